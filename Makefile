@@ -1,0 +1,127 @@
+# The one list of commands: people, README and CI use these targets. `make help` prints them.
+# POSIX sh and GNU make 4 are enough; everything else is installed by `make setup`.
+
+# Models to serve: names of folders in models/
+MODELS ?= resnet50 bert
+PYTHON ?= python3
+RUN_DIR ?= run
+
+#? MODELS            names of folders in models/            (resnet50 bert)
+#? PRECISION         fp32 | bf16                            (fp32)
+#? PROFILE           throughput | latency                   (throughput)
+#? WORKERS           workers per model, 1 or more           (from the machine)
+#? CORES_PER_WORKER  physical cores of one worker           (from the machine)
+#? ALLOCATOR         jemalloc | tcmalloc | system           (jemalloc)
+#? OPENMP            intel | gnu                            (intel)
+#? PORT              the REST port; the four after it too   (8080)
+#? WEIGHTS           auto | pretrained | random | a path    (auto)
+#? RUN_DIR           plan, state and logs of one server     (run)
+#? FOREGROUND        1: keep the server in this terminal    (in the background)
+#? TOPOLOGY          folder of a recorded machine           (this machine)
+#? DRY_RUN           1: `make config` prints, writes nothing
+#? FORMAT            text | json, for `make verify`         (text)
+#? TORCH_INDEX       an index's address | default           (CPU-only wheels if reachable)
+#? PYTHON            Python 3.10-3.13 for the environment   (python3)
+
+VENV_PYTHON := .venv/bin/python
+PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
+	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
+	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
+	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)'
+SETUP = $(PYTHON) -m server.setup --torch-index '$(TORCH_INDEX)'
+SERVER = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON)) -m server
+CODE = $(wildcard config handlers loadtest models server)
+E2E = tests/end_to_end
+# 1, yes or true; 0, no, false and nothing mean no.
+FLAG = $(if $(filter-out 0 no false,$(1)),$(2))
+
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+# The values above reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
+unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
+unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS RUN_DIR
+unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TORCH_INDEX
+
+.PHONY: help
+help: ## Print this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@printf '\nValues, as in `make serve PRECISION=bf16 WORKERS=2`, with their (defaults):\n'
+	@sed -n 's/^#? /  /p' Makefile
+
+.PHONY: setup
+setup: ## Install what is missing: system packages, .venv; then look for conflicts
+	@$(SETUP)
+
+.PHONY: models
+models: inputs setup ## Build the archives that are missing or out of date into model-store/
+	@$(VENV_PYTHON) -m models build --models '$(MODELS)' --weights '$(or $(WEIGHTS),auto)'
+
+.PHONY: config
+config: inputs setup ## Plan for this machine (or TOPOLOGY) and write config.properties
+	@$(VENV_PYTHON) -m config $(PLAN_INPUTS) $(call FLAG,$(DRY_RUN),--dry-run)
+
+.PHONY: serve
+serve: config models ## All of the above, then start, wait until ready, verify, and say how to call it
+	@$(VENV_PYTHON) -m server start --run-dir '$(RUN_DIR)' $(call FLAG,$(FOREGROUND),--foreground)
+
+.PHONY: status
+status: ## Say what is running: workers, weights, precision, failures
+	@$(SERVER) status --run-dir '$(RUN_DIR)'
+
+.PHONY: verify
+verify: ## Compare the live workers with the plan; exit 1 on any difference
+	@$(SERVER) verify --run-dir '$(RUN_DIR)' --format '$(or $(FORMAT),text)'
+
+.PHONY: stop
+stop: ## Stop the server and every process of it
+	@$(SERVER) stop --run-dir '$(RUN_DIR)'
+
+.PHONY: test
+test: test-unit test-e2e ## Run all tests
+
+.PHONY: test-unit
+test-unit: dev ## Run the tests that need no server
+	@$(VENV_PYTHON) -m pytest tests --ignore=$(E2E)
+
+.PHONY: test-e2e
+test-e2e: dev ## Run the tests that talk to a real TorchServe
+	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
+
+.PHONY: lint
+lint: dev ## Check style, format and types
+	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m ruff format --check .
+	@$(VENV_PYTHON) -m mypy $(CODE)
+
+.PHONY: format
+format: dev ## Rewrite the sources in the common format
+	@$(VENV_PYTHON) -m ruff check --fix-only --quiet .
+	@$(VENV_PYTHON) -m ruff format .
+
+.PHONY: lock
+lock: dev ## Renew requirements/constraints.txt after a change in requirements/
+	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
+	@UV_PYTHON_DOWNLOADS=never .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --annotation-style line \
+		$(filter-out %/constraints.txt,$(wildcard requirements/*.txt)) -o requirements/constraints.txt
+
+.PHONY: clean
+clean: ## Stop the server, remove built archives and RUN_DIR; keep .venv
+	@[ ! -e '$(RUN_DIR)/plan.json' ] || $(SERVER) stop --run-dir '$(RUN_DIR)'
+	@if [ '$(RUN_DIR)' = run ] || [ -e '$(RUN_DIR)/plan.json' ]; then rm -rf -- '$(RUN_DIR)'; \
+	elif [ -e '$(RUN_DIR)' ]; then echo 'clean: $(RUN_DIR) holds no plan.json, so it is left alone' >&2; fi
+	@rm -rf -- model-store/*.mar .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: distclean
+distclean: clean ## As clean, and remove .venv
+	@rm -rf -- .venv
+
+# Judge the values at once, before anything long runs.
+.PHONY: inputs
+inputs:
+	@$(SETUP) --inputs --models '$(MODELS)' --weights '$(WEIGHTS)' --format '$(FORMAT)' -- $(PLAN_INPUTS)
+
+# Tools of the development targets, on top of what serving needs.
+.PHONY: dev
+dev:
+	@$(SETUP) --with dev

@@ -1,0 +1,1 @@
+"""Which number, and why: the machine is read, a plan is decided, config.properties is rendered from it."""

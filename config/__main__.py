@@ -1,0 +1,131 @@
+"""`python -m config`: reads the machine, decides, and writes plan.json, config.properties and environment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from config.definitions import read_definitions
+from config.errors import ConfigError
+from config.installed import read_installed
+from config.plan import (
+    ENVIRONMENT_FILE,
+    PLAN_FILE,
+    PROPERTIES_FILE,
+    Inputs,
+    Plan,
+    write_plan,
+    write_text_atomically,
+)
+from config.render import render_environment, render_properties
+from config.rules import make_plan
+from config.rules.requests import ALLOCATORS, OPENMPS, PRECISIONS, PROFILES
+from config.table import render_table
+from config.topology import read_topology
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 planned, 2 a value that cannot be planned with."""
+    options = build_parser().parse_args(arguments)
+    try:
+        plan = read_and_plan(options)
+        if options.dry_run:
+            print(render_table(plan), render_properties(plan), sep="\n", end="")
+        else:
+            write_all(plan, Path(options.run_dir))
+    except ConfigError as problem:
+        print(f"config: {problem}", file=sys.stderr)
+        return USAGE_ERROR
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """An empty value means "not given", because make passes its unset variables so."""
+    parser = argparse.ArgumentParser(prog="python -m config", description=__doc__)
+    parser.add_argument(
+        "--models", default="", help="names, separated by blanks; default: those built by default"
+    )
+    parser.add_argument("--precision", default="", help=f"{' | '.join(PRECISIONS)} (default {PRECISIONS[0]})")
+    parser.add_argument("--profile", default="", help=f"{' | '.join(PROFILES)} (default {PROFILES[0]})")
+    parser.add_argument("--workers", default="", help="workers per model; default: from the machine")
+    parser.add_argument(
+        "--cores-per-worker", default="", help="physical cores each; default: from the machine"
+    )
+    parser.add_argument("--allocator", default="", help=f"{' | '.join(ALLOCATORS)} (default {ALLOCATORS[0]})")
+    parser.add_argument("--openmp", default="", help=f"{' | '.join(OPENMPS)} (default {OPENMPS[0]})")
+    parser.add_argument("--port", default="", help="inference port; the others count from it (default 8080)")
+    parser.add_argument("--no-ipex", action="store_true", help="ipex_enable=false: a baseline")
+    parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")
+    parser.add_argument("--topology", default="", help="folder of a recorded machine; default: this machine")
+    parser.add_argument(
+        "--prefix", default="", help="the virtual environment (default: the one running this)"
+    )
+    parser.add_argument("--models-dir", default="", help="the models' definitions (default: models/)")
+    parser.add_argument("--model-store", default="", help="the archives (default: model-store/)")
+    parser.add_argument("--run-dir", default=str(CHECKOUT / "run"), help="where to write (default: run/)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and config.properties, write nothing"
+    )
+    return parser
+
+
+def read_and_plan(options: argparse.Namespace) -> Plan:
+    """Read, then decide."""
+    models = read_definitions(
+        Path(options.models_dir or CHECKOUT / "models"), options.models.replace(",", " ").split()
+    )
+    inputs = parse_inputs(options, tuple(model.name for model in models))
+    topology = read_topology(options.topology or "/")
+    return make_plan(topology, models, inputs, read_installed(Path(inputs.prefix)))
+
+
+def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs:
+    """Texts to values."""
+    port = parse_number("PORT", options.port)
+    return Inputs(
+        models=models,
+        precision=options.precision or PRECISIONS[0],
+        profile=options.profile or PROFILES[0],
+        workers=parse_number("WORKERS", options.workers),
+        cores_per_worker=parse_number("CORES_PER_WORKER", options.cores_per_worker),
+        allocator=options.allocator or None,
+        openmp=options.openmp or None,
+        port=Inputs.port if port is None else port,
+        ipex=not options.no_ipex,
+        pinning=not options.no_pinning,
+        topology=options.topology or "live",
+        prefix=str(Path(options.prefix or sys.prefix).absolute()),
+        model_store=str(Path(options.model_store or CHECKOUT / "model-store").absolute()),
+    )
+
+
+def parse_number(name: str, text: str) -> int | None:
+    """A whole number; empty is "not given"."""
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name} must be a whole number: got {text}") from None
+
+
+def write_all(plan: Plan, run_dir: Path) -> None:
+    """The three files the server starts from."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(run_dir / PROPERTIES_FILE, render_properties(plan))
+    write_text_atomically(run_dir / ENVIRONMENT_FILE, render_environment(plan))
+    write_plan(plan, run_dir / PLAN_FILE)
+    print(
+        f"planned: {', '.join(plan.models)} · workers {plan.layout.workers_per_model.value} × "
+        f"cores {plan.layout.cores_per_worker.value} · {plan.inputs.precision} · "
+        f"{plan.libraries.allocator.value} · {plan.libraries.openmp.value} OpenMP → {run_dir / PLAN_FILE}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Reads of models/<name>/model.yaml what planning needs: handler, batch sizes, memory, precisions.
+
+How a model computes stays in its definition; here only its size counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config.errors import ConfigError, must_be_one_of
+
+DEFINITION_FILE = "model.yaml"
+
+KINDS = {
+    bool: "true or false",
+    dict: "a mapping that is not empty",
+    list: "a list that is not empty",
+    str: "a text",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDefinition:
+    """One model, as far as planning needs to know it."""
+
+    name: str
+    """The folder's name, and the model's in every URL."""
+    batch_sizes: tuple[int, ...]
+    """Batch sizes the handler warms when it loads, ascending."""
+    worker_memory_mib: Mapping[str, int]
+    """Precision → resident memory of one worker, measured."""
+    precisions: tuple[str, ...]
+    """Precisions the archive can serve."""
+    default_build: bool
+    """False: only served when named."""
+
+
+def list_models(models_dir: Path) -> tuple[str, ...]:
+    """Names of the folders that hold a definition."""
+    return tuple(sorted(file.parent.name for file in models_dir.glob(f"*/{DEFINITION_FILE}")))
+
+
+def read_definitions(models_dir: Path, names: Sequence[str] = ()) -> tuple[ModelDefinition, ...]:
+    """The named models, or those that are built by default, in alphabetical order."""
+    available = list_models(models_dir)
+    if not available:
+        raise ConfigError(f"no model below {models_dir}: a model is a folder with {DEFINITION_FILE}")
+    for name in names:
+        if name not in available:
+            raise must_be_one_of("MODELS", name, available)
+    definitions = [
+        read_definition(models_dir / name / DEFINITION_FILE) for name in sorted(set(names) or available)
+    ]
+    chosen = tuple(model for model in definitions if names or model.default_build)
+    if not chosen:
+        raise ConfigError(
+            f"no model below {models_dir} has default_build: true; name some of {', '.join(available)}"
+        )
+    return chosen
+
+
+def read_definition(file: Path) -> ModelDefinition:
+    """One definition; a missing or wrong field is named with its file."""
+    raw = _read_yaml(file)
+    name = _field(raw, "name", str, file)
+    if name != file.parent.name:
+        raise ConfigError(f"name must be its folder's, {file.parent.name}: got {name} ({file})")
+    return ModelDefinition(
+        name=name,
+        batch_sizes=_parse_batch_sizes(_field(raw, "batch_sizes", list, file), file),
+        worker_memory_mib=_parse_memory(_field(raw, "worker_memory_mib", dict, file), file),
+        precisions=tuple(sorted(_field(raw, "precisions", dict, file))),
+        default_build=_field(raw, "default_build", bool, file),
+    )
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    import yaml  # here, because set-up imports this package before PyYAML is installed
+
+    try:
+        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as problem:
+        raise ConfigError(f"not YAML: {file}: {problem}") from problem
+    if not isinstance(raw, dict):
+        raise ConfigError(f"a definition is a mapping of fields: got {type(raw).__name__} ({file})")
+    return raw
+
+
+def _field(raw: Mapping[str, Any], name: str, kind: type, file: Path) -> Any:
+    if name not in raw:
+        raise ConfigError(f"field {name} is missing: add it ({file})")
+    if not isinstance(raw[name], kind) or not (raw[name] or kind is bool):
+        raise ConfigError(f"{name} must be {KINDS[kind]}: got {raw[name]!r} ({file})")
+    return raw[name]
+
+
+def _parse_batch_sizes(sizes: list[Any], file: Path) -> tuple[int, ...]:
+    if not all(_is_positive(size) for size in sizes):
+        raise ConfigError(f"batch_sizes must be whole numbers above 0: got {sizes} ({file})")
+    return tuple(sorted(sizes))
+
+
+def _parse_memory(memory: dict[str, Any], file: Path) -> dict[str, int]:
+    for precision, mib in memory.items():
+        if not _is_positive(mib):
+            raise ConfigError(
+                f"worker_memory_mib.{precision} must be a whole number above 0: got {mib!r} ({file})"
+            )
+    return dict(memory)
+
+
+def _is_positive(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number > 0

@@ -1,0 +1,55 @@
+"""Finds the allocator and OpenMP libraries of this machine and of the virtual environment.
+
+The launcher looks for `lib<name>.so` in $VIRTUAL_ENV/lib and a few folders where Debian and Ubuntu have none
+of them, so the server links the real file to that name (FIELD-NOTES: without it only a warning says that
+nothing is preloaded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",  # Debian, Ubuntu
+    "/usr/lib64",  # Fedora, RHEL, SUSE
+    "/usr/local/lib",
+    "/usr/lib",
+)
+
+ALLOCATOR_FILES: Mapping[str, tuple[str, ...]] = {
+    "jemalloc": ("libjemalloc.so.2",),
+    # gperftools' full library and the one without its profiler allocate alike
+    "tcmalloc": ("libtcmalloc.so.4", "libtcmalloc_minimal.so.4"),
+}
+
+ALLOCATOR_PACKAGES: Mapping[str, str] = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}
+"""Debian's and Ubuntu's package of each."""
+
+OPENMP_FILE = "libiomp5.so"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """Libraries that are really there."""
+
+    allocators: Mapping[str, str]
+    """jemalloc, tcmalloc → real file; missing when not installed."""
+    openmp: str | None
+    """<prefix>/lib/libiomp5.so when it is there (pip package intel-openmp)."""
+
+
+def read_installed(prefix: Path) -> Installed:
+    """What is on this machine, and in the environment at `prefix`."""
+    found = {name: _find(files) for name, files in ALLOCATOR_FILES.items()}
+    openmp = prefix / "lib" / OPENMP_FILE
+    return Installed(
+        allocators={name: file for name, file in found.items() if file},
+        openmp=str(openmp) if openmp.is_file() else None,
+    )
+
+
+def _find(names: tuple[str, ...]) -> str | None:
+    candidates = (Path(folder) / name for name in names for folder in LIBRARY_FOLDERS)
+    return next((str(file.resolve()) for file in candidates if file.is_file()), None)

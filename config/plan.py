@@ -1,0 +1,234 @@
+"""The plan: every decided value with its reason, as frozen dataclasses that become plan.json and come back
+from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config.errors import ConfigError
+
+SCHEMA = 1
+PLAN_FILE = "plan.json"
+PROPERTIES_FILE = "config.properties"
+ENVIRONMENT_FILE = "environment"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One decided value and why it is what it is."""
+
+    value: Any
+    """The decision: a JSON value (string, number, boolean, list, mapping or None)."""
+    reason: str
+    """One sentence a person can check; rendered as the comment above the generated line."""
+
+
+Settings = Mapping[str, Setting]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What was asked for; None means "decide for me"."""
+
+    models: tuple[str, ...]
+    """Names of the folders in models/, in alphabetical order."""
+    precision: str = "fp32"
+    """Arithmetic of the models: fp32 or bf16."""
+    profile: str = "throughput"
+    """What to favour: throughput or latency."""
+    workers: int | None = None
+    """Workers per model."""
+    cores_per_worker: int | None = None
+    """Physical cores per worker."""
+    allocator: str | None = None
+    """jemalloc, tcmalloc or system."""
+    openmp: str | None = None
+    """intel or gnu."""
+    port: int = 8080
+    """The inference port; all others are counted from it."""
+    ipex: bool = True
+    """False writes ipex_enable=false: the baseline without IPEX."""
+    pinning: bool = True
+    """False writes cpu_launcher_enable=false: the baseline without the launcher."""
+    topology: str = "live"
+    """"live" or the folder of a recorded machine."""
+    prefix: str
+    """The virtual environment TorchServe runs in (absolute)."""
+    model_store: str
+    """The folder with the archives (absolute)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Which CPUs do the work, and for whom."""
+
+    workers_per_model: Setting
+    """int: worker processes of each model; one number for all, because cpu_launcher_args is one global
+    string."""
+    cores_per_worker: Setting
+    """int: physical cores, and OpenMP threads, of one worker."""
+    core_list: Setting
+    """[cpu …]: all CPUs that work, one per physical core, in rank order."""
+    worker_cpus: Setting
+    """[[cpu …] per rank]: the CPUs worker `rank` of every model may run on."""
+    memory_nodes: Setting
+    """[[node …] or None per rank]: the NUMA nodes `numactl -m` binds worker `rank` to; None = not bound."""
+    server_cpus: Setting
+    """[cpu …] TorchServe itself is confined to before it starts anything; None = not confined."""
+
+    @property
+    def memory_node(self) -> Setting:
+        """The one node all workers are bound to; None when they are not bound or not all to the same one."""
+        first = self.memory_nodes.value[0]
+        same = first is not None and len(first) == 1 and all(n == first for n in self.memory_nodes.value)
+        return Setting(value=first[0] if same else None, reason=self.memory_nodes.reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Libraries:
+    """The two libraries that are preloaded into the workers."""
+
+    allocator: Setting
+    """"jemalloc", "tcmalloc" or "system"."""
+    allocator_path: Setting
+    """The real file, or None (system allocator, or not found on this machine)."""
+    allocator_link: Setting
+    """The name under <prefix>/lib the launcher looks up; a link to allocator_path. None for system."""
+    openmp: Setting
+    """"intel" or "gnu"."""
+    openmp_path: Setting
+    """<prefix>/lib/libiomp5.so, the name the launcher looks up; None for gnu."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Java:
+    """The JVM of TorchServe's frontend."""
+
+    heap_mib: Setting
+    """int: fixed heap (-Xms = -Xmx), MiB."""
+    vmargs: Setting
+    """The flags as one string, split by blanks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """What one model's workers do."""
+
+    precision: Setting
+    """fp32 or bf16."""
+    batch_size: Setting
+    """int: requests TorchServe puts into one batch; one of the sizes the handler warms."""
+    max_batch_delay_ms: Setting
+    """int: how long a batch waits to fill."""
+    workers: Setting
+    """int: worker processes."""
+    queue_size: Setting
+    """int: requests that may wait; the next one is answered 503."""
+    response_timeout_s: Setting
+    """int: a batch that takes longer gets its worker killed."""
+    startup_timeout_s: Setting
+    """int: a load that takes longer gets its worker killed."""
+    archive: Setting
+    """File name in the model store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that was decided for one server on one machine."""
+
+    schema: int = SCHEMA
+    """Version of this format."""
+    inputs: Inputs
+    """What was asked for."""
+    machine: Mapping[str, Any]
+    """The machine as it was seen: Topology.to_dict()."""
+    layout: Layout
+    """Workers and CPUs."""
+    libraries: Libraries
+    """Allocator and OpenMP."""
+    environment: Settings
+    """Variables to set on the TorchServe process; workers inherit them."""
+    worker_environment: Settings
+    """Variables the workers must be seen with besides; the launcher sets them. LD_PRELOAD is a list of
+    paths."""
+    properties: Settings
+    """config.properties without `models`."""
+    java: Java
+    """JVM flags."""
+    models: Mapping[str, ModelPlan]
+    """By model name."""
+
+    def to_json(self) -> str:
+        """Sorted keys, so the same plan is the same bytes."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str, source: str = PLAN_FILE) -> Plan:
+        """The plan back from its JSON; `source` is named in errors."""
+        raw = _parse_object(text, source)
+        if raw.get("schema") != SCHEMA:
+            raise ConfigError(
+                f"{source}: schema must be {SCHEMA}: got {raw.get('schema')}; run `make config` again"
+            )
+        try:
+            return _parse_plan(raw)
+        except (KeyError, TypeError) as problem:
+            raise ConfigError(f"{source}: not a plan: {problem}; run `make config` again") from problem
+
+
+def read_plan(path: Path | str) -> Plan:
+    """The plan in a file, or in the run directory that holds one."""
+    file = Path(path) / PLAN_FILE if Path(path).is_dir() else Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise ConfigError(f"no plan: {file}: {problem.strerror}; run `make config` first") from problem
+    return Plan.from_json(text, str(file))
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Whole or not at all: a half-written plan must never be read."""
+    write_text_atomically(path, plan.to_json())
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write beside the file and rename over it."""
+    scratch = path.with_name(f".{path.name}.new")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
+
+
+def _parse_object(text: str, source: str) -> dict[str, Any]:
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise ConfigError(f"{source}: not JSON: {problem}; run `make config` again") from problem
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            f"{source}: must be a JSON object: got {type(raw).__name__}; run `make config` again"
+        )
+    return raw
+
+
+def _parse_plan(raw: dict[str, Any]) -> Plan:
+    return Plan(
+        schema=raw["schema"],
+        inputs=Inputs(**{**raw["inputs"], "models": tuple(raw["inputs"]["models"])}),
+        machine=raw["machine"],
+        layout=Layout(**_parse_settings(raw["layout"])),
+        libraries=Libraries(**_parse_settings(raw["libraries"])),
+        environment=_parse_settings(raw["environment"]),
+        worker_environment=_parse_settings(raw["worker_environment"]),
+        properties=_parse_settings(raw["properties"]),
+        java=Java(**_parse_settings(raw["java"])),
+        models={name: ModelPlan(**_parse_settings(model)) for name, model in raw["models"].items()},
+    )
+
+
+def _parse_settings(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Setting]:
+    return {name: Setting(**setting) for name, setting in raw.items()}

@@ -1,0 +1,121 @@
+"""Pure functions from machine + models + request to the plan. Reading is done before, rendering after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from config.definitions import ModelDefinition
+from config.installed import Installed
+from config.plan import Inputs, Java, Layout, Libraries, ModelPlan, Plan, Setting
+from config.rules import (
+    batching,
+    environment,
+    java,
+    libraries,
+    memory,
+    network,
+    pinning,
+    reasons,
+    requests,
+    serving,
+)
+from config.rules.layout import Candidate, Chunk, choose_layout
+from config.topology import Topology
+
+__all__ = ["make_plan"]
+
+
+def make_plan(
+    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, installed: Installed
+) -> Plan:
+    """Everything decided; raises ConfigError where something asked for cannot be."""
+    requests.check_inputs(inputs)
+    requests.check_machine(topology, inputs)
+    requests.check_models(models, inputs)
+    fitting = memory.count_workers_in_memory(topology, models, inputs)
+    cut = choose_layout(topology, inputs, fitting)
+    server_cpus = _choose_server_cpus(topology, cut)
+    pinned = _choose_pinning(topology, inputs, cut, server_cpus)
+    chosen = libraries.plan_libraries(inputs, installed)
+    plans = batching.plan_models(models, inputs, len(cut.chunks))
+    jvm = java.plan_java(topology)
+    launched = pinned.args is not None
+    return Plan(
+        inputs=inputs,
+        machine=topology.to_dict(),
+        layout=_plan_layout(topology, inputs, cut, pinned, server_cpus, fitting),
+        libraries=chosen,
+        environment=environment.plan_environment(models, plans, chosen, cut.cores, launched),
+        worker_environment=environment.plan_worker_environment(chosen, cut.cores, launched),
+        properties=_plan_properties(topology, inputs, pinned, chosen, plans, jvm),
+        java=jvm,
+        models=plans,
+    )
+
+
+def _choose_server_cpus(topology: Topology, cut: Candidate) -> Chunk | None:
+    """Under a quota everything stays on as many CPUs as it feeds: then nothing can ever be throttled."""
+    if topology.quota_cpus is None or topology.quota_cpus >= len(topology.cpus_allowed):
+        return None
+    return tuple(sorted(cpu for chunk in cut.chunks for cpu in chunk))
+
+
+def _choose_pinning(
+    topology: Topology, inputs: Inputs, cut: Candidate, server_cpus: Chunk | None
+) -> pinning.Pinning:
+    if not inputs.pinning:
+        return pinning.unpinned(cut.chunks, "switched off with --no-pinning: a baseline")
+    return pinning.choose_pinning(topology, cut.chunks, server_cpus)
+
+
+def _plan_layout(
+    topology: Topology,
+    inputs: Inputs,
+    cut: Candidate,
+    pinned: pinning.Pinning,
+    server_cpus: Chunk | None,
+    fitting: int,
+) -> Layout:
+    everywhere = server_cpus or topology.cpus_allowed
+    worker_cpus = cut.chunks if pinned.args else (everywhere,) * len(cut.chunks)
+    return Layout(
+        workers_per_model=Setting(
+            value=len(cut.chunks), reason=reasons.explain_workers(topology, inputs, cut, fitting)
+        ),
+        cores_per_worker=Setting(value=cut.cores, reason=reasons.explain_cores(inputs, cut)),
+        core_list=Setting(
+            value=sorted(cpu for chunk in cut.chunks for cpu in chunk), reason=reasons.explain_list(topology)
+        ),
+        worker_cpus=Setting(
+            value=[list(chunk) for chunk in worker_cpus],
+            reason=reasons.explain_worker_cpus(cut) if pinned.args else pinned.args_reason,
+        ),
+        memory_nodes=Setting(
+            value=[None if nodes is None else list(nodes) for nodes in pinned.memory_nodes],
+            reason=pinned.memory_reason,
+        ),
+        server_cpus=Setting(
+            value=None if server_cpus is None else list(server_cpus),
+            reason=reasons.explain_server(topology, server_cpus),
+        ),
+    )
+
+
+def _plan_properties(
+    topology: Topology,
+    inputs: Inputs,
+    pinned: pinning.Pinning,
+    chosen: Libraries,
+    plans: Mapping[str, ModelPlan],
+    jvm: Java,
+) -> dict[str, Setting]:
+    """One group after the other; a key is planned once (a test holds that)."""
+    workers = next(iter(plans.values())).workers.value
+    return {
+        **serving.plan_cpu_switches(inputs, pinned, chosen),
+        **serving.plan_models_switches(inputs, plans, workers),
+        **network.plan_addresses(inputs),
+        **network.plan_access(inputs),
+        **serving.plan_frontend(topology),
+        **serving.plan_java_arguments(jvm),
+    }

@@ -1,0 +1,117 @@
+"""Variables for TorchServe's process, and those its workers must be seen with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from config.definitions import ModelDefinition
+from config.plan import Libraries, ModelPlan, Setting, Settings
+from config.rules.libraries import MALLOC_CONF, list_preloads
+
+KMP_AFFINITY = "granularity=fine,compact,1,0"
+"""The launcher's value: thread n on the worker's n-th core, SMT siblings last."""
+
+KMP_BLOCKTIME_MS = 1
+"""The launcher's value: a thread that has nothing to do spins 1 ms, not OpenMP's 200, because the workers
+of all models share the same cores and would be kept waiting."""
+
+PRIMITIVES_PER_SHAPE = 256
+"""Kernels oneDNN caches for one batch size: ResNet50 has 54 convolution and linear layers, DenseNet121
+121, BERT 74."""
+
+
+def plan_environment(
+    models: Sequence[ModelDefinition],
+    plans: Mapping[str, ModelPlan],
+    libraries: Libraries,
+    cores_per_worker: int,
+    launched: bool,
+) -> dict[str, Setting]:
+    """What is set on TorchServe and inherited by the workers."""
+    capacity = count_cached_primitives(models)
+    settings = {
+        "CPU_KIT_OPTIONS": Setting(
+            value=_render_options(plans, cores_per_worker),
+            reason="what the handler cannot know: the precision asked for and the threads it may use",
+        ),
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": Setting(value=str(capacity), reason=_explain_capacity(models)),
+        "LRU_CACHE_CAPACITY": Setting(value=str(capacity), reason="the same bound for IPEX's own cache"),
+        "TOKENIZERS_PARALLELISM": Setting(
+            value="false",
+            reason="tokenizing on more threads would leave the worker's cores or oversubscribe them",
+        ),
+    }
+    if libraries.allocator.value == "jemalloc":
+        settings["MALLOC_CONF"] = Setting(
+            value=MALLOC_CONF,
+            reason="never give pages back (decay -1): with the launcher's value ResNet50 gets slower than "
+            "without jemalloc; the launcher keeps what is set",
+        )
+    return settings if launched else {**settings, **_without_launcher(libraries, cores_per_worker)}
+
+
+def plan_worker_environment(
+    libraries: Libraries, cores_per_worker: int, launched: bool
+) -> dict[str, Setting]:
+    """What the launcher sets by itself; left to it, because it is the proof that it ran and found the
+    library."""
+    if not launched:
+        return {
+            name: setting
+            for name, setting in _without_launcher(libraries, cores_per_worker).items()
+            if name != "LD_PRELOAD"
+        } | _preload_list(libraries)
+    settings = {
+        "OMP_NUM_THREADS": Setting(
+            value=str(cores_per_worker), reason="the launcher sets one thread per core"
+        ),
+        **_preload_list(libraries),
+    }
+    if libraries.openmp.value == "intel":
+        settings["KMP_AFFINITY"] = Setting(
+            value=KMP_AFFINITY, reason="the launcher pins Intel OpenMP's threads"
+        )
+        settings["KMP_BLOCKTIME"] = _plan_blocktime()
+    return settings
+
+
+def count_cached_primitives(models: Sequence[ModelDefinition]) -> int:
+    """Room for every warmed shape of the largest model, as a power of two."""
+    shapes = max(len(model.batch_sizes) for model in models)
+    return 1 << (PRIMITIVES_PER_SHAPE * shapes - 1).bit_length()
+
+
+def _without_launcher(libraries: Libraries, cores_per_worker: int) -> Settings:
+    """KMP_AFFINITY is left out: unpinned workers would all put their first thread on the same CPU."""
+    preloads = list_preloads(libraries)
+    settings = {
+        "OMP_NUM_THREADS": Setting(value=str(cores_per_worker), reason="no launcher sets it"),
+        "LD_PRELOAD": Setting(value=":".join(preloads), reason="no launcher preloads the libraries"),
+    }
+    if libraries.openmp.value == "intel":
+        settings["KMP_BLOCKTIME"] = _plan_blocktime()
+    return {name: setting for name, setting in settings.items() if setting.value}
+
+
+def _preload_list(libraries: Libraries) -> dict[str, Setting]:
+    reason = "each library the launcher finds goes in front: OpenMP, then the allocator"
+    return {"LD_PRELOAD": Setting(value=list_preloads(libraries), reason=reason)}
+
+
+def _plan_blocktime() -> Setting:
+    reason = "idle threads spin 1 ms, not 200: the workers of all models share the cores"
+    return Setting(value=str(KMP_BLOCKTIME_MS), reason=reason)
+
+
+def _render_options(plans: Mapping[str, ModelPlan], threads: int) -> str:
+    options = {name: {"precision": plan.precision.value, "threads": threads} for name, plan in plans.items()}
+    return json.dumps(options, sort_keys=True, separators=(",", ":"))
+
+
+def _explain_capacity(models: Sequence[ModelDefinition]) -> str:
+    shapes = max(len(model.batch_sizes) for model in models)
+    return (
+        f"oneDNN's cache holds all {shapes} warmed batch sizes × {PRIMITIVES_PER_SHAPE} kernels; with less, "
+        "every batch would compile kernels again"
+    )

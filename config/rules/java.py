@@ -1,0 +1,50 @@
+"""The JVM of TorchServe's frontend: enough to route requests, small enough to leave the cores to the
+workers."""
+
+from __future__ import annotations
+
+from config.plan import Java, Setting
+from config.rules.memory import plan_heap_mib
+from config.topology import Topology
+
+SERIAL_MAX_CORES = 8
+"""Up to here one collecting thread keeps up, and a pause never wakes a thread on every worker's core."""
+
+
+def plan_java(topology: Topology) -> Java:
+    """java.io.tmpdir is not here: the sockets' folder belongs to the run directory, which `server` knows."""
+    heap = plan_heap_mib(topology)
+    return Java(
+        heap_mib=Setting(
+            value=heap, reason="512 MiB and 32 per core for waiting requests; at most an eighth of the memory"
+        ),
+        vmargs=Setting(value=" ".join(_flags(topology, heap)), reason=_explain(topology)),
+    )
+
+
+def count_frontend_threads(topology: Topology) -> int:
+    """Threads that only pass bytes on: one per 8 cores that compute, at least 2."""
+    return max(2, min(topology.usable_cores // 8, 16))
+
+
+def _flags(topology: Topology, heap_mib: int) -> list[str]:
+    collector = "Serial" if topology.usable_cores <= SERIAL_MAX_CORES else "G1"
+    return [
+        f"-Xms{heap_mib}m",
+        f"-Xmx{heap_mib}m",
+        f"-XX:+Use{collector}GC",
+        f"-XX:ActiveProcessorCount={count_frontend_threads(topology)}",
+        "-XX:+ExitOnOutOfMemoryError",
+    ]
+
+
+def _explain(topology: Topology) -> str:
+    collector = (
+        "the serial collector uses one thread"
+        if topology.usable_cores <= SERIAL_MAX_CORES
+        else "G1 with few threads keeps pauses short on a larger heap"
+    )
+    return (
+        f"fixed heap; {collector}; ActiveProcessorCount keeps the JVM's own thread pools off the workers' "
+        "cores; out of memory ends the server instead of leaving half of it"
+    )

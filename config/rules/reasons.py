@@ -1,0 +1,71 @@
+"""The sentences that explain a layout."""
+
+from __future__ import annotations
+
+from config.files import render_id_list
+from config.plan import Inputs
+from config.rules.layout import MAX_WORKERS, Candidate, Chunk
+from config.topology import Topology
+
+
+def explain_workers(topology: Topology, inputs: Inputs, cut: Candidate, fitting: int) -> str:
+    """What decided the number of workers."""
+    if inputs.workers is not None:
+        return f"WORKERS={inputs.workers} was given"
+    why = {
+        "throughput": "many workers with few cores each: threads of one worker wait for each other",
+        "latency": f"few workers with many cores each: all cores of a {cut.unit} answer one request",
+    }[inputs.profile]
+    limits = []
+    if fitting == len(cut.chunks) < topology.usable_cores:
+        limits.append(f"the memory holds {fitting}")
+    if inputs.profile == "throughput" and topology.usable_cores > MAX_WORKERS:
+        limits.append(
+            f"at most {MAX_WORKERS}, because each start probes all others and each keeps a launcher process"
+        )
+    return "; ".join([why, f"{cut.used} of {topology.usable_cores} usable physical cores work", *limits])
+
+
+def explain_cores(inputs: Inputs, cut: Candidate) -> str:
+    """What decided the cores of one worker."""
+    if inputs.cores_per_worker is not None:
+        crossing = "; a worker may cross NUMA nodes" if cut.unit == "machine" else ""
+        return f"CORES_PER_WORKER={inputs.cores_per_worker} was given{crossing}"
+    if cut.cores == 1:
+        return "one core per worker: no barriers between threads"
+    return f"the number with which the fewest cores stay idle; a worker stays inside one {cut.unit}"
+
+
+def explain_list(topology: Topology) -> str:
+    """Why these CPUs."""
+    parts = [
+        "one CPU per physical core"
+        + (", because SMT siblings share its vector units" if _has_smt(topology) else "")
+    ]
+    if len(topology.cpus_allowed) < topology.cpu_total:
+        parts.append(f"of CPUs {render_id_list(topology.cpus_allowed)}, which this process may use")
+    if topology.usable_cores < len(topology.cores):
+        parts.append(
+            f"{topology.usable_cores} of {len(topology.cores)} cores, because the quota is "
+            f"{topology.quota_cpus:g} CPUs ({topology.quota_source}), and part of a CPU is a throttled CPU"
+        )
+    return "; ".join(parts)
+
+
+def explain_worker_cpus(cut: Candidate) -> str:
+    """Why cut like this."""
+    return f"by rank; no worker leaves its {cut.unit}, and none shares a core with another of its model"
+
+
+def explain_server(topology: Topology, server_cpus: Chunk | None) -> str:
+    """Why TorchServe itself is confined, or not."""
+    if server_cpus is None:
+        return "not confined: no quota below the CPUs it may use"
+    return (
+        f"the quota of {topology.quota_cpus:g} CPUs counts TorchServe too: on the workers' CPUs alone it can "
+        "never be exceeded, so nothing is throttled"
+    )
+
+
+def _has_smt(topology: Topology) -> bool:
+    return any(len(core.siblings) > 1 for core in topology.cores)

@@ -1,0 +1,86 @@
+"""The switches of TorchServe that decide what runs: models, workers, launcher, IPEX, threads, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from config.plan import Inputs, Java, Libraries, ModelPlan, Setting
+from config.rules.batching import RESPONSE_TIMEOUT_S
+from config.rules.java import count_frontend_threads
+from config.rules.libraries import render_library_flags
+from config.rules.pinning import Pinning
+from config.topology import Topology
+
+
+def plan_cpu_switches(inputs: Inputs, pinning: Pinning, libraries: Libraries) -> dict[str, Setting]:
+    """IPEX and the launcher."""
+    ipex_reason = (
+        "the handler runs ipex.optimize (TorchServe sets TS_IPEX_ENABLE in the workers)"
+        if inputs.ipex
+        else "switched off with --no-ipex: a baseline"
+    )
+    settings = {"ipex_enable": Setting(value=_boolean(inputs.ipex), reason=ipex_reason)}
+    if pinning.args is None:
+        return {**settings, "cpu_launcher_enable": Setting(value="false", reason=pinning.args_reason)}
+    args = " ".join(part for part in (pinning.args.render(), render_library_flags(libraries)) if part)
+    return {
+        **settings,
+        "cpu_launcher_enable": Setting(
+            value="true", reason="the launcher pins each worker to its cores and preloads the libraries"
+        ),
+        "cpu_launcher_args": Setting(
+            value=args,
+            reason=f"{pinning.args_reason}; memory: {pinning.memory_reason}; "
+            f"allocator {libraries.allocator.value}, OpenMP {libraries.openmp.value}",
+        ),
+    }
+
+
+def plan_models_switches(inputs: Inputs, models: Mapping[str, ModelPlan], workers: int) -> dict[str, Setting]:
+    """What is loaded, and how often."""
+    archives = ",".join(f"{name}={model.archive.value}" for name, model in models.items())
+    queue = next(iter(models.values())).queue_size
+    return {
+        "model_store": Setting(value=inputs.model_store, reason="the folder of the built archives"),
+        "workflow_store": Setting(value=inputs.model_store, reason="no workflows; TorchServe wants a folder"),
+        "load_models": Setting(
+            value=archives, reason="by name: `all` would take every file and folder for a model"
+        ),
+        "default_workers_per_model": Setting(
+            value=str(workers),
+            reason="as for each model below; the default would be one per CPU the JVM sees",
+        ),
+        "job_queue_size": Setting(value=str(queue.value), reason=queue.reason),
+        "default_response_timeout": Setting(
+            value=str(RESPONSE_TIMEOUT_S),
+            reason="seconds, as for each model below: catches workers that hang",
+        ),
+        "number_of_gpu": Setting(
+            value="0", reason="a graphics card in the machine must not change workers or devices"
+        ),
+    }
+
+
+def plan_frontend(topology: Topology) -> dict[str, Setting]:
+    """TorchServe's own work."""
+    threads = count_frontend_threads(topology)
+    reason = "they only pass bytes on: one per 8 working cores, at least 2; the default is two per CPU"
+    return {
+        "number_of_netty_threads": Setting(value=str(threads), reason=reason),
+        "netty_client_threads": Setting(value=str(threads), reason="the same towards the workers"),
+        "metrics_mode": Setting(
+            value="prometheus", reason="kept in memory and scraped; `log` writes for every request"
+        ),
+        "disable_system_metrics": Setting(
+            value="true", reason="the collector starts a Python process every minute on the workers' cores"
+        ),
+    }
+
+
+def plan_java_arguments(java: Java) -> dict[str, Setting]:
+    """The JVM's flags, which the torchserve command reads from here."""
+    return {"vmargs": java.vmargs}
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"

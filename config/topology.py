@@ -1,0 +1,217 @@
+"""The machine as this process may use it: CPUs, cores, caches, NUMA nodes, quota, memory, instruction sets.
+
+Facts come from sysfs and procfs below a root folder, so a recorded machine can be planned for on any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config import probes
+from config.cgroup import Limits, read_limits
+from config.errors import ConfigError
+from config.files import MachineFiles, parse_id_list, read_machine
+
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
+"""The instruction sets that decide speed here, as /proc/cpuinfo spells them."""
+
+CPU_FOLDER = "sys/devices/system/cpu"
+NODE_FOLDER = "sys/devices/system/node"
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """One physical core, of which one CPU is used."""
+
+    cpu: int
+    """The CPU that works: the lowest allowed one of the core."""
+    siblings: tuple[int, ...]
+    """All online CPUs of the core (SMT siblings), allowed or not."""
+    core_id: int
+    """The kernel's number for the core; unique only within a socket."""
+    socket: int
+    """Physical package."""
+    node: int
+    """NUMA node; 0 on a machine without NUMA."""
+    l3: int
+    """The group sharing a level-3 cache, named by its lowest CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """What the rules know about the machine."""
+
+    cpus_allowed: tuple[int, ...]
+    """Scheduler affinity ∩ control-group cpuset ∩ online."""
+    cores: tuple[Core, ...]
+    """Physical cores with at least one allowed CPU, by NUMA node, then L3 group, then CPU."""
+    nodes: tuple[int, ...]
+    """NUMA nodes of these cores."""
+    sockets: int
+    """Number of sockets of these cores."""
+    numa: bool
+    """False where the kernel shows no NUMA nodes at all."""
+    quota_cpus: float | None
+    """CPU time the control groups allow, in CPUs; None = unlimited."""
+    quota_source: str | None
+    """The file that says so."""
+    usable_cores: int
+    """Cores that can be busy all the time: all of them, or the quota's whole part, at least 1."""
+    memory_limit_mib: int
+    """The machine's memory, or the tightest control-group limit."""
+    memory_source: str
+    """The file that says so."""
+    flags: tuple[str, ...]
+    """Those of FLAGS the CPU has."""
+    vendor: str
+    """GenuineIntel, AuthenticAMD …"""
+    model_name: str
+    """The CPU's name."""
+    cpu_total: int
+    """CPUs online in the machine, allowed or not."""
+    mems_allowed: tuple[int, ...]
+    """NUMA nodes this process may take memory from."""
+    numactl: bool
+    """The numactl command is installed."""
+    can_bind_memory: bool
+    """`numactl -m` works here for the nodes of all cores."""
+    launcher_numactl: bool
+    """The launcher's own probe (`numactl -C 0 -m 0`) succeeds; if not, it falls back to taskset."""
+    lscpu_view: tuple[str, ...]
+    """The lines `lscpu --parse=CPU,Core,Socket,Node` prints: all the launcher knows about the machine."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, lists instead of tuples."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+def read_topology(root: Path | str = "/") -> Topology:
+    """The machine below `root`; "/" is this one."""
+    return parse_topology(read_machine(Path(root)))
+
+
+def parse_topology(files: MachineFiles) -> Topology:
+    """The machine these files tell of."""
+    limits = read_limits(files)
+    online = _read_online(files)
+    allowed = _read_allowed(files, limits, online)
+    cores = _read_cores(files, allowed)
+    memory_mib, memory_source = _read_memory(files, limits)
+    return Topology(
+        cpus_allowed=allowed,
+        cores=cores,
+        nodes=tuple(sorted({core.node for core in cores})),
+        sockets=len({core.socket for core in cores}),
+        numa=files.read(f"{NODE_FOLDER}/online") is not None,
+        quota_cpus=limits.quota_cpus,
+        quota_source=limits.quota_source,
+        usable_cores=count_usable_cores(len(cores), limits.quota_cpus),
+        memory_limit_mib=memory_mib,
+        memory_source=memory_source,
+        cpu_total=len(online),
+        **_read_cpuinfo(files),
+        **_read_binding(files, allowed, cores),
+        lscpu_view=probes.read_lscpu(files, online),
+    )
+
+
+def count_usable_cores(cores: int, quota_cpus: float | None) -> int:
+    """A part of a CPU above the quota's whole part would be spent throttled, so it is not used; but at
+    least one."""
+    return cores if quota_cpus is None else max(1, min(cores, int(quota_cpus + 1e-9)))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _read_online(files: MachineFiles) -> tuple[int, ...]:
+    text = files.read(f"{CPU_FOLDER}/online")
+    if not text:
+        raise ConfigError(
+            f"no machine below {files.root}: {CPU_FOLDER}/online is missing; "
+            "name a recorded machine (a folder with sys/ and proc/, or with recording.txt)"
+        )
+    return parse_id_list(text)
+
+
+def _read_allowed(files: MachineFiles, limits: Limits, online: tuple[int, ...]) -> tuple[int, ...]:
+    """The scheduler's mask already holds the cpuset, except where a manager changed one behind the other's
+    back."""
+    allowed = set(online) & _read_affinity(files, online)
+    if limits.cpus is not None and allowed & set(limits.cpus):
+        allowed &= set(limits.cpus)
+    if not allowed:
+        raise ConfigError(f"no CPU is left: online {list(online)}, allowed by affinity none of them")
+    return tuple(sorted(allowed))
+
+
+def _read_affinity(files: MachineFiles, online: tuple[int, ...]) -> set[int]:
+    if files.live:
+        return set(os.sched_getaffinity(0))
+    text = probes.read_status(files, "Cpus_allowed_list")
+    return set(parse_id_list(text)) if text else set(online)
+
+
+def _read_cores(files: MachineFiles, allowed: tuple[int, ...]) -> tuple[Core, ...]:
+    """One per physical core: of its siblings the lowest allowed CPU."""
+    nodes = probes.read_cpu_nodes(files)
+    cores = (_read_core(files, cpu, nodes) for cpu in allowed)
+    usable = [core for core in cores if core.cpu == min(set(core.siblings) & set(allowed))]
+    return tuple(sorted(usable, key=lambda core: (core.node, core.l3, core.cpu)))
+
+
+def _read_core(files: MachineFiles, cpu: int, nodes: dict[int, int]) -> Core:
+    """A virtual machine may show no topology: then each CPU is a core, and a node shares its cache."""
+    folder = f"{CPU_FOLDER}/cpu{cpu}"
+    node = nodes.get(cpu, 0)
+    shared = parse_id_list(files.read(f"{folder}/cache/index3/shared_cpu_list") or "")
+    siblings = parse_id_list(files.read(f"{folder}/topology/thread_siblings_list") or "")
+    return Core(
+        cpu=cpu,
+        siblings=siblings or (cpu,),
+        core_id=int(files.read(f"{folder}/topology/core_id") or cpu),
+        socket=int(files.read(f"{folder}/topology/physical_package_id") or 0),
+        node=node,
+        l3=shared[0] if shared else min((c for c, n in nodes.items() if n == node), default=0),
+    )
+
+
+def _read_memory(files: MachineFiles, limits: Limits) -> tuple[int, str]:
+    total_kib = probes.read_field(files, "proc/meminfo", "MemTotal")
+    if total_kib is None:
+        raise ConfigError(f"no machine below {files.root}: proc/meminfo with MemTotal is missing")
+    total_mib = int(total_kib.split()[0]) // 1024
+    if limits.memory_bytes is None or limits.memory_bytes // MIB >= total_mib:
+        return total_mib, "/proc/meminfo MemTotal"
+    return limits.memory_bytes // MIB, str(limits.memory_source)
+
+
+def _read_cpuinfo(files: MachineFiles) -> dict[str, Any]:
+    """All CPUs of a server have the same flags, so the first one's are read."""
+    flags = (probes.read_field(files, "proc/cpuinfo", "flags") or "").split()
+    return {
+        "flags": tuple(flag for flag in FLAGS if flag in flags),
+        "vendor": probes.read_field(files, "proc/cpuinfo", "vendor_id") or "unknown",
+        "model_name": probes.read_field(files, "proc/cpuinfo", "model name") or "unknown",
+    }
+
+
+def _read_binding(files: MachineFiles, allowed: tuple[int, ...], cores: tuple[Core, ...]) -> dict[str, Any]:
+    mems_text = probes.read_status(files, "Mems_allowed_list")
+    mems = parse_id_list(mems_text) if mems_text else (0,)
+    nodes = {core.node for core in cores}
+    can_bind = nodes <= set(mems) and probes.can_bind_memory(files, tuple(sorted(nodes)))
+    return {
+        "mems_allowed": mems,
+        "numactl": probes.has_numactl(files),
+        "can_bind_memory": can_bind,
+        "launcher_numactl": probes.launcher_numactl_works(files, allowed, mems),
+    }

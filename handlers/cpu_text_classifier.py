@@ -1,0 +1,98 @@
+"""Serves a BERT-style sequence classifier: text in, the label and every class's probability out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from handlers.shared.bodies import as_bytes, parse_json_object
+from handlers.shared.classifier import Request
+from handlers.shared.definition import Definition
+from handlers.shared.errors import RequestError
+from handlers.shared.texts import TextTokenizer, Tokens
+from handlers.shared.torchserve import TorchServeHandler
+from handlers.shared.transformer import build_sequence_classifier
+
+JSON_FORM = '{"text": "…"}, {"text": ["…", "…"]} or the text itself as UTF-8'
+
+
+class CpuTextClassifier(TorchServeHandler):
+    """Any sequence classifier of transformers that takes input_ids and attention_mask."""
+
+    convolutional = False
+    libraries = ("transformers", "tokenizers", "numpy")
+
+    def configure(self, definition: Definition) -> None:
+        super().configure(definition)
+        self.token_lengths = tuple(sorted(definition.model["token_lengths"]))
+        self.max_texts = int(definition.model["max_texts_per_request"])
+        self.padding_id = int(definition.model["padding_id"])
+        self.tokenizer = TextTokenizer(
+            definition.directory / "tokenizer.json", max_tokens=self.token_lengths[-1]
+        )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return self.token_lengths
+
+    def build_model(self) -> torch.nn.Module:
+        return build_sequence_classifier(self.definition, attention=self.definition.model["attention"])
+
+    def read_request(self, body: Any) -> Request:
+        text = self._read_text(body)
+        texts = text if isinstance(text, list) else [text]
+        if not texts or len(texts) > self.max_texts:
+            raise RequestError(f'"text" must hold 1 to {self.max_texts} texts: got {len(texts)}')
+        if not all(isinstance(one, str) and one.strip() for one in texts):
+            raise RequestError('each text must be a non-empty string; send {"text": "…"}')
+        samples = self.tokenizer.encode(texts)
+        facts = [{"tokens": one.total, "tokens_used": len(one.ids)} for one in samples]
+        return Request(samples=samples, many=isinstance(text, list), facts=facts)
+
+    def _read_text(self, body: Any) -> Any:
+        data = as_bytes(body)
+        if data is not None:
+            try:
+                body = data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise RequestError(f"the text is not UTF-8 ({error}); send {JSON_FORM}") from error
+        if isinstance(body, str) and not body.lstrip().startswith("{"):
+            return body
+        parsed = parse_json_object(body, wanted=JSON_FORM)
+        if "text" not in parsed:
+            raise RequestError(f'the JSON object has no "text": got {sorted(parsed)}; send {JSON_FORM}')
+        return parsed["text"]
+
+    def example_samples(self, count: int, *, length: int) -> list[Tokens]:
+        canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()
+        words = self._read_text(canary).split() * (1 + length // 8)
+        samples = self.tokenizer.encode([" ".join(words[shift:]) for shift in range(count)])
+        # From full length downwards, so that padding is exercised too.
+        return [one.cut(max(2, length - shift * length // 8)) for shift, one in enumerate(samples)]
+
+    def sample_length(self, sample: Tokens) -> int:
+        return len(sample.ids)
+
+    def to_inputs(
+        self, samples: Sequence[Tokens], *, length: int, channels_last: bool
+    ) -> tuple[torch.Tensor, ...]:
+        """Token ids and attention mask, int64 (N, length) each."""
+        ids = np.full((len(samples), length), self.padding_id, dtype=np.int64)
+        mask = np.zeros((len(samples), length), dtype=np.int64)
+        for row, sample in enumerate(samples):
+            ids[row, : len(sample.ids)] = sample.ids
+            mask[row, : len(sample.ids)] = 1
+        return torch.from_numpy(ids), torch.from_numpy(mask)
+
+    def to_answer(self, probabilities: np.ndarray, facts: dict[str, Any]) -> dict[str, Any]:
+        best = int(probabilities.argmax())
+        answer = {
+            "label": self.labels[best],
+            "probabilities": dict(zip(self.labels, probabilities.tolist(), strict=True)),
+        }
+        if facts["tokens"] > facts["tokens_used"]:
+            answer["truncated"] = facts
+        return answer

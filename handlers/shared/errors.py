@@ -1,0 +1,20 @@
+"""The two kinds of failure of a handler: a model that cannot load, a request that cannot be answered."""
+
+from __future__ import annotations
+
+
+class LoadError(Exception):
+    """A model cannot be loaded as it was asked for; `cure` says what to install or change."""
+
+    def __init__(self, cause: str, *, cure: str) -> None:
+        super().__init__(f"{cause}; {cure}")
+        self.cause = cause
+        self.cure = cure
+
+
+class RequestError(Exception):
+    """One request is wrong; only this request is answered with `status`, its batch goes on."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,0 +1,155 @@
+"""Reads back from the live process what is really in effect, so that verify need not believe the settings."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PLAIN_PREPACKED = frozenset(
+    {
+        "ipex_prepack::convolution_run",
+        "ipex_prepack::linear_run",
+        "ipex_prepack::mkl_sgemm_run",
+        "ipex_prepack::conv_transpose_run",
+    }
+)
+"""Operators of IPEX with prepacked weights and nothing fused to them."""
+FUSED = frozenset(
+    {"ipex::mha_scores_calc", "ipex::matmul_outtrans", "ipex::LlgaFusionGroup", "ipex::split_tensor"}
+)
+"""Operators of IPEX that stand for several of PyTorch's, apart from the fused ipex_prepack:: ones."""
+
+
+def count_operators(graph_kind: str) -> dict[str, int]:
+    """How often each operator stands in the graph that this thread ran last; empty for eager models."""
+    if graph_kind == "eager":
+        return {}
+    graph = torch.jit.last_executed_optimized_graph()
+    kinds = Counter(kind for kind in _walk_kinds(graph) if not kind.startswith("prim::"))
+    return dict(sorted(kinds.items()))
+
+
+def _walk_kinds(block: Any) -> Iterator[str]:
+    for node in block.nodes():
+        yield node.kind()
+        for inner in node.blocks():
+            yield from _walk_kinds(inner)
+
+
+def describe_graph(graph_kind: str, operators: dict[str, int]) -> dict[str, Any]:
+    """The graph's kind, its operators, and how many of them are prepacked or fused by IPEX."""
+    prepacked = sum(n for kind, n in operators.items() if kind.startswith("ipex_prepack::"))
+    fused = sum(
+        n
+        for kind, n in operators.items()
+        if kind in FUSED or (kind.startswith("ipex_prepack::") and kind not in PLAIN_PREPACKED)
+    )
+    return {"kind": graph_kind, "operators": operators, "prepacked": prepacked, "fused": fused}
+
+
+def count_channels_last(model: torch.nn.Module) -> tuple[int, int]:
+    """(convolutions, how many of them have channels_last weights) of an eager model."""
+    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    return len(weights), sum(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
+
+
+def describe_layout(tensor: torch.Tensor) -> str:
+    """`channels_last`, `contiguous` or `strided`."""
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return "channels_last"
+    return "contiguous" if tensor.is_contiguous() else "strided"
+
+
+class _SymbolInfo(ctypes.Structure):
+    """Dl_info of dladdr(3)."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def find_symbol_library(symbol: str) -> str | None:
+    """The file that a symbol of this process resolves to, in the dynamic linker's own search order."""
+    process = ctypes.CDLL(None)
+    try:
+        address = ctypes.cast(getattr(process, symbol), ctypes.c_void_p)
+    except AttributeError:
+        return None
+    info = _SymbolInfo()
+    process.dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_SymbolInfo))
+    if not process.dladdr(address, ctypes.byref(info)) or not info.file:
+        return None
+    return os.path.realpath(os.fsdecode(info.file))
+
+
+def describe_openmp() -> dict[str, Any]:
+    """Which library GOMP_parallel, the entry that PyTorch's parallel regions call, resolves to."""
+    library = find_symbol_library("GOMP_parallel") or _mapped("libgomp")
+    name = "intel" if library and "iomp" in Path(library).name else "gnu"
+    return {"library": library, "name": name, "max_threads": torch.get_num_threads()}
+
+
+def _mapped(fragment: str) -> str | None:
+    """The first mapped file whose name holds `fragment`; for libraries outside the global symbol scope."""
+    with Path("/proc/self/maps").open(encoding="utf-8") as maps:
+        paths = (line.split()[-1] for line in maps)
+        return next((path for path in paths if fragment in Path(path).name), None)
+
+
+JEMALLOC_OPTIONS = (
+    ("dirty_decay_ms", ctypes.c_ssize_t),
+    ("muzzy_decay_ms", ctypes.c_ssize_t),
+    ("background_thread", ctypes.c_bool),
+    ("oversize_threshold", ctypes.c_size_t),
+    ("metadata_thp", ctypes.c_char_p),
+)
+"""Options of jemalloc that decide its speed here, with mallctl's types (jemalloc(3), `opt.*`)."""
+
+
+def describe_allocator() -> dict[str, Any]:
+    """Which allocator `malloc` resolves to, and jemalloc's options as the live allocator reports them."""
+    library = find_symbol_library("malloc")
+    base = Path(library or "").name
+    if "jemalloc" in base:
+        return {"name": "jemalloc", "library": library, "options": _read_jemalloc_options()}
+    name = "tcmalloc" if "tcmalloc" in base else "system"
+    return {"name": name, "library": library, "options": {}}
+
+
+def _read_jemalloc_options() -> dict[str, Any]:
+    mallctl = ctypes.CDLL(None).mallctl
+    options: dict[str, Any] = {}
+    for name, kind in JEMALLOC_OPTIONS:
+        value, size = kind(), ctypes.c_size_t(ctypes.sizeof(kind))
+        failed = mallctl(
+            f"opt.{name}".encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)
+        )
+        read = None if failed else value.value
+        options[name] = read.decode() if isinstance(read, bytes) else read
+    return options
+
+
+def describe_threads() -> dict[str, int]:
+    """PyTorch's thread counts in this process."""
+    return {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+
+
+def read_versions(distributions: tuple[str, ...]) -> dict[str, str | None]:
+    """Installed versions by distribution name; None where one is not installed."""
+    versions: dict[str, str | None] = {}
+    for name in distributions:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    return versions

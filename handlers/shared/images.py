@@ -1,0 +1,87 @@
+"""Turns encoded image bytes into one uint8 sample of the model's size, as torchvision's reference does.
+
+Reference: torchvision.transforms presets, resize of the shorter side (bilinear, antialiased), centre crop.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from handlers.shared.errors import RequestError
+
+MAX_PIXELS = 100_000_000
+"""Larger images are refused before they are decoded: 100 megapixels are 300 MB as RGB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSize:
+    """The model's input size, in pixels."""
+
+    resize: int
+    """Length of the shorter side before the crop."""
+    crop: int
+    """Side of the square that the model sees."""
+
+
+def decode_image(data: bytes, size: ImageSize) -> np.ndarray:
+    """JPEG, PNG, WebP … → uint8 (crop, crop, 3), EXIF orientation applied; RequestError if it cannot be."""
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns from 89 megapixels on; the limit here is explicit.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(data))
+            _check_size(opened)
+            image = ImageOps.exif_transpose(opened)
+            return np.asarray(_centre_crop(_resize(_to_rgb(image), size.resize), size.crop))
+    except RequestError:
+        raise
+    except Exception as error:
+        # Pillow's plug-ins raise nearly any type on broken files.
+        raise RequestError(_describe_failure(data, error)) from error
+
+
+def _check_size(image: Image.Image) -> None:
+    pixels = image.width * image.height
+    if pixels > MAX_PIXELS:
+        raise RequestError(
+            f"the image has {image.width}×{image.height} = {pixels} pixels; at most {MAX_PIXELS} are taken",
+            status=413,
+        )
+
+
+def _describe_failure(data: bytes, error: Exception) -> str:
+    if not data:
+        return "the body is empty; send the bytes of an image (JPEG, PNG, WebP …)"
+    if isinstance(error, UnidentifiedImageError):
+        start = f"{len(data)} bytes starting {data[:8]!r}"
+        return f"the body is no image that can be decoded: {start}; send JPEG, PNG, WebP …"
+    return f"the image is broken ({len(data)} bytes, {type(error).__name__}: {error})"
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode == "I":
+        # Pillow clips 16-bit grey at 255 instead of scaling it.
+        scaled = np.asarray(image, dtype=np.uint32) >> 8
+        image = Image.fromarray(scaled.astype(np.uint8))
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _resize(image: Image.Image, shorter: int) -> Image.Image:
+    # torchvision truncates the longer side: int(shorter * long / short).
+    width, height = image.size
+    if width <= height:
+        target = (shorter, max(shorter, int(shorter * height / width)))
+    else:
+        target = (max(shorter, int(shorter * width / height)), shorter)
+    return image if target == image.size else image.resize(target, Image.Resampling.BILINEAR)
+
+
+def _centre_crop(image: Image.Image, side: int) -> Image.Image:
+    left = round((image.width - side) / 2)
+    top = round((image.height - side) / 2)
+    return image.crop((left, top, left + side, top + side))

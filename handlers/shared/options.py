@@ -1,0 +1,67 @@
+"""What the server asks of a model when it loads, read from the worker's environment.
+
+`TS_IPEX_ENABLE` is set by TorchServe from `ipex_enable`; `CPU_KIT_OPTIONS` by the plan, as JSON
+`{"<model>": {"precision": "bf16", "threads": 1, "off": ["freeze"]}}`. Without either, an archive serves
+its default precision with plain TorchScript, so any TorchServe can load it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from handlers.shared.definition import Definition
+from handlers.shared.errors import LoadError
+
+OPTIONS_VARIABLE = "CPU_KIT_OPTIONS"
+IPEX_VARIABLE = "TS_IPEX_ENABLE"
+OPTIONAL_STEPS = ("channels_last", "trace", "freeze")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How this worker shall load the model."""
+
+    precision: str
+    ipex: bool
+    threads: int | None
+    """Intra-op threads; None leaves what OMP_NUM_THREADS gave."""
+    off: frozenset[str] = frozenset()
+    """Optional steps that are switched off, for a baseline."""
+
+
+def read_options(definition: Definition, environment: Mapping[str, str]) -> LoadOptions:
+    """Read and check the options for one model; LoadError says which value is wrong and what is allowed."""
+    asked = _parse(environment.get(OPTIONS_VARIABLE, "{}")).get(definition.name, {})
+    _require(
+        set(asked) <= {"precision", "threads", "off"},
+        f"its keys must be precision, threads, off: got {asked}",
+    )
+    precision = asked.get("precision", definition.default_precision)
+    allowed = ", ".join(definition.precisions)
+    _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
+    threads = asked.get("threads")
+    _require(
+        threads is None or (isinstance(threads, int) and threads > 0), f"threads must be > 0: got {threads}"
+    )
+    off = frozenset(asked.get("off", ()))
+    _require(off <= set(OPTIONAL_STEPS), f"off must be among {', '.join(OPTIONAL_STEPS)}: got {sorted(off)}")
+    ipex = environment.get(IPEX_VARIABLE, "false").lower() == "true"
+    return LoadOptions(precision=precision, ipex=ipex, threads=threads, off=off)
+
+
+def _parse(text: str) -> dict[str, dict]:
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise LoadError(
+            f"{OPTIONS_VARIABLE} is not JSON: {error}", cure="generate the plan again with `make config`"
+        ) from error
+    _require(isinstance(parsed, dict), f"it must be an object of models: got {type(parsed).__name__}")
+    return parsed
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise LoadError(f"{OPTIONS_VARIABLE}: {message}", cure="generate the plan again with `make config`")

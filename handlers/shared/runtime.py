@@ -1,0 +1,133 @@
+"""A loaded model that answers batches of requests; it knows no server."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from handlers.shared.classifier import Classifier, Request
+from handlers.shared.errors import RequestError
+from handlers.shared.evidence import (
+    describe_allocator,
+    describe_graph,
+    describe_openmp,
+    describe_threads,
+    read_versions,
+)
+from handlers.shared.options import LoadOptions
+from handlers.shared.shapes import Run, plan_runs
+from handlers.shared.steps import LoadState, StepRecord, memory_format, run_steps
+
+IPEX = "intel_extension_for_pytorch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """One request's answer: an HTTP status and a JSON body."""
+
+    status: int
+    body: bytes
+
+
+class ModelRuntime:
+    """One worker's model. Build it with `load_runtime`."""
+
+    def __init__(self, state: LoadState, records: list[StepRecord], seconds: float) -> None:
+        self._state = state
+        self._classifier = state.classifier
+        self._sizes = state.classifier.definition.batch_sizes
+        self._lengths = state.classifier.lengths
+        self.records = records
+        self.seconds = seconds
+
+    def predict(self, bodies: Sequence[Any]) -> list[Reply]:
+        """Answer each body in its place; a wrong one gets its own error and does not touch the others."""
+        read = [self._read(body) for body in bodies]
+        requests = [one for one in read if isinstance(one, Request)]
+        samples = [sample for request in requests for sample in request.samples]
+        probabilities = iter(self._infer(samples))
+        return [self._reply(one, probabilities) if isinstance(one, Request) else one for one in read]
+
+    def _read(self, body: Any) -> Request | Reply:
+        try:
+            return self._classifier.read_request(body)
+        except RequestError as error:
+            return Reply(status=error.status, body=to_json({"code": error.status, "error": str(error)}))
+
+    def _infer(self, samples: list[Any]) -> np.ndarray:
+        """Probabilities, float32 (len(samples), classes), in the samples' order."""
+        result = np.empty((len(samples), len(self._classifier.labels)), dtype=np.float32)
+        needed = [self._classifier.sample_length(sample) for sample in samples]
+        for run in plan_runs(needed, batch_sizes=self._sizes, lengths=self._lengths):
+            result[list(run.samples)] = self._run(run, samples)
+        return result
+
+    def _run(self, run: Run, samples: list[Any]) -> np.ndarray:
+        chosen = [samples[position] for position in run.samples]
+        inputs = self._classifier.to_inputs(
+            chosen, length=run.length, channels_last=self._state.channels_last
+        )
+        return torch.softmax(self._state.run(inputs), dim=1).numpy()
+
+    def _reply(self, request: Request, probabilities: Any) -> Reply:
+        facts = request.facts or [{}] * len(request.samples)
+        answers = [self._classifier.to_answer(next(probabilities), one) for one in facts]
+        return Reply(status=200, body=to_json(answers if request.many else answers[0]))
+
+    def describe(self) -> dict[str, Any]:
+        """What is really in effect in this process; see the README's verify section for each item."""
+        state, definition = self._state, self._classifier.definition
+        versions = read_versions(("torch", IPEX, "safetensors", *self._classifier.libraries))
+        return {
+            "model": definition.name,
+            "archive_id": definition.archive_id,
+            "weights": definition.weights,
+            "notes": list(definition.notes),
+            "precision": state.options.precision,
+            "pid": os.getpid(),
+            "load_seconds": self.seconds,
+            "steps": [asdict(record) for record in self.records],
+            "threads": describe_threads(),
+            "versions": {"python": platform.python_version(), **versions},
+            "ipex": {
+                "enabled": state.options.ipex,
+                "version": versions[IPEX] if state.options.ipex else None,
+            },
+            "graph": describe_graph(state.graph_kind, state.facts["operators"]),
+            "memory_format": memory_format(state),
+            "allocator": describe_allocator(),
+            "openmp": describe_openmp(),
+            "self_check": state.facts["self_check"],
+            "shapes": [asdict(shape) for shape in state.shapes],
+        }
+
+
+def load_runtime(classifier: Classifier, options: LoadOptions) -> ModelRuntime:
+    """Run all load steps; StepError when one cannot be done as asked."""
+    started = time.monotonic()
+    # Before anything else: IPEX gives wrong results when the OpenMP thread count changes after optimising.
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    _set_interop_threads(1)
+    state = LoadState(classifier=classifier, options=options)
+    records = run_steps(state)
+    return ModelRuntime(state, records, round(time.monotonic() - started, 3))
+
+
+def _set_interop_threads(count: int) -> None:
+    """One model at a time runs in a worker, so more inter-op threads only compete for its cores."""
+    if torch.get_num_interop_threads() != count:
+        torch.set_num_interop_threads(count)
+
+
+def to_json(value: Any) -> bytes:
+    """Compact UTF-8 JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")

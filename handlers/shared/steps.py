@@ -1,0 +1,258 @@
+"""The ordered steps from an archive to a model that is ready to serve.
+
+`LOAD_STEPS` is the one registry. Each step is a function on the `LoadState`; `skip` says why a step is not
+run, and whether that is because it was switched off or because it does not apply. A step that is
+not skipped and fails, fails the load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from handlers.shared.classifier import Classifier
+from handlers.shared.definition import PrecisionRecipe
+from handlers.shared.errors import LoadError
+from handlers.shared.evidence import count_channels_last, count_operators, describe_layout
+from handlers.shared.ipex import import_ipex
+from handlers.shared.options import LoadOptions
+from handlers.shared.precision import DTYPES, precision_context
+from handlers.shared.shapes import Shape, all_shapes
+
+EXAMPLES = 4
+"""Different samples used for tracing, warm-up and the self-check."""
+TRACE_ROWS = 2
+"""Rows of the traced example: more than one, so that no dimension is taken for a constant 1."""
+FIRST_SHAPE_RUNS = 3
+"""TorchScript's profiling executor records in run 1 and compiles in run 2; run 3 is the first fast one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip:
+    """Why a step is not run."""
+
+    status: str
+    """`off`: switched off, or `not applicable`: it means nothing for this model."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """What became of one step, as the worker logs it and describe answers it."""
+
+    name: str
+    status: str
+    reason: str
+    seconds: float
+
+
+@dataclass(kw_only=True)
+class LoadState:
+    """What the steps hand on to each other."""
+
+    classifier: Classifier
+    options: LoadOptions
+    model: torch.nn.Module = field(default_factory=torch.nn.Identity)
+    graph_kind: str = "eager"
+    channels_last: bool = False
+    reference: dict[int, torch.Tensor] = field(default_factory=dict)
+    """By length: logits of the eager FP32 model, float32 (EXAMPLES, classes)."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What describe answers beyond the step records."""
+
+    @property
+    def recipe(self) -> PrecisionRecipe:
+        return self.classifier.definition.precisions[self.options.precision]
+
+    @property
+    def shapes(self) -> list[Shape]:
+        return all_shapes(self.classifier.definition.batch_sizes, self.classifier.lengths)
+
+    def inputs(self, shape: Shape) -> tuple[torch.Tensor, ...]:
+        """Example inputs of one shape; row i holds example i modulo EXAMPLES."""
+        samples = self.classifier.example_samples(EXAMPLES, length=shape.length)
+        rows = [samples[row % EXAMPLES] for row in range(shape.batch_size)]
+        return self.classifier.to_inputs(rows, length=shape.length, channels_last=self.channels_last)
+
+    def example(self, rows: int) -> tuple[torch.Tensor, ...]:
+        return self.inputs(Shape(batch_size=rows, length=self.classifier.lengths[-1]))
+
+    def run(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Logits as float32, through whatever the model has become."""
+        with precision_context(self.options.precision):
+            return self.model(*inputs).float()
+
+
+def build_eager(state: LoadState) -> None:
+    state.model = state.classifier.build_model()
+    for length in state.classifier.lengths:
+        with torch.no_grad():
+            inputs = state.inputs(Shape(batch_size=EXAMPLES, length=length))
+            state.reference[length] = state.model(*inputs).float()
+    if not all(torch.isfinite(logits).all() for logits in state.reference.values()):
+        raise LoadError(
+            "the eager model's own output is not finite", cure="check the weights that were packed"
+        )
+    state.facts["channels_last_weights"] = count_channels_last(state.model)
+
+
+def channels_last(state: LoadState) -> None:
+    state.model = state.model.to(memory_format=torch.channels_last)
+    state.channels_last = True
+    # Counted here: later steps replace the weights by constants and blocked copies without a memory format.
+    state.facts["channels_last_weights"] = count_channels_last(state.model)
+
+
+def ipex_optimize(state: LoadState) -> None:
+    ipex = import_ipex()
+    convolutional = state.classifier.convolutional
+    state.model = ipex.optimize(
+        state.model,
+        dtype=DTYPES[state.options.precision],
+        auto_kernel_selection=state.recipe.auto_kernel_selection,
+        # Without convolutions there is no batch norm to fold, and IPEX would warn that it failed.
+        conv_bn_folding=convolutional,
+        linear_bn_folding=convolutional,
+        inplace=True,
+    )
+
+
+def trace(state: LoadState) -> None:
+    with precision_context(state.options.precision):
+        # check_trace would run the model again to compare it with itself; self_check compares with eager.
+        state.model = torch.jit.trace(state.model, state.example(TRACE_ROWS), check_trace=False, strict=False)
+    state.graph_kind = "torchscript"
+
+
+def freeze(state: LoadState) -> None:
+    state.model = torch.jit.freeze(state.model)
+    state.graph_kind = "frozen torchscript"
+
+
+def warm_up(state: LoadState) -> None:
+    for position, shape in enumerate(state.shapes):
+        inputs = state.inputs(shape)
+        for _ in range(FIRST_SHAPE_RUNS if position == 0 else 1):
+            state.run(inputs)
+    state.facts["operators"] = count_operators(state.graph_kind)
+
+
+def self_check(state: LoadState) -> None:
+    """Every warmed shape must give the eager model's logits, row by row."""
+    worst = 0.0
+    for shape in state.shapes:
+        expected = state.reference[shape.length][np.arange(shape.batch_size) % EXAMPLES]
+        error = relative_error(state.run(state.inputs(shape)), expected)
+        worst = max(worst, error)
+    tolerance = state.recipe.self_check_relative_error
+    state.facts["self_check"] = {"relative_error": worst, "tolerance": tolerance}
+    # Written so that NaN fails too.
+    if not worst <= tolerance:
+        raise LoadError(
+            "the optimised model differs from eager FP32: "
+            f"relative error {worst:.3g}, tolerance {tolerance:.3g}",
+            cure="serve this model with PRECISION=fp32, or check its weights",
+        )
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest ||got − expected|| / ||expected|| over the rows of two (N, classes) tensors."""
+    return float(((got - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-12)).max())
+
+
+def _always(state: LoadState) -> Skip | None:
+    return None
+
+
+def _unless_off(name: str) -> Callable[[LoadState], Skip | None]:
+    def skip(state: LoadState) -> Skip | None:
+        if name in state.options.off:
+            return Skip(status="off", reason="switched off by the plan")
+        return None
+
+    return skip
+
+
+def _skip_channels_last(state: LoadState) -> Skip | None:
+    if not state.classifier.convolutional:
+        return Skip(status="not applicable", reason="the model has no convolutions")
+    return _unless_off("channels_last")(state)
+
+
+def _skip_ipex(state: LoadState) -> Skip | None:
+    return None if state.options.ipex else Skip(status="off", reason="ipex_enable=false")
+
+
+def _skip_freeze(state: LoadState) -> Skip | None:
+    if "trace" in state.options.off:
+        return Skip(status="off", reason="only a traced model can be frozen, and tracing is switched off")
+    return _unless_off("freeze")(state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One entry of the registry."""
+
+    name: str
+    run: Callable[[LoadState], None]
+    skip: Callable[[LoadState], Skip | None] = _always
+
+
+# The order matters: weights must be channels_last before IPEX prepacks them, IPEX must rewrite
+# the modules before they are traced, only a trace can be frozen, and what is checked is what will serve.
+LOAD_STEPS = (
+    Step(name="build_eager", run=build_eager),
+    Step(name="channels_last", run=channels_last, skip=_skip_channels_last),
+    Step(name="ipex_optimize", run=ipex_optimize, skip=_skip_ipex),
+    Step(name="trace", run=trace, skip=_unless_off("trace")),
+    Step(name="freeze", run=freeze, skip=_skip_freeze),
+    Step(name="warm_up", run=warm_up),
+    Step(name="self_check", run=self_check),
+)
+
+
+class StepError(LoadError):
+    """A load step failed; `step` names it."""
+
+    def __init__(self, step: str, cause: str, *, cure: str) -> None:
+        super().__init__(cause, cure=cure)
+        self.step = step
+
+
+def run_steps(state: LoadState) -> list[StepRecord]:
+    """Run the registry in order; StepError names the step that failed and its cause."""
+    return [_run_step(step, state) for step in LOAD_STEPS]
+
+
+def _run_step(step: Step, state: LoadState) -> StepRecord:
+    skipped = step.skip(state)
+    if skipped is not None:
+        return StepRecord(name=step.name, status=skipped.status, reason=skipped.reason, seconds=0.0)
+    started = time.monotonic()
+    try:
+        step.run(state)
+    except LoadError as error:
+        raise StepError(step.name, error.cause, cure=error.cure) from error
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise StepError(
+            step.name, cause, cure="see the traceback above this line in model_log.log"
+        ) from error
+    seconds = round(time.monotonic() - started, 3)
+    return StepRecord(name=step.name, status="applied", reason="", seconds=seconds)
+
+
+def memory_format(state: LoadState) -> dict[str, Any]:
+    """What describe answers about channels_last: the weights before prepacking and the live input."""
+    convolutions, in_format = state.facts["channels_last_weights"]
+    return {
+        "applicable": state.classifier.convolutional,
+        "convolutions": convolutions,
+        "channels_last_weights": in_format,
+        "input": describe_layout(state.example(1)[0]),
+    }

@@ -1,0 +1,26 @@
+"""Loads the archive's safetensors into a model; every key must find its place."""
+
+from __future__ import annotations
+
+import torch
+from safetensors.torch import load_file
+
+from handlers.shared.definition import WEIGHTS_FILE, Definition
+from handlers.shared.errors import LoadError
+
+SHOWN_CHARACTERS = 400
+
+
+def load_weights(model: torch.nn.Module, definition: Definition) -> torch.nn.Module:
+    """Copy `model.safetensors` into `model`; LoadError names the keys that do not fit."""
+    state = load_file(definition.directory / WEIGHTS_FILE)
+    try:
+        model.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        # PyTorch's message names every key; the first few tell what is wrong.
+        message = " ".join(str(error).split())
+        raise LoadError(
+            f"{WEIGHTS_FILE} does not fit {definition.model['architecture']}: {message[:SHOWN_CHARACTERS]}",
+            cure="build the archive again with `make models`",
+        ) from error
+    return model

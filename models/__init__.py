@@ -1,0 +1,1 @@
+"""How each archive is made: definition, weights, labels, canary, packing."""

@@ -1,0 +1,188 @@
+"""Builds one archive unless it is fresh: prepare the parts, let FP32 eager answer the canary, pack."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import platform
+import shutil
+import tempfile
+import time
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from handlers.shared.definition import read_definition as read_packed_definition
+from handlers.shared.options import LoadOptions
+from handlers.shared.runtime import load_runtime
+from models.archive import hash_folder, pack_archive
+from models.definition import ModelDefinition
+from models.errors import BuildError
+from models.kinds import Prepared, find_kind
+from models.request import WeightsRequest
+from models.state import find_weights_file, hash_file
+
+ROOT = Path(__file__).parent.parent
+HANDLER_FIELDS = ("self_check_relative_error", "auto_kernel_selection")
+"""Fields of a precision that the worker reads; the others concern the canary."""
+BUILD_DISTRIBUTIONS = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
+SIGNIFICANT_DIGITS = 4
+"""Of the canary's expected probabilities: below the tolerance, above the last bits of another CPU's sums."""
+
+
+def build_archive(definition: ModelDefinition, request: WeightsRequest, *, store: Path) -> bool:
+    """Build `store/<name>.mar` unless it is fresh; True when it was built."""
+    target = store / f"{definition.name}.mar"
+    inputs = fingerprint(definition, request)
+    packed = read_archive_definition(target)
+    if packed is not None and packed.get("inputs") == inputs:
+        print(f"{definition.name}: up to date (weights: {packed['weights']})", flush=True)
+        return False
+    print(f"{definition.name}: building (weights asked for: {request.source})", flush=True)
+    started = time.monotonic()
+    store.mkdir(parents=True, exist_ok=True)
+    weights = _build(definition, request, target, inputs)
+    size = target.stat().st_size >> 20
+    print(
+        f"{definition.name}: weights: {weights}; {size} MiB; {time.monotonic() - started:.0f} s", flush=True
+    )
+    return True
+
+
+def read_archive_definition(archive: Path) -> dict[str, Any] | None:
+    """`definition.json` of a built archive; None when there is none or it is unreadable."""
+    try:
+        with zipfile.ZipFile(archive) as file:
+            return dict(json.loads(file.read("definition.json")))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return None
+
+
+def fingerprint(definition: ModelDefinition, request: WeightsRequest) -> str:
+    """SHA-256 over all that decides an archive's bytes: definition, our code, weights asked for, versions."""
+    digest = hashlib.sha256()
+    for path in [definition.path, *_own_sources()]:
+        digest.update(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}\0".encode())
+        digest.update(path.read_bytes())
+    digest.update(f"{request.source}\0{_hash_user_files(request.path)}\0".encode())
+    for name in BUILD_DISTRIBUTIONS:
+        digest.update(f"{name}={version(name)}\0".encode())
+    return digest.hexdigest()
+
+
+def _own_sources() -> list[Path]:
+    return sorted([*(ROOT / "handlers").rglob("*.py"), *(ROOT / "models").rglob("*.py")])
+
+
+def _hash_user_files(path: Path | None) -> str:
+    if path is None:
+        return ""
+    file = find_weights_file(path)
+    beside = sorted(one for one in file.parent.iterdir() if one.suffix in (".json", ".txt"))
+    return ",".join(hash_file(one) for one in [file, *beside])
+
+
+def _build(definition: ModelDefinition, request: WeightsRequest, target: Path, inputs: str) -> str:
+    with tempfile.TemporaryDirectory(prefix=f"cpu-kit-{definition.name}-") as folder:
+        work = Path(folder)
+        staging = work / "staging"
+        staging.mkdir()
+        prepared = find_kind(definition.kind)(definition, request, staging)
+        _stage_code(staging)
+        _write_description(definition, prepared, staging, inputs)
+        _write_canary(definition, prepared, staging)
+        requirements = work / "requirements.txt"
+        requirements.write_text(render_requirements(prepared.distributions), encoding="utf-8")
+        handler = ROOT / "handlers" / f"{definition.handler}.py"
+        pack_archive(
+            name=definition.name, staging=staging, handler=handler, requirements=requirements, target=target
+        )
+        return prepared.weights
+
+
+def _stage_code(staging: Path) -> None:
+    """The whole `handlers` package: --extra-files copies what is inside the staging folder."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+    shutil.copytree(ROOT / "handlers", staging / "handlers", ignore=ignore)
+
+
+def _write_description(definition: ModelDefinition, prepared: Prepared, staging: Path, inputs: str) -> None:
+    description = {
+        "name": definition.name,
+        "inputs": inputs,
+        "handler": definition.handler,
+        "weights": prepared.weights,
+        "notes": list(prepared.notes),
+        "batch_sizes": list(definition.batch_sizes),
+        "default_precision": definition.default_precision,
+        "precisions": {
+            name: {key: recipe[key] for key in HANDLER_FIELDS if key in recipe}
+            for name, recipe in definition.precisions.items()
+        },
+        "model": prepared.model,
+        "built_with": {"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
+    }
+    content = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    content.update(hash_folder(staging).encode())
+    _write_json(staging / "definition.json", {**description, "id": content.hexdigest()})
+
+
+def _write_canary(definition: ModelDefinition, prepared: Prepared, staging: Path) -> None:
+    canary: dict[str, Any] = {
+        "file": prepared.canary_file,
+        "content_type": prepared.canary_content_type,
+        "tolerance": {
+            name: {"relative": recipe["canary_relative"], "absolute": recipe["canary_absolute"]}
+            for name, recipe in definition.precisions.items()
+        },
+    }
+    # Written twice: the handler that gives the expected answer reads the file's name from it.
+    _write_json(staging / "canary.json", canary)
+    expected = answer_canary(definition.handler, staging)
+    _write_json(staging / "canary.json", {**canary, "expected": expected})
+
+
+def answer_canary(handler: str, staging: Path) -> dict[str, float]:
+    """Label → probability that the packed handler answers in eager FP32, best first, at most five."""
+    module = importlib.import_module(f"handlers.{handler}")
+    # The handler file holds exactly one class of its own; TorchServe finds it the same way.
+    kinds = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
+    classifier = kinds[0]()
+    definition = read_packed_definition(staging)
+    classifier.configure(definition)
+    off = frozenset({"channels_last", "trace", "freeze"})
+    runtime = load_runtime(classifier, LoadOptions(precision="fp32", ipex=False, threads=None, off=off))
+    reply = runtime.predict([(staging / definition.canary["file"]).read_bytes()])[0]
+    if reply.status != 200:
+        raise BuildError(f"the canary of {definition.name} is refused: {reply.body.decode()}")
+    return _expected(json.loads(reply.body))
+
+
+def _expected(answer: Any) -> dict[str, float]:
+    pairs = (
+        answer["probabilities"].items()
+        if isinstance(answer, dict)
+        else [(one["label"], one["probability"]) for one in answer]
+    )
+    best = sorted(pairs, key=lambda pair: -pair[1])[:5]
+    return {label: float(f"{value:.{SIGNIFICANT_DIGITS}g}") for label, value in best}
+
+
+def render_requirements(distributions: tuple[str, ...]) -> str:
+    """requirements.txt of an archive: what the worker's Python must have, as built here."""
+    names = ("torch", "safetensors", *distributions)
+    # Without the local part: a CPU-only build (2.8.0+cpu) is not on the default index.
+    return "".join(f"{name}=={version(name).split('+')[0]}\n" for name in names)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def set_build_threads() -> None:
+    """One fixed order of summation, so that random weights do not depend on the number of cores."""
+    torch.set_num_threads(1)

@@ -1,0 +1,198 @@
+"""Prepares BERT-style sequence classifiers: a public checkpoint, seeded random or a user's own folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PretrainedConfig
+from transformers.utils import logging as transformers_logging
+
+from models.canary import write_canary_text
+from models.definition import ModelDefinition
+from models.download import DownloadError, check_reachable
+from models.errors import BuildError
+from models.kinds import Prepared
+from models.labels import find_labels_file, read_labels
+from models.random_weights import SEED
+from models.request import WeightsRequest
+from models.state import find_weights_file, hash_file, load_state, read_state
+from models.vocabulary import NOTE, make_tokenizer
+
+CANARY = "canary.txt"
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
+CHECKPOINT_FILES = (
+    "config.json",
+    "model.safetensors",
+    "pytorch_model.bin",
+    *TOKENIZER_FILES,
+    "*tokenizer*.json",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One model with all that must travel with it."""
+
+    model: torch.nn.Module
+    config: PretrainedConfig
+    labels: list[str]
+    tokenizer: Any
+    """A `tokenizers.Tokenizer`, or anything with its `save(path)`."""
+    padding_id: int
+    weights: str
+    notes: tuple[str, ...] = ()
+
+
+def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path) -> Prepared:
+    """Fill `staging`; BuildError when the weights asked for cannot be had or do not fit."""
+    transformers_logging.set_verbosity_error()
+    source = _SOURCES[request.source](definition, request)
+    _check_lengths(definition, source.config)
+    _save(source, staging)
+    write_canary_text(staging / CANARY)
+    return Prepared(
+        weights=source.weights,
+        notes=source.notes,
+        model={
+            **definition.model,
+            "architecture": source.config.model_type,
+            "padding_id": source.padding_id,
+        },
+        canary_file=CANARY,
+        canary_content_type="text/plain; charset=utf-8",
+        distributions=("transformers", "tokenizers", "numpy"),
+    )
+
+
+def _save(source: Source, staging: Path) -> None:
+    tensors = {key: value.contiguous().clone() for key, value in source.model.state_dict().items()}
+    save_file(tensors, staging / "model.safetensors")
+    config = {**source.config.to_dict(), "num_labels": len(source.labels)}
+    for volatile in ("id2label", "label2id", "_name_or_path", "transformers_version", "dtype"):
+        config.pop(volatile, None)
+    (staging / "config.json").write_text(json.dumps(config, sort_keys=True, indent=1), encoding="utf-8")
+    (staging / "labels.json").write_text(json.dumps(source.labels, ensure_ascii=False), encoding="utf-8")
+    source.tokenizer.save(str(staging / "tokenizer.json"))
+
+
+def _check_lengths(definition: ModelDefinition, config: PretrainedConfig) -> None:
+    longest = max(definition.model["token_lengths"])
+    limit = getattr(config, "max_position_embeddings", longest)
+    if longest > limit:
+        raise BuildError(
+            f"{definition.path}: token_lengths must be at most {limit} for this model: got {longest}"
+        )
+
+
+def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source:
+    torch.manual_seed(SEED)
+    config = _make_config(definition, labels=list(definition.labels))
+    note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
+    return Source(
+        model=AutoModelForSequenceClassification.from_config(config).eval(),
+        config=config,
+        labels=list(definition.labels),
+        tokenizer=make_tokenizer(),
+        padding_id=0,
+        weights=f"random (seed {SEED})",
+        notes=(note, NOTE),
+    )
+
+
+def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
+    folder = _fetch_repository(definition.pretrained)
+    return _from_folder(
+        folder, weights=f"pretrained ({definition.pretrained})", labels=list(definition.labels)
+    )
+
+
+def _fetch_repository(repository: str) -> Path:
+    from huggingface_hub import constants, snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(repository, local_files_only=True, allow_patterns=list(CHECKPOINT_FILES))
+        )
+    except Exception:  # not in the local cache, which is no failure
+        check_reachable(constants.ENDPOINT)
+    try:
+        return Path(snapshot_download(repository, etag_timeout=5, allow_patterns=list(CHECKPOINT_FILES)))
+    except Exception as error:
+        raise DownloadError(f"{repository} cannot be downloaded: {error}") from error
+
+
+def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
+    try:
+        return _from_pretrained(definition, request)
+    except DownloadError as error:
+        print(f"  {definition.name}: pretrained weights cannot be had ({error})", flush=True)
+        return _from_random(definition, request)
+
+
+def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
+    assert request.path is not None
+    file = find_weights_file(request.path)
+    weights = f"user ({file.name}, sha256:{hash_file(file)[:12]})"
+    if not (file.parent / "config.json").is_file():
+        raise BuildError(
+            f"{file.parent} must be a Hugging Face model folder: it has no config.json; "
+            "save the model with model.save_pretrained(DIR) and tokenizer.save_pretrained(DIR)"
+        )
+    return _from_folder(file.parent, weights=weights, labels=None)
+
+
+def _from_folder(folder: Path, *, weights: str, labels: list[str] | None) -> Source:
+    """A Hugging Face folder; `labels` None takes labels.txt beside the weights or the config's id2label."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    tokenizer = _read_tokenizer(folder)
+    if len(tokenizer) > config.vocab_size:
+        raise BuildError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model's vocabulary {config.vocab_size}"
+        )
+    names = labels or _read_folder_labels(folder, config)
+    if len(names) != config.num_labels:
+        raise BuildError(
+            f"the model has {config.num_labels} classes, but {len(names)} labels are named: {names}"
+        )
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    load_state(model, _drop_old_buffers(read_state(find_weights_file(folder)), model), source=folder.name)
+    return Source(
+        model=model,
+        config=config,
+        labels=names,
+        tokenizer=tokenizer.backend_tokenizer,
+        padding_id=int(tokenizer.pad_token_id),
+        weights=weights,
+    )
+
+
+def _drop_old_buffers(state: dict[str, torch.Tensor], model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    # Checkpoints from before transformers 4.31 carry the position_ids buffer, which is computed now.
+    own = model.state_dict().keys()
+    return {key: value for key, value in state.items() if key in own or not key.endswith("position_ids")}
+
+
+def _read_tokenizer(folder: Path) -> Any:
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise BuildError(f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES)}); save it with the model")
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+
+
+def _read_folder_labels(folder: Path, config: PretrainedConfig) -> list[str]:
+    file = find_labels_file(folder)
+    if file is not None:
+        return read_labels(file)
+    return [config.id2label[index] for index in range(config.num_labels)]
+
+
+def _make_config(definition: ModelDefinition, *, labels: list[str]) -> PretrainedConfig:
+    options = {**definition.architecture_options, "num_labels": len(labels)}
+    return AutoConfig.for_model(definition.architecture, **options)
+
+
+_SOURCES = {"auto": _from_auto, "pretrained": _from_pretrained, "random": _from_random, "path": _from_path}

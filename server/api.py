@@ -1,0 +1,115 @@
+"""Talks to TorchServe's addresses with the tokens of its key file (TokenAuthorization.java)."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from calendar import timegm
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from server.errors import ApiError
+
+INFERENCE = "inference"
+MANAGEMENT = "management"
+# A token that ends within this time is renewed first: it must outlive the call.
+_EXPIRY_MARGIN_SECONDS = 30
+
+# Proxy variables of the environment must not send loopback calls elsewhere.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """What the key file holds; empty strings when token authorisation is off (no key file)."""
+
+    inference: str = ""
+    """Guards predictions."""
+    management: str = ""
+    """Guards the management address."""
+    api: str = ""
+    """Gets new ones of the two; never expires."""
+    inference_expires: float = 0.0
+    """Seconds since the epoch."""
+    management_expires: float = 0.0
+    """Seconds since the epoch."""
+
+
+def read_tokens(key_file: Path) -> Tokens:
+    """The tokens; empty ones when there is no key file."""
+    if not key_file.exists():
+        return Tokens()
+    try:
+        raw = json.loads(key_file.read_text(encoding="utf-8"))
+        return Tokens(
+            inference=raw["inference"]["key"],
+            management=raw["management"]["key"],
+            api=raw["API"]["key"],
+            inference_expires=_parse_time(raw["inference"]["expiration time"]),
+            management_expires=_parse_time(raw["management"]["expiration time"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise ApiError(f"{key_file}: cannot be read as TorchServe's key file: {problem}") from problem
+
+
+def _parse_time(text: str) -> float:
+    # java.time.Instant prints up to nanoseconds, which Python 3.10 cannot parse: whole seconds will do.
+    return float(timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """Calls to one server."""
+
+    inference_url: str
+    """http://host:port of predictions."""
+    management_url: str
+    """http://host:port of the management API."""
+    key_file: Path
+    """TorchServe's key file."""
+
+    def describe(self, model: str, *, customized: bool = False, timeout_s: float = 5.0) -> dict[str, Any]:
+        """What TorchServe, and one of the workers when customized, says about a model."""
+        url = f"{self.management_url}/models/{quote(model)}" + ("?customized=true" if customized else "")
+        answer = self._call(url, self.token(MANAGEMENT), timeout_s=timeout_s)
+        try:
+            described = json.loads(answer)[0]
+        except (ValueError, LookupError, TypeError) as problem:
+            raise ApiError(f"{url}: not a description: {answer[:200]!r}") from problem
+        return described if isinstance(described, dict) else {}
+
+    def predict(self, model: str, body: bytes, content_type: str, *, timeout_s: float = 60.0) -> Any:
+        """The model's answer."""
+        url = f"{self.inference_url}/predictions/{quote(model)}"
+        answer = self._call(url, self.token(INFERENCE), body, content_type, timeout_s=timeout_s)
+        try:
+            return json.loads(answer)
+        except ValueError as problem:
+            raise ApiError(f"{url}: the answer is not JSON: {answer[:200]!r}") from problem
+
+    def token(self, kind: str) -> str:
+        """A token that is good for a while yet; an expired one is renewed with the API key."""
+        tokens = read_tokens(self.key_file)
+        if tokens.api and getattr(tokens, f"{kind}_expires") < time.time() + _EXPIRY_MARGIN_SECONDS:
+            self._call(f"{self.management_url}/token?type={kind}", tokens.api, timeout_s=5.0)
+            tokens = read_tokens(self.key_file)
+        return str(getattr(tokens, kind))
+
+    def _call(self, url: str, token: str, body: bytes | None = None, content_type: str = "", *,
+              timeout_s: float) -> bytes:  # fmt: skip
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if content_type:
+            headers["Content-Type"] = content_type
+        request = urllib.request.Request(url, data=body, headers=headers)
+        try:
+            with _OPENER.open(request, timeout=timeout_s) as response:
+                return bytes(response.read())
+        except urllib.error.HTTPError as problem:
+            text = problem.read(2000).decode(errors="replace").strip()
+            raise ApiError(f"{url}: answered {problem.code}: {text}", status=problem.code) from problem
+        except (OSError, ValueError) as problem:
+            raise ApiError(f"{url}: no answer: {getattr(problem, 'reason', problem)}") from problem

@@ -1,0 +1,125 @@
+"""Reads what a model archive says about itself: definition.json and the canary; an archive is a plain zip."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config.plan import Plan
+from server.errors import ServerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canary:
+    """An input whose answer is known."""
+
+    file: str
+    """Name of the input, in the archive and in run/samples (with the model's name before it)."""
+    body: bytes
+    """The input."""
+    content_type: str
+    """How it is sent."""
+    expected: Mapping[str, float]
+    """Label → probability, best first."""
+    tolerance: Mapping[str, Mapping[str, float]]
+    """Precision → {relative, absolute}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """One archive of the model store."""
+
+    name: str
+    """The model's name."""
+    archive_id: str
+    """Changes whenever anything packed changes."""
+    weights: str
+    """Where the weights come from."""
+    notes: tuple[str, ...]
+    """What a user must know, such as a stand-in vocabulary."""
+    canary: Canary
+    """Proof that it answers right."""
+
+
+def read_archives(plan: Plan, model_store: Path) -> dict[str, Archive]:
+    """All archives of the plan; ServerError names those that are missing."""
+    files = {name: model_store / str(model.archive.value) for name, model in plan.models.items()}
+    missing = [str(file) for file in files.values() if not file.is_file()]
+    if missing:
+        raise ServerError(
+            f'no archive: {", ".join(missing)}; build with: make models MODELS="{" ".join(files)}"'
+        )
+    return {name: read_archive(file) for name, file in files.items()}
+
+
+def read_archive(file: Path) -> Archive:
+    """The archive's own description; ServerError when it is not one of ours."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            definition = json.loads(archive.read("definition.json"))
+            canary = json.loads(archive.read("canary.json"))
+            return _parse_archive(definition, canary, archive.read(canary["file"]))
+    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as problem:
+        raise ServerError(
+            f"{file}: not an archive of this kit: {problem}; build it again: make models"
+        ) from problem
+
+
+def _parse_archive(definition: dict[str, Any], canary: dict[str, Any], body: bytes) -> Archive:
+    return Archive(
+        name=definition["name"],
+        archive_id=definition["id"],
+        weights=definition["weights"],
+        notes=tuple(definition.get("notes", ())),
+        canary=Canary(
+            file=canary["file"],
+            body=body,
+            content_type=canary["content_type"],
+            expected=canary["expected"],
+            tolerance=canary["tolerance"],
+        ),
+    )
+
+
+def check_answer(canary: Canary, precision: str, answer: Any) -> str | None:
+    """None when the canary's answer is right, else what is wrong with it.
+
+    Right: the best expected label is in the answer, its probability within absolute + relative × expected.
+    """
+    label, expected = next(iter(canary.expected.items()))
+    got = _read_probabilities(answer).get(label)
+    if got is None:
+        return f"expected the label {label!r}: got {json.dumps(answer)[:200]}"
+    tolerance = canary.tolerance[precision]
+    allowed = tolerance["absolute"] + tolerance["relative"] * expected
+    if not abs(got - expected) <= allowed:  # `not <=` is also true for NaN
+        return f"expected {label!r} with probability {expected:.4f} ± {allowed:.4f}: got {got:.4f}"
+    return None
+
+
+def _read_probabilities(answer: Any) -> dict[str, float]:
+    """Label → probability of an image model's list or a text model's object (or list of one)."""
+    if isinstance(answer, dict):
+        found = answer.get("probabilities", {})
+        return dict(found) if isinstance(found, dict) else {}
+    if not isinstance(answer, list):
+        return {}
+    entries = [entry for entry in answer if isinstance(entry, dict)]
+    if len(entries) == 1 and "probabilities" in entries[0]:
+        return _read_probabilities(entries[0])
+    return {
+        entry["label"]: entry["probability"] for entry in entries if {"label", "probability"} <= set(entry)
+    }
+
+
+def write_samples(archives: Mapping[str, Archive], folder: Path) -> dict[str, Path]:
+    """Model → file with its canary's input, ready for curl."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {name: folder / f"{name}-{archive.canary.file}" for name, archive in archives.items()}
+    for name, file in files.items():
+        file.write_bytes(archives[name].canary.body)
+    return files

@@ -1,0 +1,137 @@
+"""The command line: start, status, verify, stop, curl."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from config.errors import ConfigError
+from config.plan import Plan, read_plan
+from server import verify
+from server.archives import read_archives, write_samples
+from server.call import make_client, render_calls
+from server.errors import ServerError
+from server.ready import StartFailed
+from server.rundir import RunDir
+from server.start import Interrupted, catch_signals, hold_lock, is_running, start, stay
+from server.status import render_failure, render_status
+from server.stop import stop
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 good, 1 failed or different, 2 wrong usage."""
+    options = _make_parser().parse_args(arguments)
+    run = RunDir.at(options.run_dir)
+    try:
+        code = _COMMANDS[options.command](run, options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not raise again
+        return 1
+    except (ServerError, ConfigError) as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except Interrupted as signalled:
+        print(f"interrupted by {signalled}", file=sys.stderr)
+        return signalled.exit_code
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m server", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    helps = {
+        "start": "start TorchServe, wait until every model answers right, verify",
+        "status": "what runs",
+        "verify": "compare the plan with the live workers",
+        "stop": "end every process of the run directory",
+        "curl": "print lines that call the models",
+    }
+    for name, text in helps.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--run-dir", default="run", help="folder with plan.json (default: run)")
+        command.add_argument(
+            "--model-store", default=None, help="folder with the archives (default: the plan's)"
+        )
+        if name == "start":
+            command.add_argument("--foreground", action="store_true", help="stay; a signal stops the server")
+        if name in ("start", "verify"):
+            command.add_argument(
+                "--format", default="text", choices=("text", "json"), help="of the comparison"
+            )
+    return parser
+
+
+def _find_model_store(options: argparse.Namespace, plan: Plan) -> Path:
+    return Path(options.model_store or plan.inputs.model_store).resolve()
+
+
+def _start(run: RunDir, options: argparse.Namespace) -> int:
+    plan = read_plan(run.plan)
+    store = _find_model_store(options, plan)
+    with catch_signals():
+        with hold_lock(run):
+            if is_running(run, print):
+                print("already running with this plan")
+                return _verify(run, options)
+            try:
+                process = start(run, store, print)
+            except StartFailed as problem:
+                print("\n".join(["start failed:", *render_failure(problem.failure)]), file=sys.stderr)
+                return 1
+        return _finish_foreground(process, run, options) if options.foreground else _introduce(run, options)
+
+
+def _introduce(run: RunDir, options: argparse.Namespace) -> int:
+    """What a person sees of a server that has just become ready."""
+    code = _verify(run, options)
+    return _curl(run, options) or code
+
+
+def _finish_foreground(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Namespace) -> int:
+    """Stay until the end; a signal stops the server whenever it comes."""
+    try:
+        _introduce(run, options)
+        return stay(process, run, print)
+    except Interrupted as signalled:
+        print(f"{signalled}: {stop(run).describe()}")
+        return 0
+
+
+def _status(run: RunDir, options: argparse.Namespace) -> int:
+    text, serving = render_status(run, Path(options.model_store) if options.model_store else None)
+    print(text)
+    return 0 if serving else 1
+
+
+def _verify(run: RunDir, options: argparse.Namespace) -> int:
+    plan = read_plan(run.plan)
+    result = verify.verify(plan, run, _find_model_store(options, plan))
+    print(verify.render(result, options.format))
+    return 0 if result.good else 1
+
+
+def _stop(run: RunDir, _options: argparse.Namespace) -> int:
+    print(stop(run).describe())
+    return 0
+
+
+def _curl(run: RunDir, options: argparse.Namespace) -> int:
+    plan = read_plan(run.plan)
+    archives = read_archives(plan, _find_model_store(options, plan))
+    samples = write_samples(archives, run.samples)
+    print(render_calls(plan, archives, samples, make_client(plan, run)))
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[RunDir, argparse.Namespace], int]] = {
+    "start": _start,
+    "status": _status,
+    "verify": _verify,
+    "stop": _stop,
+    "curl": _curl,
+}

@@ -1,0 +1,156 @@
+"""Starts TorchServe as a child in its own session, with exactly the environment the plan wants.
+
+The `torchserve` command of the virtual environment is used (model_server.py): it turns TEMP into
+-Djava.io.tmpdir, reads vmargs from config.properties, and keeps its pid file in TMPDIR; with both in a
+private folder two servers do not meet. `--foreground` keeps it the parent of java, so java's death is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from config.plan import Plan
+from server.errors import ServerError
+from server.rundir import MARK, RunDir
+
+LOG_CONFIG = Path(__file__).with_name("log4j2.xml")
+# Set by a person's shell or by make, these would change what TorchServe, its probe or its workers do.
+_NOT_INHERITED = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "CONDA_PREFIX",
+    "TS_CONFIG_FILE",
+    "LD_PRELOAD",
+    "MAKEFLAGS",
+    "MAKELEVEL",
+)
+_TUNING_PREFIXES = ("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_")
+
+
+def prepare_folders(run: RunDir) -> None:
+    """Fresh logs (the last ones are kept once), an empty temporary folder, no tokens of an earlier server."""
+    shutil.rmtree(run.previous_logs, ignore_errors=True)
+    if run.logs.exists():
+        run.logs.rename(run.previous_logs)
+    run.logs.mkdir()
+    remove_temporary(run)
+    run.temporary.mkdir(mode=0o700, parents=True)
+    run.key_file.unlink(missing_ok=True)
+
+
+def remove_temporary(run: RunDir) -> None:
+    """Delete the temporary folder; a link or a folder of another user's under its name is an error."""
+    folder = run.temporary
+    if folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.getuid()):
+        raise ServerError(
+            f"temporary folder must be an own folder: {folder} is a link or another user's; remove it"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_allocator_link(plan: Plan) -> str | None:
+    """Make the name the launcher looks for; what was done, or None when nothing had to be.
+
+    Several run directories share one virtual environment, so links of other allocators stay: the launcher is
+    told by name which one to take. A link of the same name is replaced whole.
+    """
+    target, link = plan.libraries.allocator_path.value, plan.libraries.allocator_link.value
+    if link is None:
+        return None
+    if target is None or not Path(target).is_file():
+        name = plan.libraries.allocator.value
+        raise ServerError(
+            f"no library for ALLOCATOR={name}: {target or 'not found'}; run: make setup && make config"
+        )
+    path = Path(link)
+    if path.exists() and path.resolve() == Path(target).resolve():
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.symlink_to(target)
+    scratch.replace(path)
+    return f"linked {path} to {target}"
+
+
+def render_command(plan: Plan, run: RunDir, model_store: Path) -> list[str]:
+    """The command line of TorchServe."""
+    prefix = Path(plan.inputs.prefix)
+    # Not through the script's first line: that breaks when the checkout moves or its path is long.
+    return [
+        str(prefix / "bin" / "python"),
+        str(prefix / "bin" / "torchserve"),
+        "--start",
+        "--foreground",
+        "--no-config-snapshots",
+        "--ts-config",
+        str(run.properties),
+        "--model-store",
+        str(model_store),
+        "--log-config",
+        str(LOG_CONFIG),
+    ]
+
+
+def render_environment(plan: Plan, run: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of TorchServe, which its workers inherit."""
+    prefix = Path(plan.inputs.prefix)
+    # The launcher keeps what is already set: a stray OMP_NUM_THREADS or MALLOC_CONF of the shell would win.
+    kept = (
+        name for name in inherited if name not in _NOT_INHERITED and not name.startswith(_TUNING_PREFIXES)
+    )
+    environment = {name: inherited[name] for name in kept}
+    environment.update({name: str(setting.value) for name, setting in plan.environment.items()})
+    environment.update(
+        {
+            # TorchServe's probe of the launcher runs the literal `python` (WorkerLifeCycle.java).
+            "PATH": f"{prefix / 'bin'}{os.pathsep}{inherited.get('PATH', os.defpath)}",
+            "VIRTUAL_ENV": str(prefix),  # the launcher looks for libraries in its lib/
+            "TMPDIR": str(run.temporary),
+            "TEMP": str(run.temporary),
+            "LOG_LOCATION": str(run.logs),
+            "METRICS_LOCATION": str(run.logs),
+            "PYTHONUNBUFFERED": "1",
+            MARK: str(run.path),
+        }
+    )
+    return environment
+
+
+def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
+    """Start TorchServe; its own output goes to logs/console.log."""
+    command = render_command(plan, run, model_store)
+    for needed in (Path(command[0]), Path(command[1]), run.properties):
+        if not needed.exists():
+            raise ServerError(f"missing: {needed}; run: make setup && make config")
+    with run.console_log.open("ab") as console:
+        return subprocess.Popen(
+            command,
+            cwd=run.path,
+            env=render_environment(plan, run, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: confine(plan),
+        )
+
+
+def confine(plan: Plan) -> None:
+    """Keep this process and what it starts on the CPUs the plan gives to the whole server, if any."""
+    if plan.layout.server_cpus.value is not None:
+        os.sched_setaffinity(0, plan.layout.server_cpus.value)
+
+
+def check_machine(plan: Plan) -> None:
+    """Raise when the plan is not for this machine as it is now."""
+    if plan.inputs.topology != "live":
+        raise ServerError(f"the plan is for the machine recorded in {plan.inputs.topology}; run: make config")
+    planned = {cpu for cpus in plan.layout.worker_cpus.value for cpu in cpus}
+    missing = sorted(planned - os.sched_getaffinity(0))
+    if missing:
+        names = ", ".join(map(str, missing))
+        raise ServerError(f"the plan uses CPU {names}, which this process may not use; run: make config")

@@ -1,0 +1,100 @@
+"""Which ports the plan needs, whether they are free, and who holds one that is not (proc(5))."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from config.plan import Plan
+from server.errors import ServerError
+from server.processes import PROC, read_environment, read_pids, read_process
+from server.rundir import MARK
+
+_LISTEN = "0A"
+
+
+def plan_ports(plan: Plan) -> dict[str, tuple[str, int]]:
+    """Purpose → (host, port) of everything TorchServe listens on."""
+    host = urlsplit(inference_url(plan)).hostname or "127.0.0.1"
+    ports = {}
+    for purpose, key in (("inference", "inference_address"), ("management", "management_address"),
+                         ("metrics", "metrics_address")):  # fmt: skip
+        url = urlsplit(str(plan.properties[key].value))
+        ports[purpose] = (url.hostname or "127.0.0.1", url.port or 0)
+    for purpose, key in (
+        ("gRPC inference", "grpc_inference_port"),
+        ("gRPC management", "grpc_management_port"),
+    ):
+        if key in plan.properties:
+            ports[purpose] = (host, int(plan.properties[key].value))
+    return ports
+
+
+def inference_url(plan: Plan) -> str:
+    """Where predictions are asked for."""
+    return str(plan.properties["inference_address"].value)
+
+
+def management_url(plan: Plan) -> str:
+    """Where workers and models are asked about."""
+    return str(plan.properties["management_address"].value)
+
+
+def check_ports_free(plan: Plan, proc: Path = PROC) -> None:
+    """Raise when another process listens on a port of the plan."""
+    taken = [(what, port) for what, (host, port) in plan_ports(plan).items() if not is_free(host, port)]
+    if taken:
+        holders: dict[str, list[str]] = {}
+        for what, port in taken:
+            holders.setdefault(describe_holder(port, proc), []).append(f"{port} ({what})")
+        lines = [f"port {', '.join(ports)} is taken by {holder}" for holder, ports in holders.items()]
+        raise ServerError("; ".join(lines) + "; stop it, or choose another port: make serve PORT=…")
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now; connections still closing (TIME_WAIT) do not matter."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def describe_holder(port: int, proc: Path = PROC) -> str:
+    """The process that listens there, in words."""
+    pid = find_holder(port, proc)
+    process = read_process(pid, proc) if pid else None
+    if pid is None or process is None:
+        return "a process that cannot be seen from here (another user's, or outside this container)"
+    run = (read_environment(pid, proc) or {}).get(MARK)
+    if run:
+        return f"process {pid}, the server of the run directory {run} (make stop RUN_DIR={run})"
+    return f"process {pid} ({' '.join(process.command)[:80]})"
+
+
+def find_holder(port: int, proc: Path = PROC) -> int | None:
+    """Id of the process that listens on the port; None when it may not be seen."""
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port, proc)}
+    for pid in read_pids(proc):
+        with contextlib.suppress(OSError):
+            for link in (proc / str(pid) / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if str(link.readlink()) in sockets:
+                        return pid
+    return None
+
+
+def _listening_inodes(port: int, proc: Path) -> set[str]:
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (proc / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTEN and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                    inodes.add(fields[9])
+    return inodes

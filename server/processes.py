@@ -1,0 +1,164 @@
+"""Finds the processes of one server by the mark in their environment, and ends them (proc(5))."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.rundir import MARK
+
+PROC = Path("/proc")
+JAVA_MAIN = "org.pytorch.serve.ModelServer"
+WORKER_SCRIPT = "model_service_worker.py"
+LAUNCHER_MODULE = "torch.backends.xeon.run_cpu"
+
+# Java closes its sockets, tells the workers and leaves: 2-3 s seen on two cores.
+GRACEFUL_SECONDS = 20.0
+TERMINATE_SECONDS = 5.0
+KILL_SECONDS = 5.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process; pid and start time together are never used again, a pid alone is."""
+
+    pid: int
+    """Process id."""
+    start_ticks: int
+    """Start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
+    parent_pid: int
+    """Process id of the parent now; 1 (or a sub-reaper) for an orphan."""
+    command: tuple[str, ...]
+    """Command line."""
+
+    @property
+    def is_java(self) -> bool:
+        """TorchServe's frontend."""
+        return JAVA_MAIN in self.command
+
+    @property
+    def is_worker(self) -> bool:
+        """A process that holds a model; its launcher has the same words in its command line."""
+        return self._names_worker_script and LAUNCHER_MODULE not in self.command
+
+    @property
+    def is_launcher(self) -> bool:
+        """The process that pinned a worker and waits for it."""
+        return self._names_worker_script and LAUNCHER_MODULE in self.command
+
+    @property
+    def role(self) -> str:
+        """What it is, in a word."""
+        if self.is_java:
+            return "TorchServe"
+        if self.is_launcher:
+            return "launcher"
+        return "worker" if self.is_worker else "helper"
+
+    @property
+    def _names_worker_script(self) -> bool:
+        return any(word.endswith(WORKER_SCRIPT) for word in self.command)
+
+
+def read_process(pid: int, proc: Path = PROC) -> Process | None:
+    """The process of that id; None when there is none, it is a zombie or it may not be read."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text(errors="replace")
+        command = (proc / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return None
+    # The name (field 2) stands in brackets and may hold blanks and brackets itself.
+    fields = stat[stat.rfind(")") + 2 :].split()
+    if len(fields) < 20 or fields[0] in ("Z", "X"):
+        return None
+    words = tuple(word.decode(errors="replace") for word in command.split(b"\0") if word)
+    return Process(pid=pid, start_ticks=int(fields[19]), parent_pid=int(fields[1]), command=words)
+
+
+def read_environment(pid: int, proc: Path = PROC) -> dict[str, str] | None:
+    """The environment the process was started with; None when it cannot be read."""
+    try:
+        raw = (proc / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in raw.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def read_pids(proc: Path = PROC) -> list[int]:
+    """Ids of all processes, in order."""
+    return sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
+
+
+def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
+    """All processes of exactly this run directory's server, orphans too; never ourselves or our parents."""
+    entry = f"{MARK}={run_path}".encode(errors="surrogateescape")
+    found = []
+    for pid in read_pids(proc):
+        with contextlib.suppress(OSError):
+            if entry in (proc / str(pid) / "environ").read_bytes().split(b"\0"):
+                found.append(read_process(pid, proc))
+    ours = _own_line(proc)
+    return [process for process in found if process and process.pid not in ours]
+
+
+def _own_line(proc: Path) -> set[int]:
+    line, pid = set(), os.getpid()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        process = read_process(pid, proc)
+        pid = process.parent_pid if process else 0
+    return line
+
+
+def is_alive(process: Process, proc: Path = PROC) -> bool:
+    """Whether this very process still runs; another one under its pid does not count."""
+    now = read_process(process.pid, proc)
+    return now is not None and now.start_ticks == process.start_ticks
+
+
+def send_signal(process: Process, number: signal.Signals) -> None:
+    """Signal this very process; silently nothing when it has ended."""
+    if is_alive(process):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, number)
+
+
+def wait_until_gone(processes: Iterable[Process], seconds: float) -> list[Process]:
+    """Those that still run after at most so many seconds."""
+    deadline = time.monotonic() + seconds
+    remaining = [process for process in processes if is_alive(process)]
+    while remaining and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        remaining = [process for process in remaining if is_alive(process)]
+    return remaining
+
+
+def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFUL_SECONDS) -> list[Process]:
+    """End every process `find` gives, TorchServe first and gently, then what remains; the ones seen."""
+    seen: dict[tuple[int, int], Process] = {}
+
+    def look() -> list[Process]:
+        found = find()
+        seen.update({(process.pid, process.start_ticks): process for process in found})
+        return found
+
+    _signal_and_wait([p for p in look() if p.is_java], signal.SIGTERM, graceful_seconds)
+    _signal_and_wait(look(), signal.SIGTERM, TERMINATE_SECONDS)
+    deadline = time.monotonic() + KILL_SECONDS
+    # A process may start another one between the look and the signal: look again until nothing is found.
+    while (found := look()) and time.monotonic() < deadline:
+        _signal_and_wait(found, signal.SIGKILL, 1.0)
+    return list(seen.values())
+
+
+def _signal_and_wait(processes: list[Process], number: signal.Signals, seconds: float) -> None:
+    for process in processes:
+        send_signal(process, number)
+    wait_until_gone(processes, seconds)

@@ -1,0 +1,123 @@
+"""Waits until every model answers right: all workers READY *and* the canary's answer as expected.
+
+/ping is no measure: it says Healthy while workers load and through the first minutes of a crash loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from config.plan import Plan
+from server.api import Client
+from server.archives import Archive, check_answer
+from server.errors import ApiError
+from server.state import Failure
+
+POLL_SECONDS = 0.5
+# After the first sign of a failure its cause may still be on the way into the log.
+_SETTLE_SECONDS = 0.5
+# On top of the workers' own time-out: JVM, unpacking of archives, the launcher's probe before each worker.
+_EXTRA_SECONDS = 120
+READY = "ready"
+
+
+class StartFailed(Exception):  # noqa: N818 - it is an outcome, with its explanation
+    """The server cannot become ready."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What the wait looks at; a test puts its own in."""
+
+    client: Client
+    """TorchServe's addresses."""
+    find_failure: Callable[[], Failure | None]
+    """The first failed worker so far."""
+    find_death: Callable[[], Failure | None]
+    """Why TorchServe itself ended; None while it runs."""
+    report: Callable[[str], None]
+    """Takes one line per change of state."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits."""
+    now: Callable[[], float] = time.monotonic
+    """Seconds."""
+
+
+def wait_until_ready(plan: Plan, archives: Mapping[str, Archive], around: Surroundings) -> float:
+    """Seconds until every model was ready; StartFailed with the cause at the first failure."""
+    began = around.now()
+    limit = max(int(model.startup_timeout_s.value) for model in plan.models.values()) + _EXTRA_SECONDS
+    states: dict[str, str] = {}
+    while True:
+        _raise_failure(around)
+        for name in plan.models:
+            if states.get(name) != READY:
+                _update(states, name, _observe(plan, archives[name], around), around, began)
+        seconds = around.now() - began
+        if all(states.get(name) == READY for name in plan.models):
+            return seconds
+        if seconds > limit:
+            raise StartFailed(_explain_timeout(states, limit))
+        around.sleep(POLL_SECONDS)
+
+
+def _raise_failure(around: Surroundings) -> None:
+    if around.find_failure():
+        around.sleep(_SETTLE_SECONDS)
+    failure = around.find_failure() or around.find_death()
+    if failure:
+        raise StartFailed(failure)
+
+
+def _update(states: dict[str, str], name: str, state: str, around: Surroundings, began: float) -> None:
+    if states.get(name) != state:
+        states[name] = state
+        around.report(f"{around.now() - began:5.0f} s  {name}: {state}")
+
+
+def _observe(plan: Plan, archive: Archive, around: Surroundings) -> str:
+    """The model's state now, in words; READY after a right canary answer."""
+    model = plan.models[archive.name]
+    try:
+        workers = around.client.describe(archive.name).get("workers", [])
+    except ApiError as problem:
+        if problem.status == 404:
+            raise StartFailed(_explain_absence(archive.name, str(model.archive.value), around)) from problem
+        return "TorchServe is starting"
+    up = sum(worker.get("status") == "READY" for worker in workers)
+    if up < int(model.workers.value):
+        return f"{up} of {model.workers.value} workers ready"
+    return _ask_canary(archive, str(model.precision.value), around)
+
+
+def _explain_absence(name: str, archive: str, around: Surroundings) -> Failure:
+    found = around.find_failure()
+    return found or Failure(
+        model=name, step="register", cause=f"TorchServe does not know the model (archive {archive})"
+    )
+
+
+def _ask_canary(archive: Archive, precision: str, around: Surroundings) -> str:
+    try:
+        answer = around.client.predict(archive.name, archive.canary.body, archive.canary.content_type)
+    except ApiError as problem:
+        cause = f"the canary got no answer: {problem}"
+        raise StartFailed(Failure(model=archive.name, step="canary", cause=cause)) from problem
+    wrong = check_answer(archive.canary, precision, answer)
+    if wrong:
+        cure = "the archive may be damaged or made by another version: make clean && make models"
+        raise StartFailed(
+            Failure(model=archive.name, step="canary", cause=f"wrong answer: {wrong}", cure=cure)
+        )
+    return READY
+
+
+def _explain_timeout(states: Mapping[str, str], limit: int) -> Failure:
+    waiting = "; ".join(f"{name}: {state}" for name, state in states.items() if state != READY)
+    return Failure(cause=f"not ready after {limit} s: {waiting}", cure="see the log of the workers")

@@ -1,0 +1,98 @@
+"""Where each file of one server lives: all in its run directory, but for sockets when that is too long."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "CPU_KIT_RUN"
+"""Environment variable on every process of a server; its value is the absolute run directory."""
+
+# sockaddr_un.sun_path holds 108 bytes with its final zero. TorchServe puts the workers' sockets at
+# <java.io.tmpdir>/.ts.sock.<port> (Connector.java).
+_SOCKET_PATH_BYTES = 107
+_LONGEST_SOCKET_NAME = "/.ts.sock.65535"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDir:
+    """The files of one server, by purpose."""
+
+    path: Path
+    """The run directory, absolute."""
+
+    @classmethod
+    def at(cls, path: Path | str) -> RunDir:
+        """The run directory of that name; symbolic links are resolved, so one server has one mark."""
+        return cls(path=Path(path).resolve())
+
+    @property
+    def plan(self) -> Path:
+        """What the server was asked to be."""
+        return self.path / "plan.json"
+
+    @property
+    def properties(self) -> Path:
+        """TorchServe's configuration, rendered from the plan."""
+        return self.path / "config.properties"
+
+    @property
+    def state(self) -> Path:
+        """What was started, and when."""
+        return self.path / "server.json"
+
+    @property
+    def failure(self) -> Path:
+        """Why the last start failed; absent after a good one."""
+        return self.path / "failure.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held while a start is under way."""
+        return self.path / "start.lock"
+
+    @property
+    def key_file(self) -> Path:
+        """The tokens; TorchServe writes it into its working directory (TokenAuthorization.java)."""
+        return self.path / "key_file.json"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of this start; those of the one before are in logs.previous."""
+        return self.path / "logs"
+
+    @property
+    def previous_logs(self) -> Path:
+        """Logs of the start before."""
+        return self.path / "logs.previous"
+
+    @property
+    def console_log(self) -> Path:
+        """What TorchServe and the JVM print: errors only."""
+        return self.logs / "console.log"
+
+    @property
+    def model_log(self) -> Path:
+        """What the workers print."""
+        return self.logs / "model_log.log"
+
+    @property
+    def server_log(self) -> Path:
+        """What TorchServe's frontend logs."""
+        return self.logs / "ts_log.log"
+
+    @property
+    def samples(self) -> Path:
+        """Inputs to try the models with."""
+        return self.path / "samples"
+
+    @property
+    def temporary(self) -> Path:
+        """Sockets and unpacked archives; in /tmp when the run directory's name is too long for a socket."""
+        inside = self.path / "tmp"
+        if len(os.fsencode(inside)) + len(_LONGEST_SOCKET_NAME) <= _SOCKET_PATH_BYTES:
+            return inside
+        digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
+        return Path(f"/tmp/cpu-kit-{os.getuid()}-{digest}")

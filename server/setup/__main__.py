@@ -1,0 +1,25 @@
+"""Command line of the set-up, in Python 3.6 syntax: an old Python must get a sentence, not a SyntaxError."""
+
+import sys
+
+OLDEST, NEWEST = (3, 10), (3, 13)
+
+
+def unsupported_python(version: "tuple[int, ...]", executable: str) -> "str | None":
+    """The sentence for a Python outside the range IPEX 2.8 has wheels for, or None."""
+    if OLDEST <= tuple(version[:2]) <= NEWEST:
+        return None
+    return (
+        "Python must be one of 3.10, 3.11, 3.12, 3.13 (IPEX 2.8 has wheels for these): "
+        f"got {version[0]}.{version[1]} ({executable})\n"
+        "  do: install one of them and run `make <target> PYTHON=python3.12` (or the one you have)"
+    )
+
+
+if __name__ == "__main__":
+    sentence = unsupported_python(sys.version_info[:3], sys.executable)
+    if sentence:
+        sys.exit(sentence)
+    from server.setup.cli import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""Answers a mistyped value at once, before minutes are spent on an installation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from config.__main__ import build_parser, parse_inputs
+from config.errors import ConfigError
+from config.rules.requests import check_inputs, check_machine
+from config.topology import read_topology
+from server.setup.errors import SetupError
+
+WEIGHTS = ("auto", "pretrained", "random")
+FORMATS = ("text", "json")
+
+
+def check_models(asked: str, folder: Path) -> None:
+    known = sorted(path.parent.name for path in folder.glob("*/model.yaml"))
+    unknown = [name for name in asked.split() if name not in known]
+    if unknown:
+        raise SetupError(f"MODELS must be some of {', '.join(known)}: got {' '.join(unknown)}")
+
+
+def check_weights(asked: str) -> None:
+    if asked and asked not in WEIGHTS and not Path(asked).exists():
+        raise SetupError(
+            f"WEIGHTS must be one of {', '.join(WEIGHTS)}, or an existing file or folder: got {asked}"
+        )
+
+
+def check_format(asked: str) -> None:
+    if asked and asked not in FORMATS:
+        raise SetupError(f"FORMAT must be one of {', '.join(FORMATS)}: got {asked}")
+
+
+def check_plan(arguments: Sequence[str]) -> None:
+    """What `config` can judge from the values and the machine alone.
+
+    Its other answers need the models' definitions (YAML) or installed libraries, so they come after the
+    installation.
+    """
+    options = build_parser().parse_args(arguments)
+    try:
+        asked = parse_inputs(options, ())
+        check_inputs(asked)
+        check_machine(read_topology(options.topology or "/"), asked)
+    except ConfigError as problem:
+        raise SetupError(str(problem)) from problem

@@ -1,0 +1,166 @@
+"""System packages: what is missing by the thing itself, and how Debian and Ubuntu install it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.setup.commands import run_logged
+from server.setup.errors import SetupError
+from server.setup.facts import Facts
+from server.setup.preflight import check_java
+from server.setup.progress import step
+
+APT_OPTIONS = ("-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Something the machine must have, and the package that brings it."""
+
+    name: str
+    """As a person calls it."""
+    packages: tuple[str, ...]
+    """In order of preference: the first one the distribution offers is installed."""
+    present: Callable[[Facts], bool]
+    """Looks for the thing, not for the package: it may have come another way."""
+
+
+# Java 21 is for distributions without 17 (Debian 13). `libtcmalloc-minimal4` got a new name with 64-bit time
+# (Ubuntu 24.04, Debian 13); there the old one is a virtual name without a candidate.
+NEEDS = (
+    Need(
+        name="Java 17",
+        packages=("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
+        present=lambda facts: check_java(facts) is None,
+    ),
+    Need(name="jemalloc", packages=("libjemalloc2",), present=lambda facts: "jemalloc" in facts.libraries),
+    Need(
+        name="tcmalloc",
+        packages=("libtcmalloc-minimal4", "libtcmalloc-minimal4t64"),
+        present=lambda facts: "tcmalloc" in facts.libraries,
+    ),
+    Need(name="numactl", packages=("numactl",), present=lambda facts: "numactl" in facts.tools),
+    Need(name="lscpu", packages=("util-linux",), present=lambda facts: "lscpu" in facts.tools),
+    Need(name="ApacheBench", packages=("apache2-utils",), present=lambda facts: "ab" in facts.tools),
+    Need(name="curl", packages=("curl",), present=lambda facts: "curl" in facts.tools),
+    Need(
+        name="Python's venv module",
+        packages=("python{python}-venv", "python3-venv"),
+        present=lambda facts: facts.can_make_venv,
+    ),
+)
+
+
+def find_missing(facts: Facts) -> list[Need]:
+    return [need for need in NEEDS if not need.present(facts)]
+
+
+def install_missing(facts: Facts, read_again: Callable[[], Facts], log: Path) -> None:
+    """Install what is missing, or end with the one line that does it."""
+    missing = find_missing(facts)
+    if not missing:
+        return
+    names = ", ".join(need.name for need in missing)
+    _refuse_foreign_java_home(facts, missing)
+    if "apt-get" not in facts.tools:
+        raise SetupError(explain_without_apt(missing))
+    prefix = find_privilege()
+    if prefix is None:
+        packages = choose_packages(missing, facts, read_candidates(package_names(missing, facts)))
+        raise SetupError(explain_without_root(names, packages))
+    print(f"  missing: {names}", flush=True)
+    with step("package lists"):
+        run_logged([*prefix, "apt-get", "-q", "update"], log)
+    packages = choose_packages(missing, facts, read_candidates(package_names(missing, facts)))
+    with step(f"{len(packages)} system packages"):
+        run_logged([*prefix, *_apt_install(packages)], log)
+    _insist(find_missing(read_again()), packages, log)
+
+
+def find_privilege() -> list[str] | None:
+    """The words before a command that make it root's: none for root, sudo when it asks for no password."""
+    if os.geteuid() == 0:
+        return []
+    sudo = shutil.which("sudo")
+    if (
+        sudo
+        and subprocess.call([sudo, "-n", "true"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+    ):
+        return [sudo, "-n"]
+    return None
+
+
+def package_names(missing: Sequence[Need], facts: Facts) -> list[str]:
+    return [package for need in missing for package in _spelled(need, facts)]
+
+
+def choose_packages(missing: Sequence[Need], facts: Facts, candidates: frozenset[str]) -> list[str]:
+    """One package per need; without package lists the preferred name, which apt resolves itself."""
+    chosen = []
+    for need in missing:
+        names = _spelled(need, facts)
+        chosen.append(next((name for name in names if name in candidates), names[0]))
+    return chosen
+
+
+def read_candidates(names: Sequence[str]) -> frozenset[str]:
+    """Which of the names the distribution offers."""
+    command = ["apt-cache", "policy", *names]
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    except OSError:
+        return frozenset()
+    return parse_candidates(run.stdout)
+
+
+def parse_candidates(policy: str) -> frozenset[str]:
+    found = re.findall(r"^(\S+):\n\s+Installed: .*\n\s+Candidate: (\S+)", policy, re.MULTILINE)
+    return frozenset(name for name, candidate in found if candidate != "(none)")
+
+
+def explain_without_root(names: str, packages: Sequence[str]) -> str:
+    line = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"
+    become = "sudo sh -c" if shutil.which("sudo") else "su -c"
+    return (
+        f"system packages are missing ({names}) and only root may install them; run this one line, "
+        f"then `make setup` again:\n\n  {become} '{line}'\n"
+    )
+
+
+def explain_without_apt(missing: Sequence[Need]) -> str:
+    rows = "\n".join(f"  {need.name} (Debian's {need.packages[0]})" for need in missing)
+    rows = rows.replace("{python}", "3")
+    return (
+        f"only apt is known here, and there is no apt-get; install by hand, then `make setup` again:\n{rows}"
+    )
+
+
+def _apt_install(packages: Sequence[str]) -> list[str]:
+    return ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "install", *APT_OPTIONS, *packages]
+
+
+def _spelled(need: Need, facts: Facts) -> list[str]:
+    version = f"{facts.python[0]}.{facts.python[1]}"
+    return [package.replace("{python}", version) for package in need.packages]
+
+
+def _refuse_foreign_java_home(facts: Facts, missing: Sequence[Need]) -> None:
+    problem = check_java(facts)
+    if facts.java_home and problem and any(need.name == NEEDS[0].name for need in missing):
+        raise SetupError(problem.render())
+
+
+def _insist(still: Sequence[Need], packages: Sequence[str], log: Path) -> None:
+    if still:
+        names = ", ".join(need.name for need in still)
+        raise SetupError(
+            f"{names}: still not found after installing {' '.join(packages)}\n  log: {log}\n"
+            "  do: check that PATH holds /usr/bin; `update-alternatives --config java` chooses the Java"
+        )

@@ -1,0 +1,42 @@
+"""Reads requirements/: which sets exist, what is pinned, a digest that changes when an installation would."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from server.setup.errors import SetupError
+
+CONSTRAINTS = "constraints.txt"
+SERVE = "serve"
+
+
+def read_sets(folder: Path) -> list[str]:
+    """The names that `--with` takes; `serve` is always installed."""
+    return sorted(path.stem for path in folder.glob("*.txt") if path.name != CONSTRAINTS)
+
+
+def read_pin(folder: Path, name: str) -> str:
+    """The exact version of a package in serve.txt."""
+    text = (folder / f"{SERVE}.txt").read_text()
+    found = re.search(rf"^{re.escape(name)}==(\S+)", text, re.MULTILINE)
+    if not found:
+        raise SetupError(f"{folder.name}/{SERVE}.txt: must pin {name} with `==`: no such line")
+    return found.group(1)
+
+
+def digest(folder: Path, name: str) -> str:
+    """Of one set and the constraints; comments and blank lines do not count."""
+    lines = [*_bare_lines(folder / f"{name}.txt"), "--", *_bare_lines(folder / CONSTRAINTS)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    return {name: digest(folder, name) for name in names}
+
+
+def _bare_lines(path: Path) -> list[str]:
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line]

@@ -1,0 +1,175 @@
+"""Starts a run directory's server and waits until it is ready, or has failed and nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from types import FrameType
+
+from config.plan import Plan, read_plan
+from server.archives import Archive, read_archives
+from server.call import make_client
+from server.errors import ServerError
+from server.failures import Watcher, explain_server_death, read_log, read_oom_kills
+from server.launch import check_machine, launch, make_allocator_link, prepare_folders
+from server.ports import check_ports_free
+from server.processes import find_marked
+from server.ready import StartFailed, Surroundings, wait_until_ready
+from server.rundir import RunDir
+from server.state import READY, STARTING, Failure, State, read_state, write_state
+from server.stop import stop
+from server.throttling import read_throttled
+
+Report = Callable[[str], None]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WATCH_SECONDS = 0.5
+
+
+class Interrupted(Exception):  # noqa: N818 - a request, not an error
+    """A signal asked to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+def digest_plan(run: RunDir) -> str:
+    """Digest of plan.json, to see whether a running server was started from it."""
+    return hashlib.sha256(run.plan.read_bytes()).hexdigest()
+
+
+def is_running(run: RunDir, report: Report) -> bool:
+    """Whether a server of this plan runs; leftovers of a killed start are ended, another plan raises."""
+    processes = find_marked(run.path)
+    if not processes:
+        return False
+    state = read_state(run.state)
+    if not any(process.is_java for process in processes) or (state and state.phase == STARTING):
+        report(f"an earlier start left {len(processes)} process(es) behind: {stop(run).describe()}")
+        return False
+    if state and state.plan_sha256 == digest_plan(run):
+        return True
+    raise ServerError(
+        f"a server with another plan runs from {run.path}; run `make stop` first, then `make serve`"
+    )
+
+
+@contextlib.contextmanager
+def hold_lock(run: RunDir) -> Iterator[None]:
+    """Only one start per run directory at a time; the kernel frees it even when we are killed."""
+    with run.lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            raise ServerError(
+                f"another start is under way in {run.path}; wait for it, or `make stop`"
+            ) from problem
+        yield
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into Interrupted, so that what was started is stopped."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for ignored in _SIGNALS:
+            signal.signal(ignored, signal.SIG_IGN)  # a second Ctrl-C must not cut the orderly stop short
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def start(run: RunDir, model_store: Path, report: Report) -> subprocess.Popen[bytes]:
+    """Start and wait; StartFailed (saved to failure.json) or Interrupted leave no process behind."""
+    plan = read_plan(run.plan)
+    archives = read_archives(plan, model_store)
+    check_machine(plan)
+    check_ports_free(plan)
+    run.failure.unlink(missing_ok=True)
+    link = make_allocator_link(plan)
+    if link:
+        report(link)
+    prepare_folders(run)
+    try:
+        return _start_and_wait(plan, run, model_store, archives, report)
+    except StartFailed as problem:
+        write_state(run.failure, problem.failure)
+        report(stop(run).describe())
+        raise
+    except BaseException:
+        report(stop(run).describe())
+        raise
+
+
+def _start_and_wait(
+    plan: Plan, run: RunDir, model_store: Path, archives: dict[str, Archive], report: Report
+) -> subprocess.Popen[bytes]:
+    state = _begin(run)
+    began = time.monotonic()
+    watcher = Watcher(run=run, oom_kills_before=read_oom_kills())
+    write_state(run.state, state)
+    process = launch(plan, run, model_store)
+    around = Surroundings(
+        client=make_client(plan, run),
+        find_failure=watcher.find,
+        find_death=lambda: find_death(process, run),
+        report=report,
+    )
+    wait_until_ready(plan, archives, around)
+    write_state(run.state, _finish(state, time.monotonic() - began))
+    return process
+
+
+def _begin(run: RunDir) -> State:
+    return State(
+        phase=STARTING,
+        plan_sha256=digest_plan(run),
+        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        throttled_at_start=read_throttled(),
+    )
+
+
+def _finish(state: State, seconds: float) -> State:
+    return State(
+        phase=READY,
+        plan_sha256=state.plan_sha256,
+        started_at=state.started_at,
+        seconds_to_ready=round(seconds, 1),
+        throttled_at_start=state.throttled_at_start,
+        throttled_when_ready=read_throttled(),
+    )
+
+
+def find_death(process: subprocess.Popen[bytes], run: RunDir) -> Failure | None:
+    """Why TorchServe ended; None while it runs."""
+    if process.poll() is None:
+        return None
+    if not run.state.exists():
+        return Failure(cause="stopped from elsewhere (make stop) while it was starting")
+    return explain_server_death(read_log(run.console_log), str(run.console_log))
+
+
+def stay(process: subprocess.Popen[bytes], run: RunDir, report: Report) -> int:
+    """Stay with a ready server until it was stopped from elsewhere (0) or died (1)."""
+    while process.poll() is None:
+        time.sleep(_WATCH_SECONDS)
+    if not run.state.exists():
+        report("stopped from elsewhere")
+        return 0
+    failure = explain_server_death(read_log(run.console_log), str(run.console_log))
+    write_state(run.failure, failure)
+    report(f"{failure.cause} (log: {failure.log})")
+    stop(run)
+    return 1

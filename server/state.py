@@ -1,0 +1,81 @@
+"""What was started (server.json) and why a start failed (failure.json); read with mistrust."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+STARTING = "starting"
+READY = "ready"
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """One started server."""
+
+    phase: str
+    """starting, or ready once every model answered its canary."""
+    plan_sha256: str
+    """Digest of the plan.json it was started from."""
+    started_at: str
+    """UTC, ISO 8601."""
+    seconds_to_ready: float | None = None
+    """From the start to the last right canary answer."""
+    throttled_at_start: dict[str, int] = field(default_factory=dict)
+    """nr_throttled of each control group with a CPU quota, before the start."""
+    throttled_when_ready: dict[str, int] = field(default_factory=dict)
+    """The same when ready: loading may use more threads than serving, so serving is judged from here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a start failed."""
+
+    cause: str
+    """What happened."""
+    model: str | None = None
+    """The model whose worker failed; None when TorchServe itself did."""
+    step: str | None = None
+    """The named step of the load it happened in."""
+    cure: str | None = None
+    """What to install or change."""
+    log: str | None = None
+    """File to read more in."""
+    lines: tuple[str, ...] = ()
+    """The last lines of the log that show it."""
+
+
+def write_state(path: Path, state: State | Failure) -> None:
+    """Write beside the file and rename over it: never half a file."""
+    scratch = path.with_name(f".{path.name}.new")
+    scratch.write_text(json.dumps(dataclasses.asdict(state), indent=1) + "\n", encoding="utf-8")
+    scratch.replace(path)
+
+
+def read_state(path: Path) -> State | None:
+    """The state; None when there is none or the file is damaged."""
+    raw = _read_object(path)
+    try:
+        return State(**raw) if raw else None
+    except TypeError:
+        return None
+
+
+def read_failure(path: Path) -> Failure | None:
+    """The failure; None when there is none or the file is damaged."""
+    raw = _read_object(path)
+    try:
+        return Failure(**{**raw, "lines": tuple(raw.get("lines", ()))}) if raw else None
+    except TypeError:
+        return None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return raw if isinstance(raw, dict) else {}

@@ -1,0 +1,47 @@
+"""Takes a server down whatever happened before: no state file, a damaged one, java dead, workers alive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from server.errors import ServerError
+from server.launch import remove_temporary
+from server.processes import GRACEFUL_SECONDS, Process, end_all, find_marked
+from server.rundir import RunDir
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """What a stop did."""
+
+    ended: tuple[Process, ...]
+    """Processes that were running and no longer are."""
+
+    def describe(self) -> str:
+        """One line for a person."""
+        if not self.ended:
+            return "nothing was running"
+        counts = Counter(process.role for process in self.ended)
+        parts = [
+            f"{counts[role]} {role}{'s' if counts[role] > 1 and role != 'TorchServe' else ''}"
+            for role in counts
+        ]
+        return f"stopped {', '.join(parts)}"
+
+
+def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
+    """End every process of this run directory and remove what only a running server needs."""
+    find: Callable[[], list[Process]] = lambda: find_marked(run.path)  # noqa: E731 - one line says it
+    ended = end_all(find, graceful_seconds)
+    left = find()
+    if left:
+        pids = ", ".join(f"{process.pid} ({process.role})" for process in left)
+        raise ServerError(
+            f"still running after SIGKILL: {pids}; end them as their user or as root: kill -9 PID"
+        )
+    remove_temporary(run)
+    run.state.unlink(missing_ok=True)
+    run.key_file.unlink(missing_ok=True)
+    return Stopped(ended=tuple(ended))

@@ -1,0 +1,179 @@
+"""Reads the evidence: /proc of every worker (proc(5), numa(7)) and the describe answer of each."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from config.plan import Plan
+from server.api import Client
+from server.archives import Archive
+from server.errors import ApiError
+from server.processes import PROC, Process, find_marked, read_environment, read_process
+from server.rundir import RunDir
+from server.start import digest_plan
+from server.state import State, read_state
+from server.throttling import count_since, read_throttled
+from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
+
+# One worker answers each call, whichever is free: ask until every one has answered.
+_DESCRIBE_SECONDS = 30.0
+_DESCRIBE_TIMEOUT_S = 10.0
+_SHARED_OBJECT = re.compile(r"\.so(\.|$)")
+
+
+def collect(plan: Plan, run: RunDir, archives: Mapping[str, Archive], client: Client) -> ServerEvidence:
+    """Everything the checks need."""
+    processes = find_marked(run.path)
+    if not any(process.is_java for process in processes):
+        return ServerEvidence(running=False, plan_unchanged=None, stray_workers=_pids(processes))
+    state = read_state(run.state)
+    models = {name: _collect_model(name, archives[name], client, state) for name in plan.models}
+    known = {worker.pid for model in models.values() for worker in model.workers}
+    return ServerEvidence(
+        running=True,
+        plan_unchanged=state.plan_sha256 == digest_plan(run) if state else None,
+        server_cpus=_read_server_cpus(processes),
+        stray_workers=tuple(pid for pid in _pids(processes) if pid not in known),
+        models=models,
+    )
+
+
+def _read_server_cpus(processes: list[Process]) -> tuple[int, ...] | None:
+    threads = [read_thread_cpus(process.pid) or {} for process in processes if process.is_java]
+    cpus = {cpu for found in threads for thread in found.values() for cpu in thread}
+    return tuple(sorted(cpus)) or None
+
+
+def _pids(processes: list[Process]) -> tuple[int, ...]:
+    return tuple(process.pid for process in processes if process.is_worker)
+
+
+def _collect_model(name: str, archive: Archive, client: Client, state: State | None) -> ModelEvidence:
+    try:
+        listed = client.describe(name).get("workers", [])
+    except ApiError as failed:
+        return ModelEvidence(name=name, listed=0, ready=0, workers=(), problem=str(failed))
+    ready = [worker for worker in listed if worker.get("status") == "READY"]
+    pids = [int(worker["pid"]) for worker in listed if int(worker.get("pid", -1)) > 0]
+    answers, problem = collect_descriptions(name, client, {int(worker["pid"]) for worker in ready})
+    workers = tuple(read_worker(name, pid, archive, answers.get(pid), problem, state) for pid in pids)
+    return ModelEvidence(name=name, listed=len(listed), ready=len(ready), workers=workers)
+
+
+def collect_descriptions(
+    model: str, client: Client, pids: set[int], seconds: float = _DESCRIBE_SECONDS
+) -> tuple[dict[int, dict[str, Any]], str]:
+    """(pid → answer, why others did not): as many calls at once as workers, until all have answered."""
+    answers: dict[int, dict[str, Any]] = {}
+    problem = f"no answer to describe within {seconds:.0f} s"
+    deadline = time.monotonic() + seconds
+
+    def ask(_: int) -> dict[str, Any] | str:
+        try:
+            described = client.describe(model, customized=True, timeout_s=_DESCRIBE_TIMEOUT_S)
+            return dict(described.get("customizedMetadata") or {})
+        except ApiError as failed:
+            return str(failed)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(pids))) as pool:
+        while not pids <= set(answers) and time.monotonic() < deadline:
+            for answer in pool.map(ask, range(len(pids))):
+                if isinstance(answer, dict) and "pid" in answer:
+                    answers[int(answer["pid"])] = answer
+                elif isinstance(answer, str):
+                    problem = answer
+    return answers, problem
+
+
+def read_worker(
+    model: str,
+    pid: int,
+    archive: Archive,
+    describe: Mapping[str, Any] | None,
+    problem: str,
+    state: State | None,
+    proc: Path = PROC,
+) -> WorkerEvidence:
+    """All that can be seen of one worker."""
+    throttled = read_throttled(pid, proc)
+    at_start = state.throttled_at_start if state else {}
+    when_ready = state.throttled_when_ready if state else {}
+    return WorkerEvidence(
+        model=model,
+        pid=pid,
+        launcher=read_launcher(pid, proc),
+        thread_cpus=read_thread_cpus(pid, proc),
+        memory_policies=read_memory_policies(pid, proc),
+        libraries=read_libraries(pid, proc),
+        environment=read_environment(pid, proc),
+        describe=describe,
+        describe_problem="" if describe else problem,
+        archive_id=archive.archive_id,
+        throttled_files=tuple(throttled),
+        throttled=count_since(when_ready, throttled),
+        throttled_loading=count_since(at_start, when_ready),
+    )
+
+
+def read_launcher(pid: int, proc: Path = PROC) -> tuple[str, ...] | None:
+    """Command line of the launcher that started the worker."""
+    worker = read_process(pid, proc)
+    parent = read_process(worker.parent_pid, proc) if worker else None
+    return parent.command if parent and parent.is_launcher else None
+
+
+def read_thread_cpus(pid: int, proc: Path = PROC) -> dict[str, tuple[int, ...]] | None:
+    """The CPUs each thread may run on; None when the process cannot be read."""
+    cpus = {}
+    try:
+        for task in sorted((proc / str(pid) / "task").iterdir(), key=lambda folder: int(folder.name)):
+            found = _read_allowed(task / "status")
+            if found:  # a thread may end while we look
+                cpus[task.name] = found
+    except OSError:
+        return None
+    return cpus or None
+
+
+def _read_allowed(status: Path) -> tuple[int, ...]:
+    try:
+        text = status.read_text()
+    except OSError:
+        return ()
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)", text, re.MULTILINE)
+    return parse_cpu_list(match[1]) if match else ()
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """"0-2,5" → (0, 1, 2, 5)."""  # fmt: skip
+    cpus: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cpus += range(int(first), int(last or first) + 1)
+    return tuple(cpus)
+
+
+def read_memory_policies(pid: int, proc: Path = PROC) -> dict[str, int] | None:
+    """NUMA policy → number of mappings; None where the kernel has no numa_maps or does not let us read it."""
+    try:
+        lines = (proc / str(pid) / "numa_maps").read_text().splitlines()
+    except OSError:
+        return None
+    return dict(Counter(line.split()[1] for line in lines if len(line.split()) > 1)) or None
+
+
+def read_libraries(pid: int, proc: Path = PROC) -> tuple[str, ...] | None:
+    """Mapped shared objects; a file replaced since keeps its name."""
+    try:
+        lines = (proc / str(pid) / "maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    paths = (line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6)
+    names = {path.removesuffix(" (deleted)") for path in paths if path.startswith("/")}
+    return tuple(sorted(name for name in names if _SHARED_OBJECT.search(Path(name).name))) or None

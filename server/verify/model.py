@@ -1,0 +1,155 @@
+"""Checks what a worker made of its model: archive, precision, IPEX, steps, graph, memory format, answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from config.plan import Plan
+from server.verify.evidence import WorkerEvidence
+from server.verify.findings import Finding, compare, need_describe
+from server.verify.settings import read_options
+
+_FREEZE_STEPS = ("trace", "freeze")
+_RESTART = "make stop && make serve"
+_LOG_CURE = "see the worker's `loaded` line in logs/model_log.log, then make stop && make serve"
+
+
+def check_process(_plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The process TorchServe names is there; nothing else can be said of one that is not."""
+    got = "gone" if seen.thread_cpus is None else "alive"
+    cure = f"TorchServe starts a dead worker again within 30 s; if it does not: {_RESTART}"
+    return compare("process", "alive", got, evidence="/proc/PID/task", cure=cure)
+
+
+def check_describe(_plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The worker answers describe; everything read from there is a difference otherwise."""
+    got = "answered" if seen.describe else seen.describe_problem or "no answer"
+    cure = "the worker is stuck or under full load: try again, else make stop && make serve"
+    return compare("describe", "answered", got, evidence="GET /models/<name>?customized=true", cure=cure)
+
+
+@need_describe("archive")
+def check_archive(_plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The worker serves the archive that is in the model store now."""
+    got = str(_facts(seen).get("archive_id", "unknown"))
+    same = got == seen.archive_id
+    cure = "the archive was built again after the start: make stop && make serve"
+    return compare(
+        "archive", seen.archive_id[:12], got[:12], evidence="describe, definition.json", cure=cure, same=same
+    )
+
+
+@need_describe("precision")
+def check_precision(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The model computes in the planned precision."""
+    asked = str(plan.models[seen.model].precision.value)
+    got = str(_facts(seen).get("precision", "unknown"))
+    cure = f"{asked} did not reach the handler (CPU_KIT_OPTIONS): {_RESTART}"
+    return compare("precision", asked, got, evidence="describe", cure=cure)
+
+
+@need_describe("IPEX")
+def check_ipex(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """IPEX is on or off as planned, and imported where it is on."""
+    ipex = _facts(seen).get("ipex") or {}
+    enabled, version = ipex.get("enabled"), ipex.get("version")
+    known = f"on ({version})" if enabled else "off"
+    return compare(
+        "IPEX",
+        "on" if plan.inputs.ipex else "off",
+        "unknown" if enabled is None else known,
+        evidence="describe, TS_IPEX_ENABLE=" + str((seen.environment or {}).get("TS_IPEX_ENABLE", "not set")),
+        cure="ipex_enable in config.properties decides: make config && make stop && make serve",
+        same=enabled is plan.inputs.ipex and bool(version) == plan.inputs.ipex,
+    )
+
+
+@need_describe("load steps")
+def check_steps(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """Every load step was applied, but for those the plan switches off or the model has no use for."""
+    off = set(plan_off(plan, seen.model))
+    wrong = [
+        f"{step['name']} {step['status']}" + (f" ({step['reason']})" if step.get("reason") else "")
+        for step in _facts(seen).get("steps", ())
+        if step["status"] not in _allowed_states(step["name"], off)
+    ]
+    steps = _facts(seen).get("steps", ())
+    got = "; ".join(wrong) if wrong else "all applied" if steps else "unknown"
+    asked = f"all but {', '.join(sorted(off))}" if off else "all applied"
+    got = asked if steps and not wrong else got
+    return compare("load steps", asked, got, evidence=f"describe ({len(steps)} steps)", cure=_LOG_CURE)
+
+
+def plan_off(plan: Plan, model: str) -> tuple[str, ...]:
+    """Steps the plan switches off."""
+    off = [*read_options(plan, model).get("off", ())]
+    if not plan.inputs.ipex:
+        off.append("ipex_optimize")
+    if "trace" in off and "freeze" not in off:  # only a traced model can be frozen
+        off.append("freeze")
+    return tuple(off)
+
+
+def _allowed_states(step: str, off: set[str]) -> tuple[str, ...]:
+    return ("off", "not applicable") if step in off else ("applied", "not applicable")
+
+
+@need_describe("graph")
+def check_graph(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The model is a frozen graph, and with IPEX it holds prepacked and fused operators."""
+    off = plan_off(plan, seen.model)
+    kind = "eager" if "trace" in off else "torchscript" if "freeze" in off else "frozen torchscript"
+    needs_ipex = plan.inputs.ipex and kind == "frozen torchscript"
+    graph = _facts(seen).get("graph") or {}
+    counts = f"{graph.get('prepacked', 0)} prepacked, {graph.get('fused', 0)} fused"
+    good = graph.get("kind") == kind and (
+        not needs_ipex or (graph.get("prepacked", 0) > 0 and graph.get("fused", 0) > 0)
+    )
+    return compare(
+        "graph",
+        f"{kind}, prepacked and fused" if needs_ipex else kind,
+        f"{graph.get('kind', 'unknown')}, {counts}",
+        evidence=f"describe ({len(graph.get('operators') or ())} kinds of operators in the executed graph)",
+        cure=_LOG_CURE,
+        same=good,
+    )
+
+
+@need_describe("channels_last")
+def check_channels_last(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """Convolution weights and input are channels_last."""
+    found = _facts(seen).get("memory_format") or {}
+    if found.get("applicable") is False:
+        return compare("channels_last", "not applicable", "not applicable", evidence="describe", cure="")
+    if "channels_last" in plan_off(plan, seen.model):
+        return compare("channels_last", "off", "off", evidence="CPU_KIT_OPTIONS", cure="")
+    total, done, layout = (found.get(name) for name in ("convolutions", "channels_last_weights", "input"))
+    got = f"{done} of {total} convolutions, input {layout}" if found else "unknown"
+    same = bool(total) and done == total and layout == "channels_last"
+    return compare(
+        "channels_last", "all convolutions, input", got, evidence="describe", cure=_LOG_CURE, same=same
+    )
+
+
+@need_describe("self-check")
+def check_self_check(_plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The optimised model gave the eager model's answers when it was loaded."""
+    found = _facts(seen).get("self_check") or {}
+    error, tolerance = found.get("relative_error"), found.get("tolerance")
+    if not isinstance(error, float | int) or not isinstance(tolerance, float | int):
+        return compare(
+            "self-check", "error within tolerance", "unknown", evidence="describe", cure=_LOG_CURE, same=False
+        )
+    return compare(
+        "self-check",
+        f"error ≤ {tolerance:.3g}",
+        f"{error:.2g}",
+        evidence="describe (against eager FP32)",
+        cure="serve with PRECISION=fp32, or check the weights",
+        same=error <= tolerance,
+    )
+
+
+def _facts(seen: WorkerEvidence) -> Mapping[str, Any]:
+    return seen.describe or {}

@@ -1,0 +1,124 @@
+"""Checks where a worker runs: CPUs of every thread, NUMA memory policy, CPU quota."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from config.plan import Plan
+from server.verify.evidence import WorkerEvidence
+from server.verify.findings import Finding, cannot_check, compare
+
+_RESTART = "make stop && make serve"
+_PINNING_CURE = (
+    "if the worker was moved by hand, restart: make stop && make serve; if it never was pinned, look for "
+    "`run_cpu is not available` in logs/ts_log.log and for the launcher's lines in logs/model_log.log"
+)
+
+
+def check_affinity(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """Every thread stays on the rank's CPUs, and together they may use all of them.
+
+    Threads of an OpenMP team are bound to one CPU each (KMP_AFFINITY granularity=fine), so no one thread need
+    be allowed on all CPUs of its rank.
+    """
+    asked = plan_cpus(plan, seen)
+    evidence = "/proc/PID/task/*/status"
+    threads = seen.thread_cpus or {}
+    outside = [thread for thread, cpus in threads.items() if not set(cpus) <= set(asked)]
+    used = union_of_cpus(seen)
+    same = not outside and used == set(asked)
+    count = len(threads)
+    got = f"CPU {render_numbers(used)}, {count} threads"
+    if outside:
+        got = f"CPU {render_numbers(used)}: {len(outside)} of {count} threads may leave the plan's CPUs"
+    return compare("CPU affinity", render_cpus(asked), got, evidence=evidence, cure=_PINNING_CURE, same=same)
+
+
+def is_pinned(plan: Plan) -> bool:
+    """Whether the plan uses the launcher; it may not on a machine the launcher cannot read."""
+    return str(plan.properties["cpu_launcher_enable"].value).lower() == "true"
+
+
+def plan_cpus(plan: Plan, seen: WorkerEvidence) -> tuple[int, ...]:
+    """The CPUs of the worker's rank; () when its rank cannot be told."""
+    rank = find_rank(plan, seen)
+    return () if rank is None else tuple(plan.layout.worker_cpus.value[rank])
+
+
+def find_rank(plan: Plan, seen: WorkerEvidence) -> int | None:
+    """The rank the launcher was given; without one on its command line, that whose CPUs the worker has."""
+    ranks = [set(cpus) for cpus in plan.layout.worker_cpus.value]
+    if seen.launcher and "--rank" in seen.launcher[:-1]:
+        rank = int(seen.launcher[seen.launcher.index("--rank") + 1])
+        return rank if rank < len(ranks) else None
+    if all(cpus == ranks[0] for cpus in ranks):  # one worker, or none pinned
+        return 0
+    used = union_of_cpus(seen)
+    return ranks.index(used) if used in ranks else None
+
+
+def union_of_cpus(seen: WorkerEvidence) -> set[int]:
+    """All CPUs any thread may run on."""
+    return {cpu for cpus in (seen.thread_cpus or {}).values() for cpu in cpus}
+
+
+def render_cpus(cpus: Iterable[int]) -> str:
+    """CPU numbers for a person."""
+    numbers = render_numbers(cpus)
+    return f"CPU {numbers}" if numbers else "the CPUs of one rank"
+
+
+def render_numbers(numbers: Iterable[int]) -> str:
+    """(0, 1, 2, 5) → "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def check_memory_policy(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """Memory is bound to the rank's NUMA nodes, or not at all where the plan does not bind.
+
+    A library may ask for single mappings `local` to the CPU (one of 32 MiB is seen in every worker): the same
+    node for a pinned thread, so that is no difference.
+    """
+    asked = plan_policy(plan, seen)
+    evidence = "/proc/PID/numa_maps"
+    cure = "numactl needs set_mempolicy: give the container CAP_SYS_NICE, then make stop && make serve"
+    if seen.memory_policies is None:
+        reason = "numa_maps cannot be read (no NUMA in this kernel, or not permitted)"
+        if asked == "default":
+            return cannot_check("memory policy", asked, reason, evidence=evidence, cure=cure)
+        return compare("memory policy", asked, reason, evidence=evidence, cure=cure)
+    got = ", ".join(f"{policy} ×{count}" for policy, count in sorted(seen.memory_policies.items()))
+    same = set(seen.memory_policies) - {"local"} == {asked}
+    return compare("memory policy", asked, got, evidence=evidence, cure=cure, same=same)
+
+
+def plan_policy(plan: Plan, seen: WorkerEvidence) -> str:
+    """As numa_maps writes it."""
+    bound = plan.layout.memory_nodes.value[find_rank(plan, seen) or 0]
+    return f"bind:{render_numbers(bound)}" if bound else "default"
+
+
+def check_throttling(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The kernel never stopped the worker for using up a CPU quota since it was ready."""
+    asked = "0 times since ready"
+    evidence = f"nr_throttled, {len(seen.throttled_files)} × cpu.stat"
+    cure = "fewer workers or cores (make serve WORKERS=…), or a larger CPU quota; others may share it"
+    if not seen.throttled_files:
+        reason = "no control group here counts it"
+        if plan.machine.get("quota_cpus") is None:
+            return cannot_check(
+                "no throttling", asked, f"{reason}; no quota either", evidence="cpu.stat", cure=""
+            )
+        return compare(
+            "no throttling", asked, reason, evidence="cpu.stat", cure="mount the cgroup file system"
+        )
+    got = f"{seen.throttled} times since ready"
+    if seen.throttled_loading:
+        evidence += f"; {seen.throttled_loading} times while loading"
+    return compare("no throttling", asked, got, evidence=evidence, cure=cure)

@@ -1,0 +1,103 @@
+"""The ordered registry of checks, and the judgement of one server by all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from config.plan import Plan
+from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
+from server.verify.findings import DIFFERS, Finding
+from server.verify.libraries import check_allocator, check_allocator_options, check_openmp
+from server.verify.model import (
+    check_archive,
+    check_channels_last,
+    check_describe,
+    check_graph,
+    check_ipex,
+    check_precision,
+    check_process,
+    check_self_check,
+    check_steps,
+)
+from server.verify.placement import check_affinity, check_memory_policy, check_throttling
+from server.verify.server_checks import (
+    check_plan,
+    check_ranks,
+    check_running,
+    check_server_cpus,
+    check_strays,
+    check_workers,
+)
+from server.verify.settings import check_environment, check_threads
+
+# Printed in this order: first what makes the rest meaningless, then from the machine inwards to the model.
+SERVER_CHECKS: tuple[Callable[[Plan, ServerEvidence], Finding], ...] = (
+    check_running,
+    check_plan,
+    check_server_cpus,
+    check_strays,
+)
+MODEL_CHECKS: tuple[Callable[[Plan, ModelEvidence], Finding], ...] = (check_workers, check_ranks)
+CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
+    check_process,
+    check_describe,
+    check_archive,
+    check_affinity,
+    check_memory_policy,
+    check_throttling,
+    check_allocator,
+    check_allocator_options,
+    check_openmp,
+    check_threads,
+    check_environment,
+    check_precision,
+    check_ipex,
+    check_steps,
+    check_channels_last,
+    check_graph,
+    check_self_check,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One finding and what it is about."""
+
+    model: str | None
+    """None for the server as a whole."""
+    pid: int | None
+    """None for a model as a whole."""
+    finding: Finding
+    """What the check says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """All findings, in order."""
+
+    judged: tuple[Judged, ...]
+    """Server, then per model the model's own and each worker's."""
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+    @property
+    def differences(self) -> tuple[Judged, ...]:
+        """Those that differ."""
+        return tuple(one for one in self.judged if one.finding.state == DIFFERS)
+
+
+def judge(plan: Plan, seen: ServerEvidence) -> Result:
+    """Every check on everything seen; without a running server only the first is of use."""
+    judged = [Judged(model=None, pid=None, finding=check(plan, seen)) for check in SERVER_CHECKS]
+    for name, model in seen.models.items():
+        judged += [Judged(model=name, pid=None, finding=check(plan, model)) for check in MODEL_CHECKS]
+        judged += [
+            Judged(model=name, pid=worker.pid, finding=check(plan, worker))
+            for worker in model.workers
+            for check in (CHECKS if worker.thread_cpus is not None else (check_process,))
+        ]
+    return Result(judged=tuple(judged))

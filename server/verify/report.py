@@ -1,0 +1,85 @@
+"""Renders a result: a table a person can read, or JSON with everything."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+
+from server.verify.findings import NO_ANSWER, NOT_CHECKABLE
+from server.verify.registry import Judged, Result
+
+_WIDTHS = {"who": 16, "item": 18, "asked": 44, "got": 44}
+
+
+def render(result: Result, style: str = "text") -> str:
+    """`text` or `json`."""
+    return render_json(result) if style == "json" else render_text(result)
+
+
+def render_json(result: Result) -> str:
+    """Every finding in full."""
+    rows = [{"model": one.model, "pid": one.pid, **dataclasses.asdict(one.finding)} for one in result.judged]
+    return json.dumps({"good": result.good, "findings": rows}, indent=1, ensure_ascii=False)
+
+
+def render_text(result: Result) -> str:
+    """The table, then each difference in full with its cure, then one line in sum."""
+    lines = [_render_row("who", "item", "asked", "got", "state", "evidence")]
+    for rows in _group(result.judged):
+        one = rows[0].finding
+        lines.append(_render_row(_name(rows), one.item, one.asked, one.got, one.state, one.evidence))
+    for differing in result.differences:
+        finding = differing.finding
+        if finding.got == NO_ANSWER:  # the table has them; `describe` itself comes with its cure
+            continue
+        where = f"{differing.model} {differing.pid or ''}".strip() if differing.model else "server"
+        lines += [
+            "",
+            f"{where}: {finding.item} DIFFERS",
+            f"  asked: {finding.asked}",
+            f"  got:   {finding.got}",
+        ]
+        lines += [f"  cure:  {finding.cure}"]
+    return "\n".join([*lines, "", _render_sum(result)])
+
+
+def _group(judged: Iterable[Judged]) -> list[list[Judged]]:
+    """Workers of one model that show the same, in one row; it stands where the first one's does."""
+    groups: dict[tuple[object, ...], list[Judged]] = {}
+    for one in judged:
+        finding = one.finding
+        key = (one.model, one.pid is None, finding.item, finding.asked, finding.got, finding.state)
+        groups.setdefault(key, []).append(one)
+    order = {one.finding.item: number for number, one in reversed(list(enumerate(judged)))} if groups else {}
+    models = list(dict.fromkeys(rows[0].model for rows in groups.values()))
+    return sorted(
+        groups.values(), key=lambda rows: (models.index(rows[0].model), order[rows[0].finding.item])
+    )
+
+
+def _name(rows: list[Judged]) -> str:
+    first = rows[0]
+    if first.pid is None:
+        return first.model or "server"
+    return f"  {', '.join(str(one.pid) for one in rows)}"
+
+
+def _render_row(who: str, item: str, asked: str, got: str, state: str, evidence: str) -> str:
+    cells = zip((who, item, asked, got), _WIDTHS.values(), strict=True)
+    return " ".join([*(_fit(text, width) for text, width in cells), f"{state:13}", evidence]).rstrip()
+
+
+def _fit(text: str, width: int) -> str:
+    return f"{text:{width}}" if len(text) <= width else text[: width - 1] + "…"
+
+
+def _render_sum(result: Result) -> str:
+    workers = len({one.pid for one in result.judged if one.pid})
+    unchecked = sum(one.finding.state == NOT_CHECKABLE for one in result.judged)
+    note = f", {unchecked} not checkable" if unchecked else ""
+    if result.good:
+        return f"verify: all {len(result.judged) - unchecked} checks of {workers} workers as asked{note}"
+    return (
+        f"verify: {len(result.differences)} of {len(result.judged)} checks of {workers} workers DIFFER{note}"
+    )

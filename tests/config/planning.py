@@ -1,0 +1,77 @@
+"""What the tests of planning share: small definitions, fixed library paths, and a plan in one call.
+
+`python -m tests.config.planning` writes golden/ again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from config.definitions import ModelDefinition
+from config.installed import Installed
+from config.plan import Inputs, Plan
+from config.render import render_properties
+from config.rules import make_plan
+from config.topology import Topology, read_topology
+
+HERE = Path(__file__).parent
+MACHINES = HERE / "machines"
+GOLDEN = HERE / "golden"
+GOLDEN_MACHINES = ("two-cores", "two-sockets-smt", "container-cpuset", "container-quota-v2")
+
+INSTALLED = Installed(
+    allocators={"jemalloc": "/usr/lib/libjemalloc.so.2", "tcmalloc": "/usr/lib/libtcmalloc.so.4"},
+    openmp="/kit/.venv/lib/libiomp5.so",
+)
+
+
+def make_model(name: str, **changes: Any) -> ModelDefinition:
+    """A definition like those in models/."""
+    fields: dict[str, Any] = {
+        "name": name,
+        "batch_sizes": (1, 2, 4, 8, 16),
+        "worker_memory_mib": {"fp32": 1500, "bf16": 1200},
+        "precisions": ("bf16", "fp32"),
+        "default_build": True,
+    }
+    return ModelDefinition(**{**fields, **changes})
+
+
+MODELS = (make_model("bert"), make_model("resnet50"))
+
+
+def make_inputs(**changes: Any) -> Inputs:
+    """What the command line would have made."""
+    fields: dict[str, Any] = {
+        "models": tuple(model.name for model in MODELS),
+        "topology": "recorded",
+        "prefix": "/kit/.venv",
+        "model_store": "/kit/model-store",
+    }
+    return Inputs(**{**fields, **changes})
+
+
+def plan_machine(
+    machine: str | Topology, models: tuple[ModelDefinition, ...] = MODELS, **changes: Any
+) -> Plan:
+    """The plan of a recorded machine, or of a topology."""
+    topology = read_topology(MACHINES / machine) if isinstance(machine, str) else machine
+    inputs = make_inputs(**{"models": tuple(model.name for model in models), **changes})
+    return make_plan(topology, models, inputs, INSTALLED)
+
+
+def golden_files(machine: str) -> dict[Path, str]:
+    """File → what it must hold."""
+    plan = plan_machine(machine)
+    return {
+        GOLDEN / f"{machine}.properties": render_properties(plan),
+        GOLDEN / f"{machine}.json": plan.to_json(),
+    }
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for name in GOLDEN_MACHINES:
+        for file, text in golden_files(name).items():
+            file.write_text(text, encoding="utf-8")

@@ -1,0 +1,77 @@
+"""`python -m config`: exit codes, messages, files."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("yaml")
+
+from config.__main__ import main
+from config.plan import read_plan
+from tests.config.planning import MACHINES
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    """Options for a run on a recorded machine with one small model."""
+    model = tmp_path / "models" / "tiny"
+    model.mkdir(parents=True)
+    (model / "model.yaml").write_text(
+        "name: tiny\nbatch_sizes: [1, 8]\nworker_memory_mib: {fp32: 500}\n"
+        "precisions: {fp32: {}}\ndefault_build: true\n"
+    )
+    return [
+        "--topology", str(MACHINES / "two-cores"), "--models-dir", str(tmp_path / "models"),
+        "--run-dir", str(tmp_path / "run"), "--prefix", "/kit/.venv", "--model-store", "/kit/model-store",
+    ]  # fmt: skip
+
+
+def test_writes_three_files(arguments, tmp_path, capsys):
+    assert main(arguments) == 0
+    names = sorted(file.name for file in (tmp_path / "run").iterdir())
+    assert names == ["config.properties", "environment", "plan.json"]
+    assert read_plan(tmp_path / "run").layout.worker_cpus.value == [[0], [1]]
+    assert capsys.readouterr().out.startswith("planned: tiny · workers 2 × cores 1 · fp32 · jemalloc")
+
+
+def test_second_run_writes_the_same_bytes(arguments, tmp_path):
+    main(arguments)
+    first = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    main(arguments)
+    assert first == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+
+
+def test_dry_run_prints_and_writes_nothing(arguments, tmp_path, capsys):
+    assert main([*arguments, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "LAYOUT" in out
+    assert "cpu_launcher_args=--node_id 0 --enable_jemalloc" in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_empty_means_not_given(arguments, tmp_path):
+    names = ("models", "precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port")
+    assert main([*arguments, *(part for name in names for part in (f"--{name}", ""))]) == 0
+    assert read_plan(tmp_path / "run").inputs.port == 8080
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--precision", "int4", "config: PRECISION must be one of fp32, bf16: got int4\n"),
+        ("--workers", "two", "config: WORKERS must be a whole number: got two\n"),
+        ("--workers", "0", "config: WORKERS must be 1 to 2 (usable physical cores): got 0\n"),
+        ("--port", "0", "config: PORT must be 1 to 64000 (PORT + 920 names the workers' sockets): got 0\n"),
+        ("--models", "resnet", "config: MODELS must be one of tiny: got resnet\n"),
+        ("--precision", "bf16", "config: PRECISION must be one of fp32 for tiny: got bf16 (field precisions, "
+         "models/tiny/model.yaml)\n"),
+    ],
+)  # fmt: skip
+def test_wrong_value(arguments, capsys, option, value, message):
+    assert main([*arguments, option, value]) == 2
+    assert capsys.readouterr().err == message
+
+
+def test_unknown_machine(arguments, capsys):
+    assert main([*arguments, "--topology", "/nowhere"]) == 2
+    assert "no machine below /nowhere" in capsys.readouterr().err

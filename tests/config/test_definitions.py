@@ -1,0 +1,76 @@
+"""Model definitions: what planning reads of them, and how a wrong one is named."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("yaml")
+
+from config.definitions import read_definitions
+from config.errors import ConfigError
+
+GOOD = {
+    "name": "m",
+    "batch_sizes": "[8, 1]",
+    "worker_memory_mib": "{fp32: 900}",
+    "precisions": "{fp32: {}}",
+    "default_build": "true",
+}
+
+
+def write_model(folder, name="m", **changes):
+    (folder / name).mkdir()
+    fields = {**GOOD, "name": name, **changes}
+    text = "".join(f"{key}: {value}\n" for key, value in fields.items() if value is not None)
+    (folder / name / "model.yaml").write_text(text)
+
+
+def test_definition(tmp_path):
+    write_model(tmp_path)
+    (model,) = read_definitions(tmp_path)
+    assert (model.name, model.batch_sizes, model.precisions) == ("m", (1, 8), ("fp32",))
+    assert model.worker_memory_mib == {"fp32": 900}
+
+
+def test_named_models_and_defaults(tmp_path):
+    write_model(tmp_path, "b")
+    write_model(tmp_path, "a")
+    write_model(tmp_path, "extra", default_build="false")
+    assert [model.name for model in read_definitions(tmp_path)] == ["a", "b"]
+    assert [model.name for model in read_definitions(tmp_path, ["extra", "a", "a"])] == ["a", "extra"]
+    with pytest.raises(ConfigError, match="MODELS must be one of a, b, extra: got resnet"):
+        read_definitions(tmp_path, ["resnet"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_sizes": None}, "field batch_sizes is missing: add it ({file})"),
+        ({"worker_memory_mib": None}, "field worker_memory_mib is missing: add it ({file})"),
+        ({"batch_sizes": "8"}, "batch_sizes must be a list that is not empty: got 8 ({file})"),
+        ({"batch_sizes": "[]"}, "batch_sizes must be a list that is not empty: got [] ({file})"),
+        ({"batch_sizes": "[0, 8]"}, "batch_sizes must be whole numbers above 0: got [0, 8] ({file})"),
+        (
+            {"worker_memory_mib": "{fp32: big}"},
+            "worker_memory_mib.fp32 must be a whole number above 0: got 'big' ({file})",
+        ),
+        ({"default_build": "maybe"}, "default_build must be true or false: got 'maybe' ({file})"),
+    ],
+)
+def test_wrong_field_is_named_with_its_file(tmp_path, changes, message):
+    write_model(tmp_path, **changes)
+    with pytest.raises(ConfigError) as error:
+        read_definitions(tmp_path)
+    assert str(error.value) == message.format(file=tmp_path / "m" / "model.yaml")
+
+
+def test_name_is_the_folders(tmp_path):
+    write_model(tmp_path)
+    (tmp_path / "m").rename(tmp_path / "n")
+    with pytest.raises(ConfigError, match=r"name must be its folder's, n: got m"):
+        read_definitions(tmp_path)
+
+
+def test_no_models(tmp_path):
+    with pytest.raises(ConfigError, match=r"no model below .*: a model is a folder with model.yaml"):
+        read_definitions(tmp_path)

@@ -1,0 +1,43 @@
+"""The kernel's list format and recordings."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.files import parse_id_list, parse_recording, read_machine, render_id_list
+from tests.config.synthetic import FIXTURES, MACHINES, render_machine
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("", ()),
+        ("0", (0,)),
+        ("0-3", (0, 1, 2, 3)),
+        ("0-1,8,10-11", (0, 1, 8, 10, 11)),
+        ("3,1", (1, 3)),
+        ("0-1\n", (0, 1)),
+    ],
+)
+def test_id_list(text, ids):
+    assert parse_id_list(text) == ids
+    assert parse_id_list(render_id_list(ids)) == ids
+
+
+def test_recording_keeps_many_lines_of_one_file():
+    text = "# a comment: skipped\nproc/x:first: 1\nproc/x:second: 2\n/sys/y:\n"
+    assert parse_recording(text) == {"proc/x": "first: 1\nsecond: 2", "sys/y": ""}
+
+
+def test_folder_and_recording_are_read_alike(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "x").write_text("1\n")
+    assert read_machine(tmp_path).read("/proc/x") == "1"
+    assert read_machine(tmp_path).read("proc/missing") is None
+    (tmp_path / "recording.txt").write_text("proc/y:2\n")
+    assert read_machine(tmp_path).read("proc/y") == "2"
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_committed_machine_is_what_the_generator_writes(name):
+    assert (MACHINES / name / "recording.txt").read_text() == render_machine(FIXTURES[name])

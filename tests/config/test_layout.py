@@ -1,0 +1,151 @@
+"""Workers, cores and launcher arguments for each recorded machine and profile."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.errors import ConfigError
+from tests.config.planning import make_model, plan_machine
+
+LIST32 = ",".join(map(str, range(32)))
+LIST16 = ",".join(map(str, range(16)))
+
+# (machine, profile): workers, cores each, the CPU arguments of the launcher
+TABLE = {
+    ("two-cores", "throughput"): (2, 1, "--node_id 0"),
+    ("two-cores", "latency"): (1, 2, "--node_id 0"),
+    ("single-socket", "throughput"): (8, 1, "--node_id 0"),
+    ("single-socket", "latency"): (1, 8, "--node_id 0"),
+    ("two-sockets-smt", "throughput"): (32, 1, f"--core_list {LIST32} --ncores_per_instance 1"),
+    ("two-sockets-smt", "latency"): (2, 16, f"--core_list {LIST32} --ncores_per_instance 16"),
+    ("cloud-adjacent-siblings", "throughput"): (4, 1, "--core_list 0,2,4,6 --ncores_per_instance 1"),
+    ("cloud-adjacent-siblings", "latency"): (1, 4, "--core_list 0,2,4,6 --ncores_per_instance 4"),
+    ("sub-numa-clusters", "latency"): (4, 8, f"--core_list {LIST32} --ncores_per_instance 8"),
+    ("amd-l3-groups", "throughput"): (32, 1, "--node_id 0"),
+    ("amd-l3-groups", "latency"): (4, 8, "--node_id 0"),
+    ("interleaved-nodes", "throughput"): (16, 1, f"--core_list {LIST16} --ncores_per_instance 1"),
+    ("interleaved-nodes", "latency"): (
+        2, 8, "--core_list 0,2,4,6,8,10,12,14,17,19,21,23,25,27,29,31 --ncores_per_instance 8",
+    ),
+    ("container-cpuset", "throughput"): (
+        4, 1, "--core_list 10,11,12,13 --ncores_per_instance 1 --disable_numactl",
+    ),
+    ("container-quota-v2", "throughput"): (2, 1, "--core_list 0,1 --ncores_per_instance 1 --disable_numactl"),
+    ("container-quota-v1", "throughput"): (1, 1, "--core_list 0 --ncores_per_instance 1 --disable_numactl"),
+    ("offline-cpus", "throughput"): (5, 1, "--core_list 0,1,3,4,5 --ncores_per_instance 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("machine", "profile"), TABLE)
+def test_layout(machine, profile):
+    plan = plan_machine(machine, profile=profile)
+    args = plan.properties["cpu_launcher_args"].value.replace(" --enable_jemalloc", "")
+    layout = plan.layout
+    assert (layout.workers_per_model.value, layout.cores_per_worker.value, args) == TABLE[machine, profile]
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "expected"),
+    [
+        ("two-cores", {"workers": 1}, [[0, 1]]),
+        ("two-cores", {"cores_per_worker": 2}, [[0, 1]]),
+        ("two-cores", {"workers": 1, "cores_per_worker": 1}, [[0]]),
+        ("single-socket", {"workers": 2}, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ("single-socket", {"workers": 3}, [[0, 1], [2, 3], [4, 5]]),
+        ("single-socket", {"cores_per_worker": 3}, [[0, 1, 2], [3, 4, 5]]),
+        ("amd-l3-groups", {"workers": 2, "cores_per_worker": 2}, [[0, 1], [8, 9]]),
+        ("two-sockets-smt", {"workers": 2, "cores_per_worker": 1}, [[0], [16]]),
+        ("two-sockets-smt", {"workers": 1, "cores_per_worker": 32}, [list(range(32))]),
+    ],
+)
+def test_given_numbers(machine, changes, expected):
+    assert plan_machine(machine, **changes).layout.worker_cpus.value == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workers": 3}, "WORKERS must be 1 to 2 (usable physical cores): got 3"),
+        ({"workers": 0}, "WORKERS must be 1 to 2 (usable physical cores): got 0"),
+        ({"cores_per_worker": 4}, "CORES_PER_WORKER must be 1 to 2 (usable physical cores): got 4"),
+        (
+            {"workers": 2, "cores_per_worker": 2},
+            "WORKERS × CORES_PER_WORKER must be at most 2 (usable physical cores): got 2 × 2",
+        ),
+    ],
+)
+def test_numbers_that_do_not_fit(changes, message):
+    with pytest.raises(ConfigError) as error:
+        plan_machine("two-cores", **changes)
+    assert str(error.value) == message
+
+
+def test_memory_binding_per_rank():
+    nodes = plan_machine("two-sockets-smt", profile="latency").layout
+    assert nodes.memory_nodes.value == [[0], [1]]
+    assert nodes.memory_node.value is None  # not the same for all
+    assert plan_machine("two-cores").layout.memory_node.value == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        ("container-cpuset", "not bound: numactl -m does not work here"),
+        ("container-quota-v2", "not bound: numactl -m does not work here"),
+        ("no-numa", "the launcher cannot be used on this machine: lscpu is missing or shows no NUMA node"),
+    ],
+)
+def test_memory_that_is_not_bound_says_why(machine, why):
+    nodes = plan_machine(machine).layout.memory_nodes
+    assert set(nodes.value) == {None}
+    assert nodes.reason.startswith(why)
+
+
+def test_launcher_that_cannot_run_is_switched_off():
+    plan = plan_machine("no-numa")
+    assert plan.properties["cpu_launcher_enable"].value == "false"
+    assert "cpu_launcher_args" not in plan.properties
+    assert plan.layout.worker_cpus.value == [[0, 1, 2, 3]] * plan.layout.workers_per_model.value
+    assert plan.environment["LD_PRELOAD"].value == "/kit/.venv/lib/libiomp5.so:/kit/.venv/lib/libjemalloc.so"
+    assert "KMP_AFFINITY" not in {**plan.environment, **plan.worker_environment}
+
+
+def test_quota_confines_the_server_to_the_workers_cpus():
+    assert plan_machine("container-quota-v2").layout.server_cpus.value == [0, 1]
+    assert plan_machine("container-cpuset").layout.server_cpus.value is None
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "workers", "cores"),
+    # 65536 MiB, TorchServe and reserve 4556: sets of 20000, 15000 and 8000 MiB fit 3, 4 and 7 times
+    [(20000, 2, 4), (15000, 4, 2), (8000, 4, 2), (7000, 8, 1)],
+)
+def test_memory_limits_workers(memory_mib, workers, cores):
+    model = make_model("big", worker_memory_mib={"fp32": memory_mib - 260})
+    layout = plan_machine("single-socket", models=(model,)).layout
+    assert (layout.workers_per_model.value, layout.cores_per_worker.value) == (workers, cores)
+
+
+def test_memory_that_holds_no_worker():
+    model = make_model("huge", worker_memory_mib={"fp32": 30000})
+    with pytest.raises(ConfigError) as error:
+        plan_machine("two-cores", models=(model,))
+    assert str(error.value) == (
+        "not enough memory for one worker of each model (huge; fp32): needed 32553 MiB (workers 30260, "
+        "TorchServe and reserve 2293), there are 24105 MiB (/proc/meminfo MemTotal); "
+        "serve fewer models (MODELS=…) or raise the limit"
+    )
+
+
+def test_given_workers_that_do_not_fit_the_memory():
+    model = make_model("big", worker_memory_mib={"fp32": 12000})
+    with pytest.raises(ConfigError, match=r"WORKERS must be at most 1, which is what the memory holds"):
+        plan_machine("two-cores", models=(model,), workers=2)
+
+
+def test_no_pinning_is_a_baseline():
+    plan = plan_machine("two-cores", pinning=False, ipex=False)
+    assert plan.properties["cpu_launcher_enable"].value == "false"
+    assert plan.properties["ipex_enable"].value == "false"
+    assert plan.layout.worker_cpus.value == [[0, 1], [0, 1]]
+    assert plan.environment["OMP_NUM_THREADS"].value == "1"

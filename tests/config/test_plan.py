@@ -1,0 +1,40 @@
+"""plan.json there and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.errors import ConfigError
+from config.plan import Plan, read_plan, write_plan
+from tests.config.planning import plan_machine
+
+
+@pytest.mark.parametrize("machine", ["two-cores", "no-numa", "two-sockets-smt"])
+def test_round_trip(machine, tmp_path):
+    plan = plan_machine(machine)
+    write_plan(plan, tmp_path / "plan.json")
+    assert read_plan(tmp_path) == read_plan(tmp_path / "plan.json")
+    again = read_plan(tmp_path)
+    assert again.to_json() == plan.to_json()
+    assert again.inputs == plan.inputs
+    assert again.layout == plan.layout
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"p.json: not JSON: .*; run `make config` again"),
+        ("[]", r"p.json: must be a JSON object: got list; run `make config` again"),
+        ('{"schema": 7}', r"p.json: schema must be 1: got 7; run `make config` again"),
+        ('{"schema": 1}', r"p.json: not a plan: 'inputs'; run `make config` again"),
+    ],
+)
+def test_file_that_is_no_plan(text, message):
+    with pytest.raises(ConfigError, match=message):
+        Plan.from_json(text, "p.json")
+
+
+def test_no_plan(tmp_path):
+    with pytest.raises(ConfigError, match=r"no plan: .*plan.json: No such file.*; run `make config` first"):
+        read_plan(tmp_path)

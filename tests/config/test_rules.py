@@ -1,0 +1,196 @@
+"""Libraries, environment, batches, time-outs, Java: one decision each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from config.errors import ConfigError
+from config.installed import Installed
+from config.rules import make_plan
+from config.topology import read_topology
+from tests.config.planning import MACHINES, MODELS, make_inputs, make_model, plan_machine
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "preloads"),
+    [
+        ({}, "--enable_jemalloc", ["libiomp5.so", "libjemalloc.so"]),
+        ({"allocator": "tcmalloc"}, "--enable_tcmalloc", ["libiomp5.so", "libtcmalloc.so"]),
+        ({"allocator": "system"}, "--use_default_allocator", ["libiomp5.so"]),
+        ({"openmp": "gnu"}, "--enable_jemalloc --disable_iomp", ["libjemalloc.so"]),
+        ({"allocator": "system", "openmp": "gnu"}, "--use_default_allocator --disable_iomp", []),
+    ],
+)
+def test_libraries(changes, flags, preloads):
+    plan = plan_machine("two-cores", **changes)
+    assert plan.properties["cpu_launcher_args"].value == f"--node_id 0 {flags}"
+    assert plan.worker_environment["LD_PRELOAD"].value == [f"/kit/.venv/lib/{name}" for name in preloads]
+    assert ("MALLOC_CONF" in plan.environment) == ("libjemalloc.so" in preloads)
+    assert ("KMP_BLOCKTIME" in plan.worker_environment) == ("libiomp5.so" in preloads)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {},
+            "ALLOCATOR=jemalloc: its library is not on this machine: install it (apt install libjemalloc2) "
+            "or use ALLOCATOR=system",
+        ),
+        (
+            {"allocator": "system"},
+            "OPENMP=intel: /kit/.venv/lib/libiomp5.so is missing: run `make setup` "
+            "(pip install intel-openmp) or use OPENMP=gnu",
+        ),
+    ],
+)
+def test_library_missing_on_the_live_machine(changes, message):
+    topology = read_topology(MACHINES / "two-cores")
+    with pytest.raises(ConfigError) as error:
+        make_plan(
+            topology, MODELS, make_inputs(topology="live", **changes), Installed(allocators={}, openmp=None)
+        )
+    assert str(error.value) == message
+
+
+def test_jemalloc_keeps_its_pages():
+    value = plan_machine("two-cores").environment["MALLOC_CONF"].value
+    assert value == (
+        "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+    )
+
+
+def test_options_for_the_handler():
+    plan = plan_machine("two-cores", precision="bf16", workers=1)
+    assert plan.environment["CPU_KIT_OPTIONS"].value == (
+        '{"bert":{"precision":"bf16","threads":2},"resnet50":{"precision":"bf16","threads":2}}'
+    )
+
+
+@pytest.mark.parametrize(("sizes", "capacity"), [((1,), "256"), ((1, 2, 4, 8, 16), "2048")])
+def test_kernel_cache_holds_every_shape(sizes, capacity):
+    plan = plan_machine("two-cores", models=(make_model("m", batch_sizes=sizes),))
+    assert plan.environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"].value == capacity
+
+
+@pytest.mark.parametrize(
+    ("profile", "precision", "sizes", "batch", "delay"),
+    [
+        ("throughput", "fp32", (1, 2, 4, 8, 16), 8, 20),
+        ("throughput", "bf16", (1, 2, 4, 8, 16), 16, 20),
+        ("throughput", "bf16", (1, 2, 4, 8), 8, 20),
+        ("throughput", "fp32", (32, 64), 32, 20),
+        ("latency", "fp32", (1, 2, 4, 8, 16), 1, 1),
+        ("latency", "fp32", (4, 8), 4, 1),
+    ],
+)
+def test_batch(profile, precision, sizes, batch, delay):
+    models = (make_model("m", batch_sizes=sizes),)
+    plan = plan_machine("two-cores", models=models, profile=profile, precision=precision).models["m"]
+    assert (plan.batch_size.value, plan.max_batch_delay_ms.value) == (batch, delay)
+
+
+def test_queue_is_one_number_for_all_models():
+    models = (make_model("large", batch_sizes=(1, 16)), make_model("small", batch_sizes=(1, 4)))
+    plan = plan_machine("single-socket", models=models, precision="bf16")
+    assert {model.queue_size.value for model in plan.models.values()} == {8 * 8 * 16}
+    assert plan.properties["job_queue_size"].value == "1024"
+
+
+def test_models_that_load_together_get_more_time():
+    one = plan_machine("two-cores", models=(make_model("m"),)).models["m"].startup_timeout_s.value
+    two = plan_machine("two-cores").models["bert"].startup_timeout_s.value
+    assert (one, two) == (180, 360)
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags"),
+    [
+        ("two-cores", "-Xms576m -Xmx576m -XX:+UseSerialGC -XX:ActiveProcessorCount=2"),
+        ("two-sockets-smt", "-Xms1536m -Xmx1536m -XX:+UseG1GC -XX:ActiveProcessorCount=4"),
+    ],
+)
+def test_java(machine, flags):
+    plan = plan_machine(machine)
+    assert plan.java.vmargs.value == f"{flags} -XX:+ExitOnOutOfMemoryError"
+    assert plan.properties["vmargs"] == plan.java.vmargs
+
+
+def test_all_ports_count_from_one():
+    plan = plan_machine("two-cores", port=9100)
+    ports = ("inference_address", "management_address", "metrics_address", "grpc_inference_port",
+             "grpc_management_port", "initial_worker_port")  # fmt: skip
+    assert [plan.properties[key].value.rpartition(":")[2] for key in ports] == [
+        "9100", "9101", "9102", "9103", "9104", "10020",
+    ]  # fmt: skip
+
+
+def test_nothing_listens_beyond_loopback():
+    for key, setting in plan_machine("two-cores").properties.items():
+        if key.endswith("_address"):
+            assert "127.0.0.1" in setting.value
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "int4"}, "PRECISION must be one of fp32, bf16: got int4"),
+        ({"profile": "fast"}, "PROFILE must be one of throughput, latency: got fast"),
+        ({"allocator": "mimalloc"}, "ALLOCATOR must be one of jemalloc, tcmalloc, system: got mimalloc"),
+        ({"openmp": "llvm"}, "OPENMP must be one of intel, gnu: got llvm"),
+        ({"port": 65000}, "PORT must be 1 to 64000 (PORT + 920 names the workers' sockets): got 65000"),
+    ],
+)
+def test_wrong_value_names_the_allowed_ones(changes, message):
+    with pytest.raises(ConfigError) as error:
+        plan_machine("two-cores", **changes)
+    assert str(error.value) == message
+
+
+def with_flags(folder, flags):
+    text = (MACHINES / "single-socket" / "recording.txt").read_text()
+    start = text.index("proc/cpuinfo:flags")
+    end = text.index("\n", start)
+    (folder / "recording.txt").write_text(f"{text[:start]}proc/cpuinfo:flags: {flags}{text[end:]}")
+    return read_topology(folder)
+
+
+def test_cpu_without_avx2(tmp_path):
+    topology = with_flags(tmp_path, "sse2")
+    with pytest.raises(ConfigError, match=r"IPEX needs a CPU with avx2: .* has none; plan with --no-ipex"):
+        plan_machine(topology)
+    assert plan_machine(topology, ipex=False).properties["ipex_enable"].value == "false"
+
+
+def test_cpu_without_bf16(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        plan_machine(with_flags(tmp_path, "avx2 avx512f"), precision="bf16")
+    assert str(error.value) == (
+        "PRECISION=bf16 needs a CPU with one of avx512_bf16, amx_bf16: "
+        "Intel(R) Xeon(R) Platinum 8480+ has avx2, avx512f; use PRECISION=fp32"
+    )
+
+
+def test_model_without_the_precision():
+    models = (make_model("m", precisions=("fp32",)),)
+    with pytest.raises(ConfigError) as error:
+        plan_machine("two-cores", models=models, precision="bf16")
+    assert str(error.value) == (
+        "PRECISION must be one of fp32 for m: got bf16 (field precisions, models/m/model.yaml)"
+    )
+
+
+def test_every_decision_has_a_reason():
+    plan = json.loads(plan_machine("two-cores").to_json())
+
+    def check(part, path):
+        if isinstance(part, dict) and set(part) == {"value", "reason"}:
+            assert len(part["reason"]) > 5, path
+        elif isinstance(part, dict):
+            for name, inner in part.items():
+                check(inner, f"{path}.{name}")
+
+    for part in ("layout", "libraries", "environment", "worker_environment", "properties", "java", "models"):
+        check(plan[part], part)

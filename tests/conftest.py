@@ -1,0 +1,109 @@
+"""Small archives for tests: real architectures, real packing, seconds to build."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from models.build import build_archive
+from models.definition import ModelDefinition, read_definition
+from models.request import WeightsRequest
+
+RANDOM = WeightsRequest(source="random")
+PRECISIONS = {
+    "fp32": {"self_check_relative_error": 0.001, "canary_relative": 0.01, "canary_absolute": 0.001},
+    "bf16": {"self_check_relative_error": 0.1, "canary_relative": 0.2, "canary_absolute": 0.05},
+}
+TINY_IMAGE = {
+    "name": "tiny_image",
+    "kind": "image",
+    "handler": "cpu_image_classifier",
+    "default_build": False,
+    "architecture": "resnet18",
+    "pretrained": "IMAGENET1K_V1",
+    "labels": "imagenet",
+    "batch_sizes": [1, 2, 4],
+    "worker_memory_mib": {"fp32": 500, "bf16": 500},
+    "default_precision": "fp32",
+    "precisions": PRECISIONS,
+    "model": {
+        "top_k": 3,
+        "size": {"resize": 72, "crop": 64},
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    },
+}
+TINY_TEXT = {
+    "name": "tiny_text",
+    "kind": "text",
+    "handler": "cpu_text_classifier",
+    "default_build": False,
+    "architecture": "bert",
+    "architecture_options": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 32,
+    },
+    "pretrained": "none/none",
+    "labels": ["negative", "neutral", "positive"],
+    "batch_sizes": [1, 2],
+    "worker_memory_mib": {"fp32": 500, "bf16": 500},
+    "default_precision": "fp32",
+    "precisions": PRECISIONS,
+    "model": {"token_lengths": [16, 32], "max_texts_per_request": 4, "attention": "eager"},
+}
+
+
+def write_definition(folder: Path, raw: dict) -> ModelDefinition:
+    """A models/ folder with one definition in it."""
+    (folder / raw["name"]).mkdir(parents=True, exist_ok=True)
+    (folder / raw["name"] / "model.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+    return read_definition(raw["name"], folder)
+
+
+def _build(tmp_path_factory: pytest.TempPathFactory, raw: dict) -> Path:
+    folder = tmp_path_factory.mktemp(raw["name"])
+    build_archive(write_definition(folder, raw), RANDOM, store=folder)
+    return folder / f"{raw['name']}.mar"
+
+
+@pytest.fixture(scope="session")
+def tiny_image_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build(tmp_path_factory, TINY_IMAGE)
+
+
+@pytest.fixture(scope="session")
+def tiny_text_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build(tmp_path_factory, TINY_TEXT)
+
+
+def _unpack(archive: Path) -> Path:
+    target = archive.parent / "unpacked"
+    if not target.exists():
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(target)
+    return target
+
+
+@pytest.fixture(scope="session")
+def tiny_image(tiny_image_archive: Path) -> Path:
+    """An unpacked image archive."""
+    return _unpack(tiny_image_archive)
+
+
+@pytest.fixture(scope="session")
+def tiny_text(tiny_text_archive: Path) -> Path:
+    """An unpacked text archive."""
+    return _unpack(tiny_text_archive)
+
+
+@pytest.fixture
+def packed_definition(tiny_image: Path) -> dict:
+    """The parsed definition.json of the image archive."""
+    return json.loads((tiny_image / "definition.json").read_text(encoding="utf-8"))

@@ -1,0 +1,115 @@
+"""The image handler from load to answer, in eager and TorchScript, without IPEX."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from handlers.cpu_image_classifier import CpuImageClassifier
+from tests.handlers.context import FakeContext
+
+
+@pytest.fixture(scope="module")
+def handler(tiny_image: Path) -> CpuImageClassifier:
+    loaded = CpuImageClassifier()
+    loaded.initialize(FakeContext(tiny_image))
+    return loaded
+
+
+@pytest.fixture
+def canary(tiny_image: Path) -> bytes:
+    return (tiny_image / "canary.jpg").read_bytes()
+
+
+def ask(handler, tiny_image, bodies):
+    context = FakeContext(tiny_image)
+    answers = handler.handle([{"body": body} for body in bodies], context)
+    return [json.loads(answer) for answer in answers], context
+
+
+def test_the_canary_gets_the_answer_that_was_packed(handler, tiny_image, canary):
+    expected = json.loads((tiny_image / "canary.json").read_text())["expected"]
+    (answer,), _ = ask(handler, tiny_image, [canary])
+    got = {one["label"]: one["probability"] for one in answer}
+    assert list(got) == list(expected)[:3]
+    np.testing.assert_allclose(list(got.values()), list(expected.values())[:3], rtol=1e-3)
+
+
+def test_top_k_labels_come_best_first_with_their_index(handler, tiny_image, canary):
+    (answer,), context = ask(handler, tiny_image, [canary])
+    assert [set(one) for one in answer] == [{"label", "index", "probability"}] * 3
+    assert all(handler.labels[one["index"]] == one["label"] for one in answer)
+    probabilities = [one["probability"] for one in answer]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert context.content_types == {0: "application/json"}
+
+
+def test_base64_json_answers_as_raw_bytes_do(handler, tiny_image, canary):
+    body = {"data": base64.b64encode(canary).decode()}
+    answers, _ = ask(handler, tiny_image, [canary, body, json.dumps(body).encode(), bytearray(canary)])
+    assert all(answer[0]["label"] == answers[0][0]["label"] for answer in answers)
+
+
+def test_one_bad_request_does_not_touch_its_batch(handler, tiny_image, canary):
+    bodies = [canary, b"rubbish", canary, {"nothing": 1}, canary, b"", canary]
+    answers, context = ask(handler, tiny_image, bodies)
+    assert context.statuses == {1: (400, "Bad Request"), 3: (400, "Bad Request"), 5: (400, "Bad Request")}
+    assert "no image that can be decoded" in answers[1]["error"]
+    assert "has no \"data\": got ['nothing']" in answers[3]["error"]
+    good = [answers[position][0]["label"] for position in (0, 2, 4, 6)]
+    assert len(set(good)) == 1
+
+
+def test_a_batch_of_bad_requests_only_is_answered(handler, tiny_image):
+    answers, context = ask(handler, tiny_image, [b"", b"x"])
+    assert [answer["code"] for answer in answers] == [400, 400]
+    assert len(context.statuses) == 2
+
+
+def test_multipart_forms_are_read(handler, tiny_image, canary):
+    context = FakeContext(tiny_image)
+    (answer,) = handler.handle([{"data": bytearray(canary)}], context)
+    assert isinstance(json.loads(answer), list)
+
+
+def test_describe_answers_what_is_in_effect(handler, tiny_image):
+    (answer,) = handler.handle([{}], FakeContext(tiny_image, describe=True))
+    described = json.loads(answer)
+    assert described["weights"] == "random (seed 0)"
+    assert described["precision"] == "fp32"
+    assert described["graph"]["kind"] == "frozen torchscript"
+    assert described["graph"]["prepacked"] == 0
+    assert described["memory_format"]["input"] == "channels_last"
+    assert (
+        described["memory_format"]["convolutions"] == described["memory_format"]["channels_last_weights"] > 0
+    )
+    assert [step["name"] for step in described["steps"]] == [
+        "build_eager", "channels_last", "ipex_optimize", "trace", "freeze", "warm_up", "self_check",
+    ]  # fmt: skip
+    ipex = described["steps"][2]
+    assert (ipex["status"], ipex["reason"]) == ("off", "ipex_enable=false")
+
+
+@pytest.mark.parametrize(
+    ("off", "kind", "layout"),
+    [
+        (["channels_last", "trace", "freeze"], "eager", "contiguous"),
+        (["trace"], "eager", "channels_last"),
+        (["freeze"], "torchscript", "channels_last"),
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_baselines_need_no_other_code(tiny_image, canary, monkeypatch, off, kind, layout, precision):
+    monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_image": {"off": off, "precision": precision}}))
+    handler = CpuImageClassifier()
+    handler.initialize(FakeContext(tiny_image))
+    described = handler.runtime.describe()
+    assert described["graph"]["kind"] == kind
+    assert described["memory_format"]["input"] == layout
+    assert described["precision"] == precision
+    (answer,), _ = ask(handler, tiny_image, [canary])
+    assert len(answer) == 3

@@ -1,0 +1,68 @@
+"""What the environment asks for, and how a wrong value is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from handlers.shared.definition import parse_definition
+from handlers.shared.errors import LoadError
+from handlers.shared.options import read_options
+
+
+@pytest.fixture
+def definition(packed_definition, tiny_image):
+    return parse_definition(packed_definition, directory=tiny_image)
+
+
+def read(definition, asked=None, **environment):
+    if asked is not None:
+        environment["CPU_KIT_OPTIONS"] = json.dumps({definition.name: asked})
+    return read_options(definition, environment)
+
+
+def test_without_environment_an_archive_serves_its_default_without_ipex(definition):
+    options = read(definition)
+    assert (options.precision, options.ipex, options.threads, options.off) == (
+        "fp32",
+        False,
+        None,
+        frozenset(),
+    )
+
+
+def test_everything_asked_for_is_taken(definition):
+    options = read(definition, {"precision": "bf16", "threads": 2, "off": ["freeze"]}, TS_IPEX_ENABLE="true")
+    assert (options.precision, options.ipex, options.threads, options.off) == (
+        "bf16",
+        True,
+        2,
+        frozenset({"freeze"}),
+    )
+
+
+def test_options_of_another_model_are_not_ours(definition):
+    environment = {"CPU_KIT_OPTIONS": '{"other": {"precision": "bf16"}}'}
+    assert read_options(definition, environment).precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"precision": "int3"}, "precision must be one of fp32, bf16: got int3"),
+        ({"threads": 0}, "threads must be > 0: got 0"),
+        ({"off": ["self_check"]}, "off must be among channels_last, trace, freeze: got ['self_check']"),
+        ({"precison": "fp32"}, "its keys must be precision, threads, off: got {'precison': 'fp32'}"),
+    ],
+)
+def test_wrong_values_say_what_is_allowed(definition, asked, message):
+    with pytest.raises(LoadError) as caught:
+        read(definition, asked)
+    assert caught.value.cause == f"CPU_KIT_OPTIONS: {message}"
+    assert "make config" in caught.value.cure
+
+
+def test_broken_json_is_refused(definition):
+    with pytest.raises(LoadError, match="CPU_KIT_OPTIONS is not JSON"):
+        read(definition, CPU_KIT_OPTIONS="{")

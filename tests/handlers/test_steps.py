@@ -1,0 +1,148 @@
+"""A step that was asked for and fails, fails the load; nothing is passed over in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from handlers.cpu_image_classifier import CpuImageClassifier
+from handlers.shared import ipex as ipex_module
+from handlers.shared import steps
+from handlers.shared.errors import LoadError
+from handlers.shared.evidence import describe_graph, describe_layout, find_symbol_library
+from handlers.shared.steps import relative_error
+from tests.handlers.context import FakeContext
+
+
+def load(directory: Path) -> CpuImageClassifier:
+    handler = CpuImageClassifier()
+    handler.initialize(FakeContext(directory))
+    return handler
+
+
+def read_line(caplog) -> dict:
+    return json.loads(caplog.records[-1].getMessage())
+
+
+def test_a_load_logs_one_json_line(tiny_image, caplog):
+    load(tiny_image)
+    line = read_line(caplog)
+    assert (line["cpu_kit"], line["model"]) == ("loaded", "tiny_image")
+    assert len(line["steps"]) == len(steps.LOAD_STEPS)
+    assert all(step["seconds"] >= 0 for step in line["steps"])
+
+
+@pytest.mark.parametrize("name", [step.name for step in steps.LOAD_STEPS if step.name != "ipex_optimize"])
+def test_each_failing_step_fails_the_load_and_is_named(tiny_image, caplog, monkeypatch, name):
+    def explode(state):
+        raise ValueError("planted")
+
+    broken = tuple(
+        steps.Step(name=step.name, run=explode if step.name == name else step.run, skip=step.skip)
+        for step in steps.LOAD_STEPS
+    )
+    monkeypatch.setattr(steps, "LOAD_STEPS", broken)
+    with pytest.raises(RuntimeError, match="planted"):
+        load(tiny_image)
+    line = read_line(caplog)
+    assert (line["cpu_kit"], line["step"], line["cause"]) == ("load_failed", name, "ValueError: planted")
+
+
+def test_a_model_that_answers_differently_after_optimising_is_refused(tiny_image, caplog, monkeypatch):
+    class Noisy(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, images):
+            return self.model(images) * 1.01
+
+    def wrong(state):
+        state.model = Noisy(state.model).eval()
+
+    broken = list(steps.LOAD_STEPS)
+    broken.insert(2, steps.Step(name="sabotage", run=wrong))
+    monkeypatch.setattr(steps, "LOAD_STEPS", tuple(broken))
+    with pytest.raises(
+        RuntimeError, match=r"differs from eager FP32: relative error 0\.01, tolerance 0\.001"
+    ):
+        load(tiny_image)
+    assert read_line(caplog)["step"] == "self_check"
+
+
+def test_weights_that_do_not_fit_are_named(tiny_image, tmp_path, caplog):
+    shutil.copytree(tiny_image, tmp_path / "broken")
+    definition = tmp_path / "broken" / "definition.json"
+    definition.write_text(definition.read_text().replace("resnet18", "resnet34"))
+    with pytest.raises(RuntimeError, match="does not fit resnet34"):
+        load(tmp_path / "broken")
+    assert read_line(caplog)["step"] == "build_eager"
+
+
+def test_a_missing_definition_is_a_clear_error(tmp_path, caplog):
+    with pytest.raises(RuntimeError, match=r"definition\.json cannot be read from the archive"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("versions", "cause"),
+    [
+        ({"torch": "2.8.0+cpu", "intel_extension_for_pytorch": "2.7.0"}, "must share their minor version"),
+        ({"torch": "2.8.0+cpu"}, "is not installed"),
+    ],
+)
+def test_ipex_that_cannot_live_here_is_not_imported(monkeypatch, versions, cause):
+    def version(name):
+        if name not in versions:
+            raise ipex_module.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(ipex_module, "version", version)
+    with pytest.raises(LoadError, match=cause):
+        ipex_module.import_ipex()
+
+
+def test_a_cpu_without_avx2_is_refused_before_the_import(monkeypatch, tmp_path):
+    monkeypatch.setattr(ipex_module, "version", lambda name: "2.8.0")
+    (tmp_path / "cpuinfo").write_text("flags : fpu sse2 avx\n")
+    with pytest.raises(LoadError, match="needs a CPU with AVX2"):
+        ipex_module.import_ipex(tmp_path / "cpuinfo")
+
+
+def test_relative_error_is_the_worst_rows():
+    expected = torch.tensor([[3.0, 4.0], [0.0, 10.0]])
+    got = torch.tensor([[3.0, 4.5], [0.0, 10.0]])
+    assert relative_error(got, expected) == pytest.approx(0.1)
+
+
+def test_nan_never_passes_the_self_check():
+    assert not relative_error(torch.tensor([[float("nan")]]), torch.tensor([[1.0]])) <= 1.0
+
+
+def test_operators_are_counted_as_prepacked_and_fused():
+    operators = {
+        "ipex_prepack::linear_run": 2,
+        "ipex_prepack::linear_gelu_run": 3,
+        "ipex::mha_scores_calc": 4,
+        "aten::relu": 5,
+    }
+    graph = describe_graph("frozen torchscript", operators)
+    assert (graph["prepacked"], graph["fused"]) == (5, 7)
+
+
+def test_layouts_are_told_apart():
+    image = torch.zeros(2, 3, 4, 4)
+    assert describe_layout(image) == "contiguous"
+    assert describe_layout(image.contiguous(memory_format=torch.channels_last)) == "channels_last"
+    assert describe_layout(image[:, :, ::2]) == "strided"
+
+
+def test_a_symbol_is_found_in_the_library_that_serves_it():
+    library = find_symbol_library("malloc")
+    assert library is not None
+    assert library.startswith("/")
+    assert find_symbol_library("no_such_symbol_anywhere") is None

@@ -1,0 +1,53 @@
+"""model.yaml: the shipped ones are right, wrong ones name the file and the field."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.definition import list_models, read_definition
+from models.errors import BuildError
+from tests.conftest import TINY_IMAGE, write_definition
+
+
+def test_the_shipped_models_are_there():
+    assert list_models() == ["bert", "densenet121", "resnet50"]
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_shipped_definitions_are_valid(name):
+    definition = read_definition(name)
+    assert set(definition.precisions) >= {"fp32", "bf16"}
+    assert definition.default_precision == "fp32"
+
+
+def test_densenet_is_a_definition_and_nothing_else():
+    folder = read_definition("densenet121").path.parent
+    assert [path.name for path in folder.iterdir()] == ["model.yaml"]
+    assert not read_definition("densenet121").default_build
+
+
+def test_an_unknown_model_is_answered_with_the_known_ones():
+    with pytest.raises(BuildError, match="MODELS must be among bert, densenet121, resnet50: got vgg"):
+        read_definition("vgg")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_sizes": [2, 4]}, r"batch_sizes must ascend from 1: got \[2, 4\]"),
+        ({"batch_sizes": [1, 4, 2]}, "batch_sizes must ascend from 1"),
+        ({"kind": "audio"}, "kind must be one of image, text: got audio"),
+        ({"default_precision": "int4"}, "default_precision must be one of fp32, bf16: got int4"),
+        ({"worker_memory_mib": {"fp32": 1}}, "worker_memory_mib must have one number for each precision"),
+        ({"colour": "red"}, r"unknown fields \['colour'\]"),
+    ],
+)
+def test_wrong_definitions_name_the_field(tmp_path, change, message):
+    with pytest.raises(BuildError, match=message):
+        write_definition(tmp_path, {**TINY_IMAGE, **change})
+
+
+def test_a_missing_field_is_named(tmp_path):
+    raw = {key: value for key, value in TINY_IMAGE.items() if key != "handler"}
+    with pytest.raises(BuildError, match=r"model\.yaml: missing fields \['handler'\]"):
+        write_definition(tmp_path, raw)

@@ -1,0 +1,112 @@
+"""Random weights and the stand-in vocabulary: the right size, decided by the seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from models.canary import draw_image
+from models.download import DownloadError, check_reachable, fetch_checkpoint
+from models.random_weights import make_random_classifier
+from models.vocabulary import SIZE, SPECIAL, make_tokenizer, make_vocabulary
+
+
+def test_pictures_are_decided_by_their_seed():
+    assert draw_image(60, 40, seed=1).tobytes() == draw_image(60, 40, seed=1).tobytes()
+    assert draw_image(60, 40, seed=1).tobytes() != draw_image(60, 40, seed=2).tobytes()
+
+
+def test_random_classifiers_answer_differently_and_survive_bf16():
+    model = make_random_classifier("resnet18", 10, crop=64)
+    pictures = np.stack([np.asarray(draw_image(64, 64, seed=50 + n), dtype=np.float32) for n in range(8)])
+    images = torch.from_numpy(pictures).permute(0, 3, 1, 2).sub(118).div(58)
+    with torch.no_grad():
+        exact = model(images)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = model(images).float()
+    assert len(set(exact.argmax(1).tolist())) > 2
+    assert float((exact - rounded).norm() / exact.norm()) < 0.1
+
+
+def test_the_vocabulary_has_berts_size_and_special_ids():
+    words = Counter(
+        {
+            f"w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676 % 26)}{n % 7}": n
+            for n in range(40000)
+        }
+    )
+    words.update({f"ending{n}abc{n}": 1 for n in range(9000)})
+    vocabulary = make_vocabulary(words)
+    assert len(vocabulary) == len(set(vocabulary)) == SIZE
+    assert {index: vocabulary[index] for index in SPECIAL} == SPECIAL
+
+
+def test_a_corpus_too_small_is_refused():
+    with pytest.raises(ValueError, match="30522 are needed"):
+        make_vocabulary(Counter({"one": 1}))
+
+
+def test_the_stand_in_tokenizer_cuts_english_into_few_pieces():
+    tokenizer = make_tokenizer()
+    assert tokenizer.get_vocab_size() == SIZE
+    encoded = tokenizer.encode("The staff were kind and the breakfast was excellent, Ünïcödé too.")
+    assert encoded.tokens[0] == "[CLS]"
+    assert encoded.tokens[-1] == "[SEP]"
+    assert "[UNK]" not in encoded.tokens
+    assert len(encoded.tokens) < 40
+
+
+def test_an_unreachable_host_is_a_download_error_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with pytest.raises(DownloadError, match="does not answer"):
+        fetch_checkpoint("http://127.0.0.1:9/resnet-11ad3fa6.pth")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.fixture
+def file_server(tmp_path):
+    """A local web server over tmp_path/www."""
+    import functools
+    import http.server
+    import threading
+
+    root = tmp_path / "www"
+    root.mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield root, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_checkpoint_is_fetched_once_and_its_hash_checked(tmp_path, monkeypatch, file_server):
+    import hashlib
+
+    root, url = file_server
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    name = f"net-{hashlib.sha256(b'weights').hexdigest()[:8]}.pth"
+    (root / name).write_bytes(b"weights")
+    fetched = fetch_checkpoint(f"{url}/{name}")
+    assert fetched.read_bytes() == b"weights"
+    (root / name).unlink()
+    assert fetch_checkpoint(f"{url}/{name}") == fetched
+    (root / "net-00000000.pth").write_bytes(b"other")
+    with pytest.raises(DownloadError, match="arrived with another content"):
+        fetch_checkpoint(f"{url}/net-00000000.pth")
+    assert not list((tmp_path / "hub").rglob("*.part"))
+
+
+def test_a_missing_file_is_a_download_error(tmp_path, monkeypatch, file_server):
+    _, url = file_server
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    check_reachable(f"{url}/absent.pth")
+    with pytest.raises(DownloadError, match="broke off: HTTP Error 404"):
+        fetch_checkpoint(f"{url}/absent.pth")

@@ -1,0 +1,32 @@
+"""A machine and environment without fault, which each test spoils in one place."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.setup.facts import Facts, Java
+
+
+@pytest.fixture
+def good() -> Facts:
+    return Facts(
+        system="Linux",
+        architecture="x86_64",
+        cpu_flags=frozenset({"avx2", "avx512f"}),
+        java=Java(path="/usr/bin/java", major=17, text="17.0.15"),
+        java_home=None,
+        libraries={"jemalloc": "/usr/lib/libjemalloc.so.2", "tcmalloc": "/usr/lib/libtcmalloc.so.4"},
+        tools=frozenset({"numactl", "lscpu", "ab", "curl", "apt-get"}),
+        can_make_venv=True,
+        python=(3, 11),
+        venv_python=(3, 11),
+        iomp="/checkout/.venv/lib/libiomp5.so",
+        versions={
+            "torch": "2.8.0",
+            "torchvision": "0.23.0",
+            "intel_extension_for_pytorch": "2.8.0",
+            "torchserve": "0.12.0",
+            "torch-model-archiver": "0.12.0",
+            "transformers": "4.57.1",
+        },
+    )

@@ -1,0 +1,227 @@
+"""The command line: quick answers to wrong values, failures with the log's tail, pins that agree."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from server.setup import cli, commands, inputs, progress, requirements
+from server.setup.__main__ import unsupported_python
+from server.setup.errors import SetupError
+from server.setup.facts import Facts
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = ROOT / "requirements"
+MACHINE = ROOT / "tests/config/machines/two-cores"
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [((3, 9, 18), False), ((3, 10, 0), True), ((3, 13, 2), True), ((3, 14, 0), False)]
+)
+def test_python_range(version: tuple[int, ...], fits: bool) -> None:
+    sentence = unsupported_python(version, "/usr/bin/python3")
+    assert (sentence is None) is fits
+    if sentence:
+        assert f"got {version[0]}.{version[1]} (/usr/bin/python3)" in sentence
+        assert "PYTHON=python3.12" in sentence
+
+
+def test_check_reports_and_fails(
+    good: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "read_facts", lambda venv: good)
+    assert cli.main(["--check"]) == 0
+    monkeypatch.setattr(cli, "read_facts", lambda venv: replace(good, iomp=None))
+    assert cli.main(["--check"]) == 1
+    assert capsys.readouterr().err.startswith("setup: Intel OpenMP: must be libiomp5.so")
+
+
+def test_a_hopeless_machine_installs_nothing(
+    good: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "read_facts", lambda venv: replace(good, cpu_flags=frozenset(), java=None))
+    monkeypatch.setattr(cli.packages, "install_missing", lambda *_: pytest.fail("installed"))
+    assert cli.main([]) == 1
+    assert "avx2 not among them" in capsys.readouterr().err
+
+
+def test_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        cli.shutil, "disk_usage", lambda _: cli.shutil._ntuple_diskusage(10, 8, 2_000_000_000)
+    )
+    source = cli.torch_wheel.TorchSource(index="default", suffix="", reason="")
+    with pytest.raises(SetupError, match=r"at least 12\.0 GB for this torch: got 2\.0 GB"):
+        cli.check_free_space(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: inputs.check_weights("nowhere.pt"),
+            "WEIGHTS must be one of auto, pretrained, random, or an existing",
+        ),
+        (lambda: inputs.check_format("xml"), "FORMAT must be one of text, json: got xml"),
+    ],
+)
+def test_wrong_values(call: Callable[[], None], text: str) -> None:
+    with pytest.raises(SetupError, match=re.escape(text)):
+        call()
+
+
+def test_models_are_the_folders(tmp_path: Path) -> None:
+    for name in ("bert", "resnet50"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.yaml").touch()
+    inputs.check_models("resnet50 bert", tmp_path)
+    inputs.check_models("", tmp_path)
+    with pytest.raises(SetupError, match="MODELS must be some of bert, resnet50: got resnet"):
+        inputs.check_models("bert resnet", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--precision", "int9", "PRECISION must be one of fp32, bf16"),
+        ("--profile", "fast", "PROFILE must be one of throughput, latency"),
+        ("--allocator", "mimalloc", "ALLOCATOR must be one of jemalloc, tcmalloc, system"),
+        ("--openmp", "llvm", "OPENMP must be one of intel, gnu"),
+        ("--workers", "two", "WORKERS must be a whole number: got two"),
+        ("--cores-per-worker", "1.5", "CORES_PER_WORKER must be a whole number: got 1.5"),
+        ("--port", "70000", "PORT must be 1 to"),
+    ],
+)
+def test_the_plans_values_are_judged_before_anything_is_installed(option: str, value: str, text: str) -> None:
+    with pytest.raises(SetupError, match=re.escape(text)):
+        inputs.check_plan([option, value, "--topology", str(MACHINE)])
+
+
+def test_values_that_were_not_given_are_fine() -> None:
+    inputs.check_plan(["--precision", "", "--workers", "", "--port", "", "--topology", str(MACHINE)])
+
+
+def test_make_refuses_before_it_installs(tmp_path: Path) -> None:
+    run = subprocess.run(
+        ["make", "serve", "PRECISION=int9", f"RUN_DIR={tmp_path / 'run'}", f"PYTHON={sys.executable}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert run.stderr.startswith("setup: PRECISION must be one of fp32, bf16")
+    assert not (tmp_path / "run").exists()
+
+
+def test_make_help_names_every_public_target() -> None:
+    run = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    needed = (
+        "help",
+        "setup",
+        "models",
+        "config",
+        "serve",
+        "status",
+        "verify",
+        "stop",
+        "test",
+        "lint",
+        "clean",
+    )
+    for target in needed:
+        assert re.search(rf"^  make {target} +\S", run.stdout, re.MULTILINE), target
+
+
+def test_a_failed_command_shows_its_end(tmp_path: Path) -> None:
+    script = (
+        "print('first\\n' * 40); print('ERROR: No matching distribution found for x'); raise SystemExit(3)"
+    )
+    log = tmp_path / "logs/setup.log"
+    with pytest.raises(SetupError) as caught:
+        commands.run_logged([sys.executable, "-c", script], log)
+    text = str(caught.value)
+    assert "failed with exit code 3" in text
+    assert "  | ERROR: No matching distribution found for x\n" in text
+    assert text.count("first") <= commands.TAIL_LINES
+    assert f"log: {log}" in text
+    assert "check the index pip uses" in text
+
+
+def test_the_tail_is_of_this_command(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    commands.run_logged([sys.executable, "-c", "print('earlier')"], log)
+    with pytest.raises(SetupError) as caught:
+        commands.run_logged([sys.executable, "-c", "raise SystemExit('later')"], log)
+    assert "later" in str(caught.value)
+    assert "earlier" not in str(caught.value)
+
+
+def test_the_callers_shell_does_not_lead_pip_astray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("PIP_USER", "1")
+    monkeypatch.setenv("PIP_CERT", "/etc/ca.pem")
+    environment = commands.own_environment()
+    assert "PYTHONPATH" not in environment
+    assert "PIP_USER" not in environment
+    assert environment["PIP_CERT"] == "/etc/ca.pem"
+
+
+def test_one_line_per_step() -> None:
+    out = io.StringIO()
+    with progress.step("package lists", out):
+        pass
+    with pytest.raises(KeyError), progress.step("the other packages", out):
+        raise KeyError
+    first, second = out.getvalue().splitlines()
+    assert re.fullmatch(r"  package lists \.+    0 s ok", first)
+    assert re.fullmatch(r"  the other packages \.+    0 s failed", second)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1500, "2 kB"), (7_123_456_789, "7.1 GB"), (2e6, "2 MB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert progress.human_size(count) == text
+
+
+def test_a_long_step_keeps_to_its_line() -> None:
+    out = io.StringIO()
+    with progress.step("x" * 200, out):
+        pass
+    assert len(out.getvalue()) <= 80
+
+
+def test_every_exact_pin_is_in_the_lock() -> None:
+    lock = (REQUIREMENTS / requirements.CONSTRAINTS).read_text().lower()
+    for name in requirements.read_sets(REQUIREMENTS):
+        text = (REQUIREMENTS / f"{name}.txt").read_text().lower().replace("_", "-")
+        for pin in re.findall(r"^(\S+==\S+)$", text, re.MULTILINE):
+            assert re.search(rf"^{re.escape(pin)}\s", lock, re.MULTILINE), f"{pin}: run `make lock`"
+
+
+def test_each_requirement_says_why() -> None:
+    for name in requirements.read_sets(REQUIREMENTS):
+        blocks = (REQUIREMENTS / f"{name}.txt").read_text().split("\n\n")
+        assert all(block.lstrip().startswith("#") for block in blocks if block.strip()), name
+
+
+def test_no_addresses_in_the_requirements() -> None:
+    for path in REQUIREMENTS.glob("*.txt"):
+        assert "://" not in path.read_text(), path.name
+
+
+def test_the_digest_ignores_comments(tmp_path: Path) -> None:
+    (tmp_path / "constraints.txt").write_text("a==1\n")
+    (tmp_path / "serve.txt").write_text("a\n")
+    first = requirements.digest(tmp_path, "serve")
+    (tmp_path / "serve.txt").write_text("# why\n\na  # here\n")
+    assert requirements.digest(tmp_path, "serve") == first
+    (tmp_path / "constraints.txt").write_text("a==2\n")
+    assert requirements.digest(tmp_path, "serve") != first

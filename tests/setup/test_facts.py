@@ -1,0 +1,104 @@
+"""Facts are read right from files and outputs as real machines have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.setup import facts
+
+DEBIAN = """631 libs found in cache `/etc/ld.so.cache'
+\tlibtcmalloc_minimal.so.4 (libc6,x86-64) => /lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
+\tlibjemalloc.so.2 (libc6,x86-64) => /lib/x86_64-linux-gnu/libjemalloc.so.2
+\tlibjemalloc.so.2 (libc6) => /lib/i386-linux-gnu/libjemalloc.so.2
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "major"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6)', 17),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "25-ea" 2025-09-16', 25),
+        ("Error: could not find libjava.so", 0),
+    ],
+)
+def test_java_version(output: str, major: int) -> None:
+    assert facts.parse_java_version("java", output).major == major
+
+
+def test_java_home_goes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    found = facts.read_java()
+    assert found == facts.Java(path=str(java), major=11, text="11.0.2")
+
+
+def test_java_home_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    found = facts.read_java()
+    assert found
+    assert found.major == 0
+    assert found.text.startswith("does not run")
+
+
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert facts.read_java() is None
+
+
+def test_flags(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f\nbugs\t\t:\n")
+    assert facts.read_cpu_flags(cpuinfo) == {"fpu", "avx2", "avx512f"}
+    assert facts.read_cpu_flags(tmp_path / "absent") == frozenset()
+
+
+def test_libraries_through_the_loader(tmp_path: Path) -> None:
+    folder = tmp_path / "lib/x86_64-linux-gnu"
+    folder.mkdir(parents=True)
+    (folder / "libjemalloc.so.2").touch()
+    (folder / "libtcmalloc_minimal.so.4").touch()
+    found = facts.find_libraries(tmp_path, DEBIAN)
+    assert found == {
+        "jemalloc": str(folder / "libjemalloc.so.2"),
+        "tcmalloc": str(folder / "libtcmalloc_minimal.so.4"),
+    }
+
+
+def test_a_stale_loader_cache_is_not_believed(tmp_path: Path) -> None:
+    assert facts.find_libraries(tmp_path, DEBIAN) == {}
+
+
+def test_libraries_without_ldconfig(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    (tmp_path / "usr/lib64/libjemalloc.so.2").touch()
+    assert facts.find_libraries(tmp_path, "") == {"jemalloc": str(tmp_path / "usr/lib64/libjemalloc.so.2")}
+
+
+def test_versions_without_importing(tmp_path: Path) -> None:
+    site = tmp_path / "lib/python3.12/site-packages"
+    for name, version in (("torch", "2.8.0+cpu"), ("torch_model_archiver", "0.12.0")):
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    assert facts.read_versions(tmp_path) == {"torch": "2.8.0+cpu", "torch-model-archiver": "0.12.0"}
+
+
+def test_python_of_the_environment(tmp_path: Path) -> None:
+    assert facts.read_venv_python(tmp_path) is None
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.12.1\n")
+    assert facts.read_venv_python(tmp_path) == (3, 12)
+
+
+def test_this_machine_can_be_read(tmp_path: Path) -> None:
+    found = facts.read_facts(tmp_path)
+    assert found.system
+    assert found.versions == {}
+    assert found.venv_python is None

@@ -1,0 +1,110 @@
+"""Each conflict that would kill a worker is found, and its text says what, which, got, do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from server.setup.facts import Facts, Java
+from server.setup.preflight import CHECKS, find_problems
+
+
+def spoil(good: Facts, changes: dict[str, Any]) -> Facts:
+    versions = {**good.versions, **changes.pop("versions", {})}
+    known = {name: version for name, version in versions.items() if version}
+    return replace(good, versions=known, **changes)
+
+
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "other system": ({"system": "Darwin"}, "operating system", "got Darwin"),
+    "other architecture": ({"architecture": "aarch64"}, "processor architecture", "got aarch64"),
+    "no AVX2": ({"cpu_flags": frozenset({"avx", "sse4_2"})}, "processor", "avx2 not among them"),
+    "no cpuinfo": ({"cpu_flags": frozenset()}, "processor", "got 0 flags"),
+    "old Python": ({"venv_python": (3, 9)}, "Python", "got 3.9"),
+    "new Python": ({"venv_python": (3, 14)}, "Python", "got 3.14"),
+    "no environment, old Python": ({"venv_python": None, "python": (3, 8)}, "Python", "got 3.8"),
+    "no Java": ({"java": None}, "Java", "got none on PATH"),
+    "old Java": (
+        {"java": Java(path="/usr/bin/java", major=11, text="11.0.22")},
+        "Java",
+        "got 11.0.22 (/usr/bin/java)",
+    ),
+    "broken Java": (
+        {"java": Java(path="/opt/j/bin/java", major=0, text="does not run: …"), "java_home": "/opt/j"},
+        "Java",
+        "unset JAVA_HOME (now /opt/j)",
+    ),
+    "no jemalloc": ({"libraries": {"tcmalloc": "/x"}}, "jemalloc", "install libjemalloc2"),
+    "no tcmalloc": ({"libraries": {"jemalloc": "/x"}}, "tcmalloc", "install libtcmalloc-minimal4"),
+    "no numactl": ({"tools": frozenset({"lscpu"})}, "numactl", "install numactl"),
+    "no lscpu": ({"tools": frozenset({"numactl"})}, "lscpu", "install util-linux"),
+    "no iomp": ({"iomp": None}, "Intel OpenMP", "run `make setup`"),
+    "not installed": ({"versions": {"torch": "", "transformers": ""}}, "environment", "got no torch"),
+    "newer torch": (
+        {"versions": {"torch": "2.9.1", "torchvision": "0.23.0"}},
+        "torch and IPEX",
+        "got torch 2.9.1, intel_extension_for_pytorch 2.8.0",
+    ),
+    "older IPEX": (
+        {"versions": {"intel_extension_for_pytorch": "2.7.0"}},
+        "torch and IPEX",
+        "got torch 2.8.0, intel_extension_for_pytorch 2.7.0",
+    ),
+    "newer torchvision": (
+        {"versions": {"torchvision": "0.24.0"}},
+        "torch and torchvision",
+        "got torch 2.8.0, torchvision 0.24.0",
+    ),
+    "mixed builds": (
+        {"versions": {"torch": "2.8.0+cpu"}},
+        "torch and torchvision",
+        "got torch 2.8.0+cpu, torchvision 0.23.0",
+    ),
+    "transformers 5": ({"versions": {"transformers": "5.23.0"}}, "transformers", "got 5.23.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_conflict_is_found(good: Facts, case: str) -> None:
+    changes, what, text = CASES[case]
+    problems = [problem for problem in find_problems(spoil(good, dict(changes))) if problem.what == what]
+    assert len(problems) == 1, [problem.render() for problem in problems]
+    rendered = problems[0].render()
+    assert text in rendered
+    assert rendered.startswith(f"{what}: must be ")
+    assert "\n  do: " in rendered
+
+
+def test_a_good_machine_has_none(good: Facts) -> None:
+    assert find_problems(good) == []
+
+
+@pytest.mark.parametrize("java", [17, 21, 25])
+def test_newer_java_is_accepted(good: Facts, java: int) -> None:
+    assert find_problems(replace(good, java=Java(path="java", major=java, text=str(java)))) == []
+
+
+def test_cpu_only_builds_go_together(good: Facts) -> None:
+    versions = {"torch": "2.8.0+cpu", "torchvision": "0.23.0+cpu", "intel_extension_for_pytorch": "2.8.0+cpu"}
+    assert find_problems(spoil(good, {"versions": versions})) == []
+
+
+def test_the_whole_text_of_one(good: Facts) -> None:
+    (problem,) = find_problems(spoil(good, {"versions": {"intel_extension_for_pytorch": "2.7.0"}}))
+    assert problem.render() == (
+        "torch and IPEX: must be of the same minor version (else IPEX ends the worker with exit code 127): "
+        "got torch 2.8.0, intel_extension_for_pytorch 2.7.0\n"
+        "  do: run `make distclean setup` for the pinned pair"
+    )
+
+
+def test_every_check_is_tried_by_a_case(good: Facts) -> None:
+    tried = {what for _, what, _ in CASES.values()}
+    silent = [check.__name__ for check in CHECKS if not any(_fires(check, good, case) for case in CASES)]
+    assert silent == [], tried
+
+
+def _fires(check: Any, good: Facts, case: str) -> bool:
+    return check(spoil(good, dict(CASES[case][0]))) is not None

@@ -1,0 +1,105 @@
+"""torch comes from the CPU-only index when that has the wheel, else from pip's own; an order is obeyed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from server.setup.errors import SetupError
+from server.setup.torch_wheel import (
+    CPU_INDEX,
+    check_index,
+    choose_source,
+    offers_wheel,
+    probe_index,
+)
+
+PAGE = """<a href="/whl/cpu/torch-2.7.1%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl">…</a>
+<a href="/whl/cpu/torch-2.8.0%2Bcpu-cp311-cp311-manylinux_2_28_aarch64.whl">…</a>
+<a href="/whl/cpu/torch-2.8.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl#sha256=1">…</a>
+<a href="/whl/cpu/torch-2.8.0%2Bcpu-cp313-cp313t-manylinux_2_28_x86_64.whl">…</a>
+"""
+
+
+class Index(BaseHTTPRequestHandler):
+    """PyTorch's index as far as the probe sees it; /slow drips, /none knows nothing."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/slow"):
+            time.sleep(2)
+        found = not self.path.startswith("/none")
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        if found:
+            with contextlib.suppress(BrokenPipeError):  # the probe gave up
+                self.wfile.write(PAGE.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=functools.partial(server.serve_forever, poll_interval=0.05), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("version", "python", "offered"),
+    [
+        ("2.8.0", (3, 11), True),
+        ("2.8.0", (3, 13), False),  # only the free-threaded build
+        ("2.7.1", (3, 11), True),
+        ("2.9.0", (3, 11), False),
+        ("2.8", (3, 11), False),
+    ],
+)
+def test_wheel_on_the_page(version: str, python: tuple[int, int], offered: bool) -> None:
+    assert offers_wheel(PAGE, version, python) is offered
+
+
+def test_probe_finds_the_wheel(index: str) -> None:
+    assert probe_index(index, "2.8.0", (3, 11)) == ""
+
+
+def test_probe_says_what_was_wrong(index: str) -> None:
+    assert probe_index(index, "2.8.0", (3, 10)) == "has no torch 2.8.0 for this Python"
+    assert probe_index(f"{index}/none", "2.8.0", (3, 11)) == "cannot be reached (Not Found)"
+    assert "refused" in probe_index("http://127.0.0.1:9", "2.8.0", (3, 11))
+
+
+def test_probe_does_not_wait(index: str) -> None:
+    began = time.monotonic()
+    assert probe_index(f"{index}/slow", "2.8.0", (3, 11), seconds=0.1)
+    assert time.monotonic() - began < 1.5
+
+
+def test_the_cpu_only_wheel_when_offered() -> None:
+    source = choose_source("", "2.8.0", (3, 11), lambda *_: "")
+    assert (source.index, source.suffix) == (CPU_INDEX, "+cpu")
+
+
+def test_else_the_default_and_why() -> None:
+    source = choose_source("", "2.8.0", (3, 11), lambda *_: "did not answer within 4 s")
+    assert (source.index, source.suffix) == ("default", "")
+    assert source.reason == "the CPU-only wheels' index did not answer within 4 s"
+
+
+@pytest.mark.parametrize("asked", ["default", "https://mirror.example/whl/cpu", "file:///wheels"])
+def test_an_order_is_obeyed_without_a_probe(asked: str) -> None:
+    check_index(asked)
+    source = choose_source(asked, "2.8.0", (3, 11), lambda *_: pytest.fail("probed"))
+    assert (source.index, source.suffix) == (asked, "")
+
+
+def test_a_mistyped_order_is_refused() -> None:
+    with pytest.raises(SetupError, match=r"TORCH_INDEX must be one of `default`, an address .*: got cpu"):
+        check_index("cpu")

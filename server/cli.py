@@ -15,6 +15,7 @@ from server import verify
 from server.archives import read_archives, write_samples
 from server.call import make_client, render_calls
 from server.errors import ServerError
+from server.progress import Progress
 from server.ready import StartFailed
 from server.rundir import RunDir
 from server.start import Interrupted, catch_signals, hold_lock, is_running, start, stay
@@ -74,12 +75,13 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
     store = _find_model_store(options, plan)
     with catch_signals():
+        progress = Progress(stream=sys.stdout)
         with hold_lock(run):
-            if is_running(run, print):
+            if is_running(run, progress.report):
                 print("already running with this plan")
-                return _verify(run, options)
+                return _introduce(run, options)
             try:
-                process = start(run, store, print)
+                process = start(run, store, progress.report, progress.tick)
             except StartFailed as problem:
                 print("\n".join(["start failed:", *render_failure(problem.failure)]), file=sys.stderr)
                 return 1
@@ -87,7 +89,7 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
 
 
 def _introduce(run: RunDir, options: argparse.Namespace) -> int:
-    """What a person sees of a server that has just become ready."""
+    """What a person sees of a server that is ready."""
     code = _verify(run, options)
     return _curl(run, options) or code
 

@@ -8,7 +8,7 @@ import hashlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
@@ -21,13 +21,13 @@ from server.failures import Watcher, explain_server_death, read_log, read_oom_ki
 from server.launch import check_machine, launch, make_allocator_link, prepare_folders
 from server.ports import check_ports_free
 from server.processes import find_marked
+from server.progress import Report, ignore
 from server.ready import StartFailed, Surroundings, wait_until_ready
 from server.rundir import RunDir
 from server.state import READY, STARTING, Failure, State, read_state, write_state
 from server.stop import stop
 from server.throttling import read_throttled
 
-Report = Callable[[str], None]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCH_SECONDS = 0.5
 
@@ -79,11 +79,13 @@ def catch_signals() -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into Interrupted, so that what was started is stopped."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        for ignored in _SIGNALS:
+        for ignored in before:
             signal.signal(ignored, signal.SIG_IGN)  # a second Ctrl-C must not cut the orderly stop short
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    # nohup asks to go on without the terminal by ignoring SIGHUP.
+    wanted = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in wanted}
     try:
         yield
     finally:
@@ -91,7 +93,7 @@ def catch_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def start(run: RunDir, model_store: Path, report: Report) -> subprocess.Popen[bytes]:
+def start(run: RunDir, model_store: Path, report: Report, tick: Report = ignore) -> subprocess.Popen[bytes]:
     """Start and wait; StartFailed (saved to failure.json) or Interrupted leave no process behind."""
     plan = read_plan(run.plan)
     archives = read_archives(plan, model_store)
@@ -103,7 +105,7 @@ def start(run: RunDir, model_store: Path, report: Report) -> subprocess.Popen[by
         report(link)
     prepare_folders(run)
     try:
-        return _start_and_wait(plan, run, model_store, archives, report)
+        return _start_and_wait(plan, run, model_store, archives, report, tick)
     except StartFailed as problem:
         write_state(run.failure, problem.failure)
         report(stop(run).describe())
@@ -114,7 +116,7 @@ def start(run: RunDir, model_store: Path, report: Report) -> subprocess.Popen[by
 
 
 def _start_and_wait(
-    plan: Plan, run: RunDir, model_store: Path, archives: dict[str, Archive], report: Report
+    plan: Plan, run: RunDir, model_store: Path, archives: dict[str, Archive], report: Report, tick: Report
 ) -> subprocess.Popen[bytes]:
     state = _begin(run)
     began = time.monotonic()
@@ -126,6 +128,7 @@ def _start_and_wait(
         find_failure=watcher.find,
         find_death=lambda: find_death(process, run),
         report=report,
+        tick=tick,
     )
     wait_until_ready(plan, archives, around)
     write_state(run.state, _finish(state, time.monotonic() - began))

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from server.verify.findings import NO_ANSWER, NOT_CHECKABLE
 from server.verify.registry import Judged, Result
 
+# More do not fit into the column; a row of some workers only is a difference, and that names them below.
+_PIDS_NAMED = 2
 _WIDTHS = {"who": 16, "item": 18, "asked": 44, "got": 44}
 
 
@@ -62,6 +64,8 @@ def _name(rows: list[Judged]) -> str:
     first = rows[0]
     if first.pid is None:
         return first.model or "server"
+    if len(rows) > _PIDS_NAMED:
+        return f"  {len(rows)} workers"
     return f"  {', '.join(str(one.pid) for one in rows)}"
 
 

@@ -1,0 +1,70 @@
+"""Archives and a running server that the end-to-end tests share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from models.build import build_archive
+from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.end_to_end.kit import ROOT, Kit, find_port, running
+
+STORE = ROOT / "run" / "test-store"
+"""Not model-store/: the tests must not replace archives that a person's server is serving."""
+
+
+@pytest.fixture(scope="session")
+def store() -> Path:
+    """ResNet50 and BERT as shipped, with random weights; kept between test runs."""
+    command = [sys.executable, "-m", "models", "build", "--models", "resnet50 bert", "--weights", "random"]
+    subprocess.run([*command, "--store", str(STORE)], cwd=ROOT, check=True, timeout=600)
+    return STORE
+
+
+@pytest.fixture(scope="session")
+def kit(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
+    """Both models served as `make serve` serves them."""
+    kit = Kit(run_dir=tmp_path_factory.mktemp("serve"), store=store, port=find_port())
+    kit.plan("resnet50 bert")
+    with running(kit) as started:
+        (kit.run_dir / "start.txt").write_text(started.stdout)
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield kit
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A models/ folder with two small models, for servers that start quickly."""
+    folder = tmp_path_factory.mktemp("models")
+    for raw in (TINY_IMAGE, TINY_TEXT):
+        write_definition(folder, raw)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small models' archives."""
+    folder = tmp_path_factory.mktemp("store")
+    for raw in (TINY_IMAGE, TINY_TEXT):
+        build_archive(write_definition(tiny_models, raw), RANDOM, store=folder)
+    return folder
+
+
+@pytest.fixture
+def tiny_kit(tmp_path: Path, tiny_models: Path, tiny_store: Path) -> Iterator[Kit]:
+    """A run directory for the small models; whatever a test leaves running is stopped."""
+    kit = Kit(run_dir=tmp_path / "run", store=tiny_store, port=find_port(), models_dir=tiny_models)
+    yield kit
+    kit.stop()
+
+
+@pytest.fixture
+def canary(store: Path) -> bytes:
+    """ResNet50's canary picture."""
+    with zipfile.ZipFile(store / "resnet50.mar") as archive:
+        return archive.read("canary.jpg")

@@ -1,0 +1,154 @@
+"""Drives the kit as the Makefile does, in a run directory, store and ports of the tests' own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 400
+"""Four workers that load on two cores took 54 s alone and up to 120 s beside other work."""
+PORTS = range(18080, 18980, 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One HTTP answer."""
+
+    status: int
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kit:
+    """One run directory and what `make` would do in it."""
+
+    run_dir: Path
+    store: Path
+    port: int
+    models_dir: Path = ROOT / "models"
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", *arguments, "--run-dir", str(self.run_dir)]
+
+    def call(self, *arguments: str, seconds: float = START_SECONDS) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+        )
+
+    def plan(self, models: str, *arguments: str) -> None:
+        """`make config`, and nothing is started."""
+        folders = ["--models-dir", str(self.models_dir), "--model-store", str(self.store)]
+        done = self.call("config", "--models", models, "--port", str(self.port), *folders, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self) -> subprocess.CompletedProcess[str]:
+        return self.call("server", "start")
+
+    def stop(self) -> subprocess.CompletedProcess[str]:
+        return self.call("server", "stop", seconds=60)
+
+    def verify(self) -> tuple[int, dict[str, list[dict[str, Any]]]]:
+        """Exit code, and the findings that differ by item."""
+        done = self.call("server", "verify", "--format", "json", seconds=120)
+        assert done.stdout, done.stderr
+        differing: dict[str, list[dict[str, Any]]] = {}
+        for finding in json.loads(done.stdout)["findings"]:
+            if finding["state"] == "DIFFERS":
+                differing.setdefault(finding["item"], []).append(finding)
+        return done.returncode, differing
+
+    def change_properties(self, **changes: str | None) -> None:
+        """Plant a fault: set keys of config.properties behind the plan's back; None takes the line out."""
+        path = self.run_dir / "config.properties"
+        kept = [line for line in path.read_text().splitlines() if line.split("=")[0] not in changes]
+        added = [f"{key}={value}" for key, value in changes.items() if value is not None]
+        path.write_text("\n".join([*kept, *added]) + "\n")
+
+    def read_property(self, key: str) -> str:
+        lines = (self.run_dir / "config.properties").read_text().splitlines()
+        return next(line.partition("=")[2] for line in lines if line.startswith(f"{key}="))
+
+    @property
+    def key_file(self) -> dict[str, Any]:
+        return json.loads((self.run_dir / "key_file.json").read_text())
+
+    def request(
+        self,
+        path: str,
+        body: bytes | None = None,
+        *,
+        content_type: str = "application/octet-stream",
+        token: str | None = None,
+        management: bool = False,
+    ) -> Answer:
+        """One request with the right token, or the one given."""
+        key = self.key_file["management" if management else "inference"]["key"]
+        headers = {"Authorization": f"Bearer {key if token is None else token}", "Content-Type": content_type}
+        url = f"http://127.0.0.1:{self.port + management}/{path}"
+        request = urllib.request.Request(url, data=body, headers=headers, method="POST" if body else "GET")
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return Answer(status=answer.status, body=answer.read())
+        except urllib.error.HTTPError as error:
+            return Answer(status=error.code, body=error.read())
+
+    def predict(self, model: str, body: bytes, content_type: str = "application/octet-stream") -> Answer:
+        return self.request(f"predictions/{model}", body, content_type=content_type)
+
+    def workers(self, model: str) -> list[int]:
+        """Pids of a model's real workers, by rank, from `verify`."""
+        done = self.call("server", "verify", "--format", "json", seconds=120)
+        findings = json.loads(done.stdout)["findings"]
+        return list(dict.fromkeys(f["pid"] for f in findings if f["model"] == model and f["pid"]))
+
+    def processes(self) -> list[int]:
+        """Every process that carries this run directory's mark."""
+        mark = f"CPU_KIT_RUN={self.run_dir.resolve()}".encode()
+        found = []
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit() or int(folder.name) == os.getpid():
+                continue
+            with contextlib.suppress(OSError):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+        return found
+
+
+def find_port() -> int:
+    """The first of PORTS whose five ports are free."""
+    for port in PORTS:
+        with contextlib.ExitStack() as stack:
+            try:
+                for offset in range(5):
+                    one = stack.enter_context(socket.socket())
+                    one.bind(("127.0.0.1", port + offset))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"no five free ports from any of {list(PORTS)}")
+
+
+@contextlib.contextmanager
+def running(kit: Kit) -> Iterator[subprocess.CompletedProcess[str]]:
+    """A started kit; always stopped, and nothing of it may be left."""
+    try:
+        yield kit.start()
+    finally:
+        stopped = kit.stop()
+        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+        assert kit.processes() == []

@@ -1,0 +1,138 @@
+"""A server that cannot become what was asked ends within seconds, says why, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import zipfile
+
+import pytest
+
+from tests.end_to_end.kit import ROOT, Kit
+
+SOON_SECONDS = 60
+"""A crash loop would take TorchServe's 300 s; a worker's start takes about 10 s on a quiet machine."""
+
+
+def store_with(tiny_kit: Kit, tmp_path, name: str, change) -> Kit:
+    """A store whose archive had one member changed, and a kit that serves it."""
+    store = tmp_path / "broken"
+    store.mkdir()
+    with (
+        zipfile.ZipFile(tiny_kit.store / "tiny_image.mar") as old,
+        zipfile.ZipFile(store / "tiny_image.mar", "w") as new,
+    ):
+        for member in old.namelist():
+            content = old.read(member)
+            new.writestr(member, change(content) if member == name else content)
+    return Kit(run_dir=tiny_kit.run_dir, store=store, port=tiny_kit.port, models_dir=tiny_kit.models_dir)
+
+
+@pytest.mark.parametrize(
+    ("member", "change", "cause"),
+    [
+        ("cpu_image_classifier.py", lambda code: b"import no_such_module\n" + code, "no_such_module"),
+        ("model.safetensors", lambda content: content[:100_000], "build_eager"),
+        ("definition.json", lambda content: content.replace(b"0.001", b"1e-12"), "self_check"),
+    ],
+    ids=["missing module", "broken weights", "self-check"],
+)
+def test_a_worker_that_cannot_load_ends_the_start_with_its_cause(tiny_kit, tmp_path, member, change, cause):
+    kit = store_with(tiny_kit, tmp_path, member, change)
+    kit.plan("tiny_image")
+    began = time.monotonic()
+    done = kit.start()
+    assert done.returncode == 1
+    assert cause in done.stderr
+    assert time.monotonic() - began < SOON_SECONDS
+    assert kit.processes() == []
+    status = kit.call("server", "status")
+    assert status.returncode == 1
+    assert cause in status.stdout
+
+
+def test_a_port_in_use_is_named(tiny_kit):
+    tiny_kit.plan("tiny_image")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", tiny_kit.port + 1))
+        taken.listen()
+        done = tiny_kit.start()
+    assert done.returncode == 1
+    assert str(tiny_kit.port + 1) in done.stderr
+    assert tiny_kit.processes() == []
+
+
+def test_a_killed_start_leaves_nothing_after_stop(tiny_kit):
+    tiny_kit.plan("tiny_image")
+    start = subprocess.Popen(
+        tiny_kit.command("server", "start"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while len(tiny_kit.processes()) < 4 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    start.kill()
+    start.wait()
+    assert tiny_kit.processes(), "the killed start should have left TorchServe behind"
+    assert tiny_kit.stop().returncode == 0
+    assert tiny_kit.processes() == []
+
+
+def test_orphans_are_found_after_everything_above_them_was_killed(tiny_kit):
+    tiny_kit.plan("tiny_image")
+    assert tiny_kit.start().returncode == 0
+    workers = tiny_kit.workers("tiny_image")
+    for pid in set(tiny_kit.processes()) - set(workers):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(1)
+    assert tiny_kit.call("server", "status").returncode == 1
+    assert tiny_kit.stop().returncode == 0
+    assert tiny_kit.processes() == []
+    shutil.rmtree(tiny_kit.run_dir)
+
+
+def test_a_killed_worker_comes_back_on_its_own_cores(tiny_kit):
+    tiny_kit.plan("tiny_image")
+    assert tiny_kit.start().returncode == 0
+    victim = tiny_kit.workers("tiny_image")[0]
+    os.kill(victim, signal.SIGKILL)
+    code, _ = tiny_kit.verify()
+    assert code == 1
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        code, differing = tiny_kit.verify()
+        if code == 0:
+            break
+        time.sleep(2)
+    assert differing == {}
+    assert victim not in tiny_kit.workers("tiny_image")
+
+
+def test_another_plan_is_refused_while_a_server_runs(tiny_kit):
+    tiny_kit.plan("tiny_image")
+    assert tiny_kit.start().returncode == 0
+    tiny_kit.plan("tiny_image", "--precision", "bf16")
+    done = tiny_kit.start()
+    assert done.returncode == 1
+    assert "run `make stop` first" in done.stderr
+    code, differing = tiny_kit.verify()
+    assert code == 1
+    assert {"plan", "precision"} <= set(differing)
+
+
+def test_foreground_stops_on_a_signal_and_leaves_nothing(tiny_kit):
+    tiny_kit.plan("tiny_image")
+    server = subprocess.Popen(
+        tiny_kit.command("server", "start", "--foreground"), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    for line in server.stdout:
+        if line.startswith("verify: all"):
+            break
+    server.send_signal(signal.SIGTERM)
+    rest, _ = server.communicate(timeout=60)
+    assert server.returncode == 0, rest
+    assert tiny_kit.processes() == []

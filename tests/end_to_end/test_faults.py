@@ -1,0 +1,139 @@
+"""Each fault is planted on purpose in a real server, and verify must see it; nothing else may be blamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.kit import Kit, running
+
+
+def pin_threads(pid: int, cpus: set[int]) -> None:
+    """What `taskset -a -p` does."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cpus)
+
+
+def wait_until_good(kit: Kit, seconds: float) -> dict:
+    deadline = time.monotonic() + seconds
+    while True:
+        code, differing = kit.verify()
+        if code == 0 or time.monotonic() > deadline:
+            return differing
+        time.sleep(1)
+
+
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="a worker can only be moved where there are two CPUs"
+)
+def test_a_worker_moved_after_the_start_is_caught_and_healed(kit):
+    first, second = kit.workers("resnet50")[:2]
+    own = os.sched_getaffinity(first)
+    pin_threads(first, os.sched_getaffinity(second))
+    try:
+        code, differing = kit.verify()
+        assert code == 1
+        assert "CPU affinity" in differing or "ranks" in differing
+        assert all(finding["cure"] for findings in differing.values() for finding in findings)
+    finally:
+        pin_threads(first, own)
+    assert kit.verify() == (0, {})
+
+
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="a thread can only be moved where there are two CPUs"
+)
+def test_a_single_thread_moved_is_caught(kit):
+    worker = kit.workers("bert")[0]
+    own = os.sched_getaffinity(worker)
+    thread = max(int(entry.name) for entry in Path(f"/proc/{worker}/task").iterdir())
+    os.sched_setaffinity(thread, os.sched_getaffinity(0))
+    try:
+        code, differing = kit.verify()
+        assert code == 1
+        assert [finding["pid"] for finding in differing["CPU affinity"]] == [worker]
+    finally:
+        os.sched_setaffinity(thread, own)
+    assert kit.verify() == (0, {})
+
+
+def test_a_stopped_worker_is_caught_not_skipped(kit):
+    worker = kit.workers("bert")[0]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        code, differing = kit.verify()
+        assert code == 1
+        assert worker in [finding["pid"] for finding in differing["describe"]]
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert wait_until_good(kit, 60) == {}
+
+
+def test_another_archive_in_the_store_is_caught(tiny_kit, tmp_path, tiny_store):
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "tiny_image.mar").write_bytes((tiny_store / "tiny_image.mar").read_bytes())
+    kit = Kit(run_dir=tiny_kit.run_dir, store=store, port=tiny_kit.port, models_dir=tiny_kit.models_dir)
+    kit.plan("tiny_image")
+    with running(kit) as started:
+        assert started.returncode == 0, started.stdout + started.stderr
+        content = (store / "tiny_image.mar").read_bytes()
+        own = json.loads(content[content.index(b'{\n "name"') :].split(b"\n}")[0] + b"\n}")["id"].encode()
+        (store / "tiny_image.mar").write_bytes(content.replace(own, own[::-1]))
+        code, differing = kit.verify()
+        assert code == 1
+        assert set(differing) == {"archive"}
+
+
+def start_with(kit: Kit, *arguments: str, **changes: str) -> tuple[int, dict]:
+    """Plan, change config.properties behind the plan's back, start; the exit code and what verify blames."""
+    kit.plan("tiny_image", *arguments)
+    kit.change_properties(**changes)
+    with running(kit) as started:
+        assert started.returncode == 1, "verify at the end of start must fail:\n" + started.stdout
+        assert "cure:" in started.stdout
+        return kit.verify()
+
+
+def test_lost_allocator_settings_ipex_off_and_gnu_openmp_are_caught(tiny_kit):
+    tiny_kit.plan("tiny_image")
+    arguments = tiny_kit.read_property("cpu_launcher_args") + " --disable_iomp"
+    code, differing = start_with(
+        tiny_kit, blacklist_env_vars="MALLOC_CONF", ipex_enable="false", cpu_launcher_args=arguments
+    )
+    assert code == 1
+    assert {"allocator options", "environment", "IPEX", "OpenMP", "load steps", "graph"} <= set(differing)
+    assert not {"precision", "allocator", "workers", "channels_last"} & set(differing)
+
+
+def test_no_launcher_no_pinning_no_allocator_is_caught(tiny_kit):
+    code, differing = start_with(tiny_kit, cpu_launcher_enable="false")
+    assert code == 1
+    assert {"CPU affinity", "allocator", "OpenMP", "environment"} <= set(differing)
+    assert not {"precision", "IPEX", "graph"} & set(differing)
+
+
+def test_wrong_precision_system_allocator_and_missing_worker_are_caught(tiny_kit):
+    tiny_kit.plan("tiny_image", "--precision", "bf16")
+    arguments = tiny_kit.read_property("cpu_launcher_args").replace(
+        "--enable_jemalloc", "--use_default_allocator"
+    )
+    code, differing = start_with(
+        tiny_kit, "--precision", "bf16", blacklist_env_vars="CPU_KIT_OPTIONS", cpu_launcher_args=arguments
+    )
+    assert code == 1
+    assert {"precision", "allocator"} <= set(differing)
+    assert not {"IPEX", "OpenMP", "graph", "channels_last"} & set(differing)
+
+
+def test_a_lost_library_link_is_caught(tiny_kit, tmp_path):
+    # The launcher looks in $VIRTUAL_ENV/lib; TorchServe drops the variable, as a wrong unit file would.
+    code, differing = start_with(tiny_kit, blacklist_env_vars="VIRTUAL_ENV")
+    assert code == 1
+    assert {"allocator", "OpenMP"} <= set(differing)
+    assert not {"precision", "IPEX", "graph"} & set(differing)

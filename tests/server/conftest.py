@@ -1,0 +1,60 @@
+"""Fixtures of the server's tests."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from config.plan import Plan
+from server.rundir import RunDir
+from server.verify.evidence import ServerEvidence
+from tests.server import fakes
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return fakes.read_recorded_plan()
+
+
+@pytest.fixture
+def evidence() -> ServerEvidence:
+    return fakes.read_recorded_evidence()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """An empty run directory."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return RunDir.at(folder)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> fakes.FakeProc:
+    (tmp_path / "proc").mkdir()
+    return fakes.FakeProc(tmp_path / "proc")
+
+
+@pytest.fixture
+def torchserve() -> Iterator[fakes.FakeTorchServe]:
+    with fakes.serve_fake() as fake:
+        yield fake
+
+
+@pytest.fixture
+def dummy() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts marked processes and ends those that are left."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: object, **keywords: object) -> subprocess.Popen[bytes]:
+        process = fakes.start_dummy(*arguments, **keywords)  # type: ignore[arg-type]
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()

@@ -1,0 +1,189 @@
+"""What the server's tests share: recordings, a fake /proc, a fake TorchServe, archives, dummies."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from config.plan import Plan, Setting, read_plan
+from server.processes import Process, read_process
+from server.rundir import MARK
+from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def read_recorded_plan() -> Plan:
+    """The plan of a two-core machine: bert and resnet50, two workers each."""
+    return read_plan(RECORDED / "plan.json")
+
+
+def with_property(plan: Plan, **values: Any) -> Plan:
+    """The plan with other lines in config.properties."""
+    changed = {name: Setting(value=value, reason="test") for name, value in values.items()}
+    return dataclasses.replace(plan, properties={**plan.properties, **changed})
+
+
+def read_recorded_evidence() -> ServerEvidence:
+    """What verify saw of that plan's live server."""
+    raw = json.loads((RECORDED / "evidence.json").read_text(encoding="utf-8"))
+    models = {name: _parse_model(model) for name, model in raw.pop("models").items()}
+    return ServerEvidence(
+        **{**raw, "stray_workers": tuple(raw["stray_workers"]), "server_cpus": tuple(raw["server_cpus"])},
+        models=models,
+    )
+
+
+def _parse_model(raw: dict[str, Any]) -> ModelEvidence:
+    workers = tuple(_parse_worker(worker) for worker in raw.pop("workers"))
+    return ModelEvidence(**raw, workers=workers)
+
+
+def _parse_worker(raw: dict[str, Any]) -> WorkerEvidence:
+    tuples = {name: tuple(raw[name]) for name in ("launcher", "libraries", "throttled_files")}
+    threads = {thread: tuple(cpus) for thread, cpus in raw["thread_cpus"].items()}
+    return WorkerEvidence(**{**raw, **tuples, "thread_cpus": threads})
+
+
+def make_archive(file: Path, *, name: str = "echo", archive_id: str = "id-1", text: str = "hello") -> Path:
+    """An archive of our format, without a model in it."""
+    canary = {
+        "file": "canary.txt",
+        "content_type": "text/plain",
+        "expected": {"good": 0.75, "bad": 0.25},
+        "tolerance": {"fp32": {"relative": 0.01, "absolute": 0.001}},
+    }
+    definition = {"name": name, "id": archive_id, "weights": "random (seed 0)", "notes": ["a stand-in"]}
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("definition.json", json.dumps(definition))
+        archive.writestr("canary.json", json.dumps(canary))
+        archive.writestr("canary.txt", text)
+    return file
+
+
+class FakeProc:
+    """A /proc of text files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(
+        self,
+        pid: int,
+        *,
+        command: tuple[str, ...] = ("sleep", "1"),
+        parent: int = 1,
+        start: int = 100,
+        state: str = "S",
+        environment: dict[str, str] | None = None,
+    ) -> Path:
+        """One process; its folder."""
+        folder = self.path / str(pid)
+        folder.mkdir(parents=True)
+        # The name holds a blank and a bracket, as a program's may.
+        fields = ["0"] * 50
+        fields[0], fields[1], fields[19] = state, str(parent), str(start)
+        (folder / "stat").write_text(f"{pid} (a name) b) {' '.join(fields)}\n")
+        (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in command))
+        pairs = [f"{name}={value}".encode() + b"\0" for name, value in (environment or {}).items()]
+        (folder / "environ").write_bytes(b"".join(pairs))
+        return folder
+
+    def add_thread(self, pid: int, thread: int, cpus: str) -> None:
+        """One thread of a process."""
+        folder = self.path / str(pid) / "task" / str(thread)
+        folder.mkdir(parents=True)
+        (folder / "status").write_text(f"Name:\tpython\nCpus_allowed:\t3\nCpus_allowed_list:\t{cpus}\n")
+
+
+class FakeTorchServe:
+    """Answers like TorchServe: `routes` maps "GET /models/x" to (status, body) or a function giving it."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, Any] = {}
+        self.requests: list[tuple[str, str, bytes]] = []
+        self.url = ""
+
+    def answer(self, method: str, path: str, token: str, body: bytes) -> tuple[int, Any]:
+        """(status, body) of one request."""
+        self.requests.append((f"{method} {path}", token, body))
+        answer = self.routes.get(f"{method} {path}", (404, {"code": 404, "message": "not found"}))
+        return answer() if callable(answer) else answer
+
+
+@contextmanager
+def serve_fake() -> Iterator[FakeTorchServe]:
+    """A fake TorchServe on a free port; one address plays inference and management."""
+    fake = FakeTorchServe()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            token = self.headers.get("Authorization", "")
+            status, answer = fake.answer(self.command, self.path, token, body)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+        do_POST = do_GET  # noqa: N815 - the name is http.server's
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        fake.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield fake
+        server.shutdown()
+
+
+SLEEP = "import time; time.sleep(60)"
+IGNORE_TERM = (
+    f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); {SLEEP}"
+)
+
+
+def start_dummy(run: Path | str, *words: str, code: str = SLEEP) -> subprocess.Popen[bytes]:
+    """A real process with the mark of a run directory; `words` stand in its command line."""
+    environment = {**os.environ, MARK: str(run)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words], env=environment, stdout=subprocess.PIPE, start_new_session=True
+    )
+
+
+def start_orphan(run: Path | str) -> Process:
+    """A real marked process whose parent has ended, so that it hangs under another one."""
+    inner = [sys.executable, "-c", SLEEP]
+    code = f"import subprocess; print(subprocess.Popen({inner!r}).pid, flush=True)"
+    parent = start_dummy(run, code=code)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.wait(5)
+    return wait_for(lambda: _read_adopted(pid, parent.pid))
+
+
+def _read_adopted(pid: int, parent: int) -> Process | None:
+    process = read_process(pid)
+    return process if process and process.parent_pid != parent and process.command else None
+
+
+def wait_for(look: Callable[[], Any], seconds: float = 5.0) -> Any:
+    """The first thing found, or an error."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"nothing within {seconds} s")

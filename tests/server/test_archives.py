@@ -1,0 +1,97 @@
+"""Archives describe themselves, and a canary's answer is judged by the rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zipfile
+
+import pytest
+
+from config.plan import Setting
+from server.archives import check_answer, read_archive, read_archives, write_samples
+from server.errors import ServerError
+from tests.server.fakes import make_archive
+
+
+@pytest.fixture
+def archive(tmp_path):
+    return read_archive(make_archive(tmp_path / "echo.mar"))
+
+
+def test_an_archive_is_read(archive):
+    assert (archive.name, archive.archive_id, archive.weights, archive.notes) == (
+        "echo",
+        "id-1",
+        "random (seed 0)",
+        ("a stand-in",),
+    )
+    assert archive.canary.body == b"hello"
+
+
+@pytest.mark.parametrize("member", ["definition.json", "canary.json", "canary.txt"])
+def test_an_archive_without_a_member_is_named(tmp_path, member):
+    make_archive(tmp_path / "whole.mar")
+    with (
+        zipfile.ZipFile(tmp_path / "whole.mar") as whole,
+        zipfile.ZipFile(tmp_path / "part.mar", "w") as part,
+    ):
+        for name in whole.namelist():
+            if name != member:
+                part.writestr(name, whole.read(name))
+    with pytest.raises(
+        ServerError, match=rf"part.mar: not an archive of this kit: .*{member}.*build it again"
+    ):
+        read_archive(tmp_path / "part.mar")
+
+
+def test_what_is_no_zip_is_named(tmp_path):
+    (tmp_path / "text.mar").write_text("no zip")
+    with pytest.raises(ServerError, match=r"text.mar: not an archive of this kit"):
+        read_archive(tmp_path / "text.mar")
+
+
+def test_missing_archives_are_all_named_with_the_command(plan, tmp_path):
+    make_archive(tmp_path / "bert.mar", name="bert")
+    with pytest.raises(ServerError) as error:
+        read_archives(plan, tmp_path)
+    assert str(error.value) == (
+        f'no archive: {tmp_path}/resnet50.mar; build with: make models MODELS="bert resnet50"'
+    )
+
+
+def test_archives_are_found_under_the_plans_names(plan, tmp_path):
+    renamed = dataclasses.replace(plan.models["bert"], archive=Setting(value="other.mar", reason="test"))
+    make_archive(tmp_path / "other.mar", name="bert")
+    assert set(read_archives(dataclasses.replace(plan, models={"bert": renamed}), tmp_path)) == {"bert"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ({"label": "good", "probabilities": {"good": 0.75, "bad": 0.25}}, True),
+        ([{"label": "good", "probabilities": {"good": 0.75}}], True),
+        ([{"label": "good", "probability": 0.7584}, {"label": "x", "probability": 0.1}], True),
+        ([{"label": "x", "probability": 0.8}, {"label": "good", "probability": 0.75}], True),
+        ({"label": "good", "probabilities": {"good": 0.7586}}, False),
+        ({"label": "good", "probabilities": {"good": math.nan}}, False),
+        ({"label": "bad", "probabilities": {"bad": 0.75}}, False),
+        ([], False),
+        ({"code": 503, "message": "no"}, False),
+        ("good", False),
+        (None, False),
+    ],
+)  # fmt: skip
+def test_a_canary_answer_is_right_within_absolute_plus_relative(archive, answer, right):
+    assert (check_answer(archive.canary, "fp32", answer) is None) is right
+
+
+def test_a_wrong_answer_says_expected_and_got(archive):
+    wrong = check_answer(archive.canary, "fp32", {"probabilities": {"good": 0.5}})
+    assert wrong == "expected 'good' with probability 0.7500 ± 0.0085: got 0.5000"
+
+
+def test_samples_are_written_for_curl(archive, tmp_path):
+    files = write_samples({"echo": archive}, tmp_path / "samples")
+    assert files == {"echo": tmp_path / "samples" / "echo-canary.txt"}
+    assert files["echo"].read_bytes() == b"hello"

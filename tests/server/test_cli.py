@@ -1,0 +1,110 @@
+"""The command line: exit codes, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server import cli
+from server.ready import StartFailed
+from server.start import Interrupted
+from server.state import Failure
+from tests.server.fakes import RECORDED, make_archive
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folders(run, tmp_path):
+    """Arguments for a run directory with a plan and a model store with archives."""
+    run.plan.write_bytes((RECORDED / "plan.json").read_bytes())
+    for name in ("bert", "resnet50"):
+        make_archive(tmp_path / f"{name}.mar", name=name)
+    return ["--run-dir", str(run.path), "--model-store", str(tmp_path)]
+
+
+def test_wrong_usage_exits_2():
+    for arguments in ([], ["fly"], ["verify", "--format", "xml"]):
+        with pytest.raises(SystemExit) as error:
+            cli.main(arguments)
+        assert error.value.code == 2
+
+
+@pytest.mark.parametrize("command", ["start", "verify", "curl"])
+def test_without_a_plan_the_command_says_what_to_run(command, run, capsys):
+    assert cli.main([command, "--run-dir", str(run.path)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: no plan: {run.plan}")
+
+
+def test_stop_and_status_of_nothing(folders, capsys):
+    assert cli.main(["stop", *folders]) == 0
+    assert capsys.readouterr().out == "nothing was running\n"
+    assert cli.main(["status", *folders]) == 1
+
+
+def test_verify_of_nothing_is_a_difference(folders, capsys):
+    assert cli.main(["verify", *folders, "--format", "json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [one["item"] for one in findings if one["state"] == "DIFFERS"] == ["TorchServe"]
+
+
+def test_start_without_archives_names_them(run, tmp_path, capsys):
+    run.plan.write_bytes((RECORDED / "plan.json").read_bytes())
+    assert cli.main(["start", "--run-dir", str(run.path), "--model-store", str(tmp_path)]) == 1
+    assert "no archive: " in capsys.readouterr().err
+
+
+def replace_start(monkeypatch, outcome):
+    def start(*_):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(cli, "start", start)
+
+
+def test_a_failed_start_prints_cause_and_cure(folders, monkeypatch, capsys):
+    failure = Failure(model="bert", step="freeze", cause="planted", cure="unplant it", log="a.log")
+    replace_start(monkeypatch, StartFailed(failure))
+    assert cli.main(["start", *folders]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "start failed:", "  bert: freeze: planted", "  cure: unplant it", "  log: a.log",
+    ]  # fmt: skip
+
+
+def test_an_interrupted_start_exits_as_shells_expect(folders, monkeypatch):
+    replace_start(monkeypatch, Interrupted(2))
+    assert cli.main(["start", *folders]) == 130
+
+
+def test_start_ends_with_verify_and_the_calls(folders, monkeypatch, capsys):
+    replace_start(monkeypatch, None)
+    monkeypatch.setattr(cli, "render_calls", lambda *_: "curl …")
+    assert cli.main(["start", *folders]) == 1  # nothing runs, so verify differs
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "curl …"
+    assert any(line.startswith("verify: ") for line in lines)
+
+
+def test_foreground_stops_at_a_signal(folders, monkeypatch, capsys):
+    replace_start(monkeypatch, None)
+    monkeypatch.setattr(cli, "render_calls", lambda *_: "curl …")
+    replace = {"stay": Interrupted(15)}
+
+    def stay(*_):
+        raise replace["stay"]
+
+    monkeypatch.setattr(cli, "stay", stay)
+    assert cli.main(["start", *folders, "--foreground"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "SIGTERM: nothing was running"
+
+
+def test_the_module_runs_with_the_systems_python(folders):
+    result = subprocess.run(
+        [sys.executable, "-m", "server", "stop", *folders], cwd=ROOT, capture_output=True, check=True
+    )
+    assert result.stdout == b"nothing was running\n"

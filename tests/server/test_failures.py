@@ -1,0 +1,135 @@
+"""The cause of a failed load is found in logs recorded from TorchServe 0.12."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.failures import Watcher, explain_server_death, find_exception, find_failure, read_oom_kills
+from tests.server.fakes import RECORDED
+
+PREFIX = "2026-01-01T00:00:00,000 [INFO ] W-9000-echo_1.0-stdout MODEL_LOG - "
+STOPPED = (
+    "2026-01-01T00:00:00,000 [DEBUG] W-9000-echo_1.0 org.pytorch.serve.wlm.WorkerThread - "
+    "W-9000-echo_1.0 State change WORKER_STARTED -> WORKER_STOPPED"
+)
+
+
+def recorded(name: str) -> tuple[str, str]:
+    """(model_log, ts_log) of one recorded failure."""
+    return tuple(
+        (RECORDED / f"{name}.{log}.log").read_text(encoding="utf-8") for log in ("model_log", "ts_log")
+    )
+
+
+def test_our_handlers_own_line_gives_step_cause_and_cure():
+    failure = find_failure(*recorded("json"), log="model_log.log")
+    assert (failure.model, failure.step, failure.cause, failure.cure) == (
+        "echo",
+        "freeze",
+        "planted",
+        "unplant it",
+    )
+    assert failure.log == "model_log.log"
+
+
+def test_a_traceback_gives_its_exception_not_torchserves_follow_up():
+    failure = find_failure(*recorded("raise"))
+    assert (failure.model, failure.cause) == ("echo", "RuntimeError: planted failure")
+    assert failure.lines[-1] == "RuntimeError: planted failure"
+    assert '    raise RuntimeError("planted failure")' in failure.lines
+
+
+def test_a_process_that_just_ends_is_said_so():
+    failure = find_failure(*recorded("exit"))
+    assert (
+        failure.cause
+        == "the process ended while loading, without a Python exception (killed? exit in a library?)"
+    )
+
+
+def test_the_kernels_out_of_memory_killer_is_named():
+    failure = find_failure(*recorded("exit"), oom_kills=1)
+    assert failure.cause == "killed: out of memory (the kernel killed 1 process(es) meanwhile)"
+    assert "WORKERS=1" in failure.cure
+
+
+def test_a_good_start_has_no_failure():
+    model_log, server_log = recorded("raise")
+    started = "\n".join(line for line in server_log.splitlines() if "-> WORKER_STARTED" in line)
+    before = model_log.split("Failed to load")[0]
+    assert find_failure(before, started) is None
+    assert find_failure("", "") is None
+
+
+def test_the_first_exception_of_a_chain_through_torchserves_own_handlers_is_the_cause():
+    lines = [
+        "Backend worker process died.",
+        "Traceback (most recent call last):",
+        "ModuleNotFoundError: No module named 'safetensors'",
+        "During handling of the above exception, another exception occurred:",
+        "Traceback (most recent call last):",
+        "ModuleNotFoundError: No module named 'ts.torch_handler.cpu_image_classifier'",
+    ]
+    assert find_exception(lines) == "ModuleNotFoundError: No module named 'safetensors'"
+    model_log = "\n".join(PREFIX + line for line in lines)
+    assert find_failure(model_log, STOPPED).cause == "ModuleNotFoundError: No module named 'safetensors'"
+
+
+def test_a_time_out_is_taken_from_torchserves_log():
+    server_log = (
+        "2026-01-01T00:00:00,000 [ERROR] W-9000-echo_1.0 o.x.WorkerThread - Backend worker error\n"
+        "org.pytorch.serve.wlm.WorkerInitializationException: Backend worker did not respond in given time\n"
+        + STOPPED
+    )
+    assert find_failure("", server_log).cause == "Backend worker did not respond in given time"
+
+
+def test_an_archive_torchserve_cannot_open_is_named():
+    server_log = (
+        "2026-01-01T00:00:00,000 [WARN ] main org.pytorch.serve.ModelServer - Failed to load model: nope.mar\n"
+        "org.pytorch.serve.archive.model.ModelNotFoundException: Model not found at: nope.mar\n"
+    )
+    failure = find_failure("", server_log)
+    assert (failure.model, failure.step) == ("nope", "open the archive")
+    assert failure.cause.endswith("ModelNotFoundException: Model not found at: nope.mar")
+
+
+def test_a_model_name_with_underscores_is_kept_whole():
+    line = STOPPED.replace("echo_1.0", "my_model_1.0")
+    assert find_failure("", line).model == "my_model"
+
+
+@pytest.mark.parametrize(
+    ("console", "cause"),
+    [
+        ("a\nInvalid configuration: bad port\n\tat y\n", "Invalid configuration: bad port"),
+        ("Error occurred during initialization of VM\nx\n", "Error occurred during initialization of VM"),
+        ("java not found, please make sure\n", "java not found, please make sure"),
+        ("--model-store directory not found: /nope\n", "--model-store directory not found: /nope"),
+        ("Model server started.\n", "it said nothing (killed? out of memory?)"),
+        ("", "it said nothing (killed? out of memory?)"),
+    ],
+)  # fmt: skip
+def test_torchserves_own_end_is_explained_by_what_it_printed(console, cause):
+    assert explain_server_death(console, "console.log").cause == f"TorchServe ended: {cause}"
+
+
+def test_stack_frames_are_not_shown():
+    console = "java.lang.IllegalStateException: no\n\tat a.b(C.java:1)\n\t... 7 more\n"
+    assert explain_server_death(console, "").lines == ("java.lang.IllegalStateException: no",)
+
+
+def test_the_watcher_reads_the_logs_of_the_run_directory(run):
+    watcher = Watcher(run=run, oom_kills_before=read_oom_kills())
+    assert watcher.find() is None
+    run.logs.mkdir()
+    model_log, server_log = recorded("json")
+    run.model_log.write_text(model_log)
+    run.server_log.write_text(server_log)
+    assert watcher.find().step == "freeze"
+
+
+def test_oom_kills_are_read_from_vmstat(tmp_path):
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 3\n")
+    assert read_oom_kills(tmp_path / "vmstat") == 3
+    assert read_oom_kills(tmp_path / "none") == 0

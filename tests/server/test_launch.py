@@ -1,0 +1,154 @@
+"""TorchServe is started with exactly the planned environment, folders and links."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from config.plan import Setting
+from server.errors import ServerError
+from server.launch import (
+    LOG_CONFIG,
+    check_machine,
+    confine,
+    make_allocator_link,
+    prepare_folders,
+    render_command,
+    render_environment,
+)
+
+
+def with_libraries(plan, **values):
+    changed = {name: Setting(value=value, reason="test") for name, value in values.items()}
+    return dataclasses.replace(plan, libraries=dataclasses.replace(plan.libraries, **changed))
+
+
+def with_layout(plan, **values):
+    changed = {name: Setting(value=value, reason="test") for name, value in values.items()}
+    return dataclasses.replace(plan, layout=dataclasses.replace(plan.layout, **changed))
+
+
+def test_the_command_is_the_environments_own_torchserve(plan, run):
+    command = render_command(plan, run, Path("/kit/model-store"))
+    assert command[:4] == ["/kit/.venv/bin/python", "/kit/.venv/bin/torchserve", "--start", "--foreground"]
+    assert command[command.index("--ts-config") + 1] == str(run.properties)
+    assert "--no-config-snapshots" in command
+
+
+def test_the_environment_is_the_plans(plan, run):
+    got = render_environment(plan, run, {"PATH": "/usr/bin", "HOME": "/home/a"})
+    assert {name: got[name] for name in plan.environment} == {
+        name: setting.value for name, setting in plan.environment.items()
+    }
+    assert got["PATH"] == "/kit/.venv/bin:/usr/bin"
+    assert got["VIRTUAL_ENV"] == "/kit/.venv"
+    assert got["TMPDIR"] == got["TEMP"] == str(run.temporary)
+    assert got["CPU_KIT_RUN"] == str(run.path)
+    assert got["HOME"] == "/home/a"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX", "TS_CONFIG_FILE", "TS_IPEX_ENABLE", "LD_PRELOAD",
+        "MAKEFLAGS", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME", "GOMP_CPU_AFFINITY",
+        "MKL_NUM_THREADS", "MALLOC_ARENA_MAX",
+    ],
+)  # fmt: skip
+def test_what_the_shell_has_set_does_not_reach_the_workers(plan, run, name):
+    assert name not in render_environment(plan, run, {name: "stray"})
+
+
+def test_the_plans_value_wins_over_the_shells(plan, run):
+    got = render_environment(plan, run, {"MALLOC_CONF": "stray"})
+    assert got["MALLOC_CONF"] == plan.environment["MALLOC_CONF"].value
+
+
+def test_the_allocator_link_is_made_once(plan, tmp_path):
+    library, link = tmp_path / "libjemalloc.so.2", tmp_path / "lib" / "libjemalloc.so"
+    library.touch()
+    plan = with_libraries(plan, allocator_path=str(library), allocator_link=str(link))
+    assert make_allocator_link(plan) == f"linked {link} to {library}"
+    assert link.resolve() == library
+    assert make_allocator_link(plan) is None
+
+
+def test_a_wrong_or_broken_link_is_replaced_and_others_stay(plan, tmp_path):
+    library, link, other = (
+        tmp_path / name for name in ("libtcmalloc.so.4", "libtcmalloc.so", "libjemalloc.so")
+    )
+    library.touch()
+    link.symlink_to(tmp_path / "gone")
+    other.symlink_to(library)
+    plan = with_libraries(plan, allocator_path=str(library), allocator_link=str(link))
+    make_allocator_link(plan)
+    assert link.resolve() == library
+    assert other.is_symlink()
+
+
+def test_no_link_for_the_system_allocator(plan):
+    assert make_allocator_link(with_libraries(plan, allocator_path=None, allocator_link=None)) is None
+
+
+@pytest.mark.parametrize("path", [None, "/nowhere/libjemalloc.so.2"])
+def test_a_missing_allocator_is_an_error(plan, path):
+    plan = with_libraries(plan, allocator_path=path, allocator_link="/kit/lib/libjemalloc.so")
+    with pytest.raises(
+        ServerError, match=r"no library for ALLOCATOR=jemalloc: .*; run: make setup && make config"
+    ):
+        make_allocator_link(plan)
+
+
+def test_logs_of_the_last_start_are_kept_once_and_old_tokens_are_not(run):
+    run.logs.mkdir()
+    (run.logs / "ts_log.log").write_text("old")
+    run.previous_logs.mkdir()
+    (run.previous_logs / "older").touch()
+    run.key_file.write_text("{}")
+    prepare_folders(run)
+    assert [file.name for file in run.previous_logs.iterdir()] == ["ts_log.log"]
+    assert list(run.logs.iterdir()) == []
+    assert run.temporary.stat().st_mode & 0o777 == 0o700
+    assert not run.key_file.exists()
+
+
+def test_a_plan_for_a_recorded_machine_is_not_started(plan):
+    other = dataclasses.replace(plan, inputs=dataclasses.replace(plan.inputs, topology="tests/machine"))
+    with pytest.raises(
+        ServerError, match="the plan is for the machine recorded in tests/machine; run: make config"
+    ):
+        check_machine(other)
+
+
+def test_a_plan_with_cpus_we_may_not_use_is_not_started(plan):
+    with pytest.raises(ServerError, match="the plan uses CPU 4095, which this process may not use"):
+        check_machine(with_layout(plan, worker_cpus=[[min(os.sched_getaffinity(0))], [4095]]))
+
+
+def test_torchserve_is_confined_before_it_starts(plan):
+    cpu = max(os.sched_getaffinity(0))
+    confined = with_layout(plan, server_cpus=[cpu])
+    code = "import os; print(*os.sched_getaffinity(0))"
+    output = subprocess.check_output([sys.executable, "-c", code], preexec_fn=lambda: confine(confined))
+    assert output.split() == [str(cpu).encode()]
+
+
+def test_the_log_configuration_limits_every_file_and_logs_no_request():
+    root = ElementTree.parse(LOG_CONFIG).getroot()
+    files = root.findall("./Appenders/RollingFile")
+    assert len(files) == 4
+    assert all(
+        "%i" in file.attrib["filePattern"] and file.find("SizeBasedTriggeringPolicy") is not None
+        for file in files
+    )
+    levels = {logger.attrib["name"]: logger.attrib["level"] for logger in root.findall("./Loggers/Logger")}
+    assert levels["ACCESS_LOG"] == "${access_level}"
+    assert (
+        levels["org.pytorch.serve.wlm.WorkerThread"] == "debug"
+    )  # its state changes are what the start watches

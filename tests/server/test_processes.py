@@ -1,0 +1,101 @@
+"""Processes are found by their mark and ended for certain, never another one's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+
+import pytest
+
+from server import processes
+from server.processes import end_all, find_marked, is_alive, read_process, send_signal
+from server.rundir import MARK
+from tests.server import fakes
+
+
+def test_a_process_is_read_from_proc(proc):
+    proc.add(7, command=("java", "-cp", "x", "org.pytorch.serve.ModelServer"), parent=3, start=55)
+    process = read_process(7, proc.path)
+    assert process == processes.Process(
+        pid=7,
+        start_ticks=55,
+        parent_pid=3,
+        command=("java", "-cp", "x", "org.pytorch.serve.ModelServer"),
+    )
+    assert process.role == "TorchServe"
+
+
+def test_worker_and_launcher_are_told_apart(proc):
+    script = "/kit/ts/model_service_worker.py"
+    proc.add(7, command=("python", "-m", "torch.backends.xeon.run_cpu", "--rank", "0", script))
+    proc.add(8, command=("python", "-u", script, "--sock-type", "unix"))
+    proc.add(9, command=("python", "/kit/.venv/bin/torchserve", "--start"))
+    roles = [process.role for pid in (7, 8, 9) if (process := read_process(pid, proc.path))]
+    assert roles == ["launcher", "worker", "helper"]
+
+
+def test_a_zombie_is_no_process(proc):
+    proc.add(7, state="Z")
+    assert read_process(7, proc.path) is None
+
+
+def test_only_the_mark_of_exactly_this_run_directory_counts(proc, tmp_path):
+    proc.add(7, environment={MARK: "/kit/run"})
+    proc.add(8, environment={MARK: "/kit/run2"})
+    proc.add(9, environment={"OTHER": "/kit/run"})
+    proc.add(10, environment={f"X_{MARK}": "/kit/run"})
+    proc.add(11, environment={"A": "b", MARK: "/kit/run"}, parent=1)
+    assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7, 11]
+
+
+def test_we_and_our_parents_are_never_found(proc):
+    proc.add(1, environment={MARK: "/kit/run"})
+    proc.add(os.getpid(), environment={MARK: "/kit/run"}, parent=1)
+    assert find_marked("/kit/run", proc.path) == []
+
+
+def test_a_used_again_pid_is_another_process(dummy, run):
+    process = read_process(dummy(run.path).pid)
+    earlier = dataclasses.replace(process, start_ticks=process.start_ticks - 1)
+    assert is_alive(process)
+    assert not is_alive(earlier)
+    send_signal(earlier, signal.SIGKILL)
+    assert is_alive(process)
+
+
+def test_java_is_ended_first_and_gently(dummy, run):
+    order = (
+        "import signal, sys, time, pathlib\n"
+        "def end(*_):\n pathlib.Path(sys.argv[1]).write_text(str(time.monotonic())); sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(60)"
+    )
+    files = [run.path / name for name in ("java", "worker")]
+    words = [(str(files[0]), processes.JAVA_MAIN), (str(files[1]), processes.WORKER_SCRIPT)]
+    for started in [dummy(run.path, *arguments, code=order) for arguments in words]:
+        started.stdout.readline()
+    end_all(lambda: find_marked(run.path))
+    assert float(files[0].read_text()) < float(files[1].read_text())
+
+
+def test_what_ignores_sigterm_is_killed(dummy, run, monkeypatch):
+    monkeypatch.setattr(processes, "TERMINATE_SECONDS", 0.3)
+    stubborn = dummy(run.path, processes.JAVA_MAIN, code=fakes.IGNORE_TERM)
+    stubborn.stdout.readline()
+    ended = end_all(lambda: find_marked(run.path), graceful_seconds=0.3)
+    assert [process.pid for process in ended] == [stubborn.pid]
+    assert stubborn.wait(5) == -signal.SIGKILL
+
+
+def test_processes_of_another_run_directory_live_on(dummy, run, tmp_path):
+    other = dummy(tmp_path / "other")
+    mine = dummy(run.path)
+    end_all(lambda: find_marked(run.path))
+    assert mine.wait(5) == -signal.SIGTERM
+    assert other.poll() is None
+
+
+@pytest.mark.parametrize("pid", [2**22 + 1])
+def test_a_process_that_is_not_there_reads_as_none(pid):
+    assert read_process(pid) is None
+    assert processes.read_environment(pid) is None

@@ -1,0 +1,87 @@
+"""Stop leaves nothing behind, whatever happened before."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from server import stop as stop_module
+from server.errors import ServerError
+from server.launch import remove_temporary
+from server.processes import JAVA_MAIN, Process, find_marked
+from server.rundir import RunDir
+from server.stop import Stopped, stop
+from tests.server import fakes
+
+
+@pytest.mark.parametrize("state", [None, "", "{broken", '{"phase": "ready"}', "[]"])
+def test_stop_works_without_a_good_state_file(dummy, run, state):
+    if state is not None:
+        run.state.write_text(state)
+    process = dummy(run.path)
+    assert stop(run).describe() == "stopped 1 helper"
+    assert process.wait(5) == -signal.SIGTERM
+    assert not run.state.exists()
+
+
+def test_an_orphan_under_another_parent_is_found(run):
+    orphan = fakes.start_orphan(run.path)
+    assert [process.pid for process in stop(run).ended] == [orphan.pid]
+    assert find_marked(run.path) == []
+
+
+def test_temporary_folder_and_tokens_are_removed_and_logs_stay(run):
+    for folder in (run.temporary, run.logs):
+        folder.mkdir(parents=True)
+    (run.temporary / ".ts.sock.9000").touch()
+    run.key_file.write_text("{}")
+    stop(run)
+    assert not run.temporary.exists()
+    assert not run.key_file.exists()
+    assert run.logs.exists()
+
+
+def test_nothing_running_is_good(run):
+    assert stop(run).describe() == "nothing was running"
+
+
+def test_a_run_directory_that_never_was_is_good(tmp_path):
+    assert stop(RunDir.at(tmp_path / "none")).describe() == "nothing was running"
+
+
+def test_what_cannot_be_ended_is_named(run, monkeypatch):
+    undying = Process(pid=4242, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
+    monkeypatch.setattr(stop_module, "find_marked", lambda _: [undying])
+    monkeypatch.setattr(stop_module, "end_all", lambda *_: [undying])
+    with pytest.raises(ServerError) as error:
+        stop(run)
+    assert str(error.value) == (
+        "still running after SIGKILL: 4242 (TorchServe); end them as their user or as root: kill -9 PID"
+    )
+
+
+def test_a_link_in_place_of_the_temporary_folder_is_not_followed(run, tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    run.temporary.symlink_to(precious)
+    with pytest.raises(ServerError, match="must be an own folder"):
+        remove_temporary(run)
+    assert precious.exists()
+
+
+def test_counts_are_said_in_words():
+    workers = [
+        Process(pid=n, start_ticks=1, parent_pid=1, command=("model_service_worker.py",)) for n in (1, 2)
+    ]
+    java = Process(pid=3, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
+    assert Stopped(ended=(java, *workers)).describe() == "stopped 1 TorchServe, 2 workers"
+
+
+def test_a_long_run_directory_gets_a_short_temporary_folder(tmp_path):
+    run = RunDir.at(tmp_path / ("x" * 90))
+    assert len(os.fsencode(run.temporary / ".ts.sock.65535")) <= 107
+    assert run.temporary != RunDir.at(tmp_path / ("x" * 91)).temporary
+    short = RunDir.at("/kit/run")
+    assert str(short.temporary) == "/kit/run/tmp"

@@ -1,0 +1,331 @@
+"""Every check sees its fault, and only that one, in evidence recorded from a live server."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from config.plan import Setting
+from server.verify.evidence import ServerEvidence, WorkerEvidence
+from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
+from server.verify.libraries import expect_options
+from server.verify.placement import render_numbers
+from server.verify.registry import CHECKS, MODEL_CHECKS, SERVER_CHECKS, judge
+from tests.server.fakes import with_property
+
+MODEL = "resnet50"
+Change = Callable[[WorkerEvidence], WorkerEvidence]
+
+
+def with_worker(evidence: ServerEvidence, change: Change, index: int = 0) -> ServerEvidence:
+    """The evidence with one of MODEL's workers changed."""
+    model = evidence.models[MODEL]
+    workers = list(model.workers)
+    workers[index] = change(workers[index])
+    models = {**evidence.models, MODEL: dataclasses.replace(model, workers=tuple(workers))}
+    return dataclasses.replace(evidence, models=models)
+
+
+def with_model(evidence: ServerEvidence, **values: Any) -> ServerEvidence:
+    models = {**evidence.models, MODEL: dataclasses.replace(evidence.models[MODEL], **values)}
+    return dataclasses.replace(evidence, models=models)
+
+
+def set_field(**values: Any) -> Change:
+    return lambda worker: dataclasses.replace(worker, **values)
+
+
+def set_described(section: str, value: Any) -> Change:
+    """Replace a section of the describe answer, or update it when it is a mapping."""
+
+    def change(worker: WorkerEvidence) -> WorkerEvidence:
+        old = worker.describe[section]
+        new = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+        return dataclasses.replace(worker, describe={**worker.describe, section: new})
+
+    return change
+
+
+def set_environment(**values: str | None) -> Change:
+    def change(worker: WorkerEvidence) -> WorkerEvidence:
+        merged = {**worker.environment, **values}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        return dataclasses.replace(worker, environment=kept)
+
+    return change
+
+
+def set_libraries(drop: str = "", add: tuple[str, ...] = ()) -> Change:
+    def change(worker: WorkerEvidence) -> WorkerEvidence:
+        kept = tuple(file for file in worker.libraries if not drop or drop not in file)
+        return dataclasses.replace(worker, libraries=kept + add)
+
+    return change
+
+
+def set_step(name: str, status: str) -> Change:
+    def change(worker: WorkerEvidence) -> WorkerEvidence:
+        steps = [
+            {**step, "status": status, "reason": "planted"} if step["name"] == name else step
+            for step in worker.describe["steps"]
+        ]
+        return dataclasses.replace(worker, describe={**worker.describe, "steps": steps})
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(worker: WorkerEvidence) -> WorkerEvidence:
+        for one in changes:
+            worker = one(worker)
+        return worker
+
+    return change
+
+
+NO_JEMALLOC = both(
+    set_libraries(drop="jemalloc"),
+    set_described("allocator", {"name": "system", "library": "libc.so.6", "options": {}}),
+)
+LIBGOMP = set_described("openmp", {"name": "gnu", "library": "/kit/.venv/lib/libgomp.so.1"})
+OTHER = "/opt/libiomp5.so"
+FAULTS: list[tuple[str, Change, set[str]]] = [
+    ("moved with taskset", set_field(thread_cpus={"7": (1,), "8": (1,)}), {"CPU affinity", "ranks"}),
+    ("one thread moved", set_field(thread_cpus={"7": (0,), "8": (0, 1)}), {"CPU affinity", "ranks"}),
+    ("never pinned", set_field(thread_cpus={"7": (0, 1)}, launcher=None), {"CPU affinity", "ranks"}),
+    ("on no CPU of the plan", set_field(thread_cpus={"7": (9,)}), {"CPU affinity", "ranks"}),
+    ("memory not bound", set_field(memory_policies={"default": 800}), {"memory policy"}),
+    ("memory bound elsewhere", set_field(memory_policies={"bind:1": 800}), {"memory policy"}),
+    ("part of it elsewhere", set_field(memory_policies={"bind:0": 800, "prefer:1": 2}), {"memory policy"}),
+    ("bound, but numa_maps unreadable", set_field(memory_policies=None), {"memory policy"}),
+    ("throttled", set_field(throttled=3), {"no throttling"}),
+    ("allocator link removed", NO_JEMALLOC, {"allocator", "allocator options"}),
+    ("a second allocator", set_libraries(add=("/usr/lib/libtcmalloc_minimal.so.4",)), {"allocator"}),
+    ("mapped but not used", set_described("allocator", {"name": "system"}), {"allocator"}),
+    ("options not read", set_described("allocator", {"options": {}}), {"allocator options"}),
+    (
+        "MALLOC_CONF missing",
+        both(
+            set_environment(MALLOC_CONF=None),
+            set_described("allocator", {"options": {"dirty_decay_ms": 10000, "background_thread": False}}),
+        ),
+        {"environment", "allocator options"},
+    ),
+    ("libgomp does the work", LIBGOMP, {"OpenMP"}),
+    ("Intel OpenMP not mapped", both(set_libraries(drop="iomp5"), LIBGOMP), {"OpenMP"}),
+    (
+        "another libiomp5 does the work",
+        both(set_libraries(add=(OTHER,)), set_described("openmp", {"library": OTHER})),
+        {"OpenMP"},
+    ),
+    ("OMP_NUM_THREADS changed", set_environment(OMP_NUM_THREADS="2"), {"threads", "environment"}),
+    ("more intra-op threads", set_described("threads", {"intra_op": 2}), {"threads"}),
+    ("more inter-op threads", set_described("threads", {"inter_op": 2}), {"threads"}),
+    ("KMP_AFFINITY missing", set_environment(KMP_AFFINITY=None), {"environment"}),
+    ("OpenMP not preloaded", set_environment(LD_PRELOAD="/kit/.venv/lib/libjemalloc.so"), {"environment"}),
+    ("environment unreadable", set_field(environment=None), {"environment", "threads"}),
+    ("wrong precision", set_described("precision", "bf16"), {"precision"}),
+    ("IPEX off", set_described("ipex", {"enabled": False, "version": None}), {"IPEX"}),
+    ("IPEX on but not imported", set_described("ipex", {"version": None}), {"IPEX"}),
+    ("a step switched off", set_step("freeze", "off"), {"load steps"}),
+    ("a step that failed", set_step("ipex_optimize", "failed"), {"load steps"}),
+    ("no steps at all", set_described("steps", []), {"load steps"}),
+    ("not frozen", set_described("graph", {"kind": "torchscript"}), {"graph"}),
+    ("eager", set_described("graph", {"kind": "eager", "prepacked": 0, "fused": 0}), {"graph"}),
+    ("nothing prepacked", set_described("graph", {"prepacked": 0}), {"graph"}),
+    ("nothing fused", set_described("graph", {"fused": 0}), {"graph"}),
+    ("one weight not", set_described("memory_format", {"channels_last_weights": 52}), {"channels_last"}),
+    ("input not channels_last", set_described("memory_format", {"input": "contiguous"}), {"channels_last"}),
+    ("self-check out of tolerance", set_described("self_check", {"relative_error": 0.5}), {"self-check"}),
+    ("self-check is NaN", set_described("self_check", {"relative_error": float("nan")}), {"self-check"}),
+    ("self-check missing", set_described("self_check", None), {"self-check"}),
+    ("another archive in the store", set_field(archive_id="0" * 64), {"archive"}),
+]  # fmt: skip
+
+
+def test_the_recorded_server_is_as_asked(plan, evidence):
+    result = judge(plan, evidence)
+    assert [one for one in result.judged if not one.finding.ok] == []
+    assert result.good
+    assert len(result.judged) == len(SERVER_CHECKS) + 2 * len(MODEL_CHECKS) + 4 * len(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("change", "items"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS]
+)
+def test_a_fault_is_seen_and_nothing_else(plan, evidence, change, items):
+    result = judge(plan, with_worker(evidence, change))
+    assert not result.good
+    assert {one.finding.item for one in result.differences} == items
+    assert all(one.model == MODEL and one.finding.cure for one in result.differences)
+
+
+def test_every_check_of_a_worker_has_a_fault_here(plan, evidence):
+    worker = evidence.models[MODEL].workers[0]
+    checked = {check(plan, worker).item for check in CHECKS}
+    assert checked <= {item for _, _, items in FAULTS for item in items} | {"process", "describe"}
+
+
+def test_a_worker_that_does_not_describe_itself_is_a_difference_in_all_that_depends_on_it(plan, evidence):
+    silent = set_field(describe=None, describe_problem="timed out")
+    result = judge(plan, with_worker(evidence, silent))
+    named = {one.finding.item: one.finding for one in result.differences}
+    assert named["describe"].got == "timed out"
+    unknown = {item for item, finding in named.items() if finding.got == NO_ANSWER}
+    assert unknown == {
+        "archive", "allocator", "allocator options", "OpenMP", "threads", "precision", "IPEX", "load steps",
+        "channels_last", "graph", "self-check",
+    }  # fmt: skip
+
+
+def test_a_dead_worker_is_one_difference(plan, evidence):
+    gone = set_field(thread_cpus=None, describe=None, environment=None, libraries=None, memory_policies=None)
+    result = judge(plan, with_worker(evidence, gone))
+    assert {(one.finding.item, one.finding.got) for one in result.differences} == {
+        ("process", "gone"),
+        ("ranks", "1 on CPU 1"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "item", "got"),
+    [
+        ({"ready": 1}, "workers", "1 ready of 2"),
+        ({"ready": 3, "listed": 3}, "workers", "3 ready"),
+        ({"problem": "answered 500: no"}, "workers", "answered 500: no"),
+    ],
+)
+def test_a_wrong_number_of_workers_is_a_difference(plan, evidence, values, item, got):
+    result = judge(plan, with_model(evidence, **values))
+    assert [(one.finding.item, one.finding.got) for one in result.differences] == [(item, got)]
+
+
+def test_two_workers_on_one_rank_are_seen(plan, evidence):
+    first = evidence.models[MODEL].workers[0]
+    twin = set_field(thread_cpus=first.thread_cpus, launcher=first.launcher)
+    result = judge(plan, with_worker(evidence, twin, index=1))
+    assert [(one.finding.item, one.finding.got) for one in result.differences] == [
+        ("ranks", "0 on CPU 0, 0 on CPU 0")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "item", "got"),
+    [
+        ({"plan_unchanged": False}, "plan", "plan.json has changed since"),
+        ({"stray_workers": (7, 8)}, "lost workers", "pid 7, pid 8"),
+    ],
+)
+def test_faults_of_the_whole_server_are_seen(plan, evidence, values, item, got):
+    result = judge(plan, dataclasses.replace(evidence, **values))
+    assert [(one.finding.item, one.finding.got) for one in result.differences] == [(item, got)]
+
+
+def test_no_server_is_a_difference(plan):
+    result = judge(plan, ServerEvidence(running=False, plan_unchanged=None))
+    assert [(one.finding.item, one.finding.got) for one in result.differences] == [
+        ("TorchServe", "not running")
+    ]
+
+
+def test_an_unrecorded_plan_is_not_checkable_and_said_so(plan, evidence):
+    result = judge(plan, dataclasses.replace(evidence, plan_unchanged=None))
+    assert [one.finding.item for one in result.judged if one.finding.state == NOT_CHECKABLE] == ["plan"]
+
+
+def with_layout(plan, **values):
+    changed = {name: Setting(value=value, reason="test") for name, value in values.items()}
+    return dataclasses.replace(plan, layout=dataclasses.replace(plan.layout, **changed))
+
+
+@pytest.mark.parametrize(("cpus", "good"), [((0,), True), ((0, 1), False), (None, False)])
+def test_a_confined_server_must_stay_on_its_cpus(plan, evidence, cpus, good):
+    result = judge(with_layout(plan, server_cpus=[0]), dataclasses.replace(evidence, server_cpus=cpus))
+    assert result.good is good
+
+
+def test_openmp_threads_bound_to_one_cpu_each_are_as_asked(plan, evidence):
+    """Seen with two cores: main thread on the first, the team's other on the second, helpers on both."""
+    wide = with_layout(plan, worker_cpus=[[0, 1]], memory_nodes=[[0]])
+    bound = set_field(thread_cpus={"7": (0,), "8": (0, 1), "9": (1,)}, launcher=("python", "-m", "x"))
+    result = judge(wide, with_worker(evidence, bound))
+    worker = evidence.models[MODEL].workers[0].pid
+    assert [
+        one.finding.state for one in result.judged if one.pid == worker and one.finding.item == "CPU affinity"
+    ] == ["ok"]
+
+
+def test_a_team_that_leaves_a_cpu_idle_is_a_difference(plan, evidence):
+    wide = with_layout(plan, worker_cpus=[[0, 1]], memory_nodes=[[0]])
+    squeezed = set_field(thread_cpus={"7": (0,), "8": (0,)}, launcher=("python", "-m", "x"))
+    result = judge(wide, with_worker(evidence, squeezed))
+    worker = evidence.models[MODEL].workers[0].pid
+    states = [
+        one.finding.state for one in result.judged if one.pid == worker and one.finding.item == "CPU affinity"
+    ]
+    assert states == [DIFFERS]
+
+
+def test_a_plan_without_pinning_asks_for_all_its_cpus_and_no_ranks(plan, evidence):
+    free = with_layout(
+        with_property(plan, cpu_launcher_enable="false"), worker_cpus=[[0, 1]] * 2, memory_nodes=[None] * 2
+    )
+    roam = set_field(thread_cpus={"7": (0, 1)}, launcher=None, memory_policies={"default": 9, "local": 1})
+    for model in list(evidence.models):
+        workers = tuple(roam(worker) for worker in evidence.models[model].workers)
+        changed = {**evidence.models, model: dataclasses.replace(evidence.models[model], workers=workers)}
+        evidence = dataclasses.replace(evidence, models=changed)
+    assert judge(free, evidence).good
+
+
+def test_where_nothing_is_bound_missing_numa_maps_are_not_checkable_but_no_difference(plan, evidence):
+    unbound = with_layout(plan, memory_nodes=[None, None])
+    for model in list(evidence.models):
+        workers = tuple(set_field(memory_policies=None)(worker) for worker in evidence.models[model].workers)
+        changed = {**evidence.models, model: dataclasses.replace(evidence.models[model], workers=workers)}
+        evidence = dataclasses.replace(evidence, models=changed)
+    result = judge(unbound, evidence)
+    assert result.good
+    assert {one.finding.item for one in result.judged if not one.finding.ok} == {"memory policy"}
+
+
+@pytest.mark.parametrize(("quota", "state"), [(None, NOT_CHECKABLE), (1.5, DIFFERS)])
+def test_throttling_that_nobody_counts_is_a_difference_where_there_is_a_quota(plan, evidence, quota, state):
+    limited = dataclasses.replace(plan, machine={**plan.machine, "quota_cpus": quota})
+    result = judge(limited, with_worker(evidence, set_field(throttled_files=())))
+    assert [one.finding.state for one in result.judged if not one.finding.ok] == [state]
+
+
+def test_without_ipex_no_prepacked_operators_are_asked_for(plan, evidence):
+    plain = dataclasses.replace(plan, inputs=dataclasses.replace(plan.inputs, ipex=False))
+    change = both(
+        set_described("ipex", {"enabled": False, "version": None}),
+        set_described("graph", {"prepacked": 0, "fused": 0}),
+        set_step("ipex_optimize", "off"),
+    )
+    only = dataclasses.replace(evidence, models={MODEL: evidence.models[MODEL]})
+    for index in (0, 1):
+        only = with_worker(only, change, index)
+    assert judge(plain, only).good
+    assert not judge(plan, only).good
+
+
+def test_steps_the_plan_switches_off_must_be_off(plan, evidence):
+    options = '{"resnet50":{"precision":"fp32","threads":1,"off":["trace"]}}'
+    eager = dataclasses.replace(plan.environment["CPU_KIT_OPTIONS"], value=options)
+    changed = dataclasses.replace(plan, environment={**plan.environment, "CPU_KIT_OPTIONS": eager})
+    items = {one.finding.item for one in judge(changed, evidence).differences if one.model == MODEL}
+    assert items == {"environment", "load steps", "graph"}
+
+
+def test_jemalloc_says_zero_for_a_threshold_below_its_large_sizes():
+    assert expect_options("oversize_threshold:1,a:b") == {"a": "b", "oversize_threshold": "0"}
+    assert expect_options("oversize_threshold:8388608") == {"oversize_threshold": "8388608"}
+
+
+@pytest.mark.parametrize(("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 5, 7, 8), "0-2,5,7-8")])
+def test_numbers_are_written_as_ranges(numbers, text):
+    assert render_numbers(numbers) == text

@@ -1,4 +1,4 @@
-"""Shows how a long wait goes on: a line per change, and the seconds in place where a person watches a terminal."""
+"""Shows how a long wait goes on: a line per change, and on a terminal the seconds in place."""
 
 from __future__ import annotations
 

@@ -35,7 +35,11 @@ def store_with(tiny_kit: Kit, tmp_path, name: str, change) -> Kit:
 @pytest.mark.parametrize(
     ("member", "change", "cause"),
     [
-        ("cpu_image_classifier.py", lambda code: b"import no_such_module\n" + code, "no_such_module"),
+        (
+            "cpu_image_classifier.py",
+            lambda code: code.replace(b"import numpy", b"import no_such_module\nimport numpy"),
+            "no_such_module",
+        ),
         ("model.safetensors", lambda content: content[:100_000], "build_eager"),
         ("definition.json", lambda content: content.replace(b"0.001", b"1e-12"), "self_check"),
     ],

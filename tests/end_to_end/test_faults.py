@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from config.plan import read_plan
+from models.build import build_archive
+from tests.conftest import RANDOM, TINY_IMAGE, write_definition
 from tests.end_to_end.kit import Kit, running
 
 
@@ -74,17 +77,16 @@ def test_a_stopped_worker_is_caught_not_skipped(kit):
     assert wait_until_good(kit, 60) == {}
 
 
-def test_another_archive_in_the_store_is_caught(tiny_kit, tmp_path, tiny_store):
+def test_another_archive_in_the_store_is_caught(tiny_kit, tmp_path):
     store = tmp_path / "store"
     store.mkdir()
-    (store / "tiny_image.mar").write_bytes((tiny_store / "tiny_image.mar").read_bytes())
+    shutil.copy(tiny_kit.store / "tiny_image.mar", store)
     kit = Kit(run_dir=tiny_kit.run_dir, store=store, port=tiny_kit.port, models_dir=tiny_kit.models_dir)
     kit.plan("tiny_image")
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
-        content = (store / "tiny_image.mar").read_bytes()
-        own = json.loads(content[content.index(b'{\n "name"') :].split(b"\n}")[0] + b"\n}")["id"].encode()
-        (store / "tiny_image.mar").write_bytes(content.replace(own, own[::-1]))
+        changed = write_definition(tmp_path / "models", {**TINY_IMAGE, "batch_sizes": [1, 2]})
+        build_archive(changed, RANDOM, store=store)
         code, differing = kit.verify()
         assert code == 1
         assert set(differing) == {"archive"}
@@ -118,16 +120,19 @@ def test_no_launcher_no_pinning_no_allocator_is_caught(tiny_kit):
     assert not {"precision", "IPEX", "graph"} & set(differing)
 
 
-def test_wrong_precision_system_allocator_and_missing_worker_are_caught(tiny_kit):
+def test_wrong_precision_system_allocator_and_unbound_memory_are_caught(tiny_kit):
     tiny_kit.plan("tiny_image", "--precision", "bf16")
     arguments = tiny_kit.read_property("cpu_launcher_args").replace(
-        "--enable_jemalloc", "--use_default_allocator"
+        "--enable_jemalloc", "--use_default_allocator --disable_numactl"
     )
+    bound = read_plan(tiny_kit.run_dir).layout.memory_nodes.value is not None
     code, differing = start_with(
         tiny_kit, "--precision", "bf16", blacklist_env_vars="CPU_KIT_OPTIONS", cpu_launcher_args=arguments
     )
     assert code == 1
     assert {"precision", "allocator"} <= set(differing)
+    # Where memory cannot be bound (no NUMA, no CAP_SYS_NICE), the plan does not ask for it.
+    assert ("memory policy" in differing) == bound
     assert not {"IPEX", "OpenMP", "graph", "channels_last"} & set(differing)
 
 

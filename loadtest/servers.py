@@ -1,0 +1,139 @@
+"""The servers that are compared: the kit's with a plan of its own, and TorchServe as it comes.
+
+Each lives in a run directory of its own, so that several can be up at once; those that are not
+measured are halted (SIGSTOP), and cost no CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.errors import LoadTestError
+from loadtest.stock import build_stock_archive, render_stock_properties
+from server.api import INFERENCE, Client
+from server.errors import ApiError
+from server.processes import find_marked
+from server.rundir import MARK, RunDir
+from server.stop import stop
+
+ROOT = Path(__file__).parent.parent
+START_SECONDS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that is up."""
+
+    name: str
+    run: RunDir
+    port: int
+    model: str
+
+    @property
+    def client(self) -> Client:
+        return Client(
+            inference_url=f"http://127.0.0.1:{self.port}",
+            management_url=f"http://127.0.0.1:{self.port + 1}",
+            key_file=self.run.key_file,
+        )
+
+    @property
+    def url(self) -> str:
+        return f"{self.client.inference_url}/predictions/{self.model}"
+
+    @property
+    def token(self) -> str:
+        return self.client.token(INFERENCE)
+
+    def halt(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in find_marked(self.run.path):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+
+@contextlib.contextmanager
+def kit_server(name: str, folder: Path, *, port: int, model: str, arguments: list[str]) -> Iterator[Server]:
+    """The kit with one model, planned with `arguments` of `python -m config`, verified by its start."""
+    server = Server(name=name, run=RunDir.at(folder), port=port, model=model)
+    where = ["--run-dir", str(folder)]
+    _call(["config", "--models", model, "--port", str(port), *where, *arguments])
+    try:
+        _call(["server", "start", *where])
+        yield server
+    finally:
+        server.resume()
+        stop(server.run)
+
+
+def _call(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=START_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise LoadTestError(
+            f"python -m {' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+
+
+@contextlib.contextmanager
+def stock_server(folder: Path, *, port: int, archive: Path) -> Iterator[Server]:
+    """TorchServe 0.12 as it comes: its own image_classifier, eager FP32, one worker, batch 32."""
+    run = RunDir.at(folder)
+    run.path.mkdir(parents=True, exist_ok=True)
+    server = Server(name="stock TorchServe", run=run, port=port, model="stock")
+    build_stock_archive(archive, run.path)
+    run.properties.write_text(render_stock_properties(run.path, port), encoding="utf-8")
+    run.temporary.mkdir(exist_ok=True)
+    try:
+        _launch(run)
+        _wait(server)
+        yield server
+    finally:
+        server.resume()
+        stop(run)
+
+
+def _launch(run: RunDir) -> None:
+    prefix = Path(sys.executable).parent
+    command = [str(prefix / "torchserve"), "--start", "--foreground", "--no-config-snapshots"]
+    command += ["--ts-config", str(run.properties), "--model-store", str(run.path)]
+    temporary = {"TMPDIR": str(run.temporary), "TEMP": str(run.temporary)}
+    path = f"{prefix}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    with (run.path / "console.log").open("wb") as console:
+        subprocess.Popen(
+            command,
+            cwd=run.path,
+            env={**os.environ, "PATH": path, MARK: str(run.path), **temporary},
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait(server: Server) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ApiError):
+            workers = server.client.describe(server.model).get("workers", [])
+            if workers and all(worker["status"] == "READY" for worker in workers):
+                return
+        time.sleep(0.5)
+    raise LoadTestError(
+        f"{server.name} was not ready within {START_SECONDS} s; see {server.run.path}/console.log"
+    )

@@ -45,7 +45,7 @@ unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TORCH_INDEX
 
 .PHONY: help
 help: ## Print this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 	@printf '\nValues, as in `make serve PRECISION=bf16 WORKERS=2`, with their (defaults):\n'
 	@sed -n 's/^#? /  /p' Makefile
 
@@ -73,6 +73,10 @@ status: ## Say what is running: workers, weights, precision, failures
 verify: ## Compare the live workers with the plan; exit 1 on any difference
 	@$(SERVER) verify --run-dir '$(RUN_DIR)' --format '$(or $(FORMAT),text)'
 
+.PHONY: curl
+curl: ## Print the lines that call the models, with a good token
+	@$(SERVER) curl --run-dir '$(RUN_DIR)'
+
 .PHONY: stop
 stop: ## Stop the server and every process of it
 	@$(SERVER) stop --run-dir '$(RUN_DIR)'
@@ -87,6 +91,11 @@ test-unit: dev ## Run the tests that need no server
 .PHONY: test-e2e
 test-e2e: dev ## Run the tests that talk to a real TorchServe
 	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
+
+.PHONY: compare-stock
+compare-stock: models ## Measure ResNet-50 over REST against plain TorchServe (5 minutes)
+	@$(SETUP) --with loadtest
+	@$(VENV_PYTHON) -m loadtest.compare_stock
 
 .PHONY: lint
 lint: dev ## Check style, format and types

@@ -75,7 +75,8 @@ def _resize_and_crop(image: Image.Image, size: ImageSize) -> Image.Image:
     """One resampling of just the pixels that survive the crop, instead of resizing all and cropping.
 
     Pillow centres its filter on the box in source coordinates and reads beyond the box's edges, so the values
-    are the reference's but for rounding: on photographs 0.02 % of the pixels differ, by one level (measured).
+    are the reference's but for rounding: on photographs 0.02 % of the values differ by one level, on enlarged
+    pictures up to 7 % by one or two (measured).
     On a 500×375 photograph it takes 0.9 ms instead of 1.6.
     """
     width, height = _resized(image, size.resize)

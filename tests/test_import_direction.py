@@ -1,4 +1,4 @@
-"""Who may import whom: the table of DESIGN.md, checked in the source text."""
+"""Who may import whom: the table in CONTRIBUTING.md, checked in the source text."""
 
 from __future__ import annotations
 

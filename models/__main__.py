@@ -8,7 +8,7 @@ from pathlib import Path
 
 from models.definition import list_models, read_definition
 from models.errors import BuildError
-from models.request import parse_weights
+from models.request import DataRequest, parse_paths, parse_weights
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +34,12 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     build.add_argument(
         "--weights", default="auto", help="auto | pretrained | random | PATH | MODEL=…,MODEL=…"
     )
+    build.add_argument(
+        "--calibration", default="", help="inputs for INT8: PATH or MODEL=PATH,… (images, texts)"
+    )
+    build.add_argument(
+        "--eval", default="", help="held-out inputs for the accuracy gate: PATH or MODEL=PATH,…"
+    )
     build.add_argument("--store", type=Path, default=ROOT / "model-store", help="where the archives go")
     return parser.parse_args(arguments)
 
@@ -49,6 +55,8 @@ def _build(options: argparse.Namespace) -> int:
     names = options.models.replace(",", " ").split() or _default_names()
     definitions = [read_definition(name) for name in names]
     requests = parse_weights(options.weights, names)
+    calibration = parse_paths("CALIBRATION", options.calibration, names)
+    evaluation = parse_paths("EVAL", options.eval, names)
     # Imported late: torch takes seconds, and a wrong value should be answered at once.
     from models.build import build_archive, set_build_threads
     from models.download import DownloadError
@@ -56,7 +64,9 @@ def _build(options: argparse.Namespace) -> int:
     set_build_threads()
     for definition in definitions:
         try:
-            build_archive(definition, requests[definition.name], store=options.store)
+            name = definition.name
+            data = DataRequest(calibration=calibration.get(name), evaluation=evaluation.get(name))
+            build_archive(definition, requests[name], store=options.store, data=data)
         except DownloadError as error:
             raise BuildError(f"{definition.name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error
     return 0

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import platform
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 import zipfile
@@ -19,11 +22,12 @@ import torch
 from handlers.shared.definition import read_definition as read_packed_definition
 from handlers.shared.options import LoadOptions
 from handlers.shared.runtime import load_runtime
+from models.accuracy import THREADS, Figures, Thresholds, judge
 from models.archive import hash_folder, pack_archive
 from models.definition import ModelDefinition
 from models.errors import BuildError
 from models.kinds import Prepared, find_kind
-from models.request import WeightsRequest
+from models.request import DataRequest, WeightsRequest
 from models.state import find_weights_file, hash_file
 
 ROOT = Path(__file__).parent.parent
@@ -34,10 +38,13 @@ SIGNIFICANT_DIGITS = 4
 """Of the canary's expected probabilities: below the tolerance, above the last bits of another CPU's sums."""
 
 
-def build_archive(definition: ModelDefinition, request: WeightsRequest, *, store: Path) -> bool:
+def build_archive(
+    definition: ModelDefinition, request: WeightsRequest, *, store: Path, data: DataRequest | None = None
+) -> bool:
     """Build `store/<name>.mar` unless it is fresh; True when it was built."""
+    data = data or DataRequest()
     target = store / f"{definition.name}.mar"
-    inputs = fingerprint(definition, request)
+    inputs = fingerprint(definition, request, data)
     packed = read_archive_definition(target)
     if packed is not None and packed.get("inputs") == inputs:
         print(f"{definition.name}: up to date (weights: {packed['weights']})", flush=True)
@@ -45,7 +52,7 @@ def build_archive(definition: ModelDefinition, request: WeightsRequest, *, store
     print(f"{definition.name}: building (weights asked for: {request.source})", flush=True)
     started = time.monotonic()
     store.mkdir(parents=True, exist_ok=True)
-    weights = _build(definition, request, target, inputs)
+    weights = _build(definition, request, data, target, inputs)
     size = target.stat().st_size >> 20
     print(
         f"{definition.name}: weights: {weights}; {size} MiB; {time.monotonic() - started:.0f} s", flush=True
@@ -62,13 +69,15 @@ def read_archive_definition(archive: Path) -> dict[str, Any] | None:
         return None
 
 
-def fingerprint(definition: ModelDefinition, request: WeightsRequest) -> str:
+def fingerprint(definition: ModelDefinition, request: WeightsRequest, data: DataRequest) -> str:
     """SHA-256 over all that decides an archive's bytes: definition, our code, weights asked for, versions."""
     digest = hashlib.sha256()
     for path in [definition.path, *_own_sources()]:
         digest.update(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}\0".encode())
         digest.update(path.read_bytes())
     digest.update(f"{request.source}\0{_hash_user_files(request.path)}\0".encode())
+    for own in (data.calibration, data.evaluation):
+        digest.update(f"{_hash_data(own)}\0".encode())
     for name in BUILD_DISTRIBUTIONS:
         digest.update(f"{name}={version(name)}\0".encode())
     return digest.hexdigest()
@@ -86,15 +95,26 @@ def _hash_user_files(path: Path | None) -> str:
     return ",".join(hash_file(one) for one in [file, *beside])
 
 
-def _build(definition: ModelDefinition, request: WeightsRequest, target: Path, inputs: str) -> str:
+def _hash_data(path: Path | None) -> str:
+    if path is None:
+        return ""
+    return hash_file(path) if path.is_file() else hash_folder(path)
+
+
+def _build(
+    definition: ModelDefinition, request: WeightsRequest, data: DataRequest, target: Path, inputs: str
+) -> str:
     with tempfile.TemporaryDirectory(prefix=f"cpu-kit-{definition.name}-") as folder:
         work = Path(folder)
         staging = work / "staging"
         staging.mkdir()
         prepared = find_kind(definition.kind)(definition, request, staging)
         _stage_code(staging)
-        _write_description(definition, prepared, staging, inputs)
+        description = _describe(definition, prepared, inputs)
+        _write_json(staging / "definition.json", {**description, "id": ""})
         _write_canary(definition, prepared, staging)
+        description |= judge_precisions(definition, data, staging)
+        _write_json(staging / "definition.json", {**description, "id": _identify(description, staging)})
         requirements = work / "requirements.txt"
         requirements.write_text(render_requirements(prepared.distributions), encoding="utf-8")
         handler = ROOT / "handlers" / f"{definition.handler}.py"
@@ -110,8 +130,8 @@ def _stage_code(staging: Path) -> None:
     shutil.copytree(ROOT / "handlers", staging / "handlers", ignore=ignore)
 
 
-def _write_description(definition: ModelDefinition, prepared: Prepared, staging: Path, inputs: str) -> None:
-    description = {
+def _describe(definition: ModelDefinition, prepared: Prepared, inputs: str) -> dict[str, Any]:
+    return {
         "name": definition.name,
         "inputs": inputs,
         "handler": definition.handler,
@@ -123,12 +143,52 @@ def _write_description(definition: ModelDefinition, prepared: Prepared, staging:
             name: {key: recipe[key] for key in HANDLER_FIELDS if key in recipe}
             for name, recipe in definition.precisions.items()
         },
+        "refused": {},
+        "accuracy": {},
         "model": prepared.model,
         "built_with": {"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
     }
-    content = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
-    content.update(hash_folder(staging).encode())
-    _write_json(staging / "definition.json", {**description, "id": content.hexdigest()})
+
+
+def _identify(description: dict[str, Any], staging: Path) -> str:
+    """SHA-256 over the description and every other staged file."""
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    for path in sorted(file for file in staging.rglob("*") if file.is_file()):
+        if path.name != "definition.json":
+            digest.update(f"{path.relative_to(staging)}\0{hash_file(path)}\0".encode())
+    return digest.hexdigest()
+
+
+def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Path) -> dict[str, Any]:
+    """The description's `accuracy` and `refused`, from the gate's own process."""
+    others = [name for name in definition.precisions if name != "fp32"]
+    if not others:
+        return {"accuracy": {}, "refused": {}}
+    job = {
+        "kind": definition.kind,
+        "precisions": others,
+        "calibration": str(data.calibration or ""),
+        "eval": str(data.evaluation or ""),
+    }
+    accuracy = _run_gate(definition.name, staging, job)
+    thresholds = Thresholds(**definition.accuracy_gate)
+    refused = {name: judge(Figures(**figures), thresholds) for name, figures in accuracy.items()}
+    for name, reason in refused.items():
+        agreement = f"{accuracy[name]['agreement']:.1%} top-1 agreement with FP32"
+        held_out = f"{accuracy[name]['samples']} {accuracy[name]['source']} inputs"
+        print(f"  {definition.name} {name}: {reason or f'{agreement} on {held_out}'}", flush=True)
+    return {"accuracy": accuracy, "refused": {name: reason for name, reason in refused.items() if reason}}
+
+
+def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "models.accuracy", str(staging), json.dumps(job)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        cause = errors[-1].removeprefix("error: ") if errors else done.stderr[-1500:]
+        raise BuildError(f"the precisions of {name} cannot be judged: {cause}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _write_canary(definition: ModelDefinition, prepared: Prepared, staging: Path) -> None:

@@ -37,6 +37,8 @@ class ModelDefinition:
     worker_memory_mib: dict[str, int]
     default_precision: str
     precisions: dict[str, dict[str, Any]]
+    accuracy_gate: dict[str, float]
+    """What a precision other than FP32 must reach to be served; see models/accuracy.py."""
     model: dict[str, Any]
     """What only the handler reads; packed as it is."""
     path: Path
@@ -59,7 +61,7 @@ def read_definition(name: str, folder: Path = MODELS_FOLDER) -> ModelDefinition:
 
 
 def _parse(raw: dict[str, Any], path: Path) -> ModelDefinition:
-    raw = {"architecture_options": {}, **raw, "path": path}
+    raw = {"architecture_options": {}, "accuracy_gate": {}, **raw, "path": path}
     fields = set(ModelDefinition.__dataclass_fields__)
     missing, unknown = fields - set(raw), set(raw) - fields
     if missing or unknown:

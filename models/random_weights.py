@@ -1,42 +1,54 @@
-"""Seeded random weights for a torchvision classifier that behave like a trained network's.
+"""Seeded random weights that behave like a trained network's, so that speed and precision can be judged.
 
-A freshly initialised deep network lets its activations explode or vanish, so that every image gets one
-answer and no precision can be judged. Here the batch norms take the statistics of a synthetic batch
-and the last layer is scaled, so that answers differ between images as a trained network's do.
+A freshly initialised deep network gives every input one answer, and rounding changes it at random. Here the
+batch norms take the statistics of synthetic pictures, residual branches are damped, and the last layer
+tells families of synthetic inputs apart by their mean features, as a trained head would.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torchvision.models import get_model
 
-from models.canary import draw_image
+from models.synthetic import FAMILIES, draw_member
 
 SEED = 0
-BATCH = 16
-LOGIT_DEVIATION = 3.0
-"""Standard deviation of the logits over classes; about that of an ImageNet-trained ResNet-50."""
+CALIBRATION_BATCH = 20
+"""Pictures whose statistics the batch norms take: one of each family."""
+MEMBERS = 6
+"""Inputs of each family from which the head learns."""
 RESIDUAL_GAIN = 0.1
-"""Scale of each residual branch. At 1 the network is chaotic: BF16's rounding moves the logits by 47 % and
-changes 5 of 8 answers; at 0.1 it is 2.5 % and none, as with trained weights (measured)."""
+"""Scale of each residual branch. At 1 the network is chaotic: BF16's rounding changes 5 of 8 answers; at 0.1
+none, as with trained weights (measured)."""
+MARGIN = 8.0
+"""Logits between one family and the next on average; a trained ResNet-50 is about as sure of its answer."""
+OTHER_BIAS = -4.0
+"""Logit of classes that no family has."""
 
 
 def make_random_classifier(architecture: str, classes: int, *, crop: int) -> torch.nn.Module:
     """The eager model in eval mode; the same bytes for the same torch build and seed."""
     torch.manual_seed(SEED)
     model = get_model(architecture, weights=None, num_classes=classes)
-    images = _make_batch(crop)
     _damp_residual_branches(model)
     with torch.no_grad():
-        _calibrate_batch_norms(model, images)
-        _spread_logits(model.eval(), images)
+        _calibrate_batch_norms(model, _make_batch(crop, member=0))
+        batches = [_make_batch(crop, member=member) for member in range(MEMBERS)]
+        head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
+        features = capture_features(head, lambda: [model(batch) for batch in batches])
+    fit_head(head, features, list(range(FAMILIES)) * MEMBERS)
     return model
 
 
-def _make_batch(crop: int) -> torch.Tensor:
-    """Synthetic pictures, float32 (BATCH, 3, crop, crop), roughly normalised."""
-    pictures = [np.asarray(draw_image(crop, crop, seed=seed), dtype=np.float32) for seed in range(BATCH)]
+def _make_batch(crop: int, *, member: int) -> torch.Tensor:
+    """One picture of each family, float32 (FAMILIES, 3, crop, crop), roughly normalised."""
+    pictures = [
+        np.asarray(draw_member(family, member, width=crop, height=crop), dtype=np.float32)
+        for family in range(FAMILIES)
+    ]
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).sub(118).div(58)
 
 
@@ -55,6 +67,7 @@ def _calibrate_batch_norms(model: torch.nn.Module, images: torch.Tensor) -> None
         norm.train()
     model(images)
     for norm in norms:
+        norm.eval()
         norm.momentum = 0.1
         assert norm.running_mean is not None
         assert norm.running_var is not None
@@ -62,14 +75,36 @@ def _calibrate_batch_norms(model: torch.nn.Module, images: torch.Tensor) -> None
         norm.running_var.copy_(_round(norm.running_var))
 
 
-def _spread_logits(model: torch.nn.Module, images: torch.Tensor) -> None:
-    last = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
-    logits = model(images)
-    # Centred per class first: what all images share says nothing about any of them.
-    spread = float((logits - logits.mean(dim=0)).std())
-    last.weight.mul_(_round(torch.tensor(LOGIT_DEVIATION / spread)))
-    last.bias.zero_()
-    last.bias.sub_(_round(model(images).mean(dim=0)))
+def capture_features(head: torch.nn.Linear, run: Callable[[], object]) -> torch.Tensor:
+    """What the last layer is given while `run` runs, float32 (inputs, features)."""
+    seen: list[torch.Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].detach()))
+    try:
+        run()
+    finally:
+        hook.remove()
+    return torch.cat(seen)
+
+
+def fit_head(head: torch.nn.Linear, features: torch.Tensor, families: Sequence[int]) -> None:
+    """Set a linear layer to the nearest family mean; families sit on classes spread over its outputs.
+
+    A layer with fewer outputs than there are families learns as many families as it can name.
+    """
+    labels = torch.tensor(families)
+    count = min(int(labels.max()) + 1, head.out_features)
+    means = torch.stack([features[labels == family].mean(dim=0) for family in range(count)])
+    centre = means.mean(dim=0)
+    directions = means - centre
+    scale = MARGIN / float(directions.square().sum(dim=1).mean())
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.fill_(OTHER_BIAS)
+        for family, direction in enumerate(directions):
+            index = family * (head.out_features // count)
+            head.weight[index] = _round(scale * direction)
+            offset = scale * (direction @ centre + 0.5 * direction @ direction)
+            head.bias[index] = -_round(offset)
 
 
 def _round(values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Parses what a person asks for with WEIGHTS=, for one model or for each."""
+"""Parses what a person asks for with WEIGHTS=, CALIBRATION= and EVAL=, for one model or for each."""
 
 from __future__ import annotations
 
@@ -18,6 +18,36 @@ class WeightsRequest:
     source: str
     """`auto`, `pretrained`, `random` or `path`."""
     path: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRequest:
+    """A person's own inputs for one model; None takes synthetic ones."""
+
+    calibration: Path | None = None
+    """Inputs that INT8's scales are chosen by."""
+    evaluation: Path | None = None
+    """Held-out inputs, with labels or without, that the accuracy gate judges by."""
+
+
+def parse_paths(variable: str, text: str, names: list[str]) -> dict[str, Path]:
+    """`PATH` for one model or `MODEL=PATH,…`; BuildError when a path is missing or fits several models."""
+    paths: dict[str, Path] = {}
+    for part in (part.strip() for part in text.split(",")):
+        if not part:
+            continue
+        name, separator, value = part.partition("=")
+        if not separator and len(names) > 1:
+            raise BuildError(
+                f"{variable}={part} is for {len(names)} models; write {variable}={names[0]}={part}"
+            )
+        target, path = (name, Path(value)) if separator else (names[0], Path(part))
+        if target not in names:
+            raise BuildError(f"{variable} names {target}, which is not among MODELS ({', '.join(names)})")
+        if not path.expanduser().exists():
+            raise BuildError(f"{variable} must be a path that exists: got {path}")
+        paths[target] = path.expanduser().resolve()
+    return paths
 
 
 def parse_weights(text: str, names: list[str]) -> dict[str, WeightsRequest]:

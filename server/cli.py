@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from server.stop import stop
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 good, 1 failed or different, 2 wrong usage."""
     options = _make_parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # In the foreground the process stays: lines held back in a pipe's buffer would never be seen.
+        sys.stdout.reconfigure(line_buffering=True)
     run = RunDir.at(options.run_dir)
     try:
         code = _COMMANDS[options.command](run, options)

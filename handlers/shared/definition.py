@@ -24,7 +24,7 @@ class PrecisionRecipe:
     """How one precision is reached and how closely it must follow FP32 eager."""
 
     self_check_relative_error: float
-    """Largest ||optimised − eager|| / ||eager|| over the logits that a load accepts."""
+    """Largest ||optimised − eager|| / ||eager|| over centred logits that a load accepts."""
     auto_kernel_selection: bool = False
     """Let IPEX route Linear through oneDNN; MKL leaves AVX-512 unused on AMD."""
 
@@ -43,6 +43,10 @@ class Definition:
     batch_sizes: tuple[int, ...]
     """The batch sizes that are warmed and served, ascending, starting at 1."""
     precisions: dict[str, PrecisionRecipe]
+    refused: dict[str, str]
+    """Precisions that failed the accuracy gate when the archive was built, and by how much."""
+    accuracy: dict[str, Any]
+    """By precision: how it compared with FP32 eager on held-out inputs at build."""
     default_precision: str
     model: dict[str, Any]
     """What only the handler of this kind of model reads."""
@@ -82,6 +86,8 @@ def parse_definition(raw: dict[str, Any], *, directory: Path) -> Definition:
             notes=tuple(raw["notes"]),
             batch_sizes=tuple(raw["batch_sizes"]),
             precisions={name: PrecisionRecipe(**recipe) for name, recipe in raw["precisions"].items()},
+            refused=raw["refused"],
+            accuracy=raw["accuracy"],
             default_precision=raw["default_precision"],
             model=raw["model"],
             directory=directory,

@@ -39,6 +39,12 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
         f"its keys must be precision, threads, off: got {asked}",
     )
     precision = asked.get("precision", definition.default_precision)
+    if precision in definition.refused:
+        raise LoadError(
+            f"precision {precision} failed the accuracy gate when the archive was built: "
+            f"{definition.refused[precision]}",
+            cure=f"use PRECISION={definition.default_precision}, or other calibration data (CALIBRATION=)",
+        )
     allowed = ", ".join(definition.precisions)
     _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
     threads = asked.get("threads")

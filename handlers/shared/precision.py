@@ -1,7 +1,4 @@
-"""The numeric precisions a model can be served in, and what each means to PyTorch.
-
-INT8 will be one more entry here with its own prepare/convert step in `steps.py`.
-"""
+"""The numeric precisions a model can be served in, and what each means to PyTorch."""
 
 from __future__ import annotations
 
@@ -10,12 +7,13 @@ from collections.abc import Iterator
 
 import torch
 
-DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+OPTIMIZED_DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""What `ipex.optimize` is given; INT8 is reached by static quantisation instead (quantization.py)."""
+INT8 = "int8"
 
 
 @contextlib.contextmanager
 def precision_context(precision: str) -> Iterator[None]:
-    """No autograd, and autocast where the precision is narrower than FP32."""
-    dtype = DTYPES[precision]
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+    """No autograd, and autocast where PyTorch chooses the narrower type operator by operator."""
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
         yield

@@ -106,6 +106,7 @@ class ModelRuntime:
             "allocator": describe_allocator(),
             "openmp": describe_openmp(),
             "self_check": state.facts["self_check"],
+            "accuracy": definition.accuracy.get(state.options.precision),
             "shapes": [asdict(shape) for shape in state.shapes],
         }
 

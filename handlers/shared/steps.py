@@ -21,7 +21,8 @@ from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, count_operators, describe_layout
 from handlers.shared.ipex import import_ipex
 from handlers.shared.options import LoadOptions
-from handlers.shared.precision import DTYPES, precision_context
+from handlers.shared.precision import INT8, OPTIMIZED_DTYPES, precision_context
+from handlers.shared.quantization import RECIPE_FILE, convert_with_recipe
 from handlers.shared.shapes import Shape, all_shapes
 
 EXAMPLES = 4
@@ -113,13 +114,24 @@ def ipex_optimize(state: LoadState) -> None:
     convolutional = state.classifier.convolutional
     state.model = ipex.optimize(
         state.model,
-        dtype=DTYPES[state.options.precision],
+        dtype=OPTIMIZED_DTYPES[state.options.precision],
         auto_kernel_selection=state.recipe.auto_kernel_selection,
         # Without convolutions there is no batch norm to fold, and IPEX would warn that it failed.
         conv_bn_folding=convolutional,
         linear_bn_folding=convolutional,
         inplace=True,
     )
+
+
+def quantize(state: LoadState) -> None:
+    if not state.options.ipex:
+        raise LoadError(
+            "int8 needs IPEX, and ipex_enable is false", cure="set ipex_enable=true, or serve fp32"
+        )
+    recipe = state.classifier.definition.directory / RECIPE_FILE
+    if not recipe.is_file():
+        raise LoadError(f"the archive holds no {RECIPE_FILE}", cure="build it again with `make models`")
+    state.model = convert_with_recipe(state.model, state.example(TRACE_ROWS), recipe)
 
 
 def trace(state: LoadState) -> None:
@@ -161,7 +173,11 @@ def self_check(state: LoadState) -> None:
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest ||got − expected|| / ||expected|| over the rows of two (N, classes) tensors."""
+    """The largest ||got − expected|| / ||expected|| over the rows of two (N, classes) tensors.
+
+    Rows are centred first: a constant added to all logits changes no probability, and would hide errors.
+    """
+    got, expected = got - got.mean(dim=1, keepdim=True), expected - expected.mean(dim=1, keepdim=True)
     return float(((got - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-12)).max())
 
 
@@ -185,7 +201,15 @@ def _skip_channels_last(state: LoadState) -> Skip | None:
 
 
 def _skip_ipex(state: LoadState) -> Skip | None:
+    if state.options.precision == INT8:
+        return Skip(status="not applicable", reason="int8 models are converted by the quantize step")
     return None if state.options.ipex else Skip(status="off", reason="ipex_enable=false")
+
+
+def _skip_quantize(state: LoadState) -> Skip | None:
+    if state.options.precision == INT8:
+        return None
+    return Skip(status="not applicable", reason=f"{state.options.precision} is not quantised")
 
 
 def _skip_freeze(state: LoadState) -> Skip | None:
@@ -203,12 +227,13 @@ class Step:
     skip: Callable[[LoadState], Skip | None] = _always
 
 
-# The order matters: weights must be channels_last before IPEX prepacks them, IPEX must rewrite
+# The order matters: weights must be channels_last before IPEX prepacks or quantises them, IPEX must rewrite
 # the modules before they are traced, only a trace can be frozen, and what is checked is what will serve.
 LOAD_STEPS = (
     Step(name="build_eager", run=build_eager),
     Step(name="channels_last", run=channels_last, skip=_skip_channels_last),
     Step(name="ipex_optimize", run=ipex_optimize, skip=_skip_ipex),
+    Step(name="quantize", run=quantize, skip=_skip_quantize),
     Step(name="trace", run=trace, skip=_unless_off("trace")),
     Step(name="freeze", run=freeze, skip=_skip_freeze),
     Step(name="warm_up", run=warm_up),
@@ -227,6 +252,13 @@ class StepError(LoadError):
 def run_steps(state: LoadState) -> list[StepRecord]:
     """Run the registry in order; StepError names the step that failed and its cause."""
     return [_run_step(step, state) for step in LOAD_STEPS]
+
+
+def build_graph(state: LoadState) -> None:
+    """The steps up to the graph that would serve, without warming or checking it: what a build measures."""
+    for step in LOAD_STEPS:
+        if step.run not in (warm_up, self_check):
+            _run_step(step, state)
 
 
 def _run_step(step: Step, state: LoadState) -> StepRecord:

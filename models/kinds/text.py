@@ -18,12 +18,15 @@ from models.download import DownloadError, check_reachable
 from models.errors import BuildError
 from models.kinds import Prepared
 from models.labels import find_labels_file, read_labels
-from models.random_weights import SEED
+from models.random_weights import SEED, capture_features, fit_head
 from models.request import WeightsRequest
 from models.state import find_weights_file, hash_file, load_state, read_state
+from models.synthetic import SUBJECTS, write_member
 from models.vocabulary import NOTE, make_tokenizer
 
 CANARY = "canary.txt"
+HEAD_TEXTS = 16
+"""Texts of each subject from which random weights' head learns."""
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 CHECKPOINT_FILES = (
     "config.json",
@@ -93,15 +96,32 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
     torch.manual_seed(SEED)
     config = _make_config(definition, labels=list(definition.labels))
     note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
+    model, tokenizer = AutoModelForSequenceClassification.from_config(config).eval(), make_tokenizer()
+    _fit_random_head(model, tokenizer, longest=max(definition.model["token_lengths"]))
     return Source(
-        model=AutoModelForSequenceClassification.from_config(config).eval(),
+        model=model,
         config=config,
         labels=list(definition.labels),
-        tokenizer=make_tokenizer(),
+        tokenizer=tokenizer,
         padding_id=0,
         weights=f"random (seed {SEED})",
         notes=(note, NOTE),
     )
+
+
+def _fit_random_head(model: torch.nn.Module, tokenizer: Any, *, longest: int) -> None:
+    """Tell the synthetic subjects apart, so that answers have margins as a trained head's."""
+    head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
+    subjects = list(range(min(len(SUBJECTS), head.out_features))) * HEAD_TEXTS
+    texts = [write_member(subject, number) for number, subject in enumerate(subjects)]
+    ids = [torch.tensor([one.ids[:longest]]) for one in tokenizer.encode_batch(texts)]
+
+    def run() -> None:
+        with torch.no_grad():
+            for one in ids:
+                model(input_ids=one, attention_mask=torch.ones_like(one))
+
+    fit_head(head, capture_features(head, run), subjects)
 
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:

@@ -104,7 +104,12 @@ def check_graph(plan: Plan, seen: WorkerEvidence) -> Finding:
     graph = _facts(seen).get("graph") or {}
     counts = f"{graph.get('prepacked', 0)} prepacked, {graph.get('fused', 0)} fused"
     good = graph.get("kind") == kind and (
-        not needs_ipex or (graph.get("prepacked", 0) > 0 and graph.get("fused", 0) > 0)
+        not needs_ipex
+        or (
+            graph.get("fused", 0) > 0
+            # oneDNN Graph's INT8 partitions hold their packed weights inside the fused operators.
+            and (graph.get("prepacked", 0) > 0 or plan.models[seen.model].precision.value == "int8")
+        )
     )
     return compare(
         "graph",

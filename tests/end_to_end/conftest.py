@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from models.build import build_archive
-from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_bf16, write_definition
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
 
 STORE = ROOT / "run" / "test-store"
@@ -42,7 +42,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A models/ folder with two small models, for servers that start quickly."""
     folder = tmp_path_factory.mktemp("models")
     for raw in (TINY_IMAGE, TINY_TEXT):
-        write_definition(folder, raw)
+        write_definition(folder, with_bf16(raw))
     return folder
 
 
@@ -51,7 +51,7 @@ def tiny_store(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """The small models' archives."""
     folder = tmp_path_factory.mktemp("store")
     for raw in (TINY_IMAGE, TINY_TEXT):
-        build_archive(write_definition(tiny_models, raw), RANDOM, store=folder)
+        build_archive(write_definition(tiny_models, with_bf16(raw)), RANDOM, store=folder)
     return folder
 
 

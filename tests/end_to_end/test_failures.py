@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 import zipfile
 
@@ -133,9 +134,12 @@ def test_foreground_stops_on_a_signal_and_leaves_nothing(tiny_kit):
         tiny_kit.command("server", "start", "--foreground"), cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert server.stdout is not None
+    watchdog = threading.Timer(120, server.kill)
+    watchdog.start()
     for line in server.stdout:
         if line.startswith("verify: all"):
             break
+    watchdog.cancel()
     server.send_signal(signal.SIGTERM)
     rest, _ = server.communicate(timeout=60)
     assert server.returncode == 0, rest

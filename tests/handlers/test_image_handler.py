@@ -88,7 +88,7 @@ def test_describe_answers_what_is_in_effect(handler, tiny_image):
         described["memory_format"]["convolutions"] == described["memory_format"]["channels_last_weights"] > 0
     )
     assert [step["name"] for step in described["steps"]] == [
-        "build_eager", "channels_last", "ipex_optimize", "trace", "freeze", "warm_up", "self_check",
+        "build_eager", "channels_last", "ipex_optimize", "quantize", "trace", "freeze", "warm_up", "self_check",
     ]  # fmt: skip
     ipex = described["steps"][2]
     assert (ipex["status"], ipex["reason"]) == ("off", "ipex_enable=false")

@@ -37,8 +37,8 @@ def test_an_unknown_model_is_answered_with_the_known_ones():
         ({"batch_sizes": [2, 4]}, r"batch_sizes must ascend from 1: got \[2, 4\]"),
         ({"batch_sizes": [1, 4, 2]}, "batch_sizes must ascend from 1"),
         ({"kind": "audio"}, "kind must be one of image, text: got audio"),
-        ({"default_precision": "int4"}, "default_precision must be one of fp32, bf16: got int4"),
-        ({"worker_memory_mib": {"fp32": 1}}, "worker_memory_mib must have one number for each precision"),
+        ({"default_precision": "int4"}, "default_precision must be one of fp32: got int4"),
+        ({"worker_memory_mib": {"bf16": 1}}, "worker_memory_mib must have one number for each precision"),
         ({"colour": "red"}, r"unknown fields \['colour'\]"),
     ],
 )

@@ -1,0 +1,215 @@
+"""The accuracy gate: a precision that does not answer as FP32 eager does is not served.
+
+Run as a process of its own (`python -m models.accuracy STAGING JOB`), because IPEX calibrates badly with one
+thread and computes wrongly when the number of threads changes in a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from handlers.shared.classifier import Classifier
+from handlers.shared.definition import read_definition
+from handlers.shared.errors import LoadError, RequestError
+from handlers.shared.options import LoadOptions
+from handlers.shared.precision import INT8
+from handlers.shared.quantization import RECIPE_FILE, prepare_quantization
+from handlers.shared.steps import TRACE_ROWS, LoadState, build_graph
+from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
+from models.errors import BuildError
+
+THREADS = 2
+"""More than one: with one thread IPEX's observers see too little (read in its documentation)."""
+ROWS = 4
+"""Inputs a forward pass; a batch size that every definition warms is not needed here."""
+DIGITS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """How one precision compared with FP32 eager on the held-out inputs."""
+
+    samples: int
+    source: str
+    """Where the held-out inputs come from."""
+    calibration: str | None
+    """Where INT8's calibration inputs come from."""
+    agreement: float
+    """Share of inputs with the same top-1 answer."""
+    largest_probability_difference: float
+    least_cosine: float
+    """Of the centred logits, over the inputs."""
+    labelled_accuracy: float | None = None
+    """Share of right answers, where labels were given."""
+    labelled_accuracy_fp32: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """What a precision must reach; the definition's `accuracy_gate`."""
+
+    agreement: float = 0.99
+    labelled_loss_points: float = 1.0
+    """Percentage points of labelled accuracy that may be lost."""
+
+
+def judge(figures: Figures, thresholds: Thresholds) -> str | None:
+    """None when the precision may be served, else by how much it failed."""
+    if not figures.agreement >= thresholds.agreement:
+        return (
+            f"agreement with FP32 is {figures.agreement:.1%} of {figures.samples} {figures.source} inputs, "
+            f"at least {thresholds.agreement:.1%} is needed"
+        )
+    if figures.labelled_accuracy is None or figures.labelled_accuracy_fp32 is None:
+        return None
+    loss = 100 * (figures.labelled_accuracy_fp32 - figures.labelled_accuracy)
+    if not loss <= thresholds.labelled_loss_points:
+        return (
+            f"accuracy falls from {figures.labelled_accuracy_fp32:.1%} to {figures.labelled_accuracy:.1%}, "
+            f"at most {thresholds.labelled_loss_points:g} points may be lost"
+        )
+    return None
+
+
+def compare(
+    got: np.ndarray,
+    expected: np.ndarray,
+    *,
+    held_out: Dataset,
+    labels: Sequence[str],
+    calibration: str | None,
+) -> Figures:
+    """Figures from two logits arrays, float32 (inputs, classes)."""
+    p_got, p_expected = softmax(got), softmax(expected)
+    a, b = got - got.mean(axis=1, keepdims=True), expected - expected.mean(axis=1, keepdims=True)
+    cosine = (a * b).sum(axis=1) / np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
+    return Figures(
+        samples=len(got),
+        source=held_out.source,
+        calibration=calibration,
+        agreement=round(float((got.argmax(axis=1) == expected.argmax(axis=1)).mean()), DIGITS),
+        largest_probability_difference=round(float(np.abs(p_got - p_expected).max()), DIGITS),
+        least_cosine=round(float(cosine.min()), DIGITS),
+        labelled_accuracy=_accuracy(got, held_out, labels),
+        labelled_accuracy_fp32=_accuracy(expected, held_out, labels),
+    )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities, float32 (inputs, classes)."""
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def _accuracy(logits: np.ndarray, held_out: Dataset, labels: Sequence[str]) -> float | None:
+    if held_out.labels is None:
+        return None
+    right = [
+        labels[best] == label for best, label in zip(logits.argmax(axis=1), held_out.labels, strict=True)
+    ]
+    return round(float(np.mean(right)), DIGITS)
+
+
+def measure(staging: Path, job: dict[str, Any]) -> dict[str, Figures]:
+    """Calibrate INT8 where it is asked for, and compare each precision with FP32 eager."""
+    torch.set_num_threads(THREADS)
+    calibration, held_out = _choose_data(job)
+    samples = _read_samples(_make_classifier(staging), held_out)
+    expected = _run(_load(staging, "fp32", eager=True), samples)
+    labels = _make_classifier(staging).labels
+    figures = {}
+    for precision in job["precisions"]:
+        if precision == INT8:
+            write_recipe(staging, calibration)
+        source = calibration.source if precision == INT8 else None
+        got = _run(_load(staging, precision), samples)
+        figures[precision] = compare(got, expected, held_out=held_out, labels=labels, calibration=source)
+    return figures
+
+
+def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
+    """(calibration, held out); never the same inputs."""
+    kind = job["kind"]
+    own = read_dataset(kind, Path(job["calibration"])) if job["calibration"] else None
+    judged = read_dataset(kind, Path(job["eval"])) if job["eval"] else None
+    if own is not None and judged is None:
+        return split_dataset(own)
+    return own or make_calibration(kind), judged or make_held_out(kind)
+
+
+def write_recipe(staging: Path, calibration: Dataset) -> None:
+    """Observe the eager model on the calibration inputs and save IPEX's recipe into the staging folder."""
+    state = _load(staging, "fp32", eager=True, channels_last=True)
+    prepared = prepare_quantization(state.model, state.example(TRACE_ROWS))
+    with torch.no_grad():
+        for inputs in _batches(state, _read_samples(state.classifier, calibration)):
+            prepared(*inputs)
+    prepared.save_qconf_summary(qconf_summary=str(staging / RECIPE_FILE))
+
+
+def _make_classifier(staging: Path) -> Classifier:
+    definition = read_definition(staging)
+    handler = json.loads((staging / "definition.json").read_text(encoding="utf-8"))["handler"]
+    module = importlib.import_module(f"handlers.{handler}")
+    kinds = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
+    classifier: Classifier = kinds[0]()
+    classifier.configure(definition)
+    return classifier
+
+
+def _load(staging: Path, precision: str, *, eager: bool = False, channels_last: bool = False) -> LoadState:
+    off = {"trace", "freeze"} | (set() if channels_last else {"channels_last"}) if eager else set()
+    options = LoadOptions(precision=precision, ipex=not eager, threads=THREADS, off=frozenset(off))
+    state = LoadState(classifier=_make_classifier(staging), options=options)
+    build_graph(state)
+    return state
+
+
+def _read_samples(classifier: Classifier, dataset: Dataset) -> list[Any]:
+    return [sample for body in dataset.bodies for sample in classifier.read_request(body).samples]
+
+
+def _batches(state: LoadState, samples: list[Any]) -> list[tuple[torch.Tensor, ...]]:
+    longest = state.classifier.lengths[-1]
+    return [
+        state.classifier.to_inputs(
+            samples[start : start + ROWS], length=longest, channels_last=state.channels_last
+        )
+        for start in range(0, len(samples), ROWS)
+    ]
+
+
+def _run(state: LoadState, samples: list[Any]) -> np.ndarray:
+    return np.concatenate([state.run(inputs).numpy() for inputs in _batches(state, samples)])
+
+
+def main() -> int:
+    """Read the job, print the figures as JSON on the last line; 1 with one clear line on failure."""
+    staging, job = Path(sys.argv[1]), json.loads(sys.argv[2])
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    try:
+        # IPEX prints to standard output; only the figures may stand there.
+        with contextlib.redirect_stdout(sys.stderr):
+            figures = measure(staging, job)
+    except (LoadError, RequestError, BuildError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({precision: asdict(one) for precision, one in figures.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Inputs for calibration and for the accuracy gate: a person's own, or synthetic ones labelled as such."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.errors import BuildError
+from models.synthetic import FAMILIES, SUBJECTS, encode_member, write_member
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+LEAST = 8
+"""Fewer inputs than this calibrate or judge nothing."""
+MOST = 512
+"""More take minutes without changing a verdict."""
+CALIBRATION_IMAGES_PER_FAMILY = 2
+HELD_OUT_IMAGES_PER_FAMILY = 5
+CALIBRATION_TEXTS = 16
+HELD_OUT_TEXTS = 50
+"""Each, of every subject; 100 inputs make one disagreement one per cent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """Request bodies, as clients would send them."""
+
+    source: str
+    """`synthetic`, or the person's folder or file by name."""
+    bodies: tuple[bytes, ...]
+    labels: tuple[str, ...] | None = None
+    """The right class of each body, where known."""
+
+
+def read_dataset(kind: str, path: Path) -> Dataset:
+    """Images of a folder (sub-folders name the classes) or a text file (`label<TAB>text` or text a line)."""
+    dataset = _read_images(path) if kind == "image" else _read_texts(path)
+    if len(dataset.bodies) < LEAST:
+        raise BuildError(f"{path} must hold at least {LEAST} inputs: got {len(dataset.bodies)}")
+    return dataset
+
+
+def _read_images(folder: Path) -> Dataset:
+    if not folder.is_dir():
+        raise BuildError(f"images are taken from a folder: got {folder}")
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    chosen = _thin(files)
+    nested = bool(chosen) and all(file.parent != folder for file in chosen)
+    labels = tuple(file.relative_to(folder).parts[0] for file in chosen) if nested else None
+    return Dataset(source=folder.name, bodies=tuple(file.read_bytes() for file in chosen), labels=labels)
+
+
+def _read_texts(file: Path) -> Dataset:
+    if not file.is_file():
+        raise BuildError(f"texts are taken from a file with one a line: got {file}")
+    lines = _thin([line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()])
+    if lines and all("\t" in line for line in lines):
+        pairs = [line.split("\t", 1) for line in lines]
+        return Dataset(
+            source=file.name,
+            bodies=tuple(text.encode() for _, text in pairs),
+            labels=tuple(label.strip() for label, _ in pairs),
+        )
+    return Dataset(source=file.name, bodies=tuple(line.encode() for line in lines))
+
+
+def _thin(items: Sequence) -> list:
+    """At most MOST items, evenly over all."""
+    step = max(1, -(-len(items) // MOST))
+    return list(items[::step])
+
+
+def split_dataset(dataset: Dataset) -> tuple[Dataset, Dataset]:
+    """Every other input for calibration, the others held out."""
+    return _take(dataset, 0), _take(dataset, 1)
+
+
+def _take(dataset: Dataset, start: int) -> Dataset:
+    labels = None if dataset.labels is None else dataset.labels[start::2]
+    return Dataset(source=dataset.source, bodies=dataset.bodies[start::2], labels=labels)
+
+
+def make_calibration(kind: str) -> Dataset:
+    """Synthetic inputs to observe."""
+    if kind == "image":
+        return Dataset(source="synthetic", bodies=_images(range(CALIBRATION_IMAGES_PER_FAMILY)))
+    return Dataset(source="synthetic", bodies=_texts(range(CALIBRATION_TEXTS)))
+
+
+def make_held_out(kind: str) -> Dataset:
+    """Synthetic inputs that neither calibration nor the random weights' head has seen."""
+    if kind == "image":
+        return Dataset(source="synthetic", bodies=_images(range(100, 100 + HELD_OUT_IMAGES_PER_FAMILY)))
+    return Dataset(source="synthetic", bodies=_texts(range(100, 100 + HELD_OUT_TEXTS)))
+
+
+def _images(members: range) -> tuple[bytes, ...]:
+    return tuple(encode_member(family, member) for member in members for family in range(FAMILIES))
+
+
+def _texts(members: range) -> tuple[bytes, ...]:
+    return tuple(
+        write_member(subject, member).encode() for member in members for subject in range(len(SUBJECTS))
+    )

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from handlers.shared.bodies import as_bytes, decode_base64, parse_json_object
+from handlers.shared.bodies import as_bytes, decode_base64, parse_json_object, take_field
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
-from handlers.shared.errors import RequestError
 from handlers.shared.images import ImageSize, decode_image
 from handlers.shared.torchserve import TorchServeHandler
 from handlers.shared.weights import load_weights
@@ -35,16 +34,16 @@ class CpuImageClassifier(TorchServeHandler):
     def build_model(self) -> torch.nn.Module:
         from torchvision.models import get_model
 
-        model = get_model(self.definition.model["architecture"], weights=None, num_classes=len(self.labels))
+        settings = self.definition.model
+        options = settings.get("architecture_options", {})
+        model = get_model(settings["architecture"], weights=None, num_classes=len(self.labels), **options)
         return load_weights(model, self.definition).eval()
 
     def read_request(self, body: Any) -> Request:
         data = as_bytes(body)
         if data is None or data.lstrip()[:1] == b"{":
-            parsed = parse_json_object(body, wanted=JSON_FORM)
-            if "data" not in parsed:
-                raise RequestError(f'the JSON object has no "data": got {sorted(parsed)}; send {JSON_FORM}')
-            data = decode_base64(parsed["data"], field='"data"')
+            encoded = take_field(parse_json_object(body, wanted=JSON_FORM), "data", wanted=JSON_FORM)
+            data = decode_base64(encoded, field='"data"')
         return Request(samples=[decode_image(data, self.size)])
 
     def example_samples(self, count: int, *, length: int) -> list[np.ndarray]:

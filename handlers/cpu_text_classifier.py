@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from handlers.shared.bodies import as_bytes, parse_json_object
+from handlers.shared.bodies import as_bytes, parse_json_object, take_field
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
 from handlers.shared.errors import RequestError
@@ -49,7 +49,7 @@ class CpuTextClassifier(TorchServeHandler):
         if not all(isinstance(one, str) and one.strip() for one in texts):
             raise RequestError('each text must be a non-empty string; send {"text": "…"}')
         samples = self.tokenizer.encode(texts)
-        facts = [{"tokens": one.total, "tokens_used": len(one.ids)} for one in samples]
+        facts = [one.describe_cut() for one in samples]
         return Request(samples=samples, many=isinstance(text, list), facts=facts)
 
     def _read_text(self, body: Any) -> Any:
@@ -61,10 +61,7 @@ class CpuTextClassifier(TorchServeHandler):
                 raise RequestError(f"the text is not UTF-8 ({error}); send {JSON_FORM}") from error
         if isinstance(body, str) and not body.lstrip().startswith("{"):
             return body
-        parsed = parse_json_object(body, wanted=JSON_FORM)
-        if "text" not in parsed:
-            raise RequestError(f'the JSON object has no "text": got {sorted(parsed)}; send {JSON_FORM}')
-        return parsed["text"]
+        return take_field(parse_json_object(body, wanted=JSON_FORM), "text", wanted=JSON_FORM)
 
     def example_samples(self, count: int, *, length: int) -> list[Tokens]:
         canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()
@@ -93,6 +90,6 @@ class CpuTextClassifier(TorchServeHandler):
             "label": self.labels[best],
             "probabilities": dict(zip(self.labels, probabilities.tolist(), strict=True)),
         }
-        if facts["tokens"] > facts["tokens_used"]:
+        if facts:
             answer["truncated"] = facts
         return answer

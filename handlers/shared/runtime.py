@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import time
@@ -22,11 +23,12 @@ from handlers.shared.evidence import (
     describe_threads,
     read_versions,
 )
+from handlers.shared.ipex import IPEX
 from handlers.shared.options import LoadOptions
 from handlers.shared.shapes import Run, plan_runs
 from handlers.shared.steps import LoadState, StepRecord, memory_format, run_steps
 
-IPEX = "intel_extension_for_pytorch"
+logger = logging.getLogger("cpu_kit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,11 @@ class ModelRuntime:
         try:
             return self._classifier.read_request(body)
         except RequestError as error:
-            return Reply(status=error.status, body=to_json({"code": error.status, "error": str(error)}))
+            return _refuse(error.status, str(error))
+        except Exception as error:
+            # One request must never fail its batch, whatever a decoder raises.
+            logger.exception("a request could not be read")
+            return _refuse(500, f"the request could not be read: {type(error).__name__}")
 
     def _infer(self, samples: list[Any]) -> np.ndarray:
         """Probabilities, float32 (len(samples), classes), in the samples' order."""
@@ -109,6 +115,10 @@ class ModelRuntime:
             "accuracy": definition.accuracy.get(state.options.precision),
             "shapes": [asdict(shape) for shape in state.shapes],
         }
+
+
+def _refuse(status: int, message: str) -> Reply:
+    return Reply(status=status, body=to_json({"code": status, "error": message}))
 
 
 def load_runtime(classifier: Classifier, options: LoadOptions) -> ModelRuntime:

@@ -21,7 +21,7 @@ from handlers.shared.runtime import ModelRuntime, Reply, load_runtime, to_json
 
 logger = logging.getLogger("cpu_kit")
 JSON = "application/json"
-PHRASES = {200: "", 400: "Bad Request", 413: "Payload Too Large"}
+PHRASES = {400: "Bad Request", 413: "Payload Too Large", 500: "Internal Server Error"}
 
 
 class TorchServeHandler(Classifier):
@@ -48,12 +48,17 @@ class TorchServeHandler(Classifier):
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[Any]:
         """Answer one batch; also the describe call, which TorchServe sends as a batch of one."""
-        if context.get_request_header(0, "describe") == "True":
+        if _is_describe(data, context):
             return [to_json(self.runtime.describe())]
         replies = self.runtime.predict([_read_body(row) for row in data])
         for position, reply in enumerate(replies):
             _set_status(context, position, reply)
         return [reply.body for reply in replies]
+
+
+def _is_describe(data: list[dict[str, Any]], context: Any) -> bool:
+    """The management API's describe call has no parameters; a client's header comes with a body."""
+    return len(data) == 1 and not data[0] and context.get_request_header(0, "describe") == "True"
 
 
 def _read_body(row: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from handlers.shared.bodies import as_bytes, decode_base64, parse_json_object
+from handlers.shared.bodies import as_bytes, decode_base64, parse_json_object, take_field
 from handlers.shared.errors import RequestError
 
 
@@ -37,6 +37,22 @@ def test_wrong_json_is_refused(body, message):
     with pytest.raises(RequestError, match="send a thing") as caught:
         parse_json_object(body, wanted="a thing")
     assert message in str(caught.value)
+
+
+def test_json_nested_beyond_reason_is_refused():
+    with pytest.raises(RequestError, match="the body is not JSON"):
+        parse_json_object(b'{"a":' * 200_000, wanted="x")
+
+
+def test_wrapped_base64_is_decoded():
+    assert decode_base64("YWJj\nZGVm\n", field="x") == b"abcdef"
+
+
+def test_a_missing_field_is_answered_in_bounds():
+    with pytest.raises(RequestError) as caught:
+        take_field({f"{number}" * 100: 1 for number in range(10, 99)}, "data", wanted="x")
+    assert 'has no "data": got' in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("prefix", ["", "data:image/png;base64,"])

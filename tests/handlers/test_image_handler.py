@@ -59,9 +59,32 @@ def test_one_bad_request_does_not_touch_its_batch(handler, tiny_image, canary):
     answers, context = ask(handler, tiny_image, bodies)
     assert context.statuses == {1: (400, "Bad Request"), 3: (400, "Bad Request"), 5: (400, "Bad Request")}
     assert "no image that can be decoded" in answers[1]["error"]
-    assert "has no \"data\": got ['nothing']" in answers[3]["error"]
+    assert "has no \"data\": got 'nothing'" in answers[3]["error"]
     good = [answers[position][0]["label"] for position in (0, 2, 4, 6)]
     assert len(set(good)) == 1
+
+
+def test_what_no_decoder_should_raise_fails_one_request_only(handler, tiny_image, canary, monkeypatch):
+    read = handler.read_request
+
+    def explode(body):
+        if body == b"bomb":
+            raise RuntimeError("planted")
+        return read(body)
+
+    monkeypatch.setattr(handler, "read_request", explode)
+    (bad, good), context = ask(handler, tiny_image, [b"bomb", canary])
+    assert context.statuses == {0: (500, "Internal Server Error")}
+    assert bad["error"] == "the request could not be read: RuntimeError"
+    assert len(good) == 3
+
+
+def test_a_clients_describe_header_is_no_describe_call(handler, tiny_image, canary):
+    context = FakeContext(tiny_image, describe=True)
+    answers = handler.handle([{"body": canary}, {"body": canary}], context)
+    assert len(answers) == 2
+    (alone,) = handler.handle([{"body": canary}], context)
+    assert "pid" not in alone.decode()
 
 
 def test_a_batch_of_bad_requests_only_is_answered(handler, tiny_image):
@@ -88,7 +111,8 @@ def test_describe_answers_what_is_in_effect(handler, tiny_image):
         described["memory_format"]["convolutions"] == described["memory_format"]["channels_last_weights"] > 0
     )
     assert [step["name"] for step in described["steps"]] == [
-        "build_eager", "channels_last", "ipex_optimize", "quantize", "trace", "freeze", "warm_up", "self_check",
+        "build_eager", "channels_last", "ipex_optimize", "quantize", "trace", "freeze", "warm_up",
+        "self_check",
     ]  # fmt: skip
     ipex = described["steps"][2]
     assert (ipex["status"], ipex["reason"]) == ("off", "ipex_enable=false")

@@ -90,8 +90,24 @@ def test_what_is_no_image_is_refused(data, message):
     assert caught.value.status == 400
 
 
-def test_huge_images_are_refused_before_decoding(monkeypatch):
-    monkeypatch.setattr(images, "MAX_PIXELS", 100)
-    with pytest.raises(RequestError, match="90×80 = 7200 pixels; at most 100") as caught:
+@pytest.mark.parametrize("limit", ["MAX_PIXELS", "MAX_DECODED_PIXELS"])
+def test_huge_images_are_refused_before_decoding(monkeypatch, limit):
+    monkeypatch.setattr(images, limit, 100)
+    with pytest.raises(RequestError, match="90×80 = 7200 pixels; at most 100 are decoded as PNG") as caught:
         decode_image(encode(draw_image(90, 80, seed=7)), SIZE)
     assert caught.value.status == 413
+
+
+def test_what_pillow_itself_calls_a_bomb_is_refused_as_too_large():
+    with pytest.raises(RequestError, match="the image is too large") as caught:
+        decode_image(encode(Image.new("1", (20_000, 20_000))), SIZE)
+    assert caught.value.status == 413
+
+
+def test_large_jpegs_are_decoded_at_a_smaller_scale(monkeypatch):
+    picture = draw_image(1600, 1200, seed=8)
+    monkeypatch.setattr(images, "MAX_DECODED_PIXELS", 800 * 600)
+    small = decode_image(encode(picture, "JPEG", quality=95), SIZE).astype(int)
+    resized = reference.resize(picture, [SIZE.resize], InterpolationMode.BILINEAR, antialias=True)
+    exact = np.asarray(reference.center_crop(resized, [SIZE.crop])).astype(int)
+    assert np.abs(small - exact).mean() < 3

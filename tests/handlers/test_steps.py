@@ -36,7 +36,9 @@ def test_a_load_logs_one_json_line(tiny_image, caplog):
     assert all(step["seconds"] >= 0 for step in line["steps"])
 
 
-@pytest.mark.parametrize("name", [step.name for step in steps.LOAD_STEPS if step.name not in ("ipex_optimize", "quantize")])
+@pytest.mark.parametrize(
+    "name", [step.name for step in steps.LOAD_STEPS if step.name not in ("ipex_optimize", "quantize")]
+)
 def test_each_failing_step_fails_the_load_and_is_named(tiny_image, caplog, monkeypatch, name):
     def explode(state):
         raise ValueError("planted")

@@ -54,19 +54,28 @@ def test_a_cut_text_is_said(handler, tiny_text):
     (short, long), _ = ask(handler, tiny_text, "a short text", "word " * 100)
     assert "truncated" not in short
     assert long["truncated"]["tokens_used"] == 32
+    assert long["truncated"]["characters"] == long["truncated"]["characters_read"] == 500
     assert long["truncated"]["tokens"] == 102  # [CLS], a hundred words, [SEP]
+
+
+def test_a_huge_text_is_not_read_whole_and_says_so(handler, tiny_text):
+    (answer,), _ = ask(handler, tiny_text, "word " * 1_000_000)
+    assert answer["truncated"]["characters"] == 5_000_000
+    assert answer["truncated"]["characters_read"] == 3200
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        (b'{"text": "\\ud800 a"}', "not valid Unicode"),
+        (b'{"a":' * 200_000, "the body is not JSON"),
         (b"", "non-empty string"),
         (b"   ", "non-empty string"),
         ({"text": []}, '"text" must hold 1 to 4 texts: got 0'),
         ({"text": ["a"] * 5}, '"text" must hold 1 to 4 texts: got 5'),
         ({"text": [1]}, "non-empty string"),
         ({"text": None}, "non-empty string"),
-        ({"txt": "a"}, "has no \"text\": got ['txt']"),
+        ({"txt": "a"}, "has no \"text\": got 'txt'"),
         (b'{"text": ', "the body is not JSON"),
         (b"\xff\xfe", "the text is not UTF-8"),
     ],

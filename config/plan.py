@@ -38,7 +38,7 @@ class Inputs:
     models: tuple[str, ...]
     """Names of the folders in models/, in alphabetical order."""
     precision: str = "fp32"
-    """Arithmetic of the models: fp32 or bf16."""
+    """Arithmetic of the models: fp32, bf16 or int8."""
     profile: str = "throughput"
     """What to favour: throughput or latency."""
     workers: int | None = None
@@ -120,7 +120,7 @@ class ModelPlan:
     """What one model's workers do."""
 
     precision: Setting
-    """fp32 or bf16."""
+    """fp32, bf16 or int8."""
     batch_size: Setting
     """int: requests TorchServe puts into one batch; one of the sizes the handler warms."""
     max_batch_delay_ms: Setting

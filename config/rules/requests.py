@@ -9,13 +9,18 @@ from config.errors import ConfigError, must_be_one_of
 from config.plan import Inputs
 from config.topology import Topology
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "int8")
 PROFILES = ("throughput", "latency")
 ALLOCATORS = ("jemalloc", "tcmalloc", "system")
 OPENMPS = ("intel", "gnu")
 
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")
 """Either computes BF16 in hardware; without them IPEX converts to FP32 and back, slower than FP32."""
+
+INT8_FLAGS = ("avx512_vnni", "amx_int8")
+"""Either multiplies INT8 in hardware; without them INT8 is no faster than FP32."""
+
+PRECISION_FLAGS = {"bf16": BF16_FLAGS, "int8": INT8_FLAGS}
 
 MAX_PORT = 64000
 """PORT + 920 and upwards name the workers' sockets and must stay below 65535."""
@@ -41,9 +46,12 @@ def check_machine(topology: Topology, inputs: Inputs) -> None:
     """What the CPU must have."""
     if inputs.ipex and "avx2" not in topology.flags:
         raise ConfigError(f"IPEX needs a CPU with avx2: {topology.model_name} has none; plan with --no-ipex")
-    if inputs.precision == "bf16" and not set(BF16_FLAGS) & set(topology.flags):
+    if inputs.precision == "int8" and not inputs.ipex:
+        raise ConfigError("PRECISION=int8 needs IPEX: got --no-ipex; leave it out, or use PRECISION=fp32")
+    flags = PRECISION_FLAGS.get(inputs.precision)
+    if flags and not set(flags) & set(topology.flags):
         raise ConfigError(
-            f"PRECISION=bf16 needs a CPU with one of {', '.join(BF16_FLAGS)}: "
+            f"PRECISION={inputs.precision} needs a CPU with one of {', '.join(flags)}: "
             f"{topology.model_name} has {', '.join(topology.flags) or 'none of the known ones'}; "
             "use PRECISION=fp32"
         )

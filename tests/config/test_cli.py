@@ -58,7 +58,7 @@ def test_empty_means_not_given(arguments, tmp_path):
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--precision", "int4", "config: PRECISION must be one of fp32, bf16: got int4\n"),
+        ("--precision", "int4", "config: PRECISION must be one of fp32, bf16, int8: got int4\n"),
         ("--workers", "two", "config: WORKERS must be a whole number: got two\n"),
         ("--workers", "0", "config: WORKERS must be 1 to 2 (usable physical cores): got 0\n"),
         ("--port", "0", "config: PORT must be 1 to 64000 (PORT + 920 names the workers' sockets): got 0\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from config.errors import ConfigError
 from config.installed import Installed
 from config.rules import make_plan
+from config.rules.requests import check_machine
 from config.topology import read_topology
 from tests.config.planning import MACHINES, MODELS, make_inputs, make_model, plan_machine
 
@@ -136,7 +138,7 @@ def test_nothing_listens_beyond_loopback():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "int4"}, "PRECISION must be one of fp32, bf16: got int4"),
+        ({"precision": "int4"}, "PRECISION must be one of fp32, bf16, int8: got int4"),
         ({"profile": "fast"}, "PROFILE must be one of throughput, latency: got fast"),
         ({"allocator": "mimalloc"}, "ALLOCATOR must be one of jemalloc, tcmalloc, system: got mimalloc"),
         ({"openmp": "llvm"}, "OPENMP must be one of intel, gnu: got llvm"),
@@ -194,3 +196,12 @@ def test_every_decision_has_a_reason():
 
     for part in ("layout", "libraries", "environment", "worker_environment", "properties", "java", "models"):
         check(plan[part], part)
+
+
+def test_int8_needs_ipex_and_vnni():
+    topology = read_topology(MACHINES / "two-cores")
+    with pytest.raises(ConfigError, match="PRECISION=int8 needs IPEX: got --no-ipex"):
+        check_machine(topology, make_inputs(precision="int8", ipex=False))
+    without = dataclasses.replace(topology, flags=("avx2", "avx512f"))
+    with pytest.raises(ConfigError, match="PRECISION=int8 needs a CPU with one of avx512_vnni, amx_int8"):
+        check_machine(without, make_inputs(precision="int8"))

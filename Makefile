@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN_DIR ?= run
 
 #? MODELS            names of folders in models/            (resnet50 bert)
-#? PRECISION         fp32 | bf16                            (fp32)
+#? PRECISION         fp32 | bf16 | int8                     (fp32)
 #? PROFILE           throughput | latency                   (throughput)
 #? WORKERS           workers per model, 1 or more           (from the machine)
 #? CORES_PER_WORKER  physical cores of one worker           (from the machine)
@@ -15,10 +15,13 @@ RUN_DIR ?= run
 #? OPENMP            intel | gnu                            (intel)
 #? PORT              the REST port; the four after it too   (8080)
 #? WEIGHTS           auto | pretrained | random | a path    (auto)
+#? CALIBRATION       a path: inputs INT8 scales come from   (synthetic)
+#? EVAL              a path: held-out inputs for the gate   (synthetic)
+#?                   these three for single models: WEIGHTS=resnet50=PATH,bert=random
 #? RUN_DIR           plan, state and logs of one server     (run)
-#? FOREGROUND        1: keep the server in this terminal    (in the background)
+#? FOREGROUND        1: keep the server in this terminal    (0: in the background)
 #? TOPOLOGY          folder of a recorded machine           (this machine)
-#? DRY_RUN           1: `make config` prints, writes nothing
+#? DRY_RUN           1: `make config` prints, writes nothing (0)
 #? FORMAT            text | json, for `make verify`         (text)
 #? TORCH_INDEX       an index's address | default           (CPU-only wheels if reachable)
 #? PYTHON            Python 3.10-3.13 for the environment   (python3)
@@ -28,19 +31,22 @@ PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFI
 	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
 	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)'
+WEIGHTS_INPUTS = --models '$(MODELS)' --weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)'
 SETUP = $(PYTHON) -m server.setup --torch-index '$(TORCH_INDEX)'
 SERVER = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON)) -m server
 CODE = $(wildcard config handlers loadtest models server)
 E2E = tests/end_to_end
-# 1, yes or true; 0, no, false and nothing mean no.
-FLAG = $(if $(filter-out 0 no false,$(1)),$(2))
+# The option when the switch is 1; `inputs` refuses what is neither 0 nor 1.
+FLAG = $(if $(filter 1,$(1)),$(2))
+# A dry run reads an environment that is there as it is: a plan is wanted, not an installation.
+SETUP_TO_PLAN = $(if $(and $(filter 1,$(DRY_RUN)),$(wildcard .venv/setup.json)),,setup)
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 # The values above reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
 unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
-unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS RUN_DIR
+unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL RUN_DIR
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TORCH_INDEX
 
 .PHONY: help
@@ -55,10 +61,11 @@ setup: ## Install what is missing: system packages, .venv; then look for conflic
 
 .PHONY: models
 models: inputs setup ## Build the archives that are missing or out of date into model-store/
-	@$(VENV_PYTHON) -m models build --models '$(MODELS)' --weights '$(or $(WEIGHTS),auto)'
+	@$(VENV_PYTHON) -m models build $(WEIGHTS_INPUTS)
 
 .PHONY: config
-config: inputs setup ## Plan for this machine (or TOPOLOGY) and write config.properties
+config: inputs $(SETUP_TO_PLAN) ## Plan for this machine (or TOPOLOGY) and write config.properties
+	@$(if $(filter 1,$(DRY_RUN)),:,$(VENV_PYTHON) -m server check-plan $(PLAN_INPUTS))
 	@$(VENV_PYTHON) -m config $(PLAN_INPUTS) $(call FLAG,$(DRY_RUN),--dry-run)
 
 .PHONY: serve
@@ -93,9 +100,10 @@ test-e2e: dev ## Run the tests that talk to a real TorchServe
 	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
 
 .PHONY: compare-stock
-compare-stock: models ## Measure ResNet-50 over REST against plain TorchServe (5 minutes)
+compare-stock: ## Measure ResNet-50 over REST against plain TorchServe (5 minutes)
 	@$(SETUP) --with loadtest
-	@$(VENV_PYTHON) -m loadtest.compare_stock
+	@$(VENV_PYTHON) -m models build --models resnet50 --weights random --store run/test-store
+	@$(VENV_PYTHON) -m loadtest.compare_stock --store run/test-store
 
 .PHONY: lint
 lint: dev ## Check style, format and types
@@ -115,11 +123,9 @@ lock: dev ## Renew requirements/constraints.txt after a change in requirements/
 		$(filter-out %/constraints.txt,$(wildcard requirements/*.txt)) -o requirements/constraints.txt
 
 .PHONY: clean
-clean: ## Stop the server, remove built archives and RUN_DIR; keep .venv
-	@[ ! -e '$(RUN_DIR)/plan.json' ] || $(SERVER) stop --run-dir '$(RUN_DIR)'
-	@if [ '$(RUN_DIR)' = run ] || [ -e '$(RUN_DIR)/plan.json' ]; then rm -rf -- '$(RUN_DIR)'; \
-	elif [ -e '$(RUN_DIR)' ]; then echo 'clean: $(RUN_DIR) holds no plan.json, so it is left alone' >&2; fi
-	@rm -rf -- model-store/*.mar .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv
+	@$(SERVER) clean --run-dir '$(RUN_DIR)'
+	@rm -rf -- model-store/*.mar model-store/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: distclean
 distclean: clean ## As clean, and remove .venv
@@ -128,7 +134,9 @@ distclean: clean ## As clean, and remove .venv
 # Judge the values at once, before anything long runs.
 .PHONY: inputs
 inputs:
-	@$(SETUP) --inputs --models '$(MODELS)' --weights '$(WEIGHTS)' --format '$(FORMAT)' -- $(PLAN_INPUTS)
+	@$(SETUP) --inputs --models '$(MODELS)' --format '$(FORMAT)' \
+		--foreground '$(FOREGROUND)' --dry-run '$(DRY_RUN)' -- $(PLAN_INPUTS)
+	@$(PYTHON) -m models check $(WEIGHTS_INPUTS)
 
 # Tools of the development targets, on top of what serving needs.
 .PHONY: dev

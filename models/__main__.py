@@ -1,50 +1,101 @@
-"""`python -m models build|list`: makes the archives in model-store/."""
+"""`python -m models build|check|list`: makes the archives in model-store/."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from models.definition import list_models, read_definition
-from models.errors import BuildError
-from models.request import DataRequest, parse_paths, parse_weights
+from handlers.shared.errors import LoadError, RequestError
+from models.definition import list_default_models, list_models, read_definition
+from models.errors import BuildError, DownloadError, InputError
+from models.request import (
+    DataRequest,
+    WeightsRequest,
+    check_weights,
+    parse_names,
+    parse_paths,
+    parse_weights,
+)
 
 ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the command line asks for, checked."""
+
+    names: list[str]
+    weights: dict[str, WeightsRequest]
+    data: dict[str, DataRequest]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 done, 1 a build failed, 2 a wrong value."""
     options = _parse_arguments(arguments)
     try:
-        return _list() if options.command == "list" else _build(options)
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return COMMANDS[options.command](options)
+    except InputError as error:
+        return _fail(error, code=2)
+    except (BuildError, LoadError, RequestError, OSError) as error:
+        return _fail(error, code=1)
+
+
+def _fail(error: Exception, *, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
 
 
 def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m models", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the models that have a definition")
+    check = commands.add_parser("check", help="judge the values alone; needs the standard library only")
     build = commands.add_parser("build", help="build the archives that are missing or not up to date")
-    build.add_argument(
-        "--models", default="", help="names, separated by spaces (default: all with default_build)"
-    )
-    build.add_argument(
-        "--weights", default="auto", help="auto | pretrained | random | PATH | MODEL=…,MODEL=…"
-    )
-    build.add_argument(
-        "--calibration", default="", help="inputs for INT8: PATH or MODEL=PATH,… (images, texts)"
-    )
-    build.add_argument(
-        "--eval", default="", help="held-out inputs for the accuracy gate: PATH or MODEL=PATH,…"
-    )
+    for command in (check, build):
+        _add_values(command)
     build.add_argument("--store", type=Path, default=ROOT / "model-store", help="where the archives go")
     return parser.parse_args(arguments)
 
 
-def _list() -> int:
+def _add_values(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--models", default="", help="names, separated by spaces (default: all with default_build)"
+    )
+    parser.add_argument(
+        "--weights",
+        default="",
+        help="auto | pretrained | random | PATH | MODEL=…,MODEL=… (default: as built, else auto)",
+    )
+    parser.add_argument(
+        "--calibration", default="", help="inputs for INT8: PATH or MODEL=PATH,… (images, texts)"
+    )
+    parser.add_argument(
+        "--eval", default="", help="held-out inputs for the accuracy gate: PATH or MODEL=PATH,…"
+    )
+
+
+def parse_order(options: argparse.Namespace) -> Order:
+    """Check all values; InputError says which is wrong and what is allowed."""
+    names = parse_names(options.models, list_models(), list_default_models())
+    calibration = parse_paths("CALIBRATION", options.calibration, names)
+    evaluation = parse_paths("EVAL", options.eval, names)
+    data = {
+        name: DataRequest(calibration=calibration.get(name), evaluation=evaluation.get(name))
+        for name in names
+    }
+    weights = parse_weights(options.weights, names)
+    check_weights(weights)
+    return Order(names=names, weights=weights, data=data)
+
+
+def _check(options: argparse.Namespace) -> int:
+    parse_order(options)
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
     for name in list_models():
         definition = read_definition(name)
         print(f"{name:<14} {definition.kind:<6} {', '.join(definition.precisions)}")
@@ -52,28 +103,24 @@ def _list() -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    names = options.models.replace(",", " ").split() or _default_names()
-    definitions = [read_definition(name) for name in names]
-    requests = parse_weights(options.weights, names)
-    calibration = parse_paths("CALIBRATION", options.calibration, names)
-    evaluation = parse_paths("EVAL", options.eval, names)
+    order = parse_order(options)
+    definitions = [read_definition(name) for name in order.names]
     # Imported late: torch takes seconds, and a wrong value should be answered at once.
     from models.build import build_archive, set_build_threads
-    from models.download import DownloadError
 
     set_build_threads()
     for definition in definitions:
+        name = definition.name
         try:
-            name = definition.name
-            data = DataRequest(calibration=calibration.get(name), evaluation=evaluation.get(name))
-            build_archive(definition, requests[name], store=options.store, data=data)
+            build_archive(definition, order.weights[name], store=options.store, data=order.data[name])
         except DownloadError as error:
-            raise BuildError(f"{definition.name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error
+            raise BuildError(f"{name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error
+        except (BuildError, LoadError, RequestError, OSError) as error:
+            raise BuildError(f"{name}: {error}") from error
     return 0
 
 
-def _default_names() -> list[str]:
-    return [name for name in list_models() if read_definition(name).default_build]
+COMMANDS = {"build": _build, "check": _check, "list": _list}
 
 
 if __name__ == "__main__":

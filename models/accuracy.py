@@ -204,7 +204,7 @@ def main() -> int:
         # IPEX prints to standard output; only the figures may stand there.
         with contextlib.redirect_stdout(sys.stderr):
             figures = measure(staging, job)
-    except (LoadError, RequestError, BuildError) as error:
+    except (LoadError, RequestError, BuildError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(json.dumps({precision: asdict(one) for precision, one in figures.items()}))

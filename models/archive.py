@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from handlers.shared.definition import WEIGHTS_FILE
 from models.errors import BuildError
 
 MODEL_VERSION = "1.0"
@@ -21,24 +21,21 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 CREATED_ON = "01/01/1980 00:00:00"
 
 
-def hash_folder(folder: Path) -> str:
-    """SHA-256 over the names and contents of all files below a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(file for file in folder.rglob("*") if file.is_file()):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        digest.update(f"{path.relative_to(folder)}\0{content}\n".encode())
-    return digest.hexdigest()
-
-
 def pack_archive(*, name: str, staging: Path, handler: Path, requirements: Path, target: Path) -> None:
-    """Write `target` (.mar) from the staged files; the old one stays whole until the new one is."""
-    # Beside the target, so that the last step is a rename; private, because the archiver stages in
-    # $TMPDIR/<name> after deleting it and two builds would destroy each other's files.
-    with tempfile.TemporaryDirectory(prefix=".pack-", dir=staging.parent) as work:
-        _run_archiver(name, staging, handler, requirements, Path(work))
+    """Write `target` (.mar) from the staged files; the old one stays whole until the new one is.
+
+    The weights are taken out of `staging`: the archiver would copy them twice.
+    """
+    # Private, because the archiver stages in $TMPDIR/<name> after deleting it and two builds would
+    # destroy each other's files.
+    with tempfile.TemporaryDirectory(prefix=".pack-", dir=staging.parent) as folder:
+        work = Path(folder)
+        weights = (staging / WEIGHTS_FILE).rename(work / WEIGHTS_FILE)
+        _run_archiver(name, staging, handler, requirements, work)
+        # In the target's folder, so that the last step is a rename.
         canonical = target.with_suffix(f".{os.getpid()}.part")
         try:
-            rewrite_archive(Path(work) / f"{name}.mar", canonical)
+            rewrite_archive(work / f"{name}.mar", canonical, added={WEIGHTS_FILE: weights})
             canonical.replace(target)
         finally:
             canonical.unlink(missing_ok=True)
@@ -55,16 +52,17 @@ def _run_archiver(name: str, staging: Path, handler: Path, requirements: Path, w
         raise BuildError(f"torch-model-archiver failed for {name}: {done.stderr.strip()[-500:]}")
 
 
-def rewrite_archive(source: Path, target: Path) -> None:
-    """Copy a zip with its members sorted and all times, modes and the manifest's date fixed."""
+def rewrite_archive(source: Path, target: Path, *, added: dict[str, Path]) -> None:
+    """Copy a zip and more files, with members sorted and all times, modes and the manifest's date fixed."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
-        for name in sorted(old.namelist()):
+        for name in sorted([*old.namelist(), *added]):
             entry = zipfile.ZipInfo(name, date_time=EPOCH)
             entry.external_attr = 0o644 << 16
             if name == MANIFEST:
                 new.writestr(entry, _fix_manifest(old.read(name)))
                 continue
-            with old.open(name) as reader, new.open(entry, "w", force_zip64=True) as writer:
+            opened = added[name].open("rb") if name in added else old.open(name)
+            with opened as reader, new.open(entry, "w", force_zip64=True) as writer:
                 shutil.copyfileobj(reader, writer, 1 << 20)
 
 

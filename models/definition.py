@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from models.errors import BuildError
+from models.errors import BuildError, InputError
 
 MODELS_FOLDER = Path(__file__).parent
-KINDS = ("image", "text")
+KINDS = {
+    "image": ("top_k", "size", "mean", "std"),
+    "text": ("token_lengths", "max_texts_per_request", "attention"),
+}
+"""Fields of `model` that the handler of each kind reads."""
+PRECISION_FIELDS = ("self_check_relative_error", "canary_relative", "canary_absolute")
+OPTIONAL_PRECISION_FIELDS = ("auto_kernel_selection",)
+GATE_FIELDS = ("agreement", "labelled_loss_points")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +55,37 @@ def list_models(folder: Path = MODELS_FOLDER) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("*/model.yaml"))
 
 
+def list_default_models(folder: Path = MODELS_FOLDER) -> list[str]:
+    """Names of the models with `default_build: true`."""
+    # Without a YAML reader, which may not be installed yet.
+    default = re.compile(r"^default_build:\s*true\b", re.MULTILINE)
+    files = {name: folder / name / "model.yaml" for name in list_models(folder)}
+    return [name for name, file in files.items() if default.search(file.read_text(encoding="utf-8"))]
+
+
 def read_definition(name: str, folder: Path = MODELS_FOLDER) -> ModelDefinition:
     """Read and check one definition; BuildError names the file, the field and what is allowed."""
     path = folder / name / "model.yaml"
     if not path.is_file():
-        raise BuildError(f"MODELS must be among {', '.join(list_models(folder))}: got {name}")
-    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    definition = _parse(raw, path)
+        raise InputError(f"MODELS must be among {', '.join(list_models(folder))}: got {name}")
+    definition = _parse(_read_yaml(path), path)
     _check(definition, folder_name=name)
+    _check_precisions(definition)
+    _check_sections(definition)
     return definition
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    # Imported late: names are judged before anything is installed.
+    import yaml
+
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BuildError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise BuildError(f"{path} must hold fields and values: got {type(raw).__name__}")
+    return raw
 
 
 def _parse(raw: dict[str, Any], path: Path) -> ModelDefinition:
@@ -66,8 +94,13 @@ def _parse(raw: dict[str, Any], path: Path) -> ModelDefinition:
     missing, unknown = fields - set(raw), set(raw) - fields
     if missing or unknown:
         raise BuildError(f"{path}: missing fields {sorted(missing)}, unknown fields {sorted(unknown)}")
-    labels = raw["labels"] if isinstance(raw["labels"], str) else tuple(raw["labels"])
-    return ModelDefinition(**{**raw, "labels": labels, "batch_sizes": tuple(raw["batch_sizes"])})
+    labels, sizes = raw["labels"], raw["batch_sizes"]
+    if not isinstance(labels, (str, list)) or not isinstance(sizes, list):
+        raise BuildError(
+            f"{path}: batch_sizes must be a list, labels a list or imagenet: got {sizes}, {labels}"
+        )
+    labels = labels if isinstance(labels, str) else tuple(str(label) for label in labels)
+    return ModelDefinition(**{**raw, "labels": labels, "batch_sizes": tuple(sizes)})
 
 
 def _check(definition: ModelDefinition, *, folder_name: str) -> None:
@@ -78,10 +111,42 @@ def _check(definition: ModelDefinition, *, folder_name: str) -> None:
         raise BuildError(f"{path}: kind must be one of {', '.join(KINDS)}: got {definition.kind}")
     if not sizes or sizes[0] != 1 or list(sizes) != sorted(set(sizes)):
         raise BuildError(f"{path}: batch_sizes must ascend from 1: got {list(sizes)}")
-    if definition.default_precision not in definition.precisions:
-        allowed = ", ".join(definition.precisions)
+
+
+def _check_precisions(definition: ModelDefinition) -> None:
+    path, precisions = definition.path, definition.precisions
+    for name, recipe in precisions.items():
+        where = f"{path}: precisions.{name}"
+        _check_fields(where, recipe, PRECISION_FIELDS, optional=OPTIONAL_PRECISION_FIELDS)
+        for field in PRECISION_FIELDS:
+            _check_number(f"{where}.{field}", recipe[field])
+    if definition.default_precision not in precisions:
+        allowed = ", ".join(precisions)
         raise BuildError(
             f"{path}: default_precision must be one of {allowed}: got {definition.default_precision}"
         )
-    if set(definition.worker_memory_mib) != set(definition.precisions):
+    if set(definition.worker_memory_mib) != set(precisions):
         raise BuildError(f"{path}: worker_memory_mib must have one number for each precision")
+
+
+def _check_sections(definition: ModelDefinition) -> None:
+    path = definition.path
+    _check_fields(f"{path}: accuracy_gate", definition.accuracy_gate, (), optional=GATE_FIELDS)
+    for field, value in definition.accuracy_gate.items():
+        _check_number(f"{path}: accuracy_gate.{field}", value)
+    _check_fields(f"{path}: model", definition.model, KINDS[definition.kind])
+    if definition.kind == "image":
+        _check_fields(f"{path}: model.size", definition.model["size"], ("resize", "crop"))
+
+
+def _check_fields(where: str, value: Any, wanted: tuple[str, ...], *, optional: tuple[str, ...] = ()) -> None:
+    if not isinstance(value, dict):
+        raise BuildError(f"{where} must hold {', '.join(wanted or optional)}: got {value!r}")
+    missing, unknown = set(wanted) - set(value), set(value) - {*wanted, *optional}
+    if missing or unknown:
+        raise BuildError(f"{where}: missing fields {sorted(missing)}, unknown fields {sorted(unknown)}")
+
+
+def _check_number(where: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        raise BuildError(f"{where} must be a number, 0 or more: got {value!r}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import http.client
 import os
 import re
 import shutil
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -15,42 +16,72 @@ from pathlib import Path
 
 import torch
 
+from models.errors import DownloadError
+from models.files import hash_file
+
 CONNECT_TIMEOUT_S = 5.0
 """A host that has not answered by then is taken for unreachable."""
 BLOCK_BYTES = 1 << 20
 
 
-class DownloadError(Exception):
-    """Public weights cannot be had now; not an error where random weights will do."""
+def check_reachable(url: str, *, seconds: float = CONNECT_TIMEOUT_S) -> None:
+    """DownloadError unless the host answers in time, name look-up included, with whatever status."""
+    _ask_in_time(url, seconds)
 
 
-def check_reachable(url: str) -> None:
-    """DownloadError unless the host answers within the time-out, with whatever status."""
-    request = urllib.request.Request(url, method="HEAD")
+def check_offered(url: str, *, seconds: float) -> None:
+    """DownloadError unless the file itself is there; a proxy that refuses it answers, too."""
+    status = _ask_in_time(url, seconds)
+    if status >= http.client.BAD_REQUEST:
+        raise DownloadError(f"{_name_host(url)} answers HTTP {status}")
+
+
+def _ask_in_time(url: str, seconds: float) -> int:
+    # In a thread: a name look-up knows no time-out.
+    answers: list[int | str] = []
+    worker = threading.Thread(target=lambda: answers.append(_ask(url, seconds)), daemon=True)
+    worker.start()
+    worker.join(seconds)
+    answer = answers[0] if answers else f"nothing within {seconds:g} s"
+    if isinstance(answer, str):
+        raise DownloadError(f"{_name_host(url)} does not answer: {answer}")
+    return answer
+
+
+def _ask(url: str, seconds: float) -> int | str:
+    """The status, or why there is none."""
     try:
-        with urllib.request.urlopen(request, timeout=CONNECT_TIMEOUT_S):
-            pass
-    except urllib.error.HTTPError:
-        return
-    except OSError as error:
-        host = urllib.parse.urlparse(url).hostname
-        raise DownloadError(f"{host} does not answer: {getattr(error, 'reason', error)}") from error
+        request = urllib.request.Request(url, method="HEAD")
+        with urllib.request.urlopen(request, timeout=seconds) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return str(getattr(error, "reason", "") or error) or type(error).__name__
+
+
+def _name_host(url: str) -> str:
+    return urllib.parse.urlparse(url).hostname or url
+
+
+def locate_checkpoint(url: str) -> Path:
+    """Where torch's own cache keeps it."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
 
 
 def fetch_checkpoint(url: str) -> Path:
     """A checkpoint in torch's own cache, downloaded when missing; its name holds the start of its SHA-256."""
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    target = folder / url.rpartition("/")[2]
+    target = locate_checkpoint(url)
     if target.is_file():
         return target
     check_reachable(url)
-    folder.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{os.getpid()}.part")
     try:
         _download(url, part)
         _check_hash(part, name=target.name)
         shutil.move(part, target)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise DownloadError(f"the download of {target.name} broke off: {error}") from error
     finally:
         part.unlink(missing_ok=True)
@@ -79,6 +110,6 @@ def _check_hash(part: Path, *, name: str) -> None:
     wanted = re.search(r"-([0-9a-f]{8,})\.", name)
     if wanted is None:
         return
-    got = hashlib.sha256(part.read_bytes()).hexdigest()
+    got = hash_file(part)
     if not got.startswith(wanted.group(1)):
         raise DownloadError(f"{name} arrived with another content: sha256 {got[:12]}…")

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from models.errors import BuildError
 
-NAMES = ("labels.txt", "labels.json", "index_to_name.json")
-
-
-def find_labels_file(folder: Path) -> Path | None:
-    """The labels beside a user's weights, if there are any."""
-    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
-
 
 def read_labels(path: Path) -> list[str]:
     """Class names in the order of the model's outputs; BuildError when the file is not one of the forms."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".txt":
-        return [line.strip() for line in text.splitlines() if line.strip()]
     try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".txt":
+            return [line.strip() for line in text.splitlines() if line.strip()]
         return _parse(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise BuildError(
-            f'{path.name} must be a list of names or {{"0": "name", …}} without gaps: got {error!r}'
+            f"{path.name} must be names in UTF-8, one a line in a .txt file, else a JSON list of names or "
+            f'{{"0": "name", …}} without gaps: got {error!r}'
         ) from error
+
+
+def check_different(labels: Sequence[str], *, source: str) -> None:
+    """BuildError when two classes share a name; for answers that tell classes apart by their names alone."""
+    doubles = [name for name, count in Counter(labels).items() if count > 1]
+    if doubles:
+        raise BuildError(f"{source}: each class must have a name of its own: got {doubles[0]!r} repeatedly")
 
 
 def _parse(raw: list | dict) -> list[str]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torchvision.models import get_model
 
 from models.synthetic import FAMILIES, draw_member
 
@@ -29,10 +28,10 @@ OTHER_BIAS = -4.0
 """Logit of classes that no family has."""
 
 
-def make_random_classifier(architecture: str, classes: int, *, crop: int) -> torch.nn.Module:
-    """The eager model in eval mode; the same bytes for the same torch build and seed."""
+def make_random_classifier(build: Callable[[], torch.nn.Module], *, crop: int) -> torch.nn.Module:
+    """The eager model that `build` makes, in eval mode; the same bytes for the same torch build and seed."""
     torch.manual_seed(SEED)
-    model = get_model(architecture, weights=None, num_classes=classes)
+    model = build()
     _damp_residual_branches(model)
     with torch.no_grad():
         _calibrate_batch_norms(model, _make_batch(crop, member=0))

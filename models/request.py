@@ -1,14 +1,21 @@
-"""Parses what a person asks for with WEIGHTS=, CALIBRATION= and EVAL=, for one model or for each."""
+"""Parses what a person asks for with MODELS=, WEIGHTS=, CALIBRATION= and EVAL=, for one model or for each.
+
+The one parser of these values. Standard library only: they are judged before anything is installed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.errors import BuildError
+from models.errors import InputError
+from models.files import find_weights_file
 
+NOT_GIVEN = ""
 WORDS = ("auto", "pretrained", "random")
-FORMS = "auto, pretrained, random, a path, or MODEL=… for each model, separated by commas"
+WEIGHTS_FORMS = "auto, pretrained, random, a path that exists, or MODEL=… for each model, separated by commas"
+DATA_FORMS = "a path that exists, or MODEL=PATH for each model, separated by commas"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +23,8 @@ class WeightsRequest:
     """Where one model's weights shall come from."""
 
     source: str
-    """`auto`, `pretrained`, `random` or `path`."""
+    """`auto`, `pretrained`, `random` or `path`; empty when WEIGHTS was not given for this model, which
+    keeps what an archive was built with, and is `auto` where there is none."""
     path: Path | None = None
 
 
@@ -30,56 +38,93 @@ class DataRequest:
     """Held-out inputs, with labels or without, that the accuracy gate judges by."""
 
 
-def parse_paths(variable: str, text: str, names: list[str]) -> dict[str, Path]:
-    """`PATH` for one model or `MODEL=PATH,…`; BuildError when a path is missing or fits several models."""
-    paths: dict[str, Path] = {}
-    for part in (part.strip() for part in text.split(",")):
-        if not part:
-            continue
-        name, separator, value = part.partition("=")
-        if not separator and len(names) > 1:
-            raise BuildError(
-                f"{variable}={part} is for {len(names)} models; write {variable}={names[0]}={part}"
-            )
-        target, path = (name, Path(value)) if separator else (names[0], Path(part))
-        if target not in names:
-            raise BuildError(f"{variable} names {target}, which is not among MODELS ({', '.join(names)})")
-        if not path.expanduser().exists():
-            raise BuildError(f"{variable} must be a path that exists: got {path}")
-        paths[target] = path.expanduser().resolve()
-    return paths
-
-
-def parse_weights(text: str, names: list[str]) -> dict[str, WeightsRequest]:
-    """One request for each named model; BuildError when a path cannot be told apart or does not exist."""
-    parts = [part.strip() for part in text.split(",") if part.strip()] or ["auto"]
-    requests: dict[str, WeightsRequest] = {}
-    for part in parts:
-        name, separator, value = part.partition("=")
-        targets = [name] if separator else names
-        _check_target(part, targets, names, value=value if separator else part)
-        for target in targets:
-            requests[target] = _parse_one(value if separator else part)
-    return {name: requests.get(name, WeightsRequest(source="auto")) for name in names}
-
-
-def _check_target(part: str, targets: list[str], names: list[str], *, value: str) -> None:
-    unknown = [target for target in targets if target not in names]
+def parse_names(text: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
+    """The models named in MODELS, in order and once each; `default` where none is named."""
+    names = list(dict.fromkeys(text.replace(",", " ").split())) or list(default)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise BuildError(
-            f"WEIGHTS names {unknown[0]}, which is not among MODELS ({', '.join(names)}): got {part}"
-        )
-    if value not in WORDS and len(targets) > 1:
-        raise BuildError(
-            f"WEIGHTS={part} is a path for {len(targets)} models; "
-            f"write WEIGHTS={names[0]}={part} or MODELS={names[0]}"
-        )
+        raise InputError(f"MODELS must be among {', '.join(known)}: got {' '.join(unknown)}")
+    return names
+
+
+def parse_weights(text: str, names: Sequence[str]) -> dict[str, WeightsRequest]:
+    """One request for each named model; InputError when a path cannot be told apart or does not exist."""
+    values = _assign("WEIGHTS", text, names, words=WORDS, forms=WEIGHTS_FORMS)
+    return {name: _parse_one(values.get(name, NOT_GIVEN)) for name in names}
+
+
+def parse_paths(variable: str, text: str, names: Sequence[str]) -> dict[str, Path]:
+    """`PATH` for one model or `MODEL=PATH,…`; models that are not named have none."""
+    values = _assign(variable, text, names, words=(), forms=DATA_FORMS)
+    return {name: Path(value).expanduser().resolve() for name, value in values.items()}
+
+
+def check_weights(requests: dict[str, WeightsRequest]) -> None:
+    """InputError when a folder does not say which of its files holds the weights."""
+    for request in requests.values():
+        if request.path is not None:
+            find_weights_file(request.path)
 
 
 def _parse_one(value: str) -> WeightsRequest:
-    if value in WORDS:
+    if value in (NOT_GIVEN, *WORDS):
         return WeightsRequest(source=value)
-    path = Path(value).expanduser()
-    if not path.exists():
-        raise BuildError(f"WEIGHTS must be {FORMS}: got {value}, which does not exist")
-    return WeightsRequest(source="path", path=path)
+    return WeightsRequest(source="path", path=Path(value).expanduser().resolve())
+
+
+def _assign(
+    variable: str, text: str, names: Sequence[str], *, words: Collection[str], forms: str
+) -> dict[str, str]:
+    """Value by model; every value is one of `words` or a path that exists."""
+    values: dict[str, str] = {}
+    for part in _split(text.strip(), words):
+        targets, value = _read_part(variable, part, names, words)
+        _check_value(variable, part, value, words=words, forms=forms)
+        if value not in words and len(targets) > 1:
+            raise InputError(
+                f"{variable}={part} is a path for {len(targets)} models; "
+                f"write {variable}={names[0]}={part} or MODELS={names[0]}"
+            )
+        for target in targets:
+            if target in values:
+                raise InputError(f"{variable} must have one value for each model: got two for {target}")
+            values[target] = value
+    return values
+
+
+def _split(text: str, words: Collection[str]) -> list[str]:
+    if not text:
+        return []
+    return [text] if _is_value(text, words) else [part.strip() for part in text.split(",")]
+
+
+def _read_part(
+    variable: str, part: str, names: Sequence[str], words: Collection[str]
+) -> tuple[list[str], str]:
+    """(the models it is for, the value). What exists is a path, even with an equals sign in it."""
+    name, separator, value = part.partition("=")
+    if not separator or _is_value(part, words):
+        return list(names), part
+    if name not in names:
+        raise InputError(
+            f"{variable} names {name}, which is not among MODELS ({', '.join(names)}): got {part}"
+        )
+    return [name], value
+
+
+def _check_value(variable: str, part: str, value: str, *, words: Collection[str], forms: str) -> None:
+    if not value:
+        raise InputError(f"{variable} must be {forms}: got {part or 'nothing'!r} without a value")
+    if not _is_value(value, words):
+        raise InputError(f"{variable} must be {forms}: got {value}, which does not exist")
+
+
+def _is_value(text: str, words: Collection[str]) -> bool:
+    return text in words or (bool(text) and _exists(text))
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).expanduser().exists()
+    except (OSError, RuntimeError):  # a name too long, or ~ of a user who is not there
+        return False

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
 from models.errors import BuildError
+from models.files import SUFFIXES
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 SHOWN = 5
 """Keys named in an error; the rest are counted."""
-
-
-def find_weights_file(path: Path) -> Path:
-    """The weights file itself, or the only one in a folder."""
-    if path.is_file():
-        return path
-    found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
-    if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
-        raise BuildError(f"{path} must hold exactly one weights file ({', '.join(SUFFIXES)}): got {names}")
-    return found[0]
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor]:
@@ -40,20 +29,34 @@ def read_state(path: Path) -> dict[str, torch.Tensor]:
     return _unwrap(state, path)
 
 
-def _load_tensors(path: Path) -> dict:
+def _load_tensors(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _unwrap(state: dict, path: Path) -> dict[str, torch.Tensor]:
+def _unwrap(state: Any, path: Path) -> dict[str, torch.Tensor]:
     # Training scripts often save {"state_dict": …} and DataParallel's "module." prefix.
     for key in ("state_dict", "model"):
-        if isinstance(state.get(key), dict):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    if not state or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise BuildError(f"{path.name} holds no state dict: its values must be tensors")
+    if not isinstance(state, dict) or not state or not all(_is_entry(*item) for item in state.items()):
+        raise BuildError(
+            f"{path.name} holds no state dict, which is tensors by name: got {_describe(state)}; "
+            "save it with torch.save(model.state_dict(), …)"
+        )
     if all(key.startswith("module.") for key in state):
         state = {key.removeprefix("module."): value for key, value in state.items()}
     return state
+
+
+def _is_entry(key: object, value: object) -> bool:
+    return isinstance(key, str) and isinstance(value, torch.Tensor)
+
+
+def _describe(state: Any) -> str:
+    if not isinstance(state, dict):
+        return f"a {type(state).__name__}"
+    wrong = [f"{key!r}: {type(value).__name__}" for key, value in state.items() if not _is_entry(key, value)]
+    return f"{{{', '.join(wrong[:SHOWN])}}}"
 
 
 def load_state(model: torch.nn.Module, state: dict[str, torch.Tensor], *, source: str) -> None:
@@ -81,12 +84,3 @@ def _name_keys(what: str, keys: list[str]) -> str:
         return ""
     shown = ", ".join(sorted(keys)[:SHOWN])
     return f"{what}: {shown}" + (f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else "")
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

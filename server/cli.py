@@ -1,8 +1,9 @@
-"""The command line: start, status, verify, stop, curl."""
+"""The command line: check-plan, start, status, verify, curl, stop, clean."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import subprocess
@@ -10,16 +11,19 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from config.__main__ import build_parser, read_and_plan
 from config.errors import ConfigError
 from config.plan import Plan, read_plan
 from server import verify
 from server.archives import read_archives, write_samples
 from server.call import make_client, render_calls
+from server.clean import clean
 from server.errors import ServerError
 from server.progress import Progress
 from server.ready import StartFailed
 from server.rundir import RunDir
-from server.start import Interrupted, catch_signals, hold_lock, is_running, start, stay
+from server.running import check_may_plan, hold_lock, is_running
+from server.start import Interrupted, catch_signals, start, stay
 from server.status import render_failure, render_status
 from server.stop import stop
 
@@ -49,47 +53,71 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m server", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    text = "refuse values that differ from those of a running server (arguments of python -m config)"
+    commands.add_parser(
+        "check-plan", help=text, description=text, parents=[build_parser()], conflict_handler="resolve"
+    )
     helps = {
         "start": "start TorchServe, wait until every model answers right, verify",
         "status": "what runs",
         "verify": "compare the plan with the live workers",
-        "stop": "end every process of the run directory",
         "curl": "print lines that call the models",
+        "stop": "end every process of the run directory",
+        "clean": "stop, then delete what the kit put into the run directory",
     }
     for name, text in helps.items():
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--run-dir", default="run", help="folder with plan.json (default: run)")
-        command.add_argument(
-            "--model-store", default=None, help="folder with the archives (default: the plan's)"
-        )
-        if name == "start":
-            command.add_argument("--foreground", action="store_true", help="stay; a signal stops the server")
-        if name in ("start", "verify"):
-            command.add_argument(
-                "--format", default="text", choices=("text", "json"), help="of the comparison"
-            )
+        _add_options(commands.add_parser(name, help=text, description=text), name)
     return parser
+
+
+def _add_options(command: argparse.ArgumentParser, name: str) -> None:
+    command.add_argument("--run-dir", default="run", help="folder with plan.json (default: run)")
+    command.add_argument("--model-store", default=None, help="folder with the archives (default: the plan's)")
+    if name == "start":
+        command.add_argument(
+            "--foreground",
+            action="store_true",
+            help="stay; a signal stops the server, and so does any difference that verify finds",
+        )
+    if name in ("start", "verify"):
+        command.add_argument("--format", default="text", choices=("text", "json"), help="of the comparison")
 
 
 def _find_model_store(options: argparse.Namespace, plan: Plan) -> Path:
     return Path(options.model_store or plan.inputs.model_store).resolve()
 
 
+def _check_plan(run: RunDir, options: argparse.Namespace) -> int:
+    check_may_plan(run, lambda: read_and_plan(options))
+    return 0
+
+
 def _start(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
     store = _find_model_store(options, plan)
-    with catch_signals():
+    with catch_signals(), contextlib.ExitStack() as at_end:
         progress = Progress(stream=sys.stdout)
         with hold_lock(run):
-            if is_running(run, progress.report):
-                print("already running with this plan")
-                return _introduce(run, options)
+            if is_running(run, read_archives(plan, store), progress.report):
+                return _stay_out(run, options)
+            if options.foreground:
+                at_end.callback(_end, run)
             try:
                 process = start(run, store, progress.report, progress.tick)
             except StartFailed as problem:
                 print("\n".join(["start failed:", *render_failure(problem.failure)]), file=sys.stderr)
                 return 1
-        return _finish_foreground(process, run, options) if options.foreground else _introduce(run, options)
+        return _stay(process, run, options) if options.foreground else _introduce(run, options)
+
+
+def _stay_out(run: RunDir, options: argparse.Namespace) -> int:
+    """The server that is asked for runs already."""
+    if options.foreground:  # to leave at once would look like a server that ended
+        raise ServerError(
+            f"a server already runs from {run.path} in the background; for FOREGROUND=1 run `make stop` first"
+        )
+    print("already running with this plan")
+    return _introduce(run, options)
 
 
 def _introduce(run: RunDir, options: argparse.Namespace) -> int:
@@ -98,14 +126,23 @@ def _introduce(run: RunDir, options: argparse.Namespace) -> int:
     return _curl(run, options) or code
 
 
-def _finish_foreground(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Namespace) -> int:
-    """Stay until the end; a signal stops the server whenever it comes."""
+def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Namespace) -> int:
+    """Stay until the end, and not at all with a server that is not what was asked for."""
     try:
-        _introduce(run, options)
-        return stay(process, run, print)
+        code = _introduce(run, options)
+        if code == 0:
+            return stay(process, run, print)
+        print("error: the server is not as asked for (see above): FOREGROUND=1 ends it", file=sys.stderr)
+        return code
     except Interrupted as signalled:
-        print(f"{signalled}: {stop(run).describe()}")
+        print(signalled)
         return 0
+
+
+def _end(run: RunDir) -> None:
+    stopped = stop(run)
+    if stopped.ended:
+        print(stopped.describe())
 
 
 def _status(run: RunDir, options: argparse.Namespace) -> int:
@@ -126,6 +163,12 @@ def _stop(run: RunDir, _options: argparse.Namespace) -> int:
     return 0
 
 
+def _clean(run: RunDir, _options: argparse.Namespace) -> int:
+    _end(run)
+    print(clean(run))
+    return 0
+
+
 def _curl(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
     archives = read_archives(plan, _find_model_store(options, plan))
@@ -135,9 +178,11 @@ def _curl(run: RunDir, options: argparse.Namespace) -> int:
 
 
 _COMMANDS: dict[str, Callable[[RunDir, argparse.Namespace], int]] = {
+    "check-plan": _check_plan,
     "start": _start,
     "status": _status,
     "verify": _verify,
-    "stop": _stop,
     "curl": _curl,
+    "stop": _stop,
+    "clean": _clean,
 }

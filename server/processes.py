@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,15 +98,28 @@ def read_pids(proc: Path = PROC) -> list[int]:
 
 
 def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
-    """All processes of exactly this run directory's server, orphans too; never ourselves or our parents."""
+    """All processes of exactly this run directory's server, orphans too; never ourselves or our parents.
+
+    The same path in another mount namespace is another folder: on a host, root sees every container's.
+    """
     entry = f"{MARK}={run_path}".encode(errors="surrogateescape")
+    mounts = _read_mount_namespace("self", proc)
     found = []
     for pid in read_pids(proc):
         with contextlib.suppress(OSError):
-            if entry in (proc / str(pid) / "environ").read_bytes().split(b"\0"):
+            marked = entry in (proc / str(pid) / "environ").read_bytes().split(b"\0")
+            if marked and _read_mount_namespace(pid, proc) == mounts:
                 found.append(read_process(pid, proc))
     ours = _own_line(proc)
     return [process for process in found if process and process.pid not in ours]
+
+
+def _read_mount_namespace(pid: int | str, proc: Path) -> str | None:
+    """Its identity (namespaces(7)); None when it may not be read, or the kernel does not show any."""
+    try:
+        return str((proc / str(pid) / "ns" / "mnt").readlink())
+    except OSError:
+        return None
 
 
 def _own_line(proc: Path) -> set[int]:
@@ -125,9 +139,38 @@ def is_alive(process: Process, proc: Path = PROC) -> bool:
 
 def send_signal(process: Process, number: signal.Signals) -> None:
     """Signal this very process; silently nothing when it has ended."""
-    if is_alive(process):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(ProcessLookupError, PermissionError), _hold(process.pid) as handle:
+        if not is_alive(process):
+            return
+        if handle is None:
             os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+
+
+@contextlib.contextmanager
+def _hold(pid: int) -> Iterator[int | None]:
+    """A handle (pidfd_open(2)) that stays with the process when its id is used again.
+
+    None where the kernel (before 5.3), a container's system call filter or Python's build knows no handles.
+    """
+    handle = _open_handle(pid)
+    try:
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _open_handle(pid: int) -> int | None:
+    if not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as problem:
+        if problem.errno in (errno.ENOSYS, errno.EPERM):
+            return None
+        raise
 
 
 def wait_until_gone(processes: Iterable[Process], seconds: float) -> list[Process]:

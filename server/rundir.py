@@ -15,6 +15,10 @@ MARK = "CPU_KIT_RUN"
 _SOCKET_PATH_BYTES = 107
 _LONGEST_SOCKET_NAME = "/.ts.sock.65535"
 
+CHECKOUT_RUN = Path(__file__).resolve().parent.parent / "run"
+# In the checkout's run/ only: the set-up's log, the archives of tests and comparisons, unfinished builds.
+_OF_THE_CHECKOUT = ("setup.log", "test-store", "build")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunDir:
@@ -37,6 +41,11 @@ class RunDir:
     def properties(self) -> Path:
         """TorchServe's configuration, rendered from the plan."""
         return self.path / "config.properties"
+
+    @property
+    def environment(self) -> Path:
+        """What the plan sets in TorchServe's environment, to be read by a person."""
+        return self.path / "environment"
 
     @property
     def state(self) -> Path:
@@ -96,3 +105,11 @@ class RunDir:
             return inside
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
         return Path(f"/tmp/cpu-kit-{os.getuid()}-{digest}")
+
+    def list_own(self) -> list[Path]:
+        """Everything the kit puts here, the plan last: until it is gone, a second clean can go on."""
+        files = (self.properties, self.environment, self.state, self.failure, self.lock, self.key_file)
+        drafts = [file.with_name(f".{file.name}.new") for file in (*files, self.plan)]
+        folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp")
+        shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]
+        return [*files, *drafts, *folders, *shared, self.plan]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
+import dataclasses
 import signal
 import subprocess
 import time
@@ -16,15 +15,14 @@ from types import FrameType
 from config.plan import Plan, read_plan
 from server.archives import Archive, read_archives
 from server.call import make_client
-from server.errors import ServerError
 from server.failures import Watcher, explain_server_death, read_log, read_oom_kills
 from server.launch import check_machine, launch, make_allocator_link, prepare_folders
 from server.ports import check_ports_free
-from server.processes import find_marked
 from server.progress import Report, ignore
 from server.ready import StartFailed, Surroundings, wait_until_ready
 from server.rundir import RunDir
-from server.state import READY, STARTING, Failure, State, read_state, write_state
+from server.running import digest_plan, identify_archives
+from server.state import READY, STARTING, Failure, State, write_state
 from server.stop import stop
 from server.throttling import read_throttled
 
@@ -38,40 +36,6 @@ class Interrupted(Exception):  # noqa: N818 - a request, not an error
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
-
-
-def digest_plan(run: RunDir) -> str:
-    """Digest of plan.json, to see whether a running server was started from it."""
-    return hashlib.sha256(run.plan.read_bytes()).hexdigest()
-
-
-def is_running(run: RunDir, report: Report) -> bool:
-    """Whether a server of this plan runs; leftovers of a killed start are ended, another plan raises."""
-    processes = find_marked(run.path)
-    if not processes:
-        return False
-    state = read_state(run.state)
-    if not any(process.is_java for process in processes) or (state and state.phase == STARTING):
-        report(f"an earlier start left {len(processes)} process(es) behind: {stop(run).describe()}")
-        return False
-    if state and state.plan_sha256 == digest_plan(run):
-        return True
-    raise ServerError(
-        f"a server with another plan runs from {run.path}; run `make stop` first, then `make serve`"
-    )
-
-
-@contextlib.contextmanager
-def hold_lock(run: RunDir) -> Iterator[None]:
-    """Only one start per run directory at a time; the kernel frees it even when we are killed."""
-    with run.lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            raise ServerError(
-                f"another start is under way in {run.path}; wait for it, or `make stop`"
-            ) from problem
-        yield
 
 
 @contextlib.contextmanager
@@ -118,7 +82,7 @@ def start(run: RunDir, model_store: Path, report: Report, tick: Report = ignore)
 def _start_and_wait(
     plan: Plan, run: RunDir, model_store: Path, archives: dict[str, Archive], report: Report, tick: Report
 ) -> subprocess.Popen[bytes]:
-    state = _begin(run)
+    state = _begin(run, archives)
     began = time.monotonic()
     watcher = Watcher(run=run, oom_kills_before=read_oom_kills())
     write_state(run.state, state)
@@ -135,32 +99,31 @@ def _start_and_wait(
     return process
 
 
-def _begin(run: RunDir) -> State:
+def _begin(run: RunDir, archives: dict[str, Archive]) -> State:
     return State(
         phase=STARTING,
         plan_sha256=digest_plan(run),
+        archives=identify_archives(archives),
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         throttled_at_start=read_throttled(),
     )
 
 
 def _finish(state: State, seconds: float) -> State:
-    return State(
-        phase=READY,
-        plan_sha256=state.plan_sha256,
-        started_at=state.started_at,
-        seconds_to_ready=round(seconds, 1),
-        throttled_at_start=state.throttled_at_start,
-        throttled_when_ready=read_throttled(),
+    return dataclasses.replace(
+        state, phase=READY, seconds_to_ready=round(seconds, 1), throttled_when_ready=read_throttled()
     )
 
 
 def find_death(process: subprocess.Popen[bytes], run: RunDir) -> Failure | None:
-    """Why TorchServe ended; None while it runs."""
-    if process.poll() is None:
-        return None
+    """Why TorchServe ended or shall end; None while it runs.
+
+    A stop that came before TorchServe carried its mark found nothing to end, but it took server.json away.
+    """
     if not run.state.exists():
         return Failure(cause="stopped from elsewhere (make stop) while it was starting")
+    if process.poll() is None:
+        return None
     return explain_server_death(read_log(run.console_log), str(run.console_log))
 
 

@@ -22,6 +22,8 @@ class State:
     """Digest of the plan.json it was started from."""
     started_at: str
     """UTC, ISO 8601."""
+    archives: dict[str, str] = field(default_factory=dict)
+    """Model → id of the archive it serves."""
     seconds_to_ready: float | None = None
     """From the start to the last right canary answer."""
     throttled_at_start: dict[str, int] = field(default_factory=dict)

@@ -33,6 +33,8 @@ class Stopped:
 
 def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
     """End every process of this run directory and remove what only a running server needs."""
+    # First: a start that goes on meanwhile sees by this that it was stopped, and ends itself.
+    run.state.unlink(missing_ok=True)
     find: Callable[[], list[Process]] = lambda: find_marked(run.path)  # noqa: E731 - one line says it
     ended = end_all(find, graceful_seconds)
     left = find()
@@ -42,6 +44,6 @@ def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
             f"still running after SIGKILL: {pids}; end them as their user or as root: kill -9 PID"
         )
     remove_temporary(run)
-    run.state.unlink(missing_ok=True)
+    run.state.unlink(missing_ok=True)  # again: it may have been written since
     run.key_file.unlink(missing_ok=True)
     return Stopped(ended=tuple(ended))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from models.definition import ModelDefinition
+from models.errors import DownloadError
 from models.request import WeightsRequest
 
 
@@ -30,6 +31,9 @@ class Prepared:
     notes: tuple[str, ...] = field(default_factory=tuple)
 
 
+RETRY_SECONDS = 2.0
+"""How long an up-to-date archive may wait to hear whether better weights can be had by now."""
+Source = TypeVar("Source")
 Prepare = Callable[[ModelDefinition, WeightsRequest, Path], Prepared]
 
 
@@ -40,3 +44,32 @@ def find_kind(name: str) -> Prepare:
     else:
         from models.kinds.text import prepare
     return prepare
+
+
+def prefer_pretrained(
+    definition: ModelDefinition, pretrained: Callable[[], Source], random: Callable[[], Source]
+) -> Source:
+    """WEIGHTS=auto: public weights, and random ones where they cannot be had, which is said."""
+    try:
+        return pretrained()
+    except DownloadError as error:
+        print(f"  {definition.name}: pretrained weights cannot be had ({error})", flush=True)
+        return random()
+
+
+def fetch_pretrained(definition: ModelDefinition) -> None:
+    """Bring a definition's public weights into the cache; DownloadError, soon, where they cannot be had."""
+    from models.download import check_offered, fetch_checkpoint, locate_checkpoint
+    from models.repository import fetch_repository, find_cached_repository, locate_repository
+
+    if definition.kind == "text":
+        if find_cached_repository(definition.pretrained) is None:
+            check_offered(locate_repository(definition.pretrained), seconds=RETRY_SECONDS)
+            fetch_repository(definition.pretrained)
+        return
+    from models.kinds.image import find_pretrained
+
+    url = find_pretrained(definition).url
+    if not locate_checkpoint(url).is_file():
+        check_offered(url, seconds=RETRY_SECONDS)
+        fetch_checkpoint(url)

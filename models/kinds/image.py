@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -11,15 +12,18 @@ from torchvision.models import get_model, get_model_weights
 
 from models.canary import write_canary_image
 from models.definition import ModelDefinition
-from models.download import DownloadError, fetch_checkpoint
+from models.download import fetch_checkpoint
 from models.errors import BuildError
-from models.kinds import Prepared
-from models.labels import find_labels_file, read_labels
+from models.files import find_labels_file, find_weights_file, hash_file
+from models.kinds import Prepared, prefer_pretrained
+from models.labels import read_labels
 from models.random_weights import SEED, make_random_classifier
 from models.request import WeightsRequest
-from models.state import find_weights_file, hash_file, load_state, read_state
+from models.state import load_state, read_state
 
 CANARY = "canary.jpg"
+SHOWN = 3
+"""Keys named in an error."""
 
 
 def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path) -> Prepared:
@@ -32,7 +36,11 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     return Prepared(
         weights=weights,
         notes=notes,
-        model={**definition.model, "architecture": definition.architecture},
+        model={
+            **definition.model,
+            "architecture": definition.architecture,
+            "architecture_options": definition.architecture_options,
+        },
         canary_file=CANARY,
         canary_content_type="image/jpeg",
         distributions=("torchvision", "pillow", "numpy"),
@@ -45,34 +53,32 @@ Source = tuple[torch.nn.Module, list[str], str, tuple[str, ...]]
 def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source:
     labels = read_default_labels(definition)
     model = make_random_classifier(
-        definition.architecture, len(labels), crop=definition.model["size"]["crop"]
+        lambda: build_model(definition, len(labels)), crop=definition.model["size"]["crop"]
     )
     note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
     return model, labels, f"random (seed {SEED})", (note,)
 
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
-    weights = get_model_weights(definition.architecture)[definition.pretrained]
+    weights = find_pretrained(definition)
     state = read_state(fetch_checkpoint(weights.url))
     labels = list(weights.meta["categories"])
-    model = _build(definition, labels)
+    model = build_model(definition, len(labels)).eval()
     load_state(model, state, source=f"torchvision {definition.pretrained}")
     return model, labels, f"pretrained (torchvision {definition.pretrained})", ()
 
 
 def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
-    try:
-        return _from_pretrained(definition, request)
-    except DownloadError as error:
-        print(f"  {definition.name}: pretrained weights cannot be had ({error})", flush=True)
-        return _from_random(definition, request)
+    return prefer_pretrained(
+        definition, lambda: _from_pretrained(definition, request), lambda: _from_random(definition, request)
+    )
 
 
 def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
     assert request.path is not None
     file = find_weights_file(request.path)
     state = read_state(file)
-    classes = _count_classes(state, file)
+    classes = _count_classes(definition, state, file)
     labels_file = find_labels_file(file.parent)
     labels = read_labels(labels_file) if labels_file else read_default_labels(definition)
     if len(labels) != classes:
@@ -81,7 +87,7 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
             f"{file.name} has {classes} classes, but {where} names {len(labels)}; "
             f"put labels.txt with {classes} lines beside the weights"
         )
-    model = _build(definition, labels)
+    model = build_model(definition, len(labels)).eval()
     load_state(model, state, source=file.name)
     return model, labels, f"user ({file.name}, sha256:{hash_file(file)[:12]})", ()
 
@@ -92,20 +98,57 @@ _SOURCES = {"auto": _from_auto, "pretrained": _from_pretrained, "random": _from_
 def read_default_labels(definition: ModelDefinition) -> list[str]:
     """The definition's own labels, or ImageNet's names as torchvision ships them."""
     if definition.labels == "imagenet":
-        weights = get_model_weights(definition.architecture)[definition.pretrained]
-        return list(weights.meta["categories"])
+        return list(find_pretrained(definition).meta["categories"])
     return list(definition.labels)
 
 
-def _build(definition: ModelDefinition, labels: list[str]) -> torch.nn.Module:
-    return get_model(
-        definition.architecture, weights=None, num_classes=len(labels), **definition.architecture_options
-    ).eval()
+def find_pretrained(definition: ModelDefinition) -> Any:
+    """torchvision's entry for the definition's weights: `url` and `meta`."""
+    try:
+        known = get_model_weights(definition.architecture)
+    except ValueError as error:
+        raise BuildError(
+            f"{definition.path}: architecture must be a classifier of torchvision.models: got {error}"
+        ) from error
+    if definition.pretrained not in known.__members__:
+        allowed = ", ".join(known.__members__)
+        raise BuildError(
+            f"{definition.path}: pretrained must be one of {allowed}: got {definition.pretrained}"
+        )
+    return known[definition.pretrained]
 
 
-def _count_classes(state: dict[str, torch.Tensor], file: Path) -> int:
-    # The classifier is the last matrix of every torchvision classification model.
-    matrices = [value for key, value in state.items() if key.endswith("weight") and value.dim() == 2]
-    if not matrices:
-        raise BuildError(f"{file.name} has no classifier layer: no two-dimensional weight among its keys")
-    return matrices[-1].shape[0]
+def build_model(definition: ModelDefinition, classes: int) -> torch.nn.Module:
+    """The architecture with the definition's options, as the worker builds it."""
+    try:
+        return get_model(
+            definition.architecture, weights=None, num_classes=classes, **definition.architecture_options
+        )
+    except (TypeError, ValueError) as error:
+        raise BuildError(
+            f"{definition.path}: torchvision cannot build {definition.architecture} with "
+            f"architecture_options {definition.architecture_options}: {error}"
+        ) from error
+
+
+def _count_classes(definition: ModelDefinition, state: dict[str, torch.Tensor], file: Path) -> int:
+    key = _find_classifier(definition)
+    if key not in state or state[key].dim() == 0:
+        raise BuildError(
+            f"{file.name} does not fit the model: it has no {key}, the classifier of "
+            f"{definition.architecture}; its keys are {', '.join(sorted(state)[:SHOWN])} …"
+        )
+    return state[key].shape[0]
+
+
+def _find_classifier(definition: ModelDefinition) -> str:
+    """Key of the last layer's weights; taken from a model, for files keep keys in any order."""
+    with torch.device("meta"):
+        model = build_model(definition, classes=2)
+    modules = list(model.named_modules())
+    # A few architectures (squeezenet) end in a convolution instead.
+    for kind in (torch.nn.Linear, torch.nn.Conv2d):
+        names = [name for name, module in modules if isinstance(module, kind)]
+        if names:
+            return f"{names[-1]}.weight"
+    raise BuildError(f"{definition.architecture} has no layer that tells classes apart")

@@ -14,27 +14,22 @@ from transformers.utils import logging as transformers_logging
 
 from models.canary import write_canary_text
 from models.definition import ModelDefinition
-from models.download import DownloadError, check_reachable
 from models.errors import BuildError
-from models.kinds import Prepared
-from models.labels import find_labels_file, read_labels
+from models.files import TOKENIZER_FILES, find_labels_file, find_weights_file, has_tokenizer, hash_file
+from models.kinds import Prepared, prefer_pretrained
+from models.labels import check_different, read_labels
 from models.random_weights import SEED, capture_features, fit_head
+from models.repository import fetch_repository
 from models.request import WeightsRequest
-from models.state import find_weights_file, hash_file, load_state, read_state
+from models.state import load_state, read_state
 from models.synthetic import SUBJECTS, write_member
 from models.vocabulary import NOTE, make_tokenizer
 
 CANARY = "canary.txt"
 HEAD_TEXTS = 16
 """Texts of each subject from which random weights' head learns."""
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
-CHECKPOINT_FILES = (
-    "config.json",
-    "model.safetensors",
-    "pytorch_model.bin",
-    *TOKENIZER_FILES,
-    "*tokenizer*.json",
-)
+SHOWN_CHARACTERS = 300
+"""Of transformers' messages, which can be pages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +51,7 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     transformers_logging.set_verbosity_error()
     source = _SOURCES[request.source](definition, request)
     _check_lengths(definition, source.config)
+    check_different(source.labels, source=source.weights)
     _save(source, staging)
     write_canary_text(staging / CANARY)
     return Prepared(
@@ -125,33 +121,14 @@ def _fit_random_head(model: torch.nn.Module, tokenizer: Any, *, longest: int) ->
 
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
-    folder = _fetch_repository(definition.pretrained)
-    return _from_folder(
-        folder, weights=f"pretrained ({definition.pretrained})", labels=list(definition.labels)
-    )
-
-
-def _fetch_repository(repository: str) -> Path:
-    from huggingface_hub import constants, snapshot_download
-
-    try:
-        return Path(
-            snapshot_download(repository, local_files_only=True, allow_patterns=list(CHECKPOINT_FILES))
-        )
-    except Exception:  # not in the local cache, which is no failure
-        check_reachable(constants.ENDPOINT)
-    try:
-        return Path(snapshot_download(repository, etag_timeout=5, allow_patterns=list(CHECKPOINT_FILES)))
-    except Exception as error:
-        raise DownloadError(f"{repository} cannot be downloaded: {error}") from error
+    file = find_weights_file(fetch_repository(definition.pretrained))
+    return _from_file(file, weights=f"pretrained ({definition.pretrained})", labels=list(definition.labels))
 
 
 def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
-    try:
-        return _from_pretrained(definition, request)
-    except DownloadError as error:
-        print(f"  {definition.name}: pretrained weights cannot be had ({error})", flush=True)
-        return _from_random(definition, request)
+    return prefer_pretrained(
+        definition, lambda: _from_pretrained(definition, request), lambda: _from_random(definition, request)
+    )
 
 
 def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -163,24 +140,21 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
             f"{file.parent} must be a Hugging Face model folder: it has no config.json; "
             "save the model with model.save_pretrained(DIR) and tokenizer.save_pretrained(DIR)"
         )
-    return _from_folder(file.parent, weights=weights, labels=None)
+    return _from_file(file, weights=weights, labels=None)
 
 
-def _from_folder(folder: Path, *, weights: str, labels: list[str] | None) -> Source:
-    """A Hugging Face folder; `labels` None takes labels.txt beside the weights or the config's id2label."""
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    tokenizer = _read_tokenizer(folder)
-    if len(tokenizer) > config.vocab_size:
-        raise BuildError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model's vocabulary {config.vocab_size}"
-        )
+def _from_file(file: Path, *, weights: str, labels: list[str] | None) -> Source:
+    """Weights in a Hugging Face folder; `labels` None takes labels.txt or the config's id2label."""
+    folder = file.parent
+    config = _read_config(folder)
+    tokenizer = _read_tokenizer(folder, vocabulary=config.vocab_size)
     names = labels or _read_folder_labels(folder, config)
     if len(names) != config.num_labels:
         raise BuildError(
             f"the model has {config.num_labels} classes, but {len(names)} labels are named: {names}"
         )
-    model = AutoModelForSequenceClassification.from_config(config).eval()
-    load_state(model, _drop_old_buffers(read_state(find_weights_file(folder)), model), source=folder.name)
+    model = _build_model(config, folder)
+    load_state(model, _drop_old_buffers(read_state(file), model), source=f"{folder.name}/{file.name}")
     return Source(
         model=model,
         config=config,
@@ -191,23 +165,67 @@ def _from_folder(folder: Path, *, weights: str, labels: list[str] | None) -> Sou
     )
 
 
+def _read_config(folder: Path) -> PretrainedConfig:
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers has no common class for what may be wrong with it
+        raise BuildError(f"{folder}/config.json cannot be read as a model's: {_shorten(error)}") from error
+    if not isinstance(getattr(config, "vocab_size", None), int):
+        raise BuildError(
+            f"{folder}/config.json must be a text model's, with vocab_size: got {config.model_type}"
+        )
+    return config
+
+
+def _build_model(config: PretrainedConfig, folder: Path) -> torch.nn.Module:
+    try:
+        return AutoModelForSequenceClassification.from_config(config).eval()
+    except Exception as error:
+        raise BuildError(
+            f"{folder}/config.json makes no sequence classifier of transformers: {_shorten(error)}"
+        ) from error
+
+
+def _shorten(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:SHOWN_CHARACTERS]}"
+
+
 def _drop_old_buffers(state: dict[str, torch.Tensor], model: torch.nn.Module) -> dict[str, torch.Tensor]:
     # Checkpoints from before transformers 4.31 carry the position_ids buffer, which is computed now.
     own = model.state_dict().keys()
     return {key: value for key, value in state.items() if key in own or not key.endswith("position_ids")}
 
 
-def _read_tokenizer(folder: Path) -> Any:
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+def _read_tokenizer(folder: Path, *, vocabulary: int) -> Any:
+    if not has_tokenizer(folder):
         raise BuildError(f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES)}); save it with the model")
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+    except Exception as error:
+        raise BuildError(f"the tokenizer in {folder} cannot be read: {_shorten(error)}") from error
+    if not tokenizer.is_fast:
+        raise BuildError(f"the tokenizer in {folder} must be a fast one: got {type(tokenizer).__name__}")
+    if tokenizer.pad_token_id is None:
+        raise BuildError(
+            f"the tokenizer in {folder} must have a padding token: got none; "
+            "set tokenizer.pad_token and save it again"
+        )
+    if len(tokenizer) > vocabulary:
+        raise BuildError(f"the tokenizer has {len(tokenizer)} tokens, the model's vocabulary {vocabulary}")
+    return tokenizer
 
 
 def _read_folder_labels(folder: Path, config: PretrainedConfig) -> list[str]:
     file = find_labels_file(folder)
     if file is not None:
         return read_labels(file)
-    return [config.id2label[index] for index in range(config.num_labels)]
+    indices = list(range(config.num_labels))
+    if sorted(config.id2label) != indices:
+        raise BuildError(
+            f"{folder}/config.json: id2label must name classes 0 to {indices[-1]}: "
+            f"got {sorted(config.id2label)}"
+        )
+    return [str(config.id2label[index]) for index in indices]
 
 
 def _make_config(definition: ModelDefinition, *, labels: list[str]) -> PretrainedConfig:

@@ -63,8 +63,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--inputs", action="store_true", help="only judge the values given; install nothing")
     parser.add_argument("--models", default="", help="with --inputs: names of folders in models/")
-    parser.add_argument("--weights", default="", help="with --inputs: auto, pretrained, random or a path")
     parser.add_argument("--format", default="", help="with --inputs: text or json")
+    parser.add_argument("--foreground", default="", help="with --inputs: 0 or 1")
+    parser.add_argument("--dry-run", default="", help="with --inputs: 0 or 1")
     parser.add_argument(
         "plan", nargs="*", metavar="-- …", help="with --inputs: arguments of `python -m config`"
     )
@@ -77,8 +78,9 @@ def check_inputs(options: argparse.Namespace) -> int:
     from server.setup import inputs  # reads config, which nothing else of the set-up needs
 
     inputs.check_models(options.models, ROOT / "models")
-    inputs.check_weights(options.weights)
     inputs.check_format(options.format)
+    inputs.check_switch("FOREGROUND", options.foreground)
+    inputs.check_switch("DRY_RUN", options.dry_run)
     inputs.check_plan(options.plan)
     return 0
 

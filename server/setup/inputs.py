@@ -11,27 +11,25 @@ from config.rules.requests import check_inputs, check_machine
 from config.topology import read_topology
 from server.setup.errors import SetupError
 
-WEIGHTS = ("auto", "pretrained", "random")
 FORMATS = ("text", "json")
+SWITCH = ("0", "1")
 
 
 def check_models(asked: str, folder: Path) -> None:
     known = sorted(path.parent.name for path in folder.glob("*/model.yaml"))
-    unknown = [name for name in asked.split() if name not in known]
+    unknown = [name for name in asked.replace(",", " ").split() if name not in known]
     if unknown:
         raise SetupError(f"MODELS must be some of {', '.join(known)}: got {' '.join(unknown)}")
-
-
-def check_weights(asked: str) -> None:
-    if asked and asked not in WEIGHTS and not Path(asked).exists():
-        raise SetupError(
-            f"WEIGHTS must be one of {', '.join(WEIGHTS)}, or an existing file or folder: got {asked}"
-        )
 
 
 def check_format(asked: str) -> None:
     if asked and asked not in FORMATS:
         raise SetupError(f"FORMAT must be one of {', '.join(FORMATS)}: got {asked}")
+
+
+def check_switch(variable: str, asked: str) -> None:
+    if asked and asked not in SWITCH:
+        raise SetupError(f"{variable} must be one of {', '.join(SWITCH)}: got {asked}")
 
 
 def check_plan(arguments: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from server.archives import Archive
 from server.errors import ApiError
 from server.processes import PROC, Process, find_marked, read_environment, read_process
 from server.rundir import RunDir
-from server.start import digest_plan
+from server.running import digest_plan
 from server.state import State, read_state
 from server.throttling import count_since, read_throttled
 from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from server.verify.findings import NO_ANSWER, NOT_CHECKABLE
 from server.verify.registry import Judged, Result
+from server.verify.table import read_columns, render_table
 
 # More do not fit into the column; a row of some workers only is a difference, and that names them below.
 _PIDS_NAMED = 2
-_WIDTHS = {"who": 16, "item": 18, "asked": 44, "got": 44}
 
 
 def render(result: Result, style: str = "text") -> str:
@@ -25,12 +25,10 @@ def render_json(result: Result) -> str:
     return json.dumps({"good": result.good, "findings": rows}, indent=1, ensure_ascii=False)
 
 
-def render_text(result: Result) -> str:
-    """The table, then each difference in full with its cure, then one line in sum."""
-    lines = [_render_row("who", "item", "asked", "got", "state", "evidence")]
-    for rows in _group(result.judged):
-        one = rows[0].finding
-        lines.append(_render_row(_name(rows), one.item, one.asked, one.got, one.state, one.evidence))
+def render_text(result: Result, columns: int | None = None) -> str:
+    """A table as wide as the terminal, each difference in full with its cure, and one line in sum."""
+    rows = [_make_row(judged) for judged in _group(result.judged)]
+    lines = render_table(rows, read_columns() if columns is None else columns)
     for differing in result.differences:
         finding = differing.finding
         if finding.got == NO_ANSWER:  # the table has them; `describe` itself comes with its cure
@@ -69,13 +67,9 @@ def _name(rows: list[Judged]) -> str:
     return f"  {', '.join(str(one.pid) for one in rows)}"
 
 
-def _render_row(who: str, item: str, asked: str, got: str, state: str, evidence: str) -> str:
-    cells = zip((who, item, asked, got), _WIDTHS.values(), strict=True)
-    return " ".join([*(_fit(text, width) for text, width in cells), f"{state:13}", evidence]).rstrip()
-
-
-def _fit(text: str, width: int) -> str:
-    return f"{text:{width}}" if len(text) <= width else text[: width - 1] + "…"
+def _make_row(rows: list[Judged]) -> tuple[str, ...]:
+    one = rows[0].finding
+    return _name(rows), one.item, one.state, one.asked, one.got, one.evidence
 
 
 def _render_sum(result: Result) -> str:

@@ -119,6 +119,14 @@ def test_a_killed_worker_comes_back_on_its_own_cores(tiny_kit):
 def test_another_plan_is_refused_while_a_server_runs(tiny_kit):
     tiny_kit.plan("tiny_image")
     assert tiny_kit.start().returncode == 0
+    again = ["--models", "tiny_image", "--port", str(tiny_kit.port), "--models-dir", str(tiny_kit.models_dir),
+             "--model-store", str(tiny_kit.store)]  # fmt: skip
+    assert tiny_kit.call("server", "check-plan", *again).returncode == 0
+    assert "in the background" in tiny_kit.call("server", "start", "--foreground").stderr
+    done = tiny_kit.call("server", "check-plan", *again, "--precision", "bf16")
+    assert done.returncode == 1
+    assert "it has another plan; run `make stop` first" in done.stderr
+    assert tiny_kit.verify() == (0, {})
     tiny_kit.plan("tiny_image", "--precision", "bf16")
     done = tiny_kit.start()
     assert done.returncode == 1

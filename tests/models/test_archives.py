@@ -11,7 +11,6 @@ import zipfile
 import pytest
 
 from models.build import build_archive, read_archive_definition
-from models.request import WeightsRequest
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
 
 LOAD_ALONE = """
@@ -103,17 +102,6 @@ def test_a_fresh_archive_is_not_built_again_and_a_changed_one_is(tmp_path, capsy
     changed = write_definition(tmp_path / "models", {**TINY_IMAGE, "batch_sizes": [1, 2]})
     assert build_archive(changed, RANDOM, store=tmp_path)
     assert read_archive_definition(tmp_path / "tiny_image.mar")["id"] != before
-
-
-def test_asking_for_other_weights_builds_again(tmp_path):
-    definition = write_definition(tmp_path / "models", {**TINY_IMAGE, "pretrained": "IMAGENET1K_V1"})
-    build_archive(definition, RANDOM, store=tmp_path)
-    (tmp_path / "broken").mkdir()
-    from models.errors import BuildError
-
-    with pytest.raises(BuildError, match="must hold exactly one weights file"):
-        build_archive(definition, WeightsRequest(source="path", path=tmp_path / "broken"), store=tmp_path)
-    assert read_archive_definition(tmp_path / "tiny_image.mar") is not None
 
 
 def test_a_broken_archive_is_taken_for_missing(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.definition import list_models, read_definition
+from models.definition import list_default_models, list_models, read_definition
 from models.errors import BuildError
 from tests.conftest import TINY_IMAGE, write_definition
 
@@ -39,6 +39,17 @@ def test_an_unknown_model_is_answered_with_the_known_ones():
         ({"kind": "audio"}, "kind must be one of image, text: got audio"),
         ({"default_precision": "int4"}, "default_precision must be one of fp32: got int4"),
         ({"worker_memory_mib": {"bf16": 1}}, "worker_memory_mib must have one number for each precision"),
+        (
+            {"precisions": {"fp32": {"self_check_relative_error": 0.1, "canary_absolute": 0.1}}},
+            r"precisions\.fp32: missing fields \['canary_relative'\]",
+        ),
+        (
+            {"precisions": {"fp32": {**TINY_IMAGE["precisions"]["fp32"], "canary_relative": "much"}}},
+            r"precisions\.fp32\.canary_relative must be a number, 0 or more: got 'much'",
+        ),
+        ({"accuracy_gate": {"agrement": 0.9}}, r"accuracy_gate: .*unknown fields \['agrement'\]"),
+        ({"model": {"top_k": 3}}, r"model: missing fields \['mean', 'size', 'std'\]"),
+        ({"batch_sizes": 4}, "batch_sizes must be a list"),
         ({"colour": "red"}, r"unknown fields \['colour'\]"),
     ],
 )
@@ -51,3 +62,21 @@ def test_a_missing_field_is_named(tmp_path):
     raw = {key: value for key, value in TINY_IMAGE.items() if key != "handler"}
     with pytest.raises(BuildError, match=r"model\.yaml: missing fields \['handler'\]"):
         write_definition(tmp_path, raw)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", r"model\.yaml cannot be read: while parsing"),
+        ("- a", "must hold fields and values: got list"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_named(tmp_path, text, message):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.yaml").write_text(text)
+    with pytest.raises(BuildError, match=message):
+        read_definition("mine", tmp_path)
+
+
+def test_the_default_models_are_those_that_say_so():
+    assert list_default_models() == [name for name in list_models() if read_definition(name).default_build]

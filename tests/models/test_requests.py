@@ -1,13 +1,16 @@
-"""WEIGHTS=: words, paths and one value for each model."""
+"""MODELS=, WEIGHTS=, CALIBRATION=, EVAL=: words, paths and one value for each model."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from models.errors import BuildError
-from models.request import WeightsRequest, parse_weights
+from models.__main__ import ROOT, main
+from models.errors import InputError
+from models.request import WeightsRequest, parse_paths, parse_weights
 
 BOTH = ["resnet50", "bert"]
 
@@ -16,8 +19,13 @@ def test_a_word_holds_for_all_models():
     assert parse_weights("random", BOTH) == {name: WeightsRequest(source="random") for name in BOTH}
 
 
-def test_nothing_means_auto():
-    assert parse_weights("", ["bert"])["bert"].source == "auto"
+@pytest.mark.parametrize("text", ["", " "])
+def test_nothing_means_not_given(text):
+    assert parse_weights(text, ["bert"]) == {"bert": WeightsRequest(source="")}
+
+
+def test_a_model_without_a_value_is_not_given():
+    assert parse_weights("bert=random", BOTH)["resnet50"] == WeightsRequest(source="")
 
 
 def test_each_model_can_have_its_own(tmp_path):
@@ -29,7 +37,7 @@ def test_each_model_can_have_its_own(tmp_path):
 def test_one_path_fits_one_model(tmp_path):
     assert parse_weights(str(tmp_path), ["bert"])["bert"].path == tmp_path
     with pytest.raises(
-        BuildError, match=f"a path for 2 models; write WEIGHTS=resnet50={tmp_path} or MODELS=resnet50"
+        InputError, match=f"a path for 2 models; write WEIGHTS=resnet50={tmp_path} or MODELS=resnet50"
     ):
         parse_weights(str(tmp_path), BOTH)
 
@@ -39,11 +47,78 @@ def test_one_path_fits_one_model(tmp_path):
     [
         (
             "prtrained",
-            "WEIGHTS must be auto, pretrained, random, a path, .*got prtrained, which does not exist",
+            "WEIGHTS must be auto, pretrained, random, a path .*got prtrained, which does not exist",
         ),
+        ("~nobody-of-that-name/x", "got ~nobody-of-that-name/x, which does not exist"),
+        ("bert=", "WEIGHTS must be auto, .*: got 'bert=' without a value"),
+        ("bert=random,", "got 'nothing' without a value"),
+        ("random,auto", "WEIGHTS must have one value for each model: got two for bert"),
+        ("bert=random,bert=auto", "got two for bert"),
+        ("bert=random,random", "got two for bert"),
         ("vgg=random", r"WEIGHTS names vgg, which is not among MODELS \(bert\)"),
     ],
 )
 def test_wrong_values_say_what_is_allowed(text, message):
-    with pytest.raises(BuildError, match=message):
+    with pytest.raises(InputError, match=message):
         parse_weights(text, ["bert"])
+
+
+@pytest.mark.parametrize("name", ["run=3,best", "bert=random"])
+def test_what_exists_is_a_path_whatever_its_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    expected = WeightsRequest(source="path", path=tmp_path / name)
+    assert parse_weights(name, ["bert"])["bert"] == expected
+    assert parse_weights(str(tmp_path / name), ["bert"])["bert"] == expected
+
+
+def test_a_models_path_may_hold_an_equals_sign(tmp_path):
+    (tmp_path / "run=3").mkdir()
+    assert parse_weights(f"bert={tmp_path}/run=3", BOTH)["bert"].path == tmp_path / "run=3"
+
+
+def test_data_are_paths_that_exist(tmp_path):
+    assert parse_paths("EVAL", f"bert={tmp_path}", BOTH) == {"bert": tmp_path}
+    assert parse_paths("EVAL", "", BOTH) == {}
+    with pytest.raises(InputError, match=r"CALIBRATION must be a path that exists.*: got random"):
+        parse_paths("CALIBRATION", "bert=random", BOTH)
+
+
+CHECK_ALONE = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from models.__main__ import main
+code = main(["check", *sys.argv[1:]])
+assert not {"yaml", "torch", "numpy"} & set(sys.modules)
+sys.exit(code)
+"""
+
+
+def check_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # -I and -S: no site-packages, so anything but the standard library fails to import.
+    command = [sys.executable, "-I", "-S", "-c", CHECK_ALONE, str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_values_are_checked_with_the_standard_library_alone(tmp_path):
+    (tmp_path / "best.pth").write_bytes(b"x")
+    given = ["--models", "resnet50 bert", "--weights", f"resnet50={tmp_path}/best.pth,bert=random"]
+    done = check_alone(*given, "--calibration", f"bert={tmp_path}", "--eval", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = check_alone("--models", "resnet50 brt")
+    assert done.returncode == 2
+    assert done.stderr == "error: MODELS must be among bert, densenet121, resnet50: got brt\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--weights", "randm"], "WEIGHTS must be auto, pretrained, random"),
+        (["--models", "bert", "--eval", "absent"], "EVAL must be a path that exists"),
+        (["--models", "bert", "--weights", str(ROOT / "handlers")], "must hold model.safetensors or"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "build"])
+def test_a_wrong_value_is_exit_code_2(command, arguments, message, capsys):
+    assert main([command, *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from torchvision.models import get_model
 
 from models.canary import draw_image
-from models.download import DownloadError, check_reachable, fetch_checkpoint
 from models.random_weights import make_random_classifier
 from models.synthetic import draw_member
 from models.vocabulary import SIZE, SPECIAL, make_tokenizer, make_vocabulary
@@ -21,7 +21,7 @@ def test_pictures_are_decided_by_their_seed():
 
 
 def test_random_classifiers_answer_differently_and_survive_bf16():
-    model = make_random_classifier("resnet18", 10, crop=64)
+    model = make_random_classifier(lambda: get_model("resnet18", num_classes=10), crop=64)
     members = [draw_member(family, 100, width=64, height=64) for family in range(8)]
     pictures = np.stack([np.asarray(member, dtype=np.float32) for member in members])
     images = torch.from_numpy(pictures).permute(0, 3, 1, 2).sub(118).div(58)
@@ -59,56 +59,3 @@ def test_the_stand_in_tokenizer_cuts_english_into_few_pieces():
     assert encoded.tokens[-1] == "[SEP]"
     assert "[UNK]" not in encoded.tokens
     assert len(encoded.tokens) < 40
-
-
-def test_an_unreachable_host_is_a_download_error_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    with pytest.raises(DownloadError, match="does not answer"):
-        fetch_checkpoint("http://127.0.0.1:9/resnet-11ad3fa6.pth")
-    assert not list(tmp_path.rglob("*.part"))
-
-
-@pytest.fixture
-def file_server(tmp_path):
-    """A local web server over tmp_path/www."""
-    import functools
-    import http.server
-    import threading
-
-    root = tmp_path / "www"
-    root.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(root)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield root, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_checkpoint_is_fetched_once_and_its_hash_checked(tmp_path, monkeypatch, file_server):
-    import hashlib
-
-    root, url = file_server
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    name = f"net-{hashlib.sha256(b'weights').hexdigest()[:8]}.pth"
-    (root / name).write_bytes(b"weights")
-    fetched = fetch_checkpoint(f"{url}/{name}")
-    assert fetched.read_bytes() == b"weights"
-    (root / name).unlink()
-    assert fetch_checkpoint(f"{url}/{name}") == fetched
-    (root / "net-00000000.pth").write_bytes(b"other")
-    with pytest.raises(DownloadError, match="arrived with another content"):
-        fetch_checkpoint(f"{url}/net-00000000.pth")
-    assert not list((tmp_path / "hub").rglob("*.part"))
-
-
-def test_a_missing_file_is_a_download_error(tmp_path, monkeypatch, file_server):
-    _, url = file_server
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    check_reachable(f"{url}/absent.pth")
-    with pytest.raises(DownloadError, match="broke off: HTTP Error 404"):
-        fetch_checkpoint(f"{url}/absent.pth")

@@ -7,12 +7,20 @@ import pickle
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torchvision.models import get_model
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertTokenizerFast,
+    PreTrainedTokenizerFast,
+)
 
-from models.build import answer_canary, build_archive, read_archive_definition
+from handlers.shared.steps import StepError
+from models.__main__ import main
+from models.build import _expected, answer_canary, build_archive, read_archive_definition
 from models.errors import BuildError
+from models.files import find_weights_file
 from models.kinds.image import prepare as prepare_image
 from models.kinds.text import prepare as prepare_text
 from models.labels import read_labels
@@ -138,6 +146,71 @@ def test_labels_are_read_in_each_form(tmp_path, name, content, expected):
     assert read_labels(tmp_path / name) == expected
 
 
+def test_labels_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "labels.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(BuildError, match=r"labels\.txt must be names in UTF-8"):
+        read_labels(tmp_path / "labels.txt")
+
+
+@pytest.mark.parametrize("saved", [[torch.zeros(1)], {0: torch.zeros(1)}, torch.zeros(1), {"model": [1]}])
+def test_what_is_no_state_dict_is_described(tmp_path, saved):
+    torch.save(saved, tmp_path / "a.pt")
+    with pytest.raises(BuildError, match=r"a\.pt holds no state dict, which is tensors by name: got "):
+        read_state(tmp_path / "a.pt")
+
+
+def test_the_class_count_does_not_depend_on_the_order_of_keys(tmp_path, image_definition, staging):
+    definition = write_definition(
+        tmp_path / "mobile", {**TINY_IMAGE, "architecture": "mobilenet_v3_small", "labels": ["a", "b", "c"]}
+    )
+    mobile = get_model("mobilenet_v3_small", num_classes=3).state_dict()
+    torch.save(dict(reversed(mobile.items())), tmp_path / "mobile.pth")
+    prepare_image(definition, from_path(tmp_path / "mobile.pth"), staging)
+
+
+def test_a_file_without_the_classifier_is_refused(tmp_path, image_definition, staging):
+    state = make_resnet(3).state_dict()
+    del state["fc.weight"]
+    torch.save(state, tmp_path / "headless.pth")
+    with pytest.raises(BuildError, match=r"has no fc\.weight, the classifier of resnet18"):
+        prepare_image(image_definition, from_path(tmp_path / "headless.pth"), staging)
+
+
+def test_architecture_options_reach_every_source_and_the_worker(tmp_path, staging):
+    options = {"width_per_group": 8}
+    raw = {**TINY_IMAGE, "architecture": "resnet50", "pretrained": "IMAGENET1K_V2"}
+    definition = write_definition(tmp_path / "narrow", {**raw, "architecture_options": options})
+    prepared = prepare_image(definition, WeightsRequest(source="random"), staging)
+    assert prepared.model["architecture_options"] == options
+    assert load_file(staging / "model.safetensors")["layer1.0.conv1.weight"].shape[0] == 8
+    wrong = write_definition(tmp_path / "wrong", {**raw, "architecture_options": {"widht": 8}})
+    with pytest.raises(BuildError, match=r"cannot build resnet50 with architecture_options \{'widht': 8\}"):
+        prepare_image(wrong, WeightsRequest(source="random"), staging)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architecture": "resnet19"}, "architecture must be a classifier of torchvision.models: got"),
+        (
+            {"pretrained": "V9"},
+            "pretrained must be one of IMAGENET1K_V1, DEFAULT: got V9|IMAGENET1K_V1: got V9",
+        ),
+    ],
+)
+def test_wrong_torchvision_names_are_answered(tmp_path, staging, change, message):
+    definition = write_definition(tmp_path / "wrong", {**TINY_IMAGE, **change})
+    with pytest.raises(BuildError, match=message):
+        prepare_image(definition, WeightsRequest(source="random"), staging)
+
+
+def test_two_classes_of_one_name_are_left_out_of_the_canarys_answer():
+    answer = [{"label": "crane", "probability": 0.5}, {"label": "crane", "probability": 0.3}]
+    assert _expected([*answer, {"label": "maillot", "probability": 0.1}]) == {"maillot": 0.1}
+    with pytest.raises(BuildError, match="best classes must have different names: got crane"):
+        _expected(answer)
+
+
 def test_labels_with_gaps_are_refused(tmp_path):
     (tmp_path / "labels.json").write_text('{"0": "a", "2": "b"}')
     with pytest.raises(BuildError, match="without gaps"):
@@ -215,3 +288,69 @@ def test_lengths_beyond_the_models_positions_are_refused(bert_folder, tmp_path, 
     definition = write_definition(tmp_path / "long", {**TINY_TEXT, "model": model})
     with pytest.raises(BuildError, match="token_lengths must be at most 32 for this model: got 64"):
         prepare_text(definition, from_path(bert_folder), staging)
+
+
+def test_a_trainer_folder_is_read(bert_folder, text_definition, staging):
+    torch.save({"lr": 1}, bert_folder / "training_args.bin")
+    torch.save({"state": [1]}, bert_folder / "optimizer.pt")
+    torch.save({"last": 2}, bert_folder / "scheduler.pt")
+    prepared = prepare_text(text_definition, from_path(bert_folder), staging)
+    assert prepared.weights.startswith("user (model.safetensors")
+
+
+def test_the_file_that_is_named_is_the_one_that_is_read(bert_folder, text_definition, staging):
+    state = load_file(bert_folder / "model.safetensors")
+    torch.save({**state, "classifier.bias": torch.full((3,), 7.0)}, bert_folder / "epoch-2.pt")
+    prepared = prepare_text(text_definition, from_path(bert_folder / "epoch-2.pt"), staging)
+    assert prepared.weights.startswith("user (epoch-2.pt")
+    assert load_file(staging / "model.safetensors")["classifier.bias"].tolist() == [7.0] * 3
+
+
+def test_a_folder_with_several_unknown_weights_files_is_refused(tmp_path):
+    for name in ("a.pt", "b.pt"):
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(BuildError, match=r"or exactly one weights file .*: got a\.pt, b\.pt; name the file"):
+        find_weights_file(tmp_path)
+
+
+def change_json(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "no-such-type"}, r"config\.json cannot be read as a model's: "),
+        ({"model_type": "resnet"}, "makes no sequence classifier of transformers: ValueError"),
+        ({"id2label": {"0": "bad", "1": "good", "2": "good"}}, "must have a name of its own: got 'good'"),
+        ({"id2label": {"0": "bad", "2": "fair", "5": "good"}}, "id2label must name classes 0 to 2"),
+    ],
+)
+def test_a_wrong_config_is_answered(bert_folder, text_definition, staging, changes, message):
+    change_json(bert_folder / "config.json", **changes)
+    with pytest.raises(BuildError, match=message):
+        prepare_text(text_definition, from_path(bert_folder), staging)
+
+
+def test_a_config_that_is_no_json_is_answered(bert_folder, text_definition, staging):
+    (bert_folder / "config.json").write_text("{")
+    with pytest.raises(BuildError, match=r"config\.json cannot be read as a model's"):
+        prepare_text(text_definition, from_path(bert_folder), staging)
+
+
+def test_a_tokenizer_without_padding_is_refused(bert_folder, text_definition, staging):
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(bert_folder / "tokenizer.json"))
+    for path in bert_folder.glob("*token*"):
+        path.unlink()
+    tokenizer.save_pretrained(bert_folder)
+    with pytest.raises(BuildError, match=r"must have a padding token: got none; set tokenizer\.pad_token"):
+        prepare_text(text_definition, from_path(bert_folder), staging)
+
+
+def test_what_goes_wrong_in_a_build_is_one_line(tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise StepError("warm_up", "no memory", cure="use fewer workers")
+
+    monkeypatch.setattr("models.build.build_archive", fail)
+    assert main(["build", "--models", "bert", "--store", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "error: bert: no memory; use fewer workers\n"

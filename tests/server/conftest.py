@@ -33,6 +33,13 @@ def run(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
+def planned(run: RunDir) -> RunDir:
+    """A run directory with the recorded plan."""
+    run.plan.write_bytes((fakes.RECORDED / "plan.json").read_bytes())
+    return run
+
+
+@pytest.fixture
 def proc(tmp_path: Path) -> fakes.FakeProc:
     (tmp_path / "proc").mkdir()
     return fakes.FakeProc(tmp_path / "proc")

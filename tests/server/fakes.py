@@ -18,7 +18,9 @@ from typing import Any
 
 from config.plan import Plan, Setting, read_plan
 from server.processes import Process, read_process
-from server.rundir import MARK
+from server.rundir import MARK, RunDir
+from server.running import digest_plan
+from server.state import State, write_state
 from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -72,11 +74,18 @@ def make_archive(file: Path, *, name: str = "echo", archive_id: str = "id-1", te
     return file
 
 
+def write_running(run: RunDir, phase: str, **values: Any) -> None:
+    """server.json of a server that was started from the plan that is there, unless `values` differ."""
+    known = {"plan_sha256": digest_plan(run), "started_at": "now", **values}
+    write_state(run.state, State(phase=phase, **known))
+
+
 class FakeProc:
     """A /proc of text files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._set_mounts("self", "mnt:[1]")
 
     def add(
         self,
@@ -87,6 +96,7 @@ class FakeProc:
         start: int = 100,
         state: str = "S",
         environment: dict[str, str] | None = None,
+        mounts: str = "mnt:[1]",
     ) -> Path:
         """One process; its folder."""
         folder = self.path / str(pid)
@@ -98,7 +108,13 @@ class FakeProc:
         (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in command))
         pairs = [f"{name}={value}".encode() + b"\0" for name, value in (environment or {}).items()]
         (folder / "environ").write_bytes(b"".join(pairs))
+        self._set_mounts(str(pid), mounts)
         return folder
+
+    def _set_mounts(self, pid: str, mounts: str) -> None:
+        folder = self.path / pid / "ns"
+        folder.mkdir(parents=True)
+        (folder / "mnt").symlink_to(mounts)
 
     def add_thread(self, pid: int, thread: int, cpus: str) -> None:
         """One thread of a process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from server import cli
+from server.processes import JAVA_MAIN
 from server.ready import StartFailed
 from server.start import Interrupted
-from server.state import Failure
-from tests.server.fakes import RECORDED, make_archive
+from server.state import READY, Failure
+from tests.server.fakes import RECORDED, make_archive, write_running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,6 +60,13 @@ def test_start_without_archives_names_them(run, tmp_path, capsys):
     assert "no archive: " in capsys.readouterr().err
 
 
+def raising(problem):
+    def run(*_):
+        raise problem
+
+    return run
+
+
 def replace_start(monkeypatch, outcome):
     def start(*_):
         if isinstance(outcome, BaseException):
@@ -90,17 +99,62 @@ def test_start_ends_with_verify_and_the_calls(folders, monkeypatch, capsys):
     assert any(line.startswith("verify: ") for line in lines)
 
 
-def test_foreground_stops_at_a_signal(folders, monkeypatch, capsys):
-    replace_start(monkeypatch, None)
+@pytest.fixture
+def foreground(folders, run, monkeypatch, dummy):
+    """`start --foreground` of a dummy that verify finds good; the arguments, and the process."""
+    started = dummy(run.path, JAVA_MAIN)
+    monkeypatch.setattr(cli, "is_running", lambda *_: False)
+    replace_start(monkeypatch, started)
     monkeypatch.setattr(cli, "render_calls", lambda *_: "curl …")
-    replace = {"stay": Interrupted(15)}
+    monkeypatch.setattr(cli, "_verify", lambda *_: 0)
+    return [["start", *folders, "--foreground"], started]
 
-    def stay(*_):
-        raise replace["stay"]
 
-    monkeypatch.setattr(cli, "stay", stay)
-    assert cli.main(["start", *folders, "--foreground"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "SIGTERM: nothing was running"
+def test_foreground_stops_at_a_signal(foreground, monkeypatch, capsys):
+    arguments, started = foreground
+    monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["SIGTERM", "stopped 1 TorchServe"]
+    assert started.wait(5) == -signal.SIGTERM
+
+
+def test_foreground_does_not_stay_with_a_server_that_differs(foreground, monkeypatch, capsys):
+    arguments, started = foreground
+    monkeypatch.setattr(cli, "_verify", lambda *_: 1)
+    monkeypatch.setattr(cli, "stay", lambda *_: pytest.fail("stayed"))
+    assert cli.main(arguments) == 1
+    assert "not as asked for" in capsys.readouterr().err
+    assert started.wait(5) == -signal.SIGTERM
+
+
+def test_foreground_leaves_no_server_when_the_introduction_fails(foreground, monkeypatch):
+    arguments, started = foreground
+    monkeypatch.setattr(cli, "_verify", raising(RuntimeError("bug")))
+    with pytest.raises(RuntimeError):
+        cli.main(arguments)
+    assert started.wait(5) == -signal.SIGTERM
+
+
+def test_foreground_refuses_a_server_that_runs_in_the_background(foreground, monkeypatch, capsys):
+    arguments, started = foreground
+    monkeypatch.setattr(cli, "is_running", lambda *_: True)
+    assert cli.main(arguments) == 1
+    assert "in the background; for FOREGROUND=1 run `make stop` first" in capsys.readouterr().err
+    assert started.poll() is None
+    assert cli.main(arguments[:-1]) == 0  # without --foreground
+
+
+def test_check_plan_takes_the_arguments_of_config(run, dummy, capsys):
+    assert cli.main(["check-plan", "--models", "nothing", "--run-dir", str(run.path)]) == 0
+    dummy(run.path, JAVA_MAIN)
+    run.state.write_text("{}")
+    run.plan.write_text("{}")
+    write_running(run, READY)
+    machine = str(ROOT / "tests/config/machines/two-cores")
+    words = ["--models", "resnet50", "--precision", "bf16", "--topology", machine]
+    assert cli.main(["check-plan", *words, "--run-dir", str(run.path)]) == 1
+    assert "it has another plan; run `make stop` first" in capsys.readouterr().err
+    assert run.plan.read_text() == "{}"
 
 
 def test_the_module_runs_with_the_systems_python(folders):

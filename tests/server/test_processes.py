@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 
@@ -49,6 +50,20 @@ def test_only_the_mark_of_exactly_this_run_directory_counts(proc, tmp_path):
     assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7, 11]
 
 
+def test_the_same_path_in_another_container_is_another_run_directory(proc):
+    proc.add(7, environment={MARK: "/kit/run"})
+    proc.add(8, environment={MARK: "/kit/run"}, mounts="mnt:[2]")
+    hidden = proc.add(9, environment={MARK: "/kit/run"})
+    (hidden / "ns" / "mnt").unlink()
+    assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7]
+
+
+def test_a_kernel_that_shows_no_namespaces_has_one(proc):
+    for folder in (proc.path / "self", proc.add(7, environment={MARK: "/kit/run"})):
+        (folder / "ns" / "mnt").unlink()
+    assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7]
+
+
 def test_we_and_our_parents_are_never_found(proc):
     proc.add(1, environment={MARK: "/kit/run"})
     proc.add(os.getpid(), environment={MARK: "/kit/run"}, parent=1)
@@ -62,6 +77,34 @@ def test_a_used_again_pid_is_another_process(dummy, run):
     assert not is_alive(earlier)
     send_signal(earlier, signal.SIGKILL)
     assert is_alive(process)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this Python was built without process handles")
+def test_a_signal_goes_to_the_process_that_was_looked_at(dummy, run, monkeypatch):
+    """Its id may be given to another process between the look and the signal: no signal by id alone."""
+    process = dummy(run.path)
+    monkeypatch.setattr(processes.os, "kill", lambda *_: pytest.fail("signalled by its id"))
+    send_signal(read_process(process.pid), signal.SIGTERM)
+    assert process.wait(5) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_a_kernel_without_process_handles_is_served_too(dummy, run, monkeypatch, number):
+    def refuse(_):
+        raise OSError(number, "no handles")
+
+    monkeypatch.setattr(processes.os, "pidfd_open", refuse, raising=False)
+    process = dummy(run.path)
+    send_signal(read_process(process.pid), signal.SIGTERM)
+    assert process.wait(5) == -signal.SIGTERM
+
+
+def test_a_signal_to_an_ended_process_is_nothing(dummy, run):
+    started = dummy(run.path)
+    process = read_process(started.pid)
+    started.kill()
+    started.wait()
+    send_signal(process, signal.SIGTERM)
 
 
 def test_java_is_ended_first_and_gently(dummy, run):

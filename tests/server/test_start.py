@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,71 +11,19 @@ import sys
 import pytest
 
 from server import start as start_module
-from server.errors import ServerError
+from server.archives import read_archive
 from server.processes import JAVA_MAIN, find_marked
-from server.start import Interrupted, catch_signals, digest_plan, find_death, hold_lock, is_running, stay
-from server.state import READY, STARTING, State, read_failure, write_state
-from tests.server.fakes import RECORDED
+from server.running import digest_plan
+from server.start import Interrupted, catch_signals, find_death, stay
+from server.state import READY, STARTING, read_failure, read_state
+from tests.server.fakes import make_archive, write_running
 
-
-@pytest.fixture
-def planned(run):
-    """A run directory with a plan."""
-    run.plan.write_bytes((RECORDED / "plan.json").read_bytes())
-    return run
+STOPPED = "stopped from elsewhere (make stop) while it was starting"
 
 
 @pytest.fixture
 def lines():
     return []
-
-
-def write(run, phase, digest=None):
-    write_state(run.state, State(phase=phase, plan_sha256=digest or digest_plan(run), started_at="now"))
-
-
-def test_nothing_runs_in_a_fresh_run_directory(planned, lines):
-    assert is_running(planned, lines.append) is False
-
-
-def test_the_same_plan_is_already_running(planned, lines, dummy):
-    dummy(planned.path, JAVA_MAIN)
-    write(planned, READY)
-    assert is_running(planned, lines.append) is True
-
-
-@pytest.mark.parametrize("digest", ["another", None])
-def test_another_or_unknown_plan_is_not_touched(planned, lines, dummy, digest):
-    java = dummy(planned.path, JAVA_MAIN)
-    if digest:
-        write(planned, READY, digest)
-    with pytest.raises(ServerError, match=r"a server with another plan runs from .*; run `make stop` first"):
-        is_running(planned, lines.append)
-    assert java.poll() is None
-
-
-@pytest.mark.parametrize("words", [(JAVA_MAIN,), ("model_service_worker.py",)])
-def test_leftovers_of_a_killed_start_are_ended(planned, lines, dummy, words):
-    left = dummy(planned.path, *words)
-    write(planned, STARTING)
-    assert is_running(planned, lines.append) is False
-    assert left.wait(5) == -signal.SIGTERM
-    assert lines[0].startswith("an earlier start left 1 process(es) behind: stopped 1 ")
-
-
-def test_workers_without_java_are_leftovers_too(planned, lines, dummy):
-    left = dummy(planned.path, "model_service_worker.py")
-    write(planned, READY)
-    assert is_running(planned, lines.append) is False
-    assert left.wait(5) == -signal.SIGTERM
-
-
-def test_two_starts_at_once_are_refused(planned):
-    expected = pytest.raises(ServerError, match="another start is under way")
-    with hold_lock(planned), expected, hold_lock(planned):
-        pass
-    with hold_lock(planned):
-        pass
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -133,9 +82,12 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     planned.failure.write_text("{}")
     prepare_start(planned, monkeypatch, plan, None)
     monkeypatch.setattr(start_module, "wait_until_ready", lambda *_: 1.0)
+    archives = {"echo": read_archive(make_archive(tmp_path / "echo.mar"))}
+    monkeypatch.setattr(start_module, "read_archives", lambda *_: archives)
     process = start_module.start(planned, tmp_path, lines.append)
-    state = start_module.read_state(planned.state)
+    state = read_state(planned.state)
     assert (state.phase, state.plan_sha256) == (READY, digest_plan(planned))
+    assert state.archives == {"echo": "id-1"}
     assert not planned.failure.exists()
     assert process.poll() is None
     start_module.stop(planned)
@@ -150,7 +102,7 @@ def test_foreground_ends_with_a_server_that_was_stopped_from_elsewhere(planned, 
 
 
 def test_foreground_fails_when_torchserve_dies(planned, dummy, lines):
-    write(planned, READY)
+    write_running(planned, READY)
     planned.logs.mkdir()
     planned.console_log.write_text("java.lang.OutOfMemoryError: Java heap space\n")
     process, orphan = dummy(planned.path), dummy(planned.path, "model_service_worker.py")
@@ -165,7 +117,30 @@ def test_foreground_fails_when_torchserve_dies(planned, dummy, lines):
 
 def test_a_stop_from_elsewhere_ends_a_start_with_that_reason(planned, dummy):
     process = dummy(planned.path)
+    write_running(planned, STARTING)
     assert find_death(process, planned) is None
-    process.kill()
-    process.wait()
-    assert find_death(process, planned).cause == "stopped from elsewhere (make stop) while it was starting"
+    start_module.stop(planned)
+    process.wait(5)
+    assert find_death(process, planned).cause == STOPPED
+
+
+def test_a_stop_that_came_before_torchserve_ends_the_start_too(planned, plan, monkeypatch, lines, tmp_path):
+    prepare_start(planned, monkeypatch, plan, None)
+    launch = start_module.launch
+
+    def launch_after_a_stop(*arguments):
+        assert start_module.stop(planned).ended == ()
+        return launch(*arguments)
+
+    monkeypatch.setattr(start_module, "launch", launch_after_a_stop)
+    monkeypatch.setattr(start_module, "wait_until_ready", lambda _plan, _archives, around: ready(around))
+    with pytest.raises(start_module.StartFailed, match=re.escape(STOPPED)):
+        start_module.start(planned, tmp_path, lines.append)
+    assert find_marked(planned.path) == []
+
+
+def ready(around):
+    """The wait's first look; nothing is waited for."""
+    failure = around.find_death()
+    if failure:
+        raise start_module.StartFailed(failure)

@@ -26,6 +26,14 @@ def test_stop_works_without_a_good_state_file(dummy, run, state):
     assert not run.state.exists()
 
 
+def test_a_start_under_way_sees_the_stop_before_anything_ends(run, monkeypatch):
+    run.state.write_text("{}")
+    monkeypatch.setattr(
+        stop_module, "end_all", lambda *_: [] if not run.state.exists() else pytest.fail("kept")
+    )
+    stop(run)
+
+
 def test_an_orphan_under_another_parent_is_found(run):
     orphan = fakes.start_orphan(run.path)
     assert [process.pid for process in stop(run).ended] == [orphan.pid]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
+
+from server.verify import table
 from server.verify.registry import judge
 from server.verify.report import render
 from tests.server.test_verify_judge import set_described, set_field, with_worker
@@ -36,7 +39,7 @@ def test_a_difference_comes_with_asked_got_and_cure(plan, evidence):
 def test_a_silent_worker_is_explained_once(plan, evidence):
     text = render(judge(plan, with_worker(evidence, set_field(describe=None, describe_problem="timed out"))))
     assert text.count("  cure:") == 1
-    assert text.count("DIFFERS  ") == 12
+    assert text.count("DIFFERS  ") == 12  # in the table
 
 
 def test_what_cannot_be_checked_is_counted(plan, evidence):
@@ -57,3 +60,47 @@ def test_rows_are_in_the_order_of_the_registry(plan, evidence):
     items = ("TorchServe", "workers", "describe", "CPU affinity", "allocator ", "precision", "self-check")
     first = [next(n for n, line in enumerate(lines) if f" {item}" in line) for item in items]
     assert first == sorted(first)
+
+
+@pytest.mark.parametrize("columns", [100, 120, 160, 240])
+def test_the_table_fits_and_no_difference_is_cut(plan, evidence, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown, _, rest = render(judge(plan, evidence)).partition("\n\n")
+    assert max(len(line) for line in shown.splitlines()) <= columns
+    assert rest.startswith("verify: all ")
+
+
+@pytest.mark.parametrize(("given", "columns"), [("40", 100), ("300", 300), (None, 120)])
+def test_the_terminal_decides_within_reason(monkeypatch, given, columns):
+    monkeypatch.setattr(table.shutil.os, "get_terminal_size", no_terminal)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if given:
+        monkeypatch.setenv("COLUMNS", given)
+    assert table.read_columns() == columns
+
+
+def no_terminal(*_):
+    raise OSError
+
+
+ROW = ("  1, 2", "allocator", "ok", "background:true,decay:-1," * 2, "x" * 200, "/proc/PID/maps")
+
+
+def test_long_values_are_wrapped_behind_commas_and_a_cut_is_marked():
+    lines = table.render_table([ROW], 120)
+    assert "background:true,decay:-1," in lines[1]
+    assert len(lines) == 4
+    assert lines[3].count("…") == 1
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_evidence_goes_last():
+    assert "/proc/PID/maps" in "".join(table.render_table([ROW], 120))
+    narrow = table.render_table([ROW], 90)
+    assert "evidence" not in narrow[0]
+    assert "asked" in narrow[0]
+
+
+def test_a_long_name_leaves_room_for_the_rest():
+    lines = table.render_table([("n" * 300, *ROW[1:])], 100)
+    assert all(len(line) <= 100 for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,10 +65,7 @@ def test_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (
-            lambda: inputs.check_weights("nowhere.pt"),
-            "WEIGHTS must be one of auto, pretrained, random, or an existing",
-        ),
+        (lambda: inputs.check_switch("FOREGROUND", "maybe"), "FOREGROUND must be one of 0, 1: got maybe"),
         (lambda: inputs.check_format("xml"), "FORMAT must be one of text, json: got xml"),
     ],
 )
@@ -81,6 +79,7 @@ def test_models_are_the_folders(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.yaml").touch()
     inputs.check_models("resnet50 bert", tmp_path)
+    inputs.check_models("bert,resnet50", tmp_path)
     inputs.check_models("", tmp_path)
     with pytest.raises(SetupError, match="MODELS must be some of bert, resnet50: got resnet"):
         inputs.check_models("bert resnet", tmp_path)
@@ -89,7 +88,7 @@ def test_models_are_the_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "text"),
     [
-        ("--precision", "int9", "PRECISION must be one of fp32, bf16"),
+        ("--precision", "int9", "PRECISION must be one of fp32, bf16, int8"),
         ("--profile", "fast", "PROFILE must be one of throughput, latency"),
         ("--allocator", "mimalloc", "ALLOCATOR must be one of jemalloc, tcmalloc, system"),
         ("--openmp", "llvm", "OPENMP must be one of intel, gnu"),
@@ -107,17 +106,89 @@ def test_values_that_were_not_given_are_fine() -> None:
     inputs.check_plan(["--precision", "", "--workers", "", "--port", "", "--topology", str(MACHINE)])
 
 
-def test_make_refuses_before_it_installs(tmp_path: Path) -> None:
-    run = subprocess.run(
-        ["make", "serve", "PRECISION=int9", f"RUN_DIR={tmp_path / 'run'}", f"PYTHON={sys.executable}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", *words, f"PYTHON={sys.executable}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("PRECISION=int9", "setup: PRECISION must be one of fp32, bf16"),
+        ("FOREGROUND=maybe", "setup: FOREGROUND must be one of 0, 1: got maybe"),
+        ("DRY_RUN=maybe", "setup: DRY_RUN must be one of 0, 1: got maybe"),
+        ("WEIGHTS=nowhere.pt", "WEIGHTS"),
+        ("WEIGHTS=resnet50=nowhere.pt", "WEIGHTS"),
+        ("CALIBRATION=resnet50=/nowhere", "CALIBRATION"),
+        ("EVAL=resnet50=/nowhere", "EVAL"),
+    ],
+)
+def test_make_refuses_before_it_installs(tmp_path: Path, given: str, sentence: str) -> None:
+    run = make("serve", given, f"RUN_DIR={tmp_path / 'run'}")
     assert run.returncode != 0
-    assert run.stderr.startswith("setup: PRECISION must be one of fp32, bf16")
+    assert sentence in run.stderr.splitlines()[0]
+    assert run.stdout == ""
     assert not (tmp_path / "run").exists()
+
+
+def test_make_accepts_each_form_of_weights(tmp_path: Path) -> None:
+    (tmp_path / "best.pth").touch()
+    forms = ("", "auto", "pretrained", f"resnet50={tmp_path / 'best.pth'},bert=random", "bert=random")
+    for form in forms:
+        run = make(
+            "inputs", f"WEIGHTS={form}", f"CALIBRATION=resnet50={tmp_path}", f"EVAL=resnet50={tmp_path}"
+        )
+        assert (run.returncode, run.stderr) == (0, ""), form
+
+
+def test_make_models_hands_the_words_over_as_they_are() -> None:
+    run = make("-n", "models", "WEIGHTS=bert=random", "CALIBRATION=bert=/a b", "EVAL=bert=c.txt")
+    asked = "--weights 'bert=random' --calibration 'bert=/a b' --eval 'bert=c.txt'"
+    assert f"-m models build --models 'resnet50 bert' {asked}\n" in run.stdout
+    assert "--weights '' " in make("-n", "models").stdout
+
+
+def test_a_running_servers_plan_is_guarded_before_anything_is_written() -> None:
+    steps = make("-n", "serve").stdout
+    order = [
+        steps.index(f"-m {step} ") for step in ("server check-plan", "config", "models build", "server start")
+    ]
+    assert order == sorted(order)
+
+
+def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:
+    if not (ROOT / ".venv/setup.json").exists():
+        pytest.skip("no environment that `make setup` has finished")
+    set_up = re.compile(r"-m server\.setup --torch-index ''$", re.MULTILINE)
+    dry = make("-n", "config", "DRY_RUN=1").stdout
+    assert not set_up.search(dry)
+    assert "--dry-run" in dry.splitlines()[-1]
+    assert set_up.search(make("-n", "config", "DRY_RUN=0").stdout)
+
+
+def test_make_clean_leaves_a_persons_files(tmp_path: Path) -> None:
+    """In a copy: `make clean` removes the built archives too."""
+    copy = tmp_path / "kit"
+    copy.mkdir()
+    shutil.copy(ROOT / "Makefile", copy)
+    for name in ("server", "config"):
+        shutil.copytree(ROOT / name, copy / name)
+    run, store = tmp_path / "run", copy / "model-store"
+    for folder in (run / "logs", store):
+        folder.mkdir(parents=True)
+    for file in (
+        run / "plan.json",
+        run / "mine.txt",
+        store / "bert.mar",
+        store / "bert.mar.part",
+        store / "own",
+    ):
+        file.touch()
+    command = ["make", "clean", f"RUN_DIR={run}", f"PYTHON={sys.executable}"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [file.name for file in run.iterdir()] == ["mine.txt"]
+    assert [file.name for file in store.iterdir()] == ["own"]
 
 
 def test_make_help_names_every_public_target() -> None:

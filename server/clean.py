@@ -1,0 +1,31 @@
+"""Empties a run directory of what the kit put there, and of nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from server.rundir import CHECKOUT_RUN, RunDir
+
+
+def clean(run: RunDir) -> str:
+    """Delete the kit's files of a stopped server, then the folder if nothing is left; says what stays."""
+    if not run.path.exists():
+        return f"nothing to clean: {run.path} does not exist"
+    # A folder of somebody else's may have a `logs` of its own.
+    if not run.plan.exists() and run.path != CHECKOUT_RUN:
+        return f"left alone: {run.path} holds no plan.json, so it is no run directory"
+    for entry in run.list_own():
+        _delete(entry)
+    left = sorted(entry.name for entry in run.path.iterdir())
+    if left:
+        return f"cleaned {run.path}; not the kit's and left alone: {', '.join(left)}"
+    run.path.rmdir()
+    return f"removed {run.path}"
+
+
+def _delete(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink(missing_ok=True)

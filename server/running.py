@@ -1,0 +1,88 @@
+"""Whether a server runs from a run directory, and whether it is the one that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn
+
+from config.plan import Plan
+from server.archives import Archive
+from server.errors import ServerError
+from server.processes import find_marked
+from server.progress import Report
+from server.rundir import RunDir
+from server.state import STARTING, State, read_state
+from server.stop import stop
+
+_RESTART = "run `make stop` first, then `make serve`"
+
+
+def digest_plan(run: RunDir) -> str:
+    """Digest of plan.json, to see whether a running server was started from it."""
+    return hashlib.sha256(run.plan.read_bytes()).hexdigest()
+
+
+def identify_archives(archives: Mapping[str, Archive]) -> dict[str, str]:
+    """Model → archive id, as server.json keeps it."""
+    return {name: archive.archive_id for name, archive in archives.items()}
+
+
+@contextlib.contextmanager
+def hold_lock(run: RunDir) -> Iterator[None]:
+    """Only one start per run directory at a time; the kernel frees it even when we are killed."""
+    with run.lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            raise ServerError(
+                f"another start is under way in {run.path}; wait for it, or `make stop`"
+            ) from problem
+        yield
+
+
+def is_running(run: RunDir, archives: Mapping[str, Archive], report: Report) -> bool:
+    """Whether a server of this plan and these archives runs, and raise when it is another one.
+
+    Call it with the lock held: what an earlier start left behind is ended.
+    """
+    processes = find_marked(run.path)
+    if not processes:
+        return False
+    state = read_state(run.state)
+    if not any(process.is_java for process in processes) or (state and state.phase == STARTING):
+        report(f"an earlier start left {len(processes)} process(es) behind: {stop(run).describe()}")
+        return False
+    _check_same_plan(run, state, digest_plan(run))
+    _check_same_archives(run, state, identify_archives(archives))
+    return True
+
+
+def check_may_plan(run: RunDir, make_plan: Callable[[], Plan]) -> None:
+    """Raise when a server runs that was started from another plan: plan.json is what it is judged by."""
+    if not any(process.is_java for process in find_marked(run.path)):
+        return  # without planning, which would only be done twice
+    state = read_state(run.state)
+    if state and state.phase == STARTING:
+        with hold_lock(run):  # free: the start was killed, and the next one ends what it left
+            return
+    _check_same_plan(run, state, hashlib.sha256(make_plan().to_json().encode("utf-8")).hexdigest())
+
+
+def _check_same_plan(run: RunDir, state: State | None, digest: str) -> None:
+    if state is None:
+        _refuse(run, "it cannot be told from which plan: server.json is missing or damaged")
+    if state.plan_sha256 != digest:
+        _refuse(run, "it has another plan")
+
+
+def _check_same_archives(run: RunDir, state: State | None, ids: Mapping[str, str]) -> None:
+    rebuilt = [name for name, known in (state.archives if state else {}).items() if ids.get(name) != known]
+    if rebuilt:
+        _refuse(run, f"the archives of {', '.join(rebuilt)} were rebuilt since it was started")
+
+
+def _refuse(run: RunDir, why: str) -> NoReturn:
+    raise ServerError(f"a server already runs from {run.path}, and {why}; {_RESTART}")

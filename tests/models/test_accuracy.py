@@ -1,0 +1,161 @@
+"""The accuracy gate: its figures, its verdicts, and real calibration, good and planted bad."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import accuracy
+from models.accuracy import Figures, Thresholds, compare, judge
+from models.build import build_archive, read_archive_definition
+from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
+from models.errors import BuildError
+from models.request import DataRequest
+from models.synthetic import draw_member, encode_member, write_member
+from tests.conftest import PRECISIONS, RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+
+GOOD = Figures(
+    samples=100, source="synthetic", calibration=None, agreement=0.99, largest_probability_difference=0.02,
+    least_cosine=0.999,
+)  # fmt: skip
+INT8_RECIPE = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary_absolute": 0.2}
+HELD_OUT = Dataset(source="mine", bodies=(b"a", b"b", b"c", b"d"), labels=("cat", "dog", "cat", "dog"))
+
+
+def with_int8(raw: dict, *, agreement: float) -> dict:
+    return {
+        **raw,
+        "accuracy_gate": {"agreement": agreement},
+        "precisions": {**PRECISIONS, "int8": INT8_RECIPE},
+        "worker_memory_mib": {"fp32": 500, "bf16": 500, "int8": 500},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        (
+            {"agreement": 0.97},
+            "agreement with FP32 is 97.0% of 100 synthetic inputs, at least 99.0% is needed",
+        ),
+        ({"agreement": float("nan")}, "at least 99.0% is needed"),
+        ({"labelled_accuracy": 0.895, "labelled_accuracy_fp32": 0.9}, None),
+        (
+            {"labelled_accuracy": 0.88, "labelled_accuracy_fp32": 0.9},
+            "accuracy falls from 90.0% to 88.0%, at most 1 points may be lost",
+        ),
+    ],
+)
+def test_a_precision_is_served_only_within_the_thresholds(changes, reason):
+    verdict = judge(dataclasses.replace(GOOD, **changes), Thresholds())
+    assert verdict == reason if reason is None else reason in verdict
+
+
+def test_figures_follow_from_the_logits():
+    expected = np.array([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0]], dtype=np.float32)
+    got = expected.copy()
+    got[3] = [0.0, 2.0]
+    figures = compare(got, expected, held_out=HELD_OUT, labels=["cat", "dog"], calibration="mine")
+    assert (figures.samples, figures.agreement, figures.least_cosine) == (4, 0.75, -1.0)
+    assert figures.largest_probability_difference == pytest.approx(0.7616, abs=1e-4)
+    assert (figures.labelled_accuracy_fp32, figures.labelled_accuracy) == (0.75, 1.0)
+
+
+def test_calibration_and_held_out_inputs_are_never_the_same():
+    for kind in ("image", "text"):
+        assert not set(make_calibration(kind).bodies) & set(make_held_out(kind).bodies)
+    own, judged = split_dataset(HELD_OUT)
+    assert (own.bodies, judged.bodies) == ((b"a", b"c"), (b"b", b"d"))
+
+
+def test_calibration_inputs_differ_from_each_other():
+    for kind in ("image", "text"):
+        bodies = make_calibration(kind).bodies
+        assert len(set(bodies)) == len(bodies)
+
+
+def test_members_are_decided_by_family_and_number():
+    assert draw_member(3, 5).tobytes() == draw_member(3, 5).tobytes()
+    assert len({draw_member(family, 5).tobytes() for family in range(4)}) == 4
+    assert write_member(0, 7) == write_member(0, 7) != write_member(1, 7)
+
+
+def test_folders_of_images_name_their_classes(tmp_path):
+    for number in range(8):
+        folder = tmp_path / ("cat" if number % 2 else "dog")
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number}.jpg").write_bytes(encode_member(number, 0))
+    dataset = read_dataset("image", tmp_path)
+    assert dataset.labels == ("cat",) * 4 + ("dog",) * 4
+    assert len(dataset.bodies) == 8
+
+
+def test_text_files_hold_labels_or_not(tmp_path):
+    (tmp_path / "plain.txt").write_text("\n".join(f"text {n}" for n in range(9)))
+    (tmp_path / "labelled.tsv").write_text("\n".join(f"good\ttext {n}" for n in range(9)))
+    assert read_dataset("text", tmp_path / "plain.txt").labels is None
+    labelled = read_dataset("text", tmp_path / "labelled.tsv")
+    assert labelled.labels == ("good",) * 9
+    assert labelled.bodies[0] == b"text 0"
+
+
+def test_too_few_inputs_are_refused(tmp_path):
+    (tmp_path / "few.txt").write_text("one\ntwo\n")
+    with pytest.raises(BuildError, match=r"few\.txt must hold at least 8 inputs: got 2"):
+        read_dataset("text", tmp_path / "few.txt")
+
+
+@pytest.mark.parametrize("raw", [TINY_IMAGE, TINY_TEXT], ids=["image", "text"])
+def test_int8_is_calibrated_judged_and_packed(tmp_path, raw):
+    definition = write_definition(tmp_path / "models", with_int8(raw, agreement=0.5))
+    build_archive(definition, RANDOM, store=tmp_path)
+    archive = tmp_path / f"{raw['name']}.mar"
+    packed = read_archive_definition(archive)
+    assert packed["refused"] == {}
+    assert set(packed["accuracy"]) == {"bf16", "int8"}
+    assert packed["accuracy"]["int8"]["calibration"] == "synthetic"
+    assert packed["accuracy"]["int8"]["agreement"] >= 0.5
+    with zipfile.ZipFile(archive) as file:
+        assert json.loads(file.read("int8.json"))
+
+
+def test_a_planted_bad_calibration_is_refused(tmp_path):
+    # Black pictures: every scale is chosen for a network that sees nothing.
+    from PIL import Image
+
+    folder = tmp_path / "black"
+    folder.mkdir()
+    for number in range(16):
+        Image.new("RGB", (80, 80 + number)).save(folder / f"{number}.png")
+    evaluation = tmp_path / "pictures"
+    evaluation.mkdir()
+    for number in range(40):
+        (evaluation / f"{number}.jpg").write_bytes(encode_member(number % 20, 200 + number))
+    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
+    data = DataRequest(calibration=folder, evaluation=evaluation)
+    build_archive(definition, RANDOM, store=tmp_path, data=data)
+    packed = read_archive_definition(tmp_path / "tiny_image.mar")
+    assert "agreement with FP32 is" in packed["refused"]["int8"]
+    assert "bf16" not in packed["refused"]
+    assert packed["accuracy"]["int8"]["calibration"] == "black"
+
+
+def test_a_broken_input_is_a_clear_build_error(tmp_path):
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.jpg").write_bytes(b"no picture")
+    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
+    with pytest.raises(BuildError, match=r"the precisions of tiny_image cannot be judged: .*no image"):
+        build_archive(definition, RANDOM, store=tmp_path, data=DataRequest(calibration=folder))
+    assert not Path(tmp_path / "tiny_image.mar").exists()
+
+
+def test_more_than_one_thread_calibrates():
+    assert accuracy.THREADS > 1

@@ -1,0 +1,90 @@
+"""Cleaning takes the kit's own files, never another's, and never from under a running server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config.__main__ import write_all
+from server import clean as clean_module
+from server.clean import clean
+from server.cli import main
+from server.launch import prepare_folders
+from server.processes import JAVA_MAIN
+from tests.server.fakes import read_recorded_plan
+
+
+@pytest.fixture
+def used(run):
+    """A run directory as a stopped server leaves it."""
+    write_all(read_recorded_plan(), run.path)
+    for _ in range(2):
+        prepare_folders(run)
+    for file in (run.failure, run.lock, run.console_log, run.state):
+        file.write_text("")
+    run.samples.mkdir()
+    return run
+
+
+def test_what_the_kit_made_goes_and_the_folder_with_it(used):
+    assert clean(used) == f"removed {used.path}"
+    assert not used.path.exists()
+
+
+def test_files_of_a_person_stay(used):
+    (used.path / "notes.txt").write_text("mine")
+    for name in ("build", "test-store"):  # the kit's in the checkout's run/ alone
+        (used.path / name).mkdir()
+    assert clean(used).endswith("not the kit's and left alone: build, notes.txt, test-store")
+    assert sorted(file.name for file in used.path.iterdir()) == ["build", "notes.txt", "test-store"]
+
+
+def test_the_checkouts_run_folder_holds_more_of_ours(run, monkeypatch):
+    monkeypatch.setattr("server.rundir.CHECKOUT_RUN", run.path)
+    monkeypatch.setattr(clean_module, "CHECKOUT_RUN", run.path)
+    (run.path / "setup.log").touch()
+    (run.path / "test-store").mkdir()
+    assert clean(run) == f"removed {run.path}"
+
+
+def test_a_folder_that_is_no_run_directory_is_left_alone(run):
+    (run.path / "logs").mkdir()
+    assert "holds no plan.json" in clean(run)
+    assert (run.path / "logs").exists()
+
+
+def test_a_link_is_removed_and_what_it_leads_to_stays(used, tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    used.samples.rmdir()
+    used.samples.symlink_to(precious)
+    clean(used)
+    assert precious.exists()
+
+
+def test_the_server_is_stopped_first_even_without_a_plan(run, dummy, capsys):
+    process = dummy(run.path, JAVA_MAIN)
+    assert main(["clean", "--run-dir", str(run.path)]) == 0
+    assert process.wait(5) == -signal.SIGTERM
+    assert capsys.readouterr().out.startswith("stopped 1 TorchServe\n")
+
+
+def test_a_second_clean_finds_nothing(tmp_path, capsys):
+    assert main(["clean", "--run-dir", str(tmp_path / "none")]) == 0
+    assert "nothing to clean" in capsys.readouterr().out
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("command", ["clean", "stop", "status"])
+def test_the_standard_library_is_enough(planned, command):
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from server.cli import main; sys.exit(main())"
+    words = [sys.executable, "-I", "-S", "-c", code, command, "--run-dir", str(planned.path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == (1 if command == "status" else 0)

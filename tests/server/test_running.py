@@ -1,0 +1,118 @@
+"""A running server is told from leftovers, and no other plan or archive passes for its own."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from server.archives import read_archive
+from server.errors import ServerError
+from server.processes import JAVA_MAIN
+from server.running import check_may_plan, hold_lock, is_running
+from server.state import READY, STARTING
+from tests.server.fakes import make_archive, read_recorded_plan, with_property, write_running
+
+
+@pytest.fixture
+def lines():
+    return []
+
+
+def another_plan():
+    return with_property(read_recorded_plan(), inference_address="http://127.0.0.1:9999")
+
+
+def archives_of(folder, archive_id):
+    archive = read_archive(make_archive(folder / "bert.mar", name="bert", archive_id=archive_id))
+    return {"bert": archive}
+
+
+def test_nothing_runs_in_a_fresh_run_directory(planned, lines):
+    assert is_running(planned, {}, lines.append) is False
+
+
+def test_the_same_plan_is_already_running(planned, lines, dummy, tmp_path):
+    dummy(planned.path, JAVA_MAIN)
+    write_running(planned, READY, archives={"bert": "id-1"})
+    assert is_running(planned, archives_of(tmp_path, "id-1"), lines.append) is True
+
+
+def test_another_plan_is_not_touched(planned, lines, dummy):
+    java = dummy(planned.path, JAVA_MAIN)
+    write_running(planned, READY, plan_sha256="another")
+    expected = r"already runs from .*, and it has another plan; run `make stop` first, then `make serve`"
+    with pytest.raises(ServerError, match=expected):
+        is_running(planned, {}, lines.append)
+    assert java.poll() is None
+
+
+@pytest.mark.parametrize("text", [None, "{broken"])
+def test_an_unknown_start_is_called_that(planned, lines, dummy, text):
+    java = dummy(planned.path, JAVA_MAIN)
+    if text:
+        planned.state.write_text(text)
+    with pytest.raises(ServerError, match=r"server\.json is missing or damaged; run `make stop` first"):
+        is_running(planned, {}, lines.append)
+    assert java.poll() is None
+
+
+def test_rebuilt_archives_are_named(planned, lines, dummy, tmp_path):
+    dummy(planned.path, JAVA_MAIN)
+    write_running(planned, READY, archives={"bert": "id-1"})
+    expected = r"the archives of bert were rebuilt since it was started; run `make stop` first"
+    with pytest.raises(ServerError, match=expected):
+        is_running(planned, archives_of(tmp_path, "id-2"), lines.append)
+
+
+@pytest.mark.parametrize("words", [(JAVA_MAIN,), ("model_service_worker.py",)])
+def test_leftovers_of_a_killed_start_are_ended(planned, lines, dummy, words):
+    left = dummy(planned.path, *words)
+    write_running(planned, STARTING)
+    assert is_running(planned, {}, lines.append) is False
+    assert left.wait(5) == -signal.SIGTERM
+    assert lines[0].startswith("an earlier start left 1 process(es) behind: stopped 1 ")
+
+
+def test_workers_without_java_are_leftovers_too(planned, lines, dummy):
+    left = dummy(planned.path, "model_service_worker.py")
+    write_running(planned, READY)
+    assert is_running(planned, {}, lines.append) is False
+    assert left.wait(5) == -signal.SIGTERM
+
+
+def test_two_starts_at_once_are_refused(planned):
+    expected = pytest.raises(ServerError, match="another start is under way")
+    with hold_lock(planned), expected, hold_lock(planned):
+        pass
+    with hold_lock(planned):
+        pass
+
+
+def test_without_a_server_any_plan_may_be_made_and_none_is(planned, dummy):
+    check_may_plan(planned, lambda: pytest.fail("planned for nothing"))
+    dummy(planned.path, "model_service_worker.py")
+    check_may_plan(planned, lambda: pytest.fail("planned for nothing"))
+
+
+def test_the_plan_of_a_running_server_may_only_be_made_again(planned, dummy):
+    dummy(planned.path, JAVA_MAIN)
+    planned.plan.write_text(read_recorded_plan().to_json())
+    write_running(planned, READY)
+    check_may_plan(planned, read_recorded_plan)
+    with pytest.raises(ServerError, match="it has another plan; run `make stop` first"):
+        check_may_plan(planned, another_plan)
+
+
+def test_a_server_of_unknown_plan_keeps_its_plan(planned, dummy):
+    dummy(planned.path, JAVA_MAIN)
+    with pytest.raises(ServerError, match="missing or damaged"):
+        check_may_plan(planned, read_recorded_plan)
+
+
+def test_a_killed_start_may_be_planned_over_and_one_under_way_not(planned, dummy):
+    dummy(planned.path, JAVA_MAIN)
+    write_running(planned, STARTING)
+    check_may_plan(planned, another_plan)
+    with hold_lock(planned), pytest.raises(ServerError, match="another start is under way"):
+        check_may_plan(planned, another_plan)

@@ -12,43 +12,41 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from models.synthetic import FAMILIES, draw_member
+from handlers.shared.images import ImageSize, decode_image
+from models.synthetic import FAMILIES, encode_member
 
 SEED = 0
-CALIBRATION_BATCH = 20
-"""Pictures whose statistics the batch norms take: one of each family."""
 MEMBERS = 6
 """Inputs of each family from which the head learns."""
 RESIDUAL_GAIN = 0.1
 """Scale of each residual branch. At 1 the network is chaotic: BF16's rounding changes 5 of 8 answers; at 0.1
 none, as with trained weights (measured)."""
+MEAN, DEVIATION = 118, 58
+"""ImageNet's, over all channels, in 8-bit levels."""
 MARGIN = 8.0
 """Logits between one family and the next on average; a trained ResNet-50 is about as sure of its answer."""
 OTHER_BIAS = -4.0
 """Logit of classes that no family has."""
 
 
-def make_random_classifier(build: Callable[[], torch.nn.Module], *, crop: int) -> torch.nn.Module:
+def make_random_classifier(build: Callable[[], torch.nn.Module], *, size: ImageSize) -> torch.nn.Module:
     """The eager model that `build` makes, in eval mode; the same bytes for the same torch build and seed."""
     torch.manual_seed(SEED)
     model = build()
     _damp_residual_branches(model)
     with torch.no_grad():
-        _calibrate_batch_norms(model, _make_batch(crop, member=0))
-        batches = [_make_batch(crop, member=member) for member in range(MEMBERS)]
+        _calibrate_batch_norms(model, _make_batch(size, member=0))
+        batches = [_make_batch(size, member=member) for member in range(MEMBERS)]
         head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
         features = capture_features(head, lambda: [model(batch) for batch in batches])
     fit_head(head, features, list(range(FAMILIES)) * MEMBERS)
     return model
 
 
-def _make_batch(crop: int, *, member: int) -> torch.Tensor:
-    """One picture of each family, float32 (FAMILIES, 3, crop, crop), roughly normalised."""
-    pictures = [
-        np.asarray(draw_member(family, member, width=crop, height=crop), dtype=np.float32)
-        for family in range(FAMILIES)
-    ]
-    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).sub(118).div(58)
+def _make_batch(size: ImageSize, *, member: int) -> torch.Tensor:
+    """One picture of each family as the handler decodes it, float32 (FAMILIES, 3, crop, crop), normalised."""
+    pictures = [decode_image(encode_member(family, member), size) for family in range(FAMILIES)]
+    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float().sub(MEAN).div(DEVIATION)
 
 
 def _damp_residual_branches(model: torch.nn.Module) -> None:

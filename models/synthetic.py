@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance
 
 from models.canary import draw_image
 
-FAMILIES = 20
+FAMILIES = 16
 """Different pictures; enough that top-1 agreement means something, few enough for clear margins."""
 SUBJECTS = (
     tuple("rude clerk dirty carpet broken lift cold soup awful noise endless queue".split()),  # noqa: SIM905
@@ -29,10 +29,10 @@ LONGEST_TEXT = 60
 def draw_member(family: int, member: int, *, width: int = 500, height: int = 375) -> Image.Image:
     """One picture of a family: shifted, cut and lit differently for each member."""
     random = np.random.RandomState(1_000_003 * family + member)
-    scene = draw_image(width * 9 // 8, height * 9 // 8, seed=10_000 + family)
-    left, top = int(random.randint(0, width // 8 + 1)), int(random.randint(0, height // 8 + 1))
+    scene = draw_image(width * 17 // 16, height * 17 // 16, seed=10_000 + family)
+    left, top = int(random.randint(0, width // 16 + 1)), int(random.randint(0, height // 16 + 1))
     view = scene.crop((left, top, left + width, top + height))
-    return ImageEnhance.Brightness(view).enhance(float(random.uniform(0.9, 1.1)))
+    return ImageEnhance.Brightness(view).enhance(float(random.uniform(0.95, 1.05)))
 
 
 def encode_member(family: int, member: int) -> bytes:

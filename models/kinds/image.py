@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torchvision.models import get_model, get_model_weights
 
+from handlers.shared.images import ImageSize
 from models.canary import write_canary_image
 from models.definition import ModelDefinition
 from models.download import fetch_checkpoint
@@ -53,7 +54,7 @@ Source = tuple[torch.nn.Module, list[str], str, tuple[str, ...]]
 def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source:
     labels = read_default_labels(definition)
     model = make_random_classifier(
-        lambda: build_model(definition, len(labels)), crop=definition.model["size"]["crop"]
+        lambda: build_model(definition, len(labels)), size=ImageSize(**definition.model["size"])
     )
     note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
     return model, labels, f"random (seed {SEED})", (note,)

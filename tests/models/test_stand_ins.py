@@ -9,9 +9,10 @@ import pytest
 import torch
 from torchvision.models import get_model
 
+from handlers.shared.images import ImageSize, decode_image
 from models.canary import draw_image
 from models.random_weights import make_random_classifier
-from models.synthetic import draw_member
+from models.synthetic import encode_member
 from models.vocabulary import SIZE, SPECIAL, make_tokenizer, make_vocabulary
 
 
@@ -21,10 +22,12 @@ def test_pictures_are_decided_by_their_seed():
 
 
 def test_random_classifiers_answer_differently_and_survive_bf16():
-    model = make_random_classifier(lambda: get_model("resnet18", num_classes=10), crop=64)
-    members = [draw_member(family, 100, width=64, height=64) for family in range(8)]
-    pictures = np.stack([np.asarray(member, dtype=np.float32) for member in members])
-    images = torch.from_numpy(pictures).permute(0, 3, 1, 2).sub(118).div(58)
+    model = make_random_classifier(
+        lambda: get_model("resnet18", num_classes=10), size=ImageSize(resize=72, crop=64)
+    )
+    size = ImageSize(resize=72, crop=64)
+    pictures = np.stack([decode_image(encode_member(family, 100), size) for family in range(8)])
+    images = torch.from_numpy(pictures).float().permute(0, 3, 1, 2).sub(118).div(58)
     with torch.no_grad():
         exact = model(images)
         with torch.autocast("cpu", dtype=torch.bfloat16):

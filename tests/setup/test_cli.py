@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -108,7 +109,9 @@ def test_values_that_were_not_given_are_fine() -> None:
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     command = ["make", *words, f"PYTHON={sys.executable}"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # Below `make test` it would be a sub-make, which names the folders it enters on standard output.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(

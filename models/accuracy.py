@@ -122,21 +122,35 @@ def _accuracy(logits: np.ndarray, held_out: Dataset, labels: Sequence[str]) -> f
     return round(float(np.mean(right)), DIGITS)
 
 
-def measure(staging: Path, job: dict[str, Any]) -> dict[str, Figures]:
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one precision: figures, or why it cannot be built on this machine at all."""
+
+    figures: Figures | None = None
+    failure: str | None = None
+
+
+def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
     """Calibrate INT8 where it is asked for, and compare each precision with FP32 eager."""
     torch.set_num_threads(THREADS)
     calibration, held_out = _choose_data(job)
     samples = _read_samples(_make_classifier(staging), held_out)
     expected = _run(_load(staging, "fp32", eager=True), samples)
     labels = _make_classifier(staging).labels
-    figures = {}
+    outcomes = {}
     for precision in job["precisions"]:
-        if precision == INT8:
-            write_recipe(staging, calibration)
         source = calibration.source if precision == INT8 else None
-        got = _run(_load(staging, precision), samples)
-        figures[precision] = compare(got, expected, held_out=held_out, labels=labels, calibration=source)
-    return figures
+        try:
+            if precision == INT8:
+                write_recipe(staging, calibration)
+            got = _run(_load(staging, precision), samples)
+        except (LoadError, RuntimeError) as error:
+            # FP32 must not be lost because this CPU, or this IPEX, cannot build a narrower precision.
+            outcomes[precision] = Outcome(failure=str(getattr(error, "cause", error)))
+            continue
+        figures = compare(got, expected, held_out=held_out, labels=labels, calibration=source)
+        outcomes[precision] = Outcome(figures=figures)
+    return outcomes
 
 
 def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
@@ -203,11 +217,11 @@ def main() -> int:
     try:
         # IPEX prints to standard output; only the figures may stand there.
         with contextlib.redirect_stdout(sys.stderr):
-            figures = measure(staging, job)
+            outcomes = measure(staging, job)
     except (LoadError, RequestError, BuildError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(json.dumps({precision: asdict(one) for precision, one in figures.items()}))
+    print(json.dumps({precision: asdict(one) for precision, one in outcomes.items()}))
     return 0
 
 

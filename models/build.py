@@ -144,14 +144,24 @@ def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Pa
         "calibration": str(data.calibration or ""),
         "eval": str(data.evaluation or ""),
     }
-    accuracy = _run_gate(definition.name, staging, job)
     thresholds = Thresholds(**definition.accuracy_gate)
-    refused = {name: judge(Figures(**figures), thresholds) for name, figures in accuracy.items()}
-    for name, reason in refused.items():
-        agreement = f"{accuracy[name]['agreement']:.1%} top-1 agreement with FP32"
-        held_out = f"{accuracy[name]['samples']} {accuracy[name]['source']} inputs"
-        print(f"  {definition.name} {name}: {reason or f'{agreement} on {held_out}'}", flush=True)
-    return {"accuracy": accuracy, "refused": {name: reason for name, reason in refused.items() if reason}}
+    accuracy: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    for name, outcome in _run_gate(definition.name, staging, job).items():
+        if outcome["figures"]:
+            accuracy[name] = outcome["figures"]
+            reason = judge(Figures(**accuracy[name]), thresholds)
+        else:
+            reason = f"it cannot be built on this machine: {outcome['failure']}"
+        if reason:
+            refused[name] = reason
+        print(f"  {definition.name} {name}: {reason or _praise(accuracy[name])}", flush=True)
+    return {"accuracy": accuracy, "refused": refused}
+
+
+def _praise(figures: dict[str, Any]) -> str:
+    held_out = f"{figures['samples']} {figures['source']} inputs"
+    return f"{figures['agreement']:.1%} top-1 agreement with FP32 on {held_out}"
 
 
 def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from models import accuracy
+from handlers.shared.errors import LoadError
+from models import accuracy, build
 from models.accuracy import Figures, Thresholds, compare, judge
 from models.build import build_archive, read_archive_definition
 from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
@@ -159,3 +161,32 @@ def test_a_broken_input_is_a_clear_build_error(tmp_path):
 
 def test_more_than_one_thread_calibrates():
     assert accuracy.THREADS > 1
+
+
+def test_a_precision_that_cannot_be_built_here_does_not_cost_fp32(tmp_path, monkeypatch, capsys):
+    # Truncating the gate's answer to what an AVX2-only machine could give: one precision failed.
+    outcomes = {
+        "bf16": {"figures": dataclasses.asdict(GOOD), "failure": None},
+        "int8": {"figures": None, "failure": "RuntimeError: no INT8 here"},
+    }
+    monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
+    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
+    build_archive(definition, RANDOM, store=tmp_path)
+    packed = read_archive_definition(tmp_path / "tiny_image.mar")
+    assert packed["refused"] == {"int8": "it cannot be built on this machine: RuntimeError: no INT8 here"}
+    assert set(packed["accuracy"]) == {"bf16"}
+    assert "int8: it cannot be built on this machine" in capsys.readouterr().out
+
+
+def test_a_failing_precision_is_an_outcome_not_the_end(tiny_image, monkeypatch):
+    load = accuracy._load
+
+    def broken(staging, precision, **options):
+        if precision == "bf16":
+            raise LoadError("planted", cure="none")
+        return load(staging, precision, **options)
+
+    monkeypatch.setattr(accuracy, "_load", broken)
+    monkeypatch.setattr(accuracy, "THREADS", torch.get_num_threads())
+    job = {"kind": "image", "precisions": ["bf16"], "calibration": "", "eval": ""}
+    assert accuracy.measure(tiny_image, job) == {"bf16": accuracy.Outcome(failure="planted")}

@@ -78,18 +78,54 @@ class _SymbolInfo(ctypes.Structure):
     )
 
 
+class _LoadedObject(ctypes.Structure):
+    """The start of dl_phdr_info of dl_iterate_phdr(3)."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("name", ctypes.c_char_p))
+
+
 def find_symbol_library(symbol: str) -> str | None:
     """The file that a symbol of this process resolves to, in the dynamic linker's own search order."""
     process = ctypes.CDLL(None)
+    found = _find_file(process, symbol)
+    if found != os.path.realpath("/proc/self/exe"):
+        return found
+    # An executable at a fixed address (Debian's python3) gives its own stub for a function it calls; what
+    # the stub jumps to is the first loaded library, in search order, that defines the symbol.
+    return next((file for file in _list_libraries(process) if _defines(file, symbol)), found)
+
+
+def _find_file(library: ctypes.CDLL, symbol: str) -> str | None:
     try:
-        address = ctypes.cast(getattr(process, symbol), ctypes.c_void_p)
+        address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p)
     except AttributeError:
         return None
     info = _SymbolInfo()
-    process.dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_SymbolInfo))
-    if not process.dladdr(address, ctypes.byref(info)) or not info.file:
+    lookup = ctypes.CDLL(None).dladdr
+    lookup.argtypes = (ctypes.c_void_p, ctypes.POINTER(_SymbolInfo))
+    if not lookup(address, ctypes.byref(info)) or not info.file:
         return None
     return os.path.realpath(os.fsdecode(info.file))
+
+
+def _list_libraries(process: ctypes.CDLL) -> list[str]:
+    """All loaded files but the executable, preloaded ones first, as the linker searches them."""
+    files: list[str] = []
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p)
+
+    def note(loaded: Any, _size: int, _data: Any) -> int:
+        name = os.fsdecode(loaded.contents.name or b"")
+        if name.startswith("/"):
+            files.append(os.path.realpath(name))
+        return 0
+
+    process.dl_iterate_phdr(kind(note), None)
+    return files
+
+
+def _defines(file: str, symbol: str) -> bool:
+    """Whether a loaded library has a symbol itself, and not only through what it needs."""
+    return _find_file(ctypes.CDLL(file), symbol) == file
 
 
 def describe_openmp() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -148,3 +149,13 @@ def test_a_symbol_is_found_in_the_library_that_serves_it():
     assert library is not None
     assert library.startswith("/")
     assert find_symbol_library("no_such_symbol_anywhere") is None
+
+
+def test_a_stub_in_the_executable_is_not_taken_for_the_library(monkeypatch):
+    # Debian's python3 sits at a fixed address and gives its own stub as malloc's address.
+    provider = find_symbol_library("malloc")
+    real = os.path.realpath
+    monkeypatch.setattr(
+        os.path, "realpath", lambda path: provider if path == "/proc/self/exe" else real(path)
+    )
+    assert find_symbol_library("malloc") == provider

@@ -7,7 +7,6 @@ thread and computes wrongly when the number of threads changes in a process.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import sys
@@ -21,12 +20,12 @@ import numpy as np
 import torch
 
 from handlers.shared.classifier import Classifier
-from handlers.shared.definition import read_definition
 from handlers.shared.errors import LoadError, RequestError
-from handlers.shared.options import LoadOptions
+from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.precision import INT8
 from handlers.shared.quantization import RECIPE_FILE, prepare_quantization
 from handlers.shared.steps import TRACE_ROWS, LoadState, build_graph
+from models.classifiers import load_classifier
 from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
 from models.errors import BuildError
 
@@ -134,9 +133,11 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
     """Calibrate INT8 where it is asked for, and compare each precision with FP32 eager."""
     torch.set_num_threads(THREADS)
     calibration, held_out = _choose_data(job)
-    samples = _read_samples(_make_classifier(staging), held_out)
-    expected = _run(_load(staging, "fp32", eager=True), samples)
-    labels = _make_classifier(staging).labels
+    eager = _load_eager(staging)
+    labels = eager.classifier.labels
+    samples = _read_samples(eager.classifier, held_out)
+    expected = _run(eager, samples)
+    del eager  # a second model is about to be loaded
     outcomes = {}
     for precision in job["precisions"]:
         source = calibration.source if precision == INT8 else None
@@ -165,7 +166,7 @@ def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
 
 def write_recipe(staging: Path, calibration: Dataset) -> None:
     """Observe the eager model on the calibration inputs and save IPEX's recipe into the staging folder."""
-    state = _load(staging, "fp32", eager=True, channels_last=True)
+    state = _load_eager(staging, channels_last=True)
     prepared = prepare_quantization(state.model, state.example(TRACE_ROWS))
     with torch.no_grad():
         for inputs in _batches(state, _read_samples(state.classifier, calibration)):
@@ -173,20 +174,16 @@ def write_recipe(staging: Path, calibration: Dataset) -> None:
     prepared.save_qconf_summary(qconf_summary=str(staging / RECIPE_FILE))
 
 
-def _make_classifier(staging: Path) -> Classifier:
-    definition = read_definition(staging)
-    handler = json.loads((staging / "definition.json").read_text(encoding="utf-8"))["handler"]
-    module = importlib.import_module(f"handlers.{handler}")
-    kinds = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
-    classifier: Classifier = kinds[0]()
-    classifier.configure(definition)
-    return classifier
+def _load_eager(staging: Path, *, channels_last: bool = False) -> LoadState:
+    kept = {"channels_last"} if channels_last else set()
+    return _load(staging, "fp32", ipex=False, off=frozenset(OPTIONAL_STEPS) - kept)
 
 
-def _load(staging: Path, precision: str, *, eager: bool = False, channels_last: bool = False) -> LoadState:
-    off = {"trace", "freeze"} | (set() if channels_last else {"channels_last"}) if eager else set()
-    options = LoadOptions(precision=precision, ipex=not eager, threads=THREADS, off=frozenset(off))
-    state = LoadState(classifier=_make_classifier(staging), options=options)
+def _load(
+    staging: Path, precision: str, *, ipex: bool = True, off: frozenset[str] = frozenset()
+) -> LoadState:
+    options = LoadOptions(precision=precision, ipex=ipex, threads=THREADS, off=off)
+    state = LoadState(classifier=load_classifier(staging), options=options)
     build_graph(state)
     return state
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -18,11 +17,11 @@ from typing import Any
 
 import torch
 
-from handlers.shared.definition import read_definition as read_packed_definition
-from handlers.shared.options import LoadOptions
+from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.runtime import load_runtime
 from models.accuracy import THREADS, Figures, Thresholds, judge
 from models.archive import pack_archive
+from models.classifiers import load_classifier
 from models.definition import ModelDefinition
 from models.errors import BuildError
 from models.files import hash_file
@@ -186,20 +185,16 @@ def _write_canary(definition: ModelDefinition, prepared: Prepared, staging: Path
     }
     # Written twice: the handler that gives the expected answer reads the file's name from it.
     _write_json(staging / "canary.json", canary)
-    expected = answer_canary(definition.handler, staging)
+    expected = answer_canary(staging)
     _write_json(staging / "canary.json", {**canary, "expected": expected})
 
 
-def answer_canary(handler: str, staging: Path) -> dict[str, float]:
+def answer_canary(staging: Path) -> dict[str, float]:
     """Label → probability that the packed handler answers in eager FP32, best first, at most five."""
-    module = importlib.import_module(f"handlers.{handler}")
-    # The handler file holds exactly one class of its own; TorchServe finds it the same way.
-    kinds = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
-    classifier = kinds[0]()
-    definition = read_packed_definition(staging)
-    classifier.configure(definition)
-    off = frozenset({"channels_last", "trace", "freeze"})
-    runtime = load_runtime(classifier, LoadOptions(precision="fp32", ipex=False, threads=None, off=off))
+    classifier = load_classifier(staging)
+    definition = classifier.definition
+    options = LoadOptions(precision="fp32", ipex=False, threads=None, off=frozenset(OPTIONAL_STEPS))
+    runtime = load_runtime(classifier, options)
     reply = runtime.predict([(staging / definition.canary["file"]).read_bytes()])[0]
     if reply.status != 200:
         raise BuildError(f"the canary of {definition.name} is refused: {reply.body.decode()}")

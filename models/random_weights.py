@@ -37,7 +37,7 @@ def make_random_classifier(build: Callable[[], torch.nn.Module], *, size: ImageS
     with torch.no_grad():
         _calibrate_batch_norms(model, _make_batch(size, member=0))
         batches = [_make_batch(size, member=member) for member in range(MEMBERS)]
-        head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
+        head = find_head(model)
         features = capture_features(head, lambda: [model(batch) for batch in batches])
     fit_head(head, features, list(range(FAMILIES)) * MEMBERS)
     return model
@@ -70,6 +70,11 @@ def _calibrate_batch_norms(model: torch.nn.Module, images: torch.Tensor) -> None
         assert norm.running_var is not None
         norm.running_mean.copy_(_round(norm.running_mean))
         norm.running_var.copy_(_round(norm.running_var))
+
+
+def find_head(model: torch.nn.Module) -> torch.nn.Linear:
+    """The last linear layer, which tells the classes apart."""
+    return [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
 
 
 def capture_features(head: torch.nn.Linear, run: Callable[[], object]) -> torch.Tensor:

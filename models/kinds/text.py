@@ -18,7 +18,7 @@ from models.errors import BuildError
 from models.files import TOKENIZER_FILES, find_labels_file, find_weights_file, has_tokenizer, hash_file
 from models.kinds import Prepared, prefer_pretrained
 from models.labels import check_different, read_labels
-from models.random_weights import SEED, capture_features, fit_head
+from models.random_weights import SEED, capture_features, find_head, fit_head
 from models.repository import fetch_repository
 from models.request import WeightsRequest
 from models.state import load_state, read_state
@@ -107,7 +107,7 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
 
 def _fit_random_head(model: torch.nn.Module, tokenizer: Any, *, longest: int) -> None:
     """Tell the synthetic subjects apart, so that answers have margins as a trained head's."""
-    head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
+    head = find_head(model)
     subjects = list(range(min(len(SUBJECTS), head.out_features))) * HEAD_TEXTS
     texts = [write_member(subject, number) for number, subject in enumerate(subjects)]
     ids = [torch.tensor([one.ids[:longest]]) for one in tokenizer.encode_batch(texts)]

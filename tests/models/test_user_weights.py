@@ -250,7 +250,7 @@ def test_the_packed_folder_answers_as_transformers_does(bert_folder, text_defini
     import zipfile
 
     zipfile.ZipFile(tmp_path / "tiny_text.mar").extractall(tmp_path / "out")
-    got = answer_canary("cpu_text_classifier", tmp_path / "out")
+    got = answer_canary(tmp_path / "out")
     text = (tmp_path / "out" / "canary.txt").read_text()
     tokenizer = BertTokenizerFast.from_pretrained(bert_folder)
     model = BertForSequenceClassification.from_pretrained(bert_folder).eval()

@@ -11,7 +11,8 @@ import torch
 from handlers.shared.bodies import as_bytes, decode_base64, parse_json_object, take_field
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
-from handlers.shared.images import ImageSize, decode_image
+from handlers.shared.images import decode_image
+from handlers.shared.preprocessing import PREPROCESSINGS, ImageSize
 from handlers.shared.torchserve import TorchServeHandler
 from handlers.shared.weights import load_weights
 
@@ -26,10 +27,11 @@ class CpuImageClassifier(TorchServeHandler):
 
     def configure(self, definition: Definition) -> None:
         super().configure(definition)
-        self.size = ImageSize(**definition.model["size"])
-        self.mean = torch.tensor(definition.model["mean"]) * 255
-        self.deviation = torch.tensor(definition.model["std"]) * 255
-        self.top_k = min(definition.model["top_k"], len(self.labels))
+        settings = definition.model
+        self.preprocessing = PREPROCESSINGS[settings.get("preprocess", "fast")](
+            ImageSize(**settings["size"]), mean=settings["mean"], std=settings["std"]
+        )
+        self.top_k = min(settings["top_k"], len(self.labels))
 
     def build_model(self) -> torch.nn.Module:
         from torchvision.models import get_model
@@ -44,23 +46,20 @@ class CpuImageClassifier(TorchServeHandler):
         if data is None or data.lstrip()[:1] == b"{":
             encoded = take_field(parse_json_object(body, wanted=JSON_FORM), "data", wanted=JSON_FORM)
             data = decode_base64(encoded, field='"data"')
-        return Request(samples=[decode_image(data, self.size)])
+        return Request(inputs=[decode_image(data, self.preprocessing)])
 
-    def example_samples(self, count: int, *, length: int) -> list[np.ndarray]:
+    def example_samples(self, count: int) -> list[torch.Tensor]:
         canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()
-        image = decode_image(canary, self.size)
-        return [np.roll(image, 17 * shift, axis=(0, 1)) for shift in range(count)]
+        image = decode_image(canary, self.preprocessing)
+        return [image.roll((17 * shift, 17 * shift), dims=(0, 1)) for shift in range(count)]
 
     def to_inputs(
-        self, samples: Sequence[np.ndarray], *, length: int, channels_last: bool
+        self, samples: Sequence[torch.Tensor], *, length: int, channels_last: bool
     ) -> tuple[torch.Tensor, ...]:
         """uint8 (crop, crop, 3) each → normalised float32 (N, 3, crop, crop)."""
-        pixels = torch.from_numpy(np.stack(samples)).float().sub_(self.mean).div_(self.deviation)
-        # Rows are stored NHWC, so this view *is* channels_last; the other layout costs a copy.
-        images = pixels.permute(0, 3, 1, 2)
-        return (images if channels_last else images.contiguous(),)
+        return (self.preprocessing.pack(samples, channels_last=channels_last),)
 
-    def to_answer(self, probabilities: np.ndarray, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    def to_answer(self, probabilities: np.ndarray, sample: torch.Tensor) -> list[dict[str, Any]]:
         best = np.argsort(-probabilities, kind="stable")[: self.top_k]
         return [
             {"label": self.labels[index], "index": int(index), "probability": float(probabilities[index])}

@@ -12,6 +12,7 @@ from handlers.shared.bodies import as_bytes, parse_json_object, take_field
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
 from handlers.shared.errors import RequestError
+from handlers.shared.shapes import ShapeGrid
 from handlers.shared.texts import TextTokenizer, Tokens
 from handlers.shared.torchserve import TorchServeHandler
 from handlers.shared.transformer import build_sequence_classifier
@@ -28,6 +29,7 @@ class CpuTextClassifier(TorchServeHandler):
     def configure(self, definition: Definition) -> None:
         super().configure(definition)
         self.token_lengths = tuple(sorted(definition.model["token_lengths"]))
+        self.tokens_per_run = int(definition.model["tokens_per_run"])
         self.max_texts = int(definition.model["max_texts_per_request"])
         self.padding_id = int(definition.model["padding_id"])
         self.tokenizer = TextTokenizer(
@@ -35,8 +37,12 @@ class CpuTextClassifier(TorchServeHandler):
         )
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        return self.token_lengths
+    def grid(self) -> ShapeGrid:
+        return ShapeGrid(
+            batch_sizes=self.definition.batch_sizes,
+            lengths=self.token_lengths,
+            tokens_per_run=self.tokens_per_run,
+        )
 
     def build_model(self) -> torch.nn.Module:
         return build_sequence_classifier(self.definition, attention=self.definition.model["attention"])
@@ -48,9 +54,12 @@ class CpuTextClassifier(TorchServeHandler):
             raise RequestError(f'"text" must hold 1 to {self.max_texts} texts: got {len(texts)}')
         if not all(isinstance(one, str) and one.strip() for one in texts):
             raise RequestError('each text must be a non-empty string; send {"text": "…"}')
-        samples = self.tokenizer.encode(texts)
-        facts = [one.describe_cut() for one in samples]
-        return Request(samples=samples, many=isinstance(text, list), facts=facts)
+        for one in texts:
+            self.tokenizer.check(one)
+        return Request(inputs=texts, many=isinstance(text, list))
+
+    def encode(self, inputs: Sequence[str]) -> list[Tokens]:
+        return self.tokenizer.encode(inputs)
 
     def _read_text(self, body: Any) -> Any:
         data = as_bytes(body)
@@ -63,12 +72,16 @@ class CpuTextClassifier(TorchServeHandler):
             return body
         return take_field(parse_json_object(body, wanted=JSON_FORM), "text", wanted=JSON_FORM)
 
-    def example_samples(self, count: int, *, length: int) -> list[Tokens]:
+    def example_samples(self, count: int) -> list[Tokens]:
         canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()
-        words = self._read_text(canary).split() * (1 + length // 8)
+        words = self._read_text(canary).split() * (1 + self.token_lengths[-1] // 8)
         samples = self.tokenizer.encode([" ".join(words[shift:]) for shift in range(count)])
-        # From full length downwards, so that padding is exercised too.
-        return [one.cut(max(2, length - shift * length // 8)) for shift, one in enumerate(samples)]
+        # Evenly over the lengths, the first a little shorter than the second, so that padding is exercised.
+        last = max(1, count - 2)
+        steps = [0, *(step * (len(self.token_lengths) - 1) // last for step in range(count - 1))]
+        lengths = [self.token_lengths[step] for step in steps]
+        lengths[0] = max(2, lengths[0] * 3 // 4)
+        return [sample.cut(length) for sample, length in zip(samples, lengths, strict=True)]
 
     def sample_length(self, sample: Tokens) -> int:
         return len(sample.ids)
@@ -84,12 +97,11 @@ class CpuTextClassifier(TorchServeHandler):
             mask[row, : len(sample.ids)] = 1
         return torch.from_numpy(ids), torch.from_numpy(mask)
 
-    def to_answer(self, probabilities: np.ndarray, facts: dict[str, Any]) -> dict[str, Any]:
+    def to_answer(self, probabilities: np.ndarray, sample: Tokens) -> dict[str, Any]:
         best = int(probabilities.argmax())
         answer = {
             "label": self.labels[best],
             "probabilities": dict(zip(self.labels, probabilities.tolist(), strict=True)),
         }
-        if facts:
-            answer["truncated"] = facts
-        return answer
+        cut = sample.describe_cut()
+        return {**answer, "truncated": cut} if cut else answer

@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from handlers.shared.errors import LoadError, RequestError
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.precision import INT8
 from handlers.shared.quantization import RECIPE_FILE, prepare_quantization
-from handlers.shared.steps import TRACE_ROWS, LoadState, build_graph
+from handlers.shared.state import LoadState
+from handlers.shared.steps import build_graph
 from models.classifiers import load_classifier
 from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
 from models.errors import BuildError
@@ -167,7 +168,7 @@ def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
 def write_recipe(staging: Path, calibration: Dataset) -> None:
     """Observe the eager model on the calibration inputs and save IPEX's recipe into the staging folder."""
     state = _load_eager(staging, channels_last=True)
-    prepared = prepare_quantization(state.model, state.example(TRACE_ROWS))
+    prepared = prepare_quantization(state.model, state.inputs(state.trace_shape))
     with torch.no_grad():
         for inputs in _batches(state, _read_samples(state.classifier, calibration)):
             prepared(*inputs)
@@ -189,17 +190,17 @@ def _load(
 
 
 def _read_samples(classifier: Classifier, dataset: Dataset) -> list[Any]:
-    return [sample for body in dataset.bodies for sample in classifier.read_request(body).samples]
+    inputs = [one for body in dataset.bodies for one in classifier.read_request(body).inputs]
+    return classifier.encode(inputs)
 
 
-def _batches(state: LoadState, samples: list[Any]) -> list[tuple[torch.Tensor, ...]]:
-    longest = state.classifier.lengths[-1]
-    return [
-        state.classifier.to_inputs(
-            samples[start : start + ROWS], length=longest, channels_last=state.channels_last
-        )
-        for start in range(0, len(samples), ROWS)
-    ]
+def _batches(state: LoadState, samples: list[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
+    """A few samples each, in order; a batch is valid until the next one is asked for."""
+    classifier = state.classifier
+    for start in range(0, len(samples), ROWS):
+        chosen = samples[start : start + ROWS]
+        length = classifier.grid.fit_length(max(map(classifier.sample_length, chosen)))
+        yield classifier.to_inputs(chosen, length=length, channels_last=state.channels_last)
 
 
 def _run(state: LoadState, samples: list[Any]) -> np.ndarray:

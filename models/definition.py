@@ -12,9 +12,12 @@ from models.errors import BuildError, InputError
 MODELS_FOLDER = Path(__file__).parent
 KINDS = {
     "image": ("top_k", "size", "mean", "std"),
-    "text": ("token_lengths", "max_texts_per_request", "attention"),
+    "text": ("token_lengths", "tokens_per_run", "max_texts_per_request", "attention"),
 }
 """Fields of `model` that the handler of each kind reads."""
+OPTIONAL_KIND_FIELDS = {"image": ("preprocess",), "text": ()}
+PREPROCESSINGS = ("fast", "reference")
+"""As handlers/shared/preprocessing.py knows them; a test compares."""
 PRECISION_FIELDS = ("self_check_relative_error", "canary_relative", "canary_absolute")
 OPTIONAL_PRECISION_FIELDS = ("auto_kernel_selection",)
 GATE_FIELDS = ("agreement", "labelled_loss_points")
@@ -134,9 +137,28 @@ def _check_sections(definition: ModelDefinition) -> None:
     _check_fields(f"{path}: accuracy_gate", definition.accuracy_gate, (), optional=GATE_FIELDS)
     for field, value in definition.accuracy_gate.items():
         _check_number(f"{path}: accuracy_gate.{field}", value)
-    _check_fields(f"{path}: model", definition.model, KINDS[definition.kind])
-    if definition.kind == "image":
-        _check_fields(f"{path}: model.size", definition.model["size"], ("resize", "crop"))
+    kind, model = definition.kind, definition.model
+    _check_fields(f"{path}: model", model, KINDS[kind], optional=OPTIONAL_KIND_FIELDS[kind])
+    (_check_image if kind == "image" else _check_text)(path, model)
+
+
+def _check_image(path: Path, model: dict[str, Any]) -> None:
+    size, preprocess = model["size"], model.get("preprocess", "fast")
+    _check_fields(f"{path}: model.size", size, ("resize", "crop"))
+    if size["crop"] > size["resize"]:
+        raise BuildError(
+            f"{path}: model.size.crop must be at most resize, {size['resize']}: got {size['crop']}"
+        )
+    if preprocess not in PREPROCESSINGS:
+        allowed = ", ".join(PREPROCESSINGS)
+        raise BuildError(f"{path}: model.preprocess must be one of {allowed}: got {preprocess}")
+
+
+def _check_text(path: Path, model: dict[str, Any]) -> None:
+    lengths = model["token_lengths"]
+    if not isinstance(lengths, list) or not lengths or lengths != sorted(set(lengths)):
+        raise BuildError(f"{path}: model.token_lengths must be a list that ascends: got {lengths}")
+    _check_number(f"{path}: model.tokens_per_run", model["tokens_per_run"])
 
 
 def _check_fields(where: str, value: Any, wanted: tuple[str, ...], *, optional: tuple[str, ...] = ()) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 
-from handlers.shared.images import ImageSize, decode_image
+from handlers.shared.images import decode_image
+from handlers.shared.preprocessing import FastPreprocessing, ImageSize
 from models.synthetic import FAMILIES, encode_member
 
 SEED = 0
@@ -45,8 +45,9 @@ def make_random_classifier(build: Callable[[], torch.nn.Module], *, size: ImageS
 
 def _make_batch(size: ImageSize, *, member: int) -> torch.Tensor:
     """One picture of each family as the handler decodes it, float32 (FAMILIES, 3, crop, crop), normalised."""
-    pictures = [decode_image(encode_member(family, member), size) for family in range(FAMILIES)]
-    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float().sub(MEAN).div(DEVIATION)
+    preprocessing = FastPreprocessing(size, mean=[MEAN / 255] * 3, std=[DEVIATION / 255] * 3)
+    pictures = [decode_image(encode_member(family, member), preprocessing) for family in range(FAMILIES)]
+    return preprocessing.pack(pictures, channels_last=False)
 
 
 def _damp_residual_branches(model: torch.nn.Module) -> None:

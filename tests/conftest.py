@@ -58,7 +58,12 @@ TINY_TEXT = {
     "worker_memory_mib": {"fp32": 500},
     "default_precision": "fp32",
     "precisions": FP32_ONLY,
-    "model": {"token_lengths": [16, 32], "max_texts_per_request": 4, "attention": "eager"},
+    "model": {
+        "token_lengths": [16, 32],
+        "tokens_per_run": 32,
+        "max_texts_per_request": 4,
+        "attention": "eager",
+    },
 }
 
 

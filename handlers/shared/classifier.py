@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from handlers.shared.definition import Definition
+from handlers.shared.shapes import ShapeGrid
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One request, decoded: its samples, and what its answer needs to know."""
+    """One request, read: what its answers are made from."""
 
-    samples: Sequence[Any]
+    inputs: Sequence[Any]
+    """Decoded pictures, or texts; `encode` makes samples of them."""
     many: bool = False
     """True when the request held a list and wants a list back."""
-    facts: Sequence[dict[str, Any]] = field(default_factory=tuple)
-    """Per sample, what the answer must say of the input, e.g. that a text was cut."""
 
 
 class Classifier(ABC):
@@ -38,9 +38,9 @@ class Classifier(ABC):
         self.labels = definition.labels
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths samples are padded to, ascending; (0,) where all samples have one size."""
-        return (0,)
+    def grid(self) -> ShapeGrid:
+        """The shapes to warm and serve."""
+        return ShapeGrid(batch_sizes=self.definition.batch_sizes)
 
     @abstractmethod
     def build_model(self) -> torch.nn.Module:
@@ -50,20 +50,24 @@ class Classifier(ABC):
     def read_request(self, body: Any) -> Request:
         """Decode one request body; RequestError says what is wrong with it."""
 
+    def encode(self, inputs: Sequence[Any]) -> list[Any]:
+        """Samples from the inputs of a whole batch of requests, in order."""
+        return list(inputs)
+
     @abstractmethod
-    def example_samples(self, count: int, *, length: int) -> list[Any]:
-        """`count` different samples made from the canary that fit `length`; for trace, warm-up, check."""
+    def example_samples(self, count: int) -> list[Any]:
+        """`count` different samples made from the canary, of all lengths, the shortest length's first."""
 
     def sample_length(self, sample: Any) -> int:
-        """How long a sample is, in the unit of `lengths`."""
+        """How long a sample is, in the unit of the grid's lengths."""
         return 0
 
     @abstractmethod
     def to_inputs(
         self, samples: Sequence[Any], *, length: int, channels_last: bool
     ) -> tuple[torch.Tensor, ...]:
-        """Pack samples into the model's input tensors, each with len(samples) rows."""
+        """Pack samples into the model's inputs, each with len(samples) rows; valid until the next call."""
 
     @abstractmethod
-    def to_answer(self, probabilities: np.ndarray, facts: dict[str, Any]) -> Any:
+    def to_answer(self, probabilities: np.ndarray, sample: Any) -> Any:
         """One sample's answer from its probabilities, float32 (classes,)."""

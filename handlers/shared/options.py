@@ -17,6 +17,9 @@ from handlers.shared.errors import LoadError
 OPTIONS_VARIABLE = "CPU_KIT_OPTIONS"
 IPEX_VARIABLE = "TS_IPEX_ENABLE"
 OPTIONAL_STEPS = ("channels_last", "trace", "freeze")
+BUCKETS = "buckets"
+"""Not a step: when off, a batch is padded to its longest sample and run at once, whatever shape that is."""
+SWITCHES = (*OPTIONAL_STEPS, BUCKETS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,7 @@ class LoadOptions:
     threads: int | None
     """Intra-op threads; None leaves what OMP_NUM_THREADS gave."""
     off: frozenset[str] = frozenset()
-    """Optional steps that are switched off, for a baseline."""
+    """What is switched off, of SWITCHES, for a baseline."""
 
 
 def read_options(definition: Definition, environment: Mapping[str, str]) -> LoadOptions:
@@ -52,7 +55,7 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
         threads is None or (isinstance(threads, int) and threads > 0), f"threads must be > 0: got {threads}"
     )
     off = frozenset(asked.get("off", ()))
-    _require(off <= set(OPTIONAL_STEPS), f"off must be among {', '.join(OPTIONAL_STEPS)}: got {sorted(off)}")
+    _require(off <= set(SWITCHES), f"off must be among {', '.join(SWITCHES)}: got {sorted(off)}")
     ipex = environment.get(IPEX_VARIABLE, "false").lower() == "true"
     return LoadOptions(precision=precision, ipex=ipex, threads=threads, off=off)
 

@@ -17,7 +17,7 @@ RECIPE_FILE = "int8.json"
 
 
 def prepare_quantization(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> torch.nn.Module:
-    """A copy of the eager model with observers; run samples through it, then save its recipe."""
+    """The eager model itself, with observers; run samples through it, then save its recipe."""
     ipex = import_ipex()
     from intel_extension_for_pytorch.quantization import prepare
 
@@ -25,7 +25,7 @@ def prepare_quantization(model: torch.nn.Module, example: tuple[torch.Tensor, ..
         # IPEX calls deprecated parts of torch.ao and warns of each.
         warnings.simplefilter("ignore")
         mapping = ipex.quantization.default_static_qconfig_mapping
-        return prepare(model, mapping, example_inputs=example, inplace=False)
+        return prepare(model, mapping, example_inputs=example, inplace=True)
 
 
 def convert_with_recipe(
@@ -38,4 +38,5 @@ def convert_with_recipe(
     prepared.load_qconf_summary(qconf_summary=str(recipe))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return convert(prepared)
+        # In place: a copy of BERT takes a second and 440 MB.
+        return convert(prepared, inplace=True)

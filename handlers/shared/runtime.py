@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,9 +24,10 @@ from handlers.shared.evidence import (
     read_versions,
 )
 from handlers.shared.ipex import IPEX
-from handlers.shared.options import LoadOptions
-from handlers.shared.shapes import Run, plan_runs
-from handlers.shared.steps import LoadState, StepRecord, memory_format, run_steps
+from handlers.shared.options import BUCKETS, LoadOptions
+from handlers.shared.shapes import Padding, Run, plan_one_run, plan_runs
+from handlers.shared.state import LoadState
+from handlers.shared.steps import StepRecord, memory_format, run_steps
 
 logger = logging.getLogger("cpu_kit")
 
@@ -45,18 +46,19 @@ class ModelRuntime:
     def __init__(self, state: LoadState, records: list[StepRecord], seconds: float) -> None:
         self._state = state
         self._classifier = state.classifier
-        self._sizes = state.classifier.definition.batch_sizes
-        self._lengths = state.classifier.lengths
+        self._grid = state.classifier.grid
+        self._one_run = BUCKETS in state.options.off
+        self.padding = Padding()
         self.records = records
         self.seconds = seconds
 
     def predict(self, bodies: Sequence[Any]) -> list[Reply]:
         """Answer each body in its place; a wrong one gets its own error and does not touch the others."""
         read = [self._read(body) for body in bodies]
-        requests = [one for one in read if isinstance(one, Request)]
-        samples = [sample for request in requests for sample in request.samples]
-        probabilities = iter(self._infer(samples))
-        return [self._reply(one, probabilities) if isinstance(one, Request) else one for one in read]
+        inputs = [one for request in read if isinstance(request, Request) for one in request.inputs]
+        samples = self._classifier.encode(inputs)
+        answers = map(self._classifier.to_answer, self._infer(samples), samples)
+        return [_reply(one, answers) if isinstance(one, Request) else one for one in read]
 
     def _read(self, body: Any) -> Request | Reply:
         try:
@@ -72,8 +74,9 @@ class ModelRuntime:
         """Probabilities, float32 (len(samples), classes), in the samples' order."""
         result = np.empty((len(samples), len(self._classifier.labels)), dtype=np.float32)
         needed = [self._classifier.sample_length(sample) for sample in samples]
-        for run in plan_runs(needed, batch_sizes=self._sizes, lengths=self._lengths):
+        for run in plan_one_run(needed) if self._one_run else plan_runs(needed, self._grid):
             result[list(run.samples)] = self._run(run, samples)
+            self.padding.count(run, needed)
         return result
 
     def _run(self, run: Run, samples: list[Any]) -> np.ndarray:
@@ -82,11 +85,6 @@ class ModelRuntime:
             chosen, length=run.length, channels_last=self._state.channels_last
         )
         return torch.softmax(self._state.run(inputs), dim=1).numpy()
-
-    def _reply(self, request: Request, probabilities: Any) -> Reply:
-        facts = request.facts or [{}] * len(request.samples)
-        answers = [self._classifier.to_answer(next(probabilities), one) for one in facts]
-        return Reply(status=200, body=to_json(answers if request.many else answers[0]))
 
     def describe(self) -> dict[str, Any]:
         """What is really in effect in this process; see the README's verify section for each item."""
@@ -113,8 +111,14 @@ class ModelRuntime:
             "openmp": describe_openmp(),
             "self_check": state.facts["self_check"],
             "accuracy": definition.accuracy.get(state.options.precision),
-            "shapes": [asdict(shape) for shape in state.shapes],
+            "shapes": [asdict(shape) for shape in self._grid.list_shapes()],
+            "padding": self.padding.describe(),
         }
+
+
+def _reply(request: Request, answers: Iterator[Any]) -> Reply:
+    own = [next(answers) for _ in request.inputs]
+    return Reply(status=200, body=to_json(own if request.many else own[0]))
 
 
 def _refuse(status: int, message: str) -> Reply:

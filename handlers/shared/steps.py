@@ -9,28 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from handlers.shared.classifier import Classifier
-from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, count_operators, describe_layout
 from handlers.shared.ipex import import_ipex
-from handlers.shared.options import LoadOptions
 from handlers.shared.precision import INT8, OPTIMIZED_DTYPES, precision_context
 from handlers.shared.quantization import RECIPE_FILE, convert_with_recipe
-from handlers.shared.shapes import Shape, all_shapes
+from handlers.shared.state import EXAMPLES, LoadState
 
-EXAMPLES = 4
-"""Different samples used for tracing, warm-up and the self-check."""
-TRACE_ROWS = 2
-"""Rows of the traced example: more than one, so that no dimension is taken for a constant 1."""
-FIRST_SHAPE_RUNS = 3
-"""TorchScript's profiling executor records in run 1 and compiles in run 2; run 3 is the first fast one."""
+PROFILING_RUNS = 2
+"""TorchScript's profiling executor records in run 1 and compiles in run 2; the next is the first fast one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,54 +44,26 @@ class StepRecord:
     seconds: float
 
 
-@dataclass(kw_only=True)
-class LoadState:
-    """What the steps hand on to each other."""
-
-    classifier: Classifier
-    options: LoadOptions
-    model: torch.nn.Module = field(default_factory=torch.nn.Identity)
-    graph_kind: str = "eager"
-    channels_last: bool = False
-    reference: dict[int, torch.Tensor] = field(default_factory=dict)
-    """By length: logits of the eager FP32 model, float32 (EXAMPLES, classes)."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What describe answers beyond the step records."""
-
-    @property
-    def recipe(self) -> PrecisionRecipe:
-        return self.classifier.definition.precisions[self.options.precision]
-
-    @property
-    def shapes(self) -> list[Shape]:
-        return all_shapes(self.classifier.definition.batch_sizes, self.classifier.lengths)
-
-    def inputs(self, shape: Shape) -> tuple[torch.Tensor, ...]:
-        """Example inputs of one shape; row i holds example i modulo EXAMPLES."""
-        samples = self.classifier.example_samples(EXAMPLES, length=shape.length)
-        rows = [samples[row % EXAMPLES] for row in range(shape.batch_size)]
-        return self.classifier.to_inputs(rows, length=shape.length, channels_last=self.channels_last)
-
-    def example(self, rows: int) -> tuple[torch.Tensor, ...]:
-        return self.inputs(Shape(batch_size=rows, length=self.classifier.lengths[-1]))
-
-    def run(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Logits as float32, through whatever the model has become."""
-        with precision_context(self.options.precision):
-            return self.model(*inputs).float()
-
-
 def build_eager(state: LoadState) -> None:
     state.model = state.classifier.build_model()
-    for length in state.classifier.lengths:
-        with torch.no_grad():
-            inputs = state.inputs(Shape(batch_size=EXAMPLES, length=length))
-            state.reference[length] = state.model(*inputs).float()
-    if not all(torch.isfinite(logits).all() for logits in state.reference.values()):
+    state.examples = state.classifier.example_samples(EXAMPLES)
+    # One at a time and hardly padded: eager FP32 is the slowest thing a load does.
+    logits = [_run_alone(state, sample) for sample in state.examples]
+    state.reference = torch.cat(logits).float()
+    if not torch.isfinite(state.reference).all():
         raise LoadError(
             "the eager model's own output is not finite", cure="check the weights that were packed"
         )
     state.facts["channels_last_weights"] = count_channels_last(state.model)
+
+
+def _run_alone(state: LoadState, sample: Any) -> torch.Tensor:
+    length = state.classifier.grid.fit_length(state.classifier.sample_length(sample))
+    with torch.no_grad():
+        logits: torch.Tensor = state.model(
+            *state.classifier.to_inputs([sample], length=length, channels_last=False)
+        )
+    return logits
 
 
 def channels_last(state: LoadState) -> None:
@@ -131,13 +95,15 @@ def quantize(state: LoadState) -> None:
     recipe = state.classifier.definition.directory / RECIPE_FILE
     if not recipe.is_file():
         raise LoadError(f"the archive holds no {RECIPE_FILE}", cure="build it again with `make models`")
-    state.model = convert_with_recipe(state.model, state.example(TRACE_ROWS), recipe)
+    state.model = convert_with_recipe(state.model, state.inputs(state.trace_shape), recipe)
 
 
 def trace(state: LoadState) -> None:
     with precision_context(state.options.precision):
         # check_trace would run the model again to compare it with itself; self_check compares with eager.
-        state.model = torch.jit.trace(state.model, state.example(TRACE_ROWS), check_trace=False, strict=False)
+        state.model = torch.jit.trace(
+            state.model, state.inputs(state.trace_shape), check_trace=False, strict=False
+        )
     state.graph_kind = "torchscript"
 
 
@@ -147,20 +113,20 @@ def freeze(state: LoadState) -> None:
 
 
 def warm_up(state: LoadState) -> None:
-    for position, shape in enumerate(state.shapes):
-        inputs = state.inputs(shape)
-        for _ in range(FIRST_SHAPE_RUNS if position == 0 else 1):
-            state.run(inputs)
+    shapes = state.classifier.grid.list_shapes()
+    smallest = state.inputs(shapes[-1])
+    for _ in range(PROFILING_RUNS):
+        state.run(smallest)
+    for shape in shapes:
+        state.warmed[shape] = state.run(state.inputs(shape))
     state.facts["operators"] = count_operators(state.graph_kind)
 
 
 def self_check(state: LoadState) -> None:
-    """Every warmed shape must give the eager model's logits, row by row."""
+    """Every warmed shape must have given the eager model's logits, row by row."""
     worst = 0.0
-    for shape in state.shapes:
-        expected = state.reference[shape.length][np.arange(shape.batch_size) % EXAMPLES]
-        error = relative_error(state.run(state.inputs(shape)), expected)
-        worst = max(worst, error)
+    for shape, logits in state.warmed.items():
+        worst = max(worst, relative_error(logits, state.reference[state.list_rows(shape)]))
     tolerance = state.recipe.self_check_relative_error
     state.facts["self_check"] = {"relative_error": worst, "tolerance": tolerance}
     # Written so that NaN fails too.
@@ -286,5 +252,5 @@ def memory_format(state: LoadState) -> dict[str, Any]:
         "applicable": state.classifier.convolutional,
         "convolutions": convolutions,
         "channels_last_weights": in_format,
-        "input": describe_layout(state.example(1)[0]),
+        "input": describe_layout(state.inputs(state.trace_shape)[0]),
     }

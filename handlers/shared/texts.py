@@ -53,14 +53,18 @@ class TextTokenizer:
         self._tokenizer.enable_truncation(max_tokens)
         self._max_characters = CHARACTERS_PER_TOKEN * max_tokens
 
-    def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """Token ids of each text, in order; RequestError for text that is not valid Unicode."""
-        read = [text[: self._max_characters] for text in texts]
+    def check(self, text: str) -> None:
+        """RequestError for what is not valid Unicode: one such text would fail a whole batch of requests."""
         try:
-            encodings = self._tokenizer.encode_batch(read, add_special_tokens=True)
-        except TypeError as error:
+            text[: self._max_characters].encode()
+        except UnicodeEncodeError as error:
             # JSON can hold half of a surrogate pair (\ud800), which is no character.
             raise RequestError("the text holds characters that are not valid Unicode") from error
+
+    def encode(self, texts: Sequence[str]) -> list[Tokens]:
+        """Token ids of each text, in order."""
+        read = [text[: self._max_characters] for text in texts]
+        encodings = self._tokenizer.encode_batch(read, add_special_tokens=True)
         return [
             Tokens(
                 ids=tuple(one.ids),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,32 @@ from handlers.shared.definition import read_definition
 from handlers.shared.errors import LoadError
 from handlers.shared.options import read_options
 from handlers.shared.runtime import ModelRuntime, Reply, load_runtime, to_json
+from handlers.shared.shapes import Padding
 
 logger = logging.getLogger("cpu_kit")
 JSON = "application/json"
+METRIC_SECONDS = 1.0
+TOKENS_METRIC = "TextTokens"
+PADDED_METRIC = "TextTokensPadded"
 PHRASES = {400: "Bad Request", 413: "Payload Too Large", 500: "Internal Server Error"}
+
+
+class PaddingReport:
+    """Adds what was spent on padding to TorchServe's counters, from which Prometheus computes the waste."""
+
+    def __init__(self) -> None:
+        self._sent = Padding()
+        self._next = 0.0
+
+    def send(self, padding: Padding, metrics: Any) -> None:
+        """At most once in METRIC_SECONDS, because each metric is a line that TorchServe parses."""
+        now = time.monotonic()
+        if now < self._next or padding.padded_tokens == self._sent.padded_tokens:
+            return
+        metrics.add_counter(TOKENS_METRIC, padding.tokens - self._sent.tokens)
+        metrics.add_counter(PADDED_METRIC, padding.padded_tokens - self._sent.padded_tokens)
+        self._sent = replace(padding)
+        self._next = now + METRIC_SECONDS
 
 
 class TorchServeHandler(Classifier):
@@ -43,6 +66,7 @@ class TorchServeHandler(Classifier):
             _log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, cure=error.cure)
             # TorchServe answers RuntimeError with an orderly 500 for the load; other types kill the worker.
             raise RuntimeError(str(error)) from error
+        self.padding_report = PaddingReport()
         steps = [asdict(record) for record in self.runtime.records]
         _log("loaded", name, seconds=self.runtime.seconds, steps=steps)
 
@@ -53,6 +77,7 @@ class TorchServeHandler(Classifier):
         replies = self.runtime.predict([_read_body(row) for row in data])
         for position, reply in enumerate(replies):
             _set_status(context, position, reply)
+        self.padding_report.send(self.runtime.padding, context.metrics)
         return [reply.body for reply in replies]
 
 

@@ -26,11 +26,14 @@ def build_sequence_classifier(definition: Definition, *, attention: str) -> torc
     """The eager model in eval mode. `attention` is transformers' implementation name: `eager` is the
     pattern that IPEX fuses (ipex::mha_scores_calc)."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers.modeling_utils import no_init_weights
     from transformers.utils import logging
 
     # It warns of a training loss that no worker computes.
     logging.set_verbosity_error()
     raw = json.loads((definition.directory / "config.json").read_text(encoding="utf-8"))
     config = AutoConfig.for_model(**raw)
-    model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
+    # Random values would be drawn for 1.5 s, and overwritten: the archive's weights must fill every key.
+    with no_init_weights():
+        model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
     return LogitsOnly(load_weights(model, definition)).eval()

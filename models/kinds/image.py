@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torchvision.models import get_model, get_model_weights
 
-from handlers.shared.images import ImageSize
+from handlers.shared.preprocessing import ImageSize
 from models.canary import write_canary_image
 from models.definition import ModelDefinition
 from models.download import fetch_checkpoint

@@ -5,6 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 
+class FakeMetrics:
+    """Records counters as TorchServe's metrics cache takes them."""
+
+    def __init__(self) -> None:
+        self.counted: list[tuple[str, int]] = []
+
+    def add_counter(self, name: str, value: int) -> None:
+        self.counted.append((name, value))
+
+
 class FakeContext:
     """Records the status and content type of each item of a batch."""
 
@@ -12,6 +22,7 @@ class FakeContext:
         self.model_name = "fake"
         self.system_properties = {"model_dir": str(directory)}
         self.describe = describe
+        self.metrics = FakeMetrics()
         self.statuses: dict[int, tuple[int, str]] = {}
         self.content_types: dict[int, str] = {}
 

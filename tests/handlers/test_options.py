@@ -52,7 +52,10 @@ def test_options_of_another_model_are_not_ours(definition):
     [
         ({"precision": "int3"}, "precision must be one of fp32, bf16: got int3"),
         ({"threads": 0}, "threads must be > 0: got 0"),
-        ({"off": ["self_check"]}, "off must be among channels_last, trace, freeze: got ['self_check']"),
+        (
+            {"off": ["self_check"]},
+            "off must be among channels_last, trace, freeze, buckets: got ['self_check']",
+        ),
         ({"precison": "fp32"}, "its keys must be precision, threads, off: got {'precison': 'fp32'}"),
     ],
 )

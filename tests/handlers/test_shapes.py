@@ -1,44 +1,98 @@
-"""A batch is cut into warmed shapes only, every sample lands in exactly one run."""
+"""A batch is cut into warmed shapes only, each sample lands in one run, runs and padding cost least."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.shared.shapes import all_shapes, plan_runs, split_batch
+from handlers.shared.shapes import RUN_COST, Padding, Run, ShapeGrid, plan_one_run, plan_runs
+
+IMAGES = ShapeGrid(batch_sizes=(1, 2, 4, 8, 16))
+TEXTS = ShapeGrid(batch_sizes=(1, 2, 4), lengths=(8, 16, 32), tokens_per_run=32)
 
 
 @pytest.mark.parametrize(
     ("count", "sizes", "expected"),
     [
-        (0, [1, 2, 4], []),
-        (1, [1, 2, 4], [1]),
-        (7, [1, 2, 4], [4, 2, 1]),
-        (13, [1, 2, 4, 8, 16], [8, 4, 1]),
-        (20, [1, 16], [16, 1, 1, 1, 1]),
+        (0, (1, 2, 4), []),
+        (1, (1, 2, 4), [1]),
+        (7, (1, 2, 4), [1, 2, 4]),
+        (13, (1, 2, 4, 8, 16), [1, 4, 8]),
+        (20, (1, 16), [1, 1, 1, 1, 16]),
     ],
 )
-def test_batches_are_cut_largest_first(count, sizes, expected):
-    assert split_batch(count, sizes) == expected
+def test_samples_of_one_size_are_cut_into_the_fewest_runs(count, sizes, expected):
+    runs = plan_runs([0] * count, ShapeGrid(batch_sizes=sizes))
+    assert sorted(len(run.samples) for run in runs) == expected
 
 
-def test_all_shapes_are_warmed_largest_first():
-    shapes = [(shape.length, shape.batch_size) for shape in all_shapes([1, 2], [16, 32])]
-    assert shapes == [(32, 2), (32, 1), (16, 2), (16, 1)]
+def test_shapes_are_warmed_largest_first_and_within_the_tokens_of_a_run():
+    shapes = [(shape.length, shape.batch_size) for shape in TEXTS.list_shapes()]
+    assert shapes == [(32, 1), (16, 2), (16, 1), (8, 4), (8, 2), (8, 1)]
+
+
+def test_a_single_row_is_allowed_however_long():
+    grid = ShapeGrid(batch_sizes=(1, 2), lengths=(64,), tokens_per_run=32)
+    assert grid.allows(1, 64)
+    assert not grid.allows(2, 64)
 
 
 @given(st.lists(st.integers(min_value=1, max_value=32), max_size=40))
 def test_runs_use_warmed_shapes_and_hold_each_sample_once(needed):
-    sizes, lengths = [1, 2, 4], [8, 16, 32]
-    warmed = {(shape.batch_size, shape.length) for shape in all_shapes(sizes, lengths)}
-    runs = plan_runs(needed, batch_sizes=sizes, lengths=lengths)
+    warmed = {(shape.batch_size, shape.length) for shape in TEXTS.list_shapes()}
+    runs = plan_runs(needed, TEXTS)
     assert {(len(run.samples), run.length) for run in runs} <= warmed
     assert sorted(sample for run in runs for sample in run.samples) == list(range(len(needed)))
     for run in runs:
         assert all(needed[sample] <= run.length for sample in run.samples)
 
 
+@given(st.lists(st.integers(min_value=1, max_value=32), min_size=1, max_size=6))
+def test_no_other_cut_of_the_sorted_samples_costs_less(needed):
+    def cost(runs):
+        return sum(RUN_COST + len(run.samples) * run.length for run in runs)
+
+    ordered = sorted(needed)
+    cheapest = min(
+        sum(RUN_COST + len(part) * TEXTS.fit_length(max(part)) for part in parts)
+        for parts in cut_everywhere(ordered)
+        if all(TEXTS.allows(len(part), TEXTS.fit_length(max(part))) for part in parts)
+    )
+    assert cost(plan_runs(needed, TEXTS)) == cheapest
+
+
+def cut_everywhere(ordered):
+    for cuts in itertools.product([False, True], repeat=len(ordered) - 1):
+        parts, part = [], [ordered[0]]
+        for cut, sample in zip(cuts, ordered[1:], strict=True):
+            if cut:
+                parts.append(part)
+                part = []
+            part = [*part, sample]
+        yield [*parts, part]
+
+
 def test_a_sample_takes_the_smallest_length_that_holds_it():
-    (run,) = plan_runs([8], batch_sizes=[1], lengths=[8, 16])
-    assert run.length == 8
+    (run,) = plan_runs([8], TEXTS)
+    assert run == Run(samples=(0,), length=8)
+
+
+def test_one_more_run_is_dearer_than_a_little_padding():
+    grid = ShapeGrid(batch_sizes=(1, 2), lengths=(16, 20))
+    (run,) = plan_runs([20, 16], grid)
+    assert run == Run(samples=(1, 0), length=20)
+
+
+def test_the_baseline_pads_all_to_the_longest():
+    assert plan_one_run([3, 30, 7]) == [Run(samples=(0, 1, 2), length=30)]
+    assert plan_one_run([]) == []
+
+
+def test_padding_is_counted():
+    padding = Padding()
+    assert padding.describe()["waste"] == 0
+    padding.count(Run(samples=(0, 2), length=8), [6, 99, 4])
+    assert padding.describe() == {"runs": 1, "tokens": 10, "padded_tokens": 16, "waste": 0.375}

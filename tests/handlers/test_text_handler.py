@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.cpu_text_classifier import CpuTextClassifier
-from tests.handlers.context import FakeContext
+from handlers.shared import torchserve
+from handlers.shared.shapes import Padding
+from tests.handlers.context import FakeContext, FakeMetrics
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +102,56 @@ def test_channels_last_means_nothing_for_text(handler):
         "not applicable",
         "the model has no convolutions",
     )
+
+
+def test_a_batch_is_tokenised_at_once_and_its_padding_counted(tiny_text, monkeypatch):
+    handler = CpuTextClassifier()
+    handler.initialize(FakeContext(tiny_text))
+    calls = []
+    encode = handler.tokenizer.encode
+    monkeypatch.setattr(handler.tokenizer, "encode", lambda texts: calls.append(len(texts)) or encode(texts))
+    ask(handler, tiny_text, "word " * 6, {"text": ["word " * 14, "word " * 20]}, b"\xff", "word " * 30)
+    assert calls == [4]
+    # Two special tokens each; lengths 16 and 32; what does not fit into 32 tokens is cut.
+    described = handler.runtime.describe()["padding"]
+    assert described["tokens"] == 8 + 16 + 22 + 32
+    assert described["padded_tokens"] == 16 + 16 + 32 + 32
+    assert described["runs"] == 3
+
+
+def test_without_buckets_a_batch_is_run_whole_and_padded_to_its_longest(tiny_text, monkeypatch):
+    texts = ["word", "word " * 9, "word " * 17]
+    monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_text": {"off": ["buckets"]}}))
+    baseline, handler = CpuTextClassifier(), CpuTextClassifier()
+    baseline.initialize(FakeContext(tiny_text))
+    monkeypatch.delenv("CPU_KIT_OPTIONS")
+    handler.initialize(FakeContext(tiny_text))
+    for got, expected in zip(
+        ask(baseline, tiny_text, *texts)[0], ask(handler, tiny_text, *texts)[0], strict=True
+    ):
+        assert got["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+    assert baseline.runtime.describe()["padding"] == {
+        "runs": 1, "tokens": 3 + 11 + 19, "padded_tokens": 3 * 19, "waste": pytest.approx(0.4211),
+    }  # fmt: skip
+
+
+def test_padding_is_reported_to_torchserve_once_a_second(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(torchserve.time, "monotonic", lambda: now)
+    report, metrics, padding = torchserve.PaddingReport(), FakeMetrics(), Padding(tokens=6, padded_tokens=8)
+    report.send(padding, metrics)
+    padding.tokens, padding.padded_tokens = 16, 24
+    report.send(padding, metrics)
+    assert metrics.counted == [("TextTokens", 6), ("TextTokensPadded", 8)]
+    now += 1
+    report.send(padding, metrics)
+    now += 1
+    report.send(padding, metrics)  # nothing new
+    assert metrics.counted[2:] == [("TextTokens", 10), ("TextTokensPadded", 16)]
+
+
+def test_images_report_no_padding(tiny_image):
+    handler, context = CpuImageClassifier(), FakeContext(tiny_image)
+    handler.initialize(context)
+    handler.handle([{"body": (tiny_image / "canary.jpg").read_bytes()}], context)
+    assert context.metrics.counted == []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from torchvision.models import get_model
 
-from handlers.shared.images import ImageSize, decode_image
+from handlers.shared.images import decode_image
+from handlers.shared.preprocessing import FastPreprocessing, ImageSize
 from models.canary import draw_image
 from models.random_weights import make_random_classifier
 from models.synthetic import encode_member
@@ -22,12 +22,11 @@ def test_pictures_are_decided_by_their_seed():
 
 
 def test_random_classifiers_answer_differently_and_survive_bf16():
-    model = make_random_classifier(
-        lambda: get_model("resnet18", num_classes=10), size=ImageSize(resize=72, crop=64)
-    )
     size = ImageSize(resize=72, crop=64)
-    pictures = np.stack([decode_image(encode_member(family, 100), size) for family in range(8)])
-    images = torch.from_numpy(pictures).float().permute(0, 3, 1, 2).sub(118).div(58)
+    model = make_random_classifier(lambda: get_model("resnet18", num_classes=10), size=size)
+    preprocessing = FastPreprocessing(size, mean=[118 / 255] * 3, std=[58 / 255] * 3)
+    pictures = [decode_image(encode_member(family, 100), preprocessing) for family in range(8)]
+    images = preprocessing.pack(pictures, channels_last=False)
     with torch.no_grad():
         exact = model(images)
         with torch.autocast("cpu", dtype=torch.bfloat16):

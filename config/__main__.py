@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from config.definitions import read_definitions
+from config.definitions import ModelDefinition, read_definitions
 from config.errors import ConfigError
-from config.installed import read_installed
+from config.installed import Installed, read_installed
 from config.plan import (
     ENVIRONMENT_FILE,
     PLAN_FILE,
@@ -20,10 +20,11 @@ from config.plan import (
     write_text_atomically,
 )
 from config.render import render_environment, render_properties
-from config.rules import make_plan
-from config.rules.requests import ALLOCATORS, OPENMPS, PRECISIONS, PROFILES
+from config.rules import NO_TIMINGS, make_plan, make_timing_job
+from config.rules.requests import ALLOCATORS, AUTO, OPENMPS, PRECISIONS, PROFILES, SWITCHES
 from config.table import render_table
-from config.topology import read_topology
+from config.timings import read_timings
+from config.topology import Topology, read_topology
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
@@ -33,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 planned, 2 a value that cannot be planned with."""
     options = build_parser().parse_args(arguments)
     try:
+        if options.timing_job:
+            print(make_timing_job(*read_facts(options)).to_json())
+            return 0
         plan = read_and_plan(options)
         if options.dry_run:
             print(render_table(plan), render_properties(plan), sep="\n", end="")
@@ -50,7 +54,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--models", default="", help="names, separated by blanks; default: those built by default"
     )
-    parser.add_argument("--precision", default="", help=f"{' | '.join(PRECISIONS)} (default {PRECISIONS[0]})")
+    parser.add_argument(
+        "--precision", default="", help=f"{' | '.join((*PRECISIONS, AUTO))} (default {PRECISIONS[0]})"
+    )
+    parser.add_argument(
+        "--timings", default="", help=f"for {AUTO}: the file that `python -m models time` wrote on this host"
+    )
     parser.add_argument("--profile", default="", help=f"{' | '.join(PROFILES)} (default {PROFILES[0]})")
     parser.add_argument("--workers", default="", help="workers per model; default: from the machine")
     parser.add_argument(
@@ -61,6 +70,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", default="", help="inference port; the others count from it (default 8080)")
     parser.add_argument("--no-ipex", action="store_true", help="ipex_enable=false: a baseline")
     parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")
+    parser.add_argument(
+        "--off", default="", help=f"what the handlers leave out, of {', '.join(SWITCHES)}: a baseline"
+    )
     parser.add_argument("--topology", default="", help="folder of a recorded machine; default: this machine")
     parser.add_argument(
         "--prefix", default="", help="the virtual environment (default: the one running this)"
@@ -71,17 +83,30 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and config.properties, write nothing"
     )
+    parser.add_argument(
+        "--timing-job", action="store_true", help="print only what `python -m models time` is to time"
+    )
     return parser
 
 
 def read_and_plan(options: argparse.Namespace) -> Plan:
     """Read, then decide."""
-    models = read_definitions(
-        Path(options.models_dir or CHECKOUT / "models"), options.models.replace(",", " ").split()
-    )
+    facts = read_facts(options)
+    return make_plan(*facts, read_timings(options.timings) if options.timings else NO_TIMINGS)
+
+
+def read_facts(
+    options: argparse.Namespace,
+) -> tuple[Topology, Sequence[ModelDefinition], Inputs, Installed]:
+    """All that the rules go by, but for timings."""
+    models = read_definitions(Path(options.models_dir or CHECKOUT / "models"), split_words(options.models))
     inputs = parse_inputs(options, tuple(model.name for model in models))
-    topology = read_topology(options.topology or "/")
-    return make_plan(topology, models, inputs, read_installed(Path(inputs.prefix)))
+    return read_topology(options.topology or "/"), models, inputs, read_installed(Path(inputs.prefix))
+
+
+def split_words(text: str) -> list[str]:
+    """A list as people write it: with blanks or commas."""
+    return text.replace(",", " ").split()
 
 
 def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs:
@@ -98,6 +123,7 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         port=Inputs.port if port is None else port,
         ipex=not options.no_ipex,
         pinning=not options.no_pinning,
+        off=tuple(sorted(set(split_words(options.off)))),
         topology=options.topology or "live",
         prefix=str(Path(options.prefix or sys.prefix).absolute()),
         model_store=str(Path(options.model_store or CHECKOUT / "model-store").absolute()),
@@ -122,9 +148,17 @@ def write_all(plan: Plan, run_dir: Path) -> None:
     write_plan(plan, run_dir / PLAN_FILE)
     print(
         f"planned: {', '.join(plan.models)} · workers {plan.layout.workers_per_model.value} × "
-        f"cores {plan.layout.cores_per_worker.value} · {plan.inputs.precision} · "
+        f"cores {plan.layout.cores_per_worker.value} · {render_precision(plan)} · "
         f"{plan.libraries.allocator.value} · {plan.libraries.openmp.value} OpenMP → {run_dir / PLAN_FILE}"
     )
+
+
+def render_precision(plan: Plan) -> str:
+    """The one that was named, or what auto chose."""
+    if plan.inputs.precision != AUTO:
+        return plan.inputs.precision
+    chosen = ", ".join(f"{name} {model.precision.value}" for name, model in sorted(plan.models.items()))
+    return f"{AUTO}: {chosen}"
 
 
 if __name__ == "__main__":

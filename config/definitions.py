@@ -36,6 +36,18 @@ class ModelDefinition:
     """Precisions the archive can serve."""
     default_build: bool
     """False: only served when named."""
+    token_lengths: tuple[int, ...] = ()
+    """Lengths that texts are padded to; empty where all inputs have one size."""
+    tokens_per_run: int | None = None
+    """Batch size × length that a batch of more than one text may have; None is no limit."""
+
+    def count_shapes(self) -> int:
+        """How many shapes of the input a worker warms (handlers/shared/shapes.py)."""
+        return sum(
+            rows == 1 or self.tokens_per_run is None or rows * length <= self.tokens_per_run
+            for length in self.token_lengths or (0,)
+            for rows in self.batch_sizes
+        )
 
 
 def list_models(models_dir: Path) -> tuple[str, ...]:
@@ -74,6 +86,7 @@ def read_definition(file: Path) -> ModelDefinition:
         worker_memory_mib=_parse_memory(_field(raw, "worker_memory_mib", dict, file), file),
         precisions=tuple(sorted(_field(raw, "precisions", dict, file))),
         default_build=_field(raw, "default_build", bool, file),
+        **_parse_lengths(raw.get("model") or {}, file),
     )
 
 
@@ -101,6 +114,17 @@ def _parse_batch_sizes(sizes: list[Any], file: Path) -> tuple[int, ...]:
     if not all(_is_positive(size) for size in sizes):
         raise ConfigError(f"batch_sizes must be whole numbers above 0: got {sizes} ({file})")
     return tuple(sorted(sizes))
+
+
+def _parse_lengths(model: Any, file: Path) -> dict[str, Any]:
+    """Of the section the handler reads; models of images have neither field."""
+    fields = model if isinstance(model, dict) else {}
+    lengths, per_run = fields.get("token_lengths", []), fields.get("tokens_per_run")
+    if not isinstance(lengths, list) or not all(_is_positive(length) for length in lengths):
+        raise ConfigError(f"model.token_lengths must be whole numbers above 0: got {lengths!r} ({file})")
+    if per_run is not None and not _is_positive(per_run):
+        raise ConfigError(f"model.tokens_per_run must be a whole number above 0: got {per_run!r} ({file})")
+    return {"token_lengths": tuple(sorted(lengths)), "tokens_per_run": per_run}
 
 
 def _parse_memory(memory: dict[str, Any], file: Path) -> dict[str, int]:

@@ -1,5 +1,4 @@
-"""The one exception of this package: its text says what is wrong, which value, what was got and what to
-do."""
+"""The exceptions of this package: their text says what is wrong, which value, what was got and what to do."""
 
 from __future__ import annotations
 
@@ -9,6 +8,10 @@ from collections.abc import Iterable
 class ConfigError(ValueError):
     """A value that cannot be planned with; the message is meant for a person and shown without a
     traceback."""
+
+
+class TimingsError(ConfigError):
+    """Precision auto was asked for, and the timings it would choose by are missing or of other settings."""
 
 
 def must_be_one_of(name: str, got: object, allowed: Iterable[object]) -> ConfigError:

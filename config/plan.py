@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Inputs:
     models: tuple[str, ...]
     """Names of the folders in models/, in alphabetical order."""
     precision: str = "fp32"
-    """Arithmetic of the models: fp32, bf16 or int8."""
+    """Arithmetic of the models: fp32, bf16 or int8; auto chooses for each model by timings of this host."""
     profile: str = "throughput"
     """What to favour: throughput or latency."""
     workers: int | None = None
@@ -55,6 +55,8 @@ class Inputs:
     """False writes ipex_enable=false: the baseline without IPEX."""
     pinning: bool = True
     """False writes cpu_launcher_enable=false: the baseline without the launcher."""
+    off: tuple[str, ...] = ()
+    """What the handlers shall leave out, of requests.SWITCHES: the baselines without it."""
     topology: str = "live"
     """"live" or the folder of a recorded machine."""
     prefix: str
@@ -162,6 +164,9 @@ class Plan:
     """JVM flags."""
     models: Mapping[str, ModelPlan]
     """By model name."""
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    """What precision auto chose by, as `python -m models time` wrote it; empty where a precision was
+    named."""
 
     def to_json(self) -> str:
         """Sorted keys, so the same plan is the same bytes."""
@@ -218,7 +223,7 @@ def _parse_object(text: str, source: str) -> dict[str, Any]:
 def _parse_plan(raw: dict[str, Any]) -> Plan:
     return Plan(
         schema=raw["schema"],
-        inputs=Inputs(**{**raw["inputs"], "models": tuple(raw["inputs"]["models"])}),
+        inputs=_parse_inputs(raw["inputs"]),
         machine=raw["machine"],
         layout=Layout(**_parse_settings(raw["layout"])),
         libraries=Libraries(**_parse_settings(raw["libraries"])),
@@ -227,7 +232,12 @@ def _parse_plan(raw: dict[str, Any]) -> Plan:
         properties=_parse_settings(raw["properties"]),
         java=Java(**_parse_settings(raw["java"])),
         models={name: ModelPlan(**_parse_settings(model)) for name, model in raw["models"].items()},
+        timings=raw.get("timings", {}),
     )
+
+
+def _parse_inputs(raw: Mapping[str, Any]) -> Inputs:
+    return Inputs(**{**raw, "models": tuple(raw["models"]), "off": tuple(raw.get("off", ()))})
 
 
 def _parse_settings(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Setting]:

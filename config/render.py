@@ -88,10 +88,18 @@ def _explain_models(plan: Plan) -> str:
     """One comment for all, because JSON in a properties file has no room for comments."""
     first = next(iter(plan.models.values()))
     return (
-        f"per model and archive version: workers as planned; batch: {first.batch_size.reason}; delay (ms): "
+        f"per model and archive version: workers as planned; batch: {_explain_batches(plan)}; delay (ms): "
         f"{first.max_batch_delay_ms.reason}; responseTimeout (s): {first.response_timeout_s.reason}; "
         f"startupTimeout (s): {first.startup_timeout_s.reason}"
     )
+
+
+def _explain_batches(plan: Plan) -> str:
+    """Models of different precisions have different reasons."""
+    reasons = {name: model.batch_size.reason for name, model in sorted(plan.models.items())}
+    if len(set(reasons.values())) == 1:
+        return next(iter(reasons.values()))
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 def _comment(reason: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m models build|check|list`: makes the archives in model-store/."""
+"""`python -m models build|check|list|time`: makes the archives in model-store/, and times them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,11 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     build = commands.add_parser("build", help="build the archives that are missing or not up to date")
     for command in (check, build):
         _add_values(command)
-    build.add_argument("--store", type=Path, default=ROOT / "model-store", help="where the archives go")
+    time = commands.add_parser("time", help="time each precision of built archives, unless it was before")
+    time.add_argument("--job", required=True, help="what `python -m config --timing-job` prints")
+    time.add_argument("--output", type=Path, required=True, help="the file of timings")
+    for command in (build, time):
+        command.add_argument("--store", type=Path, default=ROOT / "model-store", help="of the archives")
     return parser.parse_args(arguments)
 
 
@@ -120,7 +124,14 @@ def _build(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"build": _build, "check": _check, "list": _list}
+def _time(options: argparse.Namespace) -> int:
+    from models.timings import parse_job, time_models
+
+    time_models(parse_job(options.job), store=options.store, output=options.output)
+    return 0
+
+
+COMMANDS = {"build": _build, "check": _check, "list": _list, "time": _time}
 
 
 if __name__ == "__main__":

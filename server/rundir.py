@@ -48,6 +48,11 @@ class RunDir:
         return self.path / "environment"
 
     @property
+    def timings(self) -> Path:
+        """How fast each precision is on this host, which PRECISION=auto goes by (`python -m models time`)."""
+        return self.path / "timings.json"
+
+    @property
     def state(self) -> Path:
         """What was started, and when."""
         return self.path / "server.json"
@@ -108,7 +113,15 @@ class RunDir:
 
     def list_own(self) -> list[Path]:
         """Everything the kit puts here, the plan last: until it is gone, a second clean can go on."""
-        files = (self.properties, self.environment, self.state, self.failure, self.lock, self.key_file)
+        files = (
+            self.properties,
+            self.environment,
+            self.timings,
+            self.state,
+            self.failure,
+            self.lock,
+            self.key_file,
+        )
         drafts = [file.with_name(f".{file.name}.new") for file in (*files, self.plan)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp")
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
+from config.errors import TimingsError
 from config.plan import Plan
 from server.archives import Archive
 from server.errors import ServerError
@@ -68,7 +69,11 @@ def check_may_plan(run: RunDir, make_plan: Callable[[], Plan]) -> None:
     if state and state.phase == STARTING:
         with hold_lock(run):  # free: the start was killed, and the next one ends what it left
             return
-    _check_same_plan(run, state, hashlib.sha256(make_plan().to_json().encode("utf-8")).hexdigest())
+    try:
+        asked = make_plan().to_json()
+    except TimingsError:  # without timings for what is asked, no server was ever planned by it
+        _refuse(run, "it has another plan")
+    _check_same_plan(run, state, hashlib.sha256(asked.encode("utf-8")).hexdigest())
 
 
 def _check_same_plan(run: RunDir, state: State | None, digest: str) -> None:

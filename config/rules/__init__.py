@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from config.definitions import ModelDefinition
 from config.installed import Installed
@@ -15,29 +16,38 @@ from config.rules import (
     memory,
     network,
     pinning,
+    precision,
     reasons,
     requests,
     serving,
 )
 from config.rules.layout import Candidate, Chunk, choose_layout
+from config.rules.timing import make_timing_job, plan_timing_job
+from config.timings import Timings
 from config.topology import Topology
 
-__all__ = ["make_plan"]
+__all__ = ["make_plan", "make_timing_job"]
+
+NO_TIMINGS = Timings(source="--timings was not given", raw={})
 
 
 def make_plan(
-    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, installed: Installed
+    topology: Topology,
+    models: Sequence[ModelDefinition],
+    inputs: Inputs,
+    installed: Installed,
+    timings: Timings = NO_TIMINGS,
 ) -> Plan:
     """Everything decided; raises ConfigError where something asked for cannot be."""
-    requests.check_inputs(inputs)
-    requests.check_machine(topology, inputs)
-    requests.check_models(models, inputs)
-    fitting = memory.count_workers_in_memory(topology, models, inputs)
+    requests.check_request(topology, models, inputs)
+    chosen = libraries.plan_libraries(inputs, installed)
+    timed = _select_timings(topology, models, inputs, chosen, timings)
+    precisions = precision.choose_precisions(models, inputs, timed)
+    fitting = memory.count_workers_in_memory(topology, models, inputs, precisions)
     cut = choose_layout(topology, inputs, fitting)
     server_cpus = _choose_server_cpus(topology, cut)
     pinned = _choose_pinning(topology, inputs, cut, server_cpus)
-    chosen = libraries.plan_libraries(inputs, installed)
-    plans = batching.plan_models(models, inputs, len(cut.chunks))
+    plans = batching.plan_models(models, inputs, precisions, len(cut.chunks))
     jvm = java.plan_java(topology)
     launched = pinned.args is not None
     return Plan(
@@ -45,12 +55,26 @@ def make_plan(
         machine=topology.to_dict(),
         layout=_plan_layout(topology, inputs, cut, pinned, server_cpus, fitting),
         libraries=chosen,
-        environment=environment.plan_environment(models, plans, chosen, cut.cores, launched),
+        environment=environment.plan_environment(models, plans, inputs.off, chosen, cut.cores, launched),
         worker_environment=environment.plan_worker_environment(chosen, cut.cores, launched),
         properties=_plan_properties(topology, inputs, pinned, chosen, plans, jvm),
         java=jvm,
         models=plans,
+        timings=timed,
     )
+
+
+def _select_timings(
+    topology: Topology,
+    models: Sequence[ModelDefinition],
+    inputs: Inputs,
+    chosen: Libraries,
+    timings: Timings,
+) -> dict[str, Any]:
+    """Those that precision auto goes by."""
+    if inputs.precision != requests.AUTO:
+        return {}
+    return timings.select(plan_timing_job(topology, models, inputs, chosen))
 
 
 def _choose_server_cpus(topology: Topology, cut: Candidate) -> Chunk | None:

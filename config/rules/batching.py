@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from config.definitions import ModelDefinition
-from config.plan import Inputs, ModelPlan, Setting
+from config.plan import Inputs, ModelPlan, Setting, Settings
 
 THROUGHPUT_BATCH = {"fp32": 8, "bf16": 16, "int8": 16}
 """About a third of a second of ResNet50 on one core (25 and 52 images/s were seen): enough to pay for a
@@ -31,13 +31,15 @@ LOAD_S = 180
 machine. TorchServe's default is 120."""
 
 
-def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, workers: int) -> dict[str, ModelPlan]:
+def plan_models(
+    models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings, workers: int
+) -> dict[str, ModelPlan]:
     """Per model; the queue size is one number for all, because TorchServe has one."""
-    batches = {model.name: _choose_batch(model, inputs) for model in models}
+    batches = {model.name: choose_batch(model, inputs, precisions[model.name].value) for model in models}
     queue = plan_queue(batches.values(), workers)
     return {
         model.name: ModelPlan(
-            precision=Setting(value=inputs.precision, reason=_explain_precision(inputs.precision)),
+            precision=precisions[model.name],
             batch_size=batches[model.name],
             max_batch_delay_ms=_choose_delay(inputs),
             workers=Setting(value=workers, reason="the layout's: one number for all models"),
@@ -64,8 +66,9 @@ def plan_queue(batches: Iterable[Setting], workers: int) -> Setting:
     )
 
 
-def _choose_batch(model: ModelDefinition, inputs: Inputs) -> Setting:
-    wanted = 1 if inputs.profile == "latency" else THROUGHPUT_BATCH[inputs.precision]
+def choose_batch(model: ModelDefinition, inputs: Inputs, precision: str) -> Setting:
+    """Requests in one batch of a model that is served in `precision`."""
+    wanted = 1 if inputs.profile == "latency" else THROUGHPUT_BATCH[precision]
     fitting = [size for size in model.batch_sizes if size <= wanted]
     size = max(fitting) if fitting else min(model.batch_sizes)
     if inputs.profile == "latency":
@@ -73,7 +76,7 @@ def _choose_batch(model: ModelDefinition, inputs: Inputs) -> Setting:
     return Setting(
         value=size,
         reason=f"throughput: the largest warmed size up to {wanted}, which on one core is about a third of a "
-        f"second of ResNet50 in {inputs.precision}: a request waits for its whole batch",
+        f"second of ResNet50 in {precision}: a request waits for its whole batch",
     )
 
 
@@ -90,11 +93,3 @@ def _choose_delay(inputs: Inputs) -> Setting:
 def _plan_startup(models: int) -> Setting:
     reason = f"{LOAD_S} s × {models} models that load on the same cores at the same time"
     return Setting(value=LOAD_S * models, reason=reason)
-
-
-def _explain_precision(precision: str) -> str:
-    return {
-        "fp32": "exact to the published weights",
-        "bf16": "half the bytes and twice the arithmetic where the CPU has it; 8 bits of mantissa",
-        "int8": "a quarter of the bytes; scales from calibration, accuracy judged at build",
-    }[precision]

@@ -17,24 +17,45 @@ KMP_BLOCKTIME_MS = 1
 of all models share the same cores and would be kept waiting."""
 
 PRIMITIVES_PER_SHAPE = 256
-"""Kernels oneDNN caches for one batch size: ResNet50 has 54 convolution and linear layers, DenseNet121
-121, BERT 74."""
+"""Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers,
+DenseNet121 121, BERT 74."""
 
 
 def plan_environment(
     models: Sequence[ModelDefinition],
     plans: Mapping[str, ModelPlan],
+    off: Sequence[str],
     libraries: Libraries,
     cores_per_worker: int,
     launched: bool,
 ) -> dict[str, Setting]:
     """What is set on TorchServe and inherited by the workers."""
-    capacity = count_cached_primitives(models)
     settings = {
         "CPU_KIT_OPTIONS": Setting(
-            value=_render_options(plans, cores_per_worker),
-            reason="what the handler cannot know: the precision asked for and the threads it may use",
+            value=_render_options(plans, off, cores_per_worker),
+            reason="what the handler cannot know: the precision asked for and the threads it may use"
+            + (f"; switched off with --off: {', '.join(off)}, a baseline" if off else ""),
         ),
+        **_plan_process(models, libraries),
+    }
+    return settings if launched else {**settings, **_without_launcher(libraries, cores_per_worker)}
+
+
+def plan_timing_environment(
+    models: Sequence[ModelDefinition], libraries: Libraries, *, launched: bool
+) -> dict[str, str]:
+    """What a worker with one thread is seen with, but for the options of its model."""
+    settings = {**_plan_process(models, libraries), **plan_worker_environment(libraries, 1, launched)}
+    # The files themselves: the names the launcher looks for are linked when a server starts.
+    files = [path for path in (libraries.openmp_path.value, libraries.allocator_path.value) if path]
+    values = {name: str(setting.value) for name, setting in sorted(settings.items())}
+    return {**values, "LD_PRELOAD": ":".join(files)}
+
+
+def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> dict[str, Setting]:
+    """Settings that are the same for the workers of all models."""
+    capacity = count_cached_primitives(models)
+    settings = {
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": Setting(value=str(capacity), reason=_explain_capacity(models)),
         "LRU_CACHE_CAPACITY": Setting(value=str(capacity), reason="the same bound for IPEX's own cache"),
         "TOKENIZERS_PARALLELISM": Setting(
@@ -48,7 +69,7 @@ def plan_environment(
             reason="never give pages back (decay -1): with the launcher's value ResNet50 gets slower than "
             "without jemalloc; the launcher keeps what is set",
         )
-    return settings if launched else {**settings, **_without_launcher(libraries, cores_per_worker)}
+    return settings
 
 
 def plan_worker_environment(
@@ -77,8 +98,8 @@ def plan_worker_environment(
 
 
 def count_cached_primitives(models: Sequence[ModelDefinition]) -> int:
-    """Room for every warmed shape of the largest model, as a power of two."""
-    shapes = max(len(model.batch_sizes) for model in models)
+    """Room for every warmed shape of the model with the most, as a power of two."""
+    shapes = max(model.count_shapes() for model in models)
     return 1 << (PRIMITIVES_PER_SHAPE * shapes - 1).bit_length()
 
 
@@ -104,14 +125,16 @@ def _plan_blocktime() -> Setting:
     return Setting(value=str(KMP_BLOCKTIME_MS), reason=reason)
 
 
-def _render_options(plans: Mapping[str, ModelPlan], threads: int) -> str:
-    options = {name: {"precision": plan.precision.value, "threads": threads} for name, plan in plans.items()}
+def _render_options(plans: Mapping[str, ModelPlan], off: Sequence[str], threads: int) -> str:
+    shared = {"threads": threads, **({"off": list(off)} if off else {})}
+    options = {name: {"precision": plan.precision.value, **shared} for name, plan in plans.items()}
     return json.dumps(options, sort_keys=True, separators=(",", ":"))
 
 
 def _explain_capacity(models: Sequence[ModelDefinition]) -> str:
-    shapes = max(len(model.batch_sizes) for model in models)
+    largest = max(models, key=ModelDefinition.count_shapes)
+    shapes = "batch sizes" if not largest.token_lengths else "shapes (batch size × text length)"
     return (
-        f"oneDNN's cache holds all {shapes} warmed batch sizes × {PRIMITIVES_PER_SHAPE} kernels; with less, "
-        "every batch would compile kernels again"
+        f"oneDNN's cache holds all {largest.count_shapes()} warmed {shapes} of {largest.name} × "
+        f"{PRIMITIVES_PER_SHAPE} kernels; with less, every batch would compile kernels again"
     )

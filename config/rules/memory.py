@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from config.definitions import ModelDefinition
 from config.errors import ConfigError
-from config.plan import Inputs
+from config.plan import Inputs, Settings
 from config.topology import Topology
 
 LAUNCHER_MIB = 260
@@ -32,10 +32,10 @@ def plan_heap_mib(topology: Topology) -> int:
     return max(MIN_HEAP_MIB, min(wanted, topology.memory_limit_mib // 8))
 
 
-def set_mib(models: Sequence[ModelDefinition], inputs: Inputs) -> int:
-    """Memory of one worker of each model."""
+def set_mib(models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings) -> int:
+    """Memory of one worker of each model, in the precision it is served in."""
     launcher = LAUNCHER_MIB if inputs.pinning else 0
-    return sum(model.worker_memory_mib[inputs.precision] + launcher for model in models)
+    return sum(model.worker_memory_mib[precisions[model.name].value] + launcher for model in models)
 
 
 def shared_mib(topology: Topology) -> int:
@@ -43,15 +43,17 @@ def shared_mib(topology: Topology) -> int:
     return plan_heap_mib(topology) + JVM_BEYOND_HEAP_MIB + int(topology.memory_limit_mib * RESERVE_SHARE)
 
 
-def count_workers_in_memory(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> int:
+def count_workers_in_memory(
+    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings
+) -> int:
     """Workers of each model that fit; less than one is an error that says what is needed and what is
     there."""
-    one_set, shared = set_mib(models, inputs), shared_mib(topology)
+    one_set, shared = set_mib(models, inputs, precisions), shared_mib(topology)
     workers = (topology.memory_limit_mib - shared) // one_set
     if workers < 1:
-        names = ", ".join(model.name for model in models)
+        names = ", ".join(f"{model.name} {precisions[model.name].value}" for model in models)
         raise ConfigError(
-            f"not enough memory for one worker of each model ({names}; {inputs.precision}): needed "
+            f"not enough memory for one worker of each model ({names}): needed "
             f"{one_set + shared} MiB (workers {one_set}, TorchServe and reserve {shared}), there are "
             f"{topology.memory_limit_mib} MiB ({topology.memory_source}); "
             "serve fewer models (MODELS=…) or raise the limit"

@@ -10,9 +10,17 @@ from config.plan import Inputs
 from config.topology import Topology
 
 PRECISIONS = ("fp32", "bf16", "int8")
+"""The most exact first."""
+
+AUTO = "auto"
+"""For each model the fastest precision that passed the accuracy gate, by timings of this host."""
+
 PROFILES = ("throughput", "latency")
 ALLOCATORS = ("jemalloc", "tcmalloc", "system")
 OPENMPS = ("intel", "gnu")
+
+SWITCHES = ("channels_last", "trace", "freeze", "buckets")
+"""What the handlers can leave out (handlers/shared/options.py)."""
 
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")
 """Either computes BF16 in hardware; without them IPEX converts to FP32 and back, slower than FP32."""
@@ -26,19 +34,34 @@ MAX_PORT = 64000
 """PORT + 920 and upwards name the workers' sockets and must stay below 65535."""
 
 
+def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> None:
+    """All of what is below."""
+    check_inputs(inputs)
+    check_machine(topology, inputs)
+    check_models(models, inputs)
+
+
 def check_inputs(inputs: Inputs) -> None:
     """Each value against what is allowed."""
     for name, value, allowed in (
-        ("PRECISION", inputs.precision, PRECISIONS),
+        ("PRECISION", inputs.precision, (*PRECISIONS, AUTO)),
         ("PROFILE", inputs.profile, PROFILES),
         ("ALLOCATOR", inputs.allocator or ALLOCATORS[0], ALLOCATORS),
         ("OPENMP", inputs.openmp or OPENMPS[0], OPENMPS),
     ):
         if value not in allowed:
             raise must_be_one_of(name, value, allowed)
+    for switch in inputs.off:
+        if switch not in SWITCHES:
+            raise ConfigError(f"--off must be among {', '.join(SWITCHES)}: got {switch}")
     if not 1 <= inputs.port <= MAX_PORT:
         raise ConfigError(
             f"PORT must be 1 to {MAX_PORT} (PORT + 920 names the workers' sockets): got {inputs.port}"
+        )
+    if inputs.precision == AUTO and inputs.topology != "live":
+        raise ConfigError(
+            f"PRECISION=auto goes by timings of this host, and TOPOLOGY={inputs.topology} is another one: "
+            f"name one of {', '.join(PRECISIONS)}"
         )
 
 
@@ -46,25 +69,32 @@ def check_machine(topology: Topology, inputs: Inputs) -> None:
     """What the CPU must have."""
     if inputs.ipex and "avx2" not in topology.flags:
         raise ConfigError(f"IPEX needs a CPU with avx2: {topology.model_name} has none; plan with --no-ipex")
-    if inputs.precision == "int8" and not inputs.ipex:
-        raise ConfigError("PRECISION=int8 needs IPEX: got --no-ipex; leave it out, or use PRECISION=fp32")
-    flags = PRECISION_FLAGS.get(inputs.precision)
-    if flags and not set(flags) & set(topology.flags):
-        raise ConfigError(
-            f"PRECISION={inputs.precision} needs a CPU with one of {', '.join(flags)}: "
-            f"{topology.model_name} has {', '.join(topology.flags) or 'none of the known ones'}; "
-            "use PRECISION=fp32"
-        )
+    need = find_need(topology, inputs, inputs.precision)
+    if need:
+        raise ConfigError(f"PRECISION={inputs.precision} needs {need}; use PRECISION={PRECISIONS[0]}")
+
+
+def find_need(topology: Topology, inputs: Inputs, precision: str) -> str | None:
+    """What a precision needs and is not there."""
+    if precision == "int8" and not inputs.ipex:
+        return "IPEX: got --no-ipex"
+    flags = PRECISION_FLAGS.get(precision)
+    if not flags or set(flags) & set(topology.flags):
+        return None
+    there = ", ".join(topology.flags) or "none of the known ones"
+    return f"a CPU with one of {', '.join(flags)}: {topology.model_name} has {there}"
 
 
 def check_models(models: Sequence[ModelDefinition], inputs: Inputs) -> None:
-    """What the definitions must have."""
+    """What the definitions must have; with auto, what it falls back on and each it may choose."""
+    needed = PRECISIONS[0] if inputs.precision == AUTO else inputs.precision
     for model in models:
         file = f"models/{model.name}/model.yaml"
-        if inputs.precision not in model.precisions:
+        if needed not in model.precisions:
             raise ConfigError(
                 f"PRECISION must be one of {', '.join(model.precisions)} for {model.name}: "
                 f"got {inputs.precision} (field precisions, {file})"
             )
-        if inputs.precision not in model.worker_memory_mib:
-            raise ConfigError(f"field worker_memory_mib.{inputs.precision} is missing: add it ({file})")
+        for precision in model.precisions if inputs.precision == AUTO else (needed,):
+            if precision not in model.worker_memory_mib:
+                raise ConfigError(f"field worker_memory_mib.{precision} is missing: add it ({file})")

@@ -71,6 +71,10 @@ def plan_frontend(topology: Topology) -> dict[str, Setting]:
         "metrics_mode": Setting(
             value="prometheus", reason="kept in memory and scraped; `log` writes for every request"
         ),
+        "model_metrics_auto_detect": Setting(
+            value="true",
+            reason="the handlers' own counters (TextTokens, TextTokensPadded) reach Prometheus undeclared",
+        ),
         "disable_system_metrics": Setting(
             value="true", reason="the collector starts a Python process every minute on the workers' cores"
         ),

@@ -12,7 +12,8 @@ from config.definitions import ModelDefinition
 from config.installed import Installed
 from config.plan import Inputs, Plan
 from config.render import render_properties
-from config.rules import make_plan
+from config.rules import NO_TIMINGS, make_plan
+from config.timings import Timings
 from config.topology import Topology, read_topology
 
 HERE = Path(__file__).parent
@@ -53,12 +54,15 @@ def make_inputs(**changes: Any) -> Inputs:
 
 
 def plan_machine(
-    machine: str | Topology, models: tuple[ModelDefinition, ...] = MODELS, **changes: Any
+    machine: str | Topology,
+    models: tuple[ModelDefinition, ...] = MODELS,
+    timings: Timings = NO_TIMINGS,
+    **changes: Any,
 ) -> Plan:
     """The plan of a recorded machine, or of a topology."""
     topology = read_topology(MACHINES / machine) if isinstance(machine, str) else machine
     inputs = make_inputs(**{"models": tuple(model.name for model in models), **changes})
-    return make_plan(topology, models, inputs, INSTALLED)
+    return make_plan(topology, models, inputs, INSTALLED, timings)
 
 
 def golden_files(machine: str) -> dict[Path, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("yaml")
@@ -58,10 +60,14 @@ def test_empty_means_not_given(arguments, tmp_path):
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--precision", "int4", "config: PRECISION must be one of fp32, bf16, int8: got int4\n"),
+        ("--precision", "int4", "config: PRECISION must be one of fp32, bf16, int8, auto: got int4\n"),
         ("--workers", "two", "config: WORKERS must be a whole number: got two\n"),
         ("--workers", "0", "config: WORKERS must be 1 to 2 (usable physical cores): got 0\n"),
         ("--port", "0", "config: PORT must be 1 to 64000 (PORT + 920 names the workers' sockets): got 0\n"),
+        ("--off", "trace,fuse", "config: --off must be among channels_last, trace, freeze, buckets: "
+         "got fuse\n"),
+        ("--precision", "auto", "config: PRECISION=auto goes by timings of this host, and TOPOLOGY={machine} "
+         "is another one: name one of fp32, bf16, int8\n"),
         ("--models", "resnet", "config: MODELS must be one of tiny: got resnet\n"),
         ("--precision", "bf16", "config: PRECISION must be one of fp32 for tiny: got bf16 (field precisions, "
          "models/tiny/model.yaml)\n"),
@@ -69,7 +75,19 @@ def test_empty_means_not_given(arguments, tmp_path):
 )  # fmt: skip
 def test_wrong_value(arguments, capsys, option, value, message):
     assert main([*arguments, option, value]) == 2
-    assert capsys.readouterr().err == message
+    assert capsys.readouterr().err == message.format(machine=MACHINES / "two-cores")
+
+
+def test_what_is_off_is_recorded_in_one_order(arguments, tmp_path):
+    assert main([*arguments, "--off", "trace, buckets,trace"]) == 0
+    assert read_plan(tmp_path / "run").inputs.off == ("buckets", "trace")
+
+
+def test_a_timing_job_is_one_line_and_writes_nothing(arguments, tmp_path, capsys):
+    assert main([*arguments, "--timing-job"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["models"] == {"tiny": {"batch_sizes": {"fp32": 8}, "impossible": {}}}
+    assert not (tmp_path / "run").exists()
 
 
 def test_unknown_machine(arguments, capsys):

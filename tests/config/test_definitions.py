@@ -6,8 +6,12 @@ import pytest
 
 pytest.importorskip("yaml")
 
-from config.definitions import read_definitions
+from config.definitions import list_models, read_definitions
 from config.errors import ConfigError
+from handlers.shared.shapes import ShapeGrid
+from tests.config.planning import HERE
+
+MODELS = HERE.parents[1] / "models"
 
 GOOD = {
     "name": "m",
@@ -32,6 +36,22 @@ def test_definition(tmp_path):
     assert model.worker_memory_mib == {"fp32": 900}
 
 
+def test_shapes_of_texts(tmp_path):
+    write_model(tmp_path, "images", model="{top_k: 5}")
+    write_model(tmp_path, "texts", model="{token_lengths: [512, 16], tokens_per_run: 128}")
+    images, texts = read_definitions(tmp_path)
+    assert (images.token_lengths, images.tokens_per_run, images.count_shapes()) == ((), None, 2)
+    assert (texts.token_lengths, texts.tokens_per_run, texts.count_shapes()) == ((16, 512), 128, 3)
+
+
+@pytest.mark.parametrize("name", list_models(MODELS))
+def test_as_many_shapes_are_counted_as_the_handler_warms(name):
+    (model,) = read_definitions(MODELS, [name])
+    lengths = model.token_lengths or (0,)
+    grid = ShapeGrid(batch_sizes=model.batch_sizes, lengths=lengths, tokens_per_run=model.tokens_per_run)
+    assert model.count_shapes() == len(grid.list_shapes())
+
+
 def test_named_models_and_defaults(tmp_path):
     write_model(tmp_path, "b")
     write_model(tmp_path, "a")
@@ -53,6 +73,14 @@ def test_named_models_and_defaults(tmp_path):
         (
             {"worker_memory_mib": "{fp32: big}"},
             "worker_memory_mib.fp32 must be a whole number above 0: got 'big' ({file})",
+        ),
+        (
+            {"model": "{token_lengths: [a]}"},
+            "model.token_lengths must be whole numbers above 0: got ['a'] ({file})",
+        ),
+        (
+            {"model": "{tokens_per_run: 0}"},
+            "model.tokens_per_run must be a whole number above 0: got 0 ({file})",
         ),
         ({"default_build": "maybe"}, "default_build must be true or false: got 'maybe' ({file})"),
     ],

@@ -131,7 +131,7 @@ def test_memory_that_holds_no_worker():
     with pytest.raises(ConfigError) as error:
         plan_machine("two-cores", models=(model,))
     assert str(error.value) == (
-        "not enough memory for one worker of each model (huge; fp32): needed 32553 MiB (workers 30260, "
+        "not enough memory for one worker of each model (huge fp32): needed 32553 MiB (workers 30260, "
         "TorchServe and reserve 2293), there are 24105 MiB (/proc/meminfo MemTotal); "
         "serve fewer models (MODELS=…) or raise the limit"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from config.errors import ConfigError
@@ -19,6 +21,12 @@ def test_round_trip(machine, tmp_path):
     assert again.inputs == plan.inputs
     assert again.layout == plan.layout
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_plan_from_before_off_and_auto_is_still_read():
+    raw = json.loads(plan_machine("two-cores").to_json())
+    del raw["timings"], raw["inputs"]["off"]
+    assert Plan.from_json(json.dumps(raw)) == plan_machine("two-cores")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from config.errors import ConfigError
 from config.installed import Installed
 from config.rules import make_plan
+from config.rules.java import plan_java
 from config.rules.requests import check_machine
 from config.topology import read_topology
 from tests.config.planning import MACHINES, MODELS, make_inputs, make_model, plan_machine
@@ -71,10 +72,36 @@ def test_options_for_the_handler():
     )
 
 
-@pytest.mark.parametrize(("sizes", "capacity"), [((1,), "256"), ((1, 2, 4, 8, 16), "2048")])
-def test_kernel_cache_holds_every_shape(sizes, capacity):
-    plan = plan_machine("two-cores", models=(make_model("m", batch_sizes=sizes),))
-    assert plan.environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"].value == capacity
+def test_what_is_off_reaches_the_handler_of_each_model():
+    setting = plan_machine("two-cores", off=("buckets", "trace")).environment["CPU_KIT_OPTIONS"]
+    assert setting.value == (
+        '{"bert":{"off":["buckets","trace"],"precision":"fp32","threads":1},'
+        '"resnet50":{"off":["buckets","trace"],"precision":"fp32","threads":1}}'
+    )
+    assert "switched off with --off: buckets, trace, a baseline" in setting.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes", "capacity"),
+    [
+        ({"batch_sizes": (1,)}, "1 warmed batch sizes of m", "256"),
+        ({}, "5 warmed batch sizes of m", "2048"),
+        ({"token_lengths": (16, 512)}, "10 warmed shapes (batch size × text length) of m", "4096"),
+        # 512: only one text; 32: 16 × 32 is just within
+        (
+            {"token_lengths": (32, 512), "tokens_per_run": 512},
+            "6 warmed shapes (batch size × text length) of m",
+            "2048",
+        ),
+        ({"token_lengths": (1024,), "tokens_per_run": 512}, "1 warmed shapes", "256"),
+    ],
+)
+def test_kernel_cache_holds_every_shape(model, shapes, capacity):
+    models = (make_model("m", **model), make_model("small", batch_sizes=(1,)))
+    environment = plan_machine("two-cores", models=models).environment
+    assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"].value == capacity
+    assert environment["LRU_CACHE_CAPACITY"].value == capacity
+    assert f"all {shapes}" in environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"].reason
 
 
 @pytest.mark.parametrize(
@@ -110,14 +137,28 @@ def test_models_that_load_together_get_more_time():
 @pytest.mark.parametrize(
     ("machine", "flags"),
     [
-        ("two-cores", "-Xms576m -Xmx576m -XX:+UseSerialGC -XX:ActiveProcessorCount=2"),
-        ("two-sockets-smt", "-Xms1536m -Xmx1536m -XX:+UseG1GC -XX:ActiveProcessorCount=4"),
+        (
+            "two-cores",
+            "-Xms576m -Xmx576m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 -XX:+ExitOnOutOfMemoryError "
+            "-XX:TieredStopAtLevel=1",
+        ),
+        (
+            "two-sockets-smt",
+            "-Xms1536m -Xmx1536m -XX:+UseG1GC -XX:ActiveProcessorCount=4 -XX:+ExitOnOutOfMemoryError",
+        ),
     ],
 )
 def test_java(machine, flags):
     plan = plan_machine(machine)
-    assert plan.java.vmargs.value == f"{flags} -XX:+ExitOnOutOfMemoryError"
+    assert plan.java.vmargs.value == flags
+    assert ("(C2)" in plan.java.vmargs.reason) == ("TieredStopAtLevel" in flags)
     assert plan.properties["vmargs"] == plan.java.vmargs
+
+
+@pytest.mark.parametrize(("cores", "stops"), [(8, True), (9, False)])
+def test_the_optimising_compiler_is_left_out_on_few_cores(cores, stops):
+    topology = dataclasses.replace(read_topology(MACHINES / "two-sockets-smt"), usable_cores=cores)
+    assert ("-XX:TieredStopAtLevel=1" in plan_java(topology).vmargs.value) is stops
 
 
 def test_all_ports_count_from_one():
@@ -138,7 +179,8 @@ def test_nothing_listens_beyond_loopback():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "int4"}, "PRECISION must be one of fp32, bf16, int8: got int4"),
+        ({"precision": "int4"}, "PRECISION must be one of fp32, bf16, int8, auto: got int4"),
+        ({"off": ("fuse",)}, "--off must be among channels_last, trace, freeze, buckets: got fuse"),
         ({"profile": "fast"}, "PROFILE must be one of throughput, latency: got fast"),
         ({"allocator": "mimalloc"}, "ALLOCATOR must be one of jemalloc, tcmalloc, system: got mimalloc"),
         ({"openmp": "llvm"}, "OPENMP must be one of intel, gnu: got llvm"),

@@ -24,7 +24,7 @@ def used(run):
     write_all(read_recorded_plan(), run.path)
     for _ in range(2):
         prepare_folders(run)
-    for file in (run.failure, run.lock, run.console_log, run.state):
+    for file in (run.failure, run.lock, run.console_log, run.state, run.timings):
         file.write_text("")
     run.samples.mkdir()
     return run

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from config.errors import ConfigError, TimingsError
 from server.archives import read_archive
 from server.errors import ServerError
 from server.processes import JAVA_MAIN
@@ -102,6 +103,23 @@ def test_the_plan_of_a_running_server_may_only_be_made_again(planned, dummy):
     check_may_plan(planned, read_recorded_plan)
     with pytest.raises(ServerError, match="it has another plan; run `make stop` first"):
         check_may_plan(planned, another_plan)
+
+
+def raising(problem):
+    def plan():
+        raise problem
+
+    return plan
+
+
+def test_what_was_never_timed_is_another_plan(planned, dummy):
+    """PRECISION=auto beside a server of another precision: the cure is not to take timings now."""
+    dummy(planned.path, JAVA_MAIN)
+    write_running(planned, READY)
+    with pytest.raises(ServerError, match="it has another plan; run `make stop` first"):
+        check_may_plan(planned, raising(TimingsError("no timings")))
+    with pytest.raises(ConfigError, match="WORKERS must be"):
+        check_may_plan(planned, raising(ConfigError("WORKERS must be 1")))
 
 
 def test_a_server_of_unknown_plan_keeps_its_plan(planned, dummy):

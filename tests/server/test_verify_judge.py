@@ -321,6 +321,63 @@ def test_steps_the_plan_switches_off_must_be_off(plan, evidence):
     assert items == {"environment", "load steps", "graph"}
 
 
+def with_options(plan, evidence, options):
+    """Plan and evidence of a server that was started with other options for its handlers."""
+    setting = dataclasses.replace(plan.environment["CPU_KIT_OPTIONS"], value=options)
+    plan = dataclasses.replace(plan, environment={**plan.environment, "CPU_KIT_OPTIONS": setting})
+    for name, model in evidence.models.items():
+        workers = tuple(set_environment(CPU_KIT_OPTIONS=options)(worker) for worker in model.workers)
+        models = {**evidence.models, name: dataclasses.replace(model, workers=workers)}
+        evidence = dataclasses.replace(evidence, models=models)
+    return plan, evidence
+
+
+TORCHSCRIPT = set_described("graph", {"kind": "torchscript", "prepacked": 0, "fused": 0})
+EAGER = set_described("graph", {"kind": "eager", "prepacked": 0, "fused": 0})
+NOT_CHANNELS_LAST = set_described("memory_format", {"channels_last_weights": 0, "input": "contiguous"})
+
+
+@pytest.mark.parametrize(
+    ("off", "change", "asked"),
+    [
+        ("channels_last", both(set_step("channels_last", "off"), NOT_CHANNELS_LAST), "all but channels_last"),
+        ("freeze", both(set_step("freeze", "off"), TORCHSCRIPT), "all but freeze"),
+        ("trace", both(set_step("trace", "off"), set_step("freeze", "off"), EAGER), "all but freeze, trace"),
+        ("buckets", lambda worker: worker, "all applied"),
+    ],
+)
+def test_a_server_with_something_off_is_as_asked_and_any_other_is_not(plan, evidence, off, change, asked):
+    options = (
+        '{"bert":{"precision":"fp32","threads":1},'
+        f'"resnet50":{{"off":["{off}"],"precision":"fp32","threads":1}}}}'
+    )
+    plan, evidence = with_options(plan, evidence, options)
+    left_out = with_worker(with_worker(evidence, change), change, index=1)
+    result = judge(plan, left_out)
+    assert result.good, result.differences
+    steps = [one.finding.asked for one in result.judged if one.finding.item == "load steps"]
+    assert steps.count(asked) == 2 if asked != "all applied" else set(steps) == {asked}
+    assert judge(plan, evidence).good is (off == "buckets")
+
+
+def test_each_model_is_judged_by_its_own_precision(plan, evidence):
+    """As precision auto plans it: bert in FP32, resnet50 in INT8, where nothing needs to be prepacked."""
+    models = {**plan.models}
+    models[MODEL] = dataclasses.replace(models[MODEL], precision=Setting(value="int8", reason="test"))
+    auto = dataclasses.replace(plan, models=models, inputs=dataclasses.replace(plan.inputs, precision="auto"))
+    options = '{"bert":{"precision":"fp32","threads":1},"resnet50":{"precision":"int8","threads":1}}'
+    auto, evidence = with_options(auto, evidence, options)
+    narrow = both(
+        set_described("precision", "int8"),
+        set_described("graph", {"prepacked": 0}),
+        set_step("ipex_optimize", "not applicable"),
+    )
+    mixed = with_worker(with_worker(evidence, narrow), narrow, index=1)
+    assert judge(auto, mixed).good
+    items = {(one.model, one.finding.item) for one in judge(auto, evidence).differences}
+    assert items == {(MODEL, "precision")}
+
+
 def test_jemalloc_says_zero_for_a_threshold_below_its_large_sizes():
     assert expect_options("oversize_threshold:1,a:b") == {"a": "b", "oversize_threshold": "0"}
     assert expect_options("oversize_threshold:8388608") == {"oversize_threshold": "8388608"}

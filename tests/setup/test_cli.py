@@ -89,7 +89,7 @@ def test_models_are_the_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "text"),
     [
-        ("--precision", "int9", "PRECISION must be one of fp32, bf16, int8"),
+        ("--precision", "int9", "PRECISION must be one of fp32, bf16, int8, auto: got int9"),
         ("--profile", "fast", "PROFILE must be one of throughput, latency"),
         ("--allocator", "mimalloc", "ALLOCATOR must be one of jemalloc, tcmalloc, system"),
         ("--openmp", "llvm", "OPENMP must be one of intel, gnu"),
@@ -101,6 +101,12 @@ def test_models_are_the_folders(tmp_path: Path) -> None:
 def test_the_plans_values_are_judged_before_anything_is_installed(option: str, value: str, text: str) -> None:
     with pytest.raises(SetupError, match=re.escape(text)):
         inputs.check_plan([option, value, "--topology", str(MACHINE)])
+
+
+def test_auto_is_a_value_and_refused_for_another_machine() -> None:
+    inputs.check_plan(["--precision", "auto", "--timings", "nowhere.json", "--no-ipex"])
+    with pytest.raises(SetupError, match=r"PRECISION=auto goes by timings of this host, and TOPOLOGY="):
+        inputs.check_plan(["--precision", "auto", "--topology", str(MACHINE)])
 
 
 def test_values_that_were_not_given_are_fine() -> None:
@@ -157,6 +163,31 @@ def test_a_running_servers_plan_is_guarded_before_anything_is_written() -> None:
         steps.index(f"-m {step} ") for step in ("server check-plan", "config", "models build", "server start")
     ]
     assert order == sorted(order)
+
+
+def test_auto_times_the_built_archives_and_plans_by_what_it_found(tmp_path: Path) -> None:
+    """Timings of archives that do not exist, or a plan without timings, would be refused."""
+    steps = make("-n", "serve", "PRECISION=auto", f"RUN_DIR={tmp_path}").stdout
+    wanted = (
+        "setup --torch-index ''\n",
+        "server check-plan ",
+        "models build ",
+        "--timing-job",
+        "models time ",
+    )
+    order = [steps.index(step) for step in wanted]
+    assert order == sorted(order)
+    planned = steps.index("-m config --models", steps.index("models time "))
+    assert steps.index("server check-plan ", order[-1]) < planned < steps.index("-m server start ")
+    assert f"--timings '{tmp_path}/timings.json'" in steps[planned:].splitlines()[0]
+    assert f"--output '{tmp_path}/timings.json'\n" in steps
+    assert steps.count("models build") == 1
+
+
+def test_only_auto_times_and_never_in_a_dry_run() -> None:
+    assert "models time" in make("-n", "config", "PRECISION=auto").stdout
+    for words in (["serve"], ["serve", "PRECISION=int8"], ["config", "PRECISION=auto", "DRY_RUN=1"]):
+        assert "timing-job" not in make("-n", *words).stdout, words
 
 
 def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:

@@ -28,7 +28,9 @@ SECTIONS: Mapping[str, str] = {
         "disable_token_authorization token_expiration_min enable_model_api allowed_urls "
         "enable_envvars_config install_py_dep_per_model"
     ),
-    "Frontend": ("number_of_netty_threads netty_client_threads metrics_mode disable_system_metrics vmargs"),
+    "Frontend": (
+        "number_of_netty_threads netty_client_threads metrics_mode model_metrics_auto_detect disable_system_metrics vmargs"
+    ),
 }
 """The order of config.properties, for the reader: TorchServe does not mind it."""
 

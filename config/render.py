@@ -29,7 +29,8 @@ SECTIONS: Mapping[str, str] = {
         "enable_envvars_config install_py_dep_per_model"
     ),
     "Frontend": (
-        "number_of_netty_threads netty_client_threads metrics_mode model_metrics_auto_detect disable_system_metrics vmargs"
+        "number_of_netty_threads netty_client_threads metrics_mode model_metrics_auto_detect "
+        "disable_system_metrics vmargs"
     ),
 }
 """The order of config.properties, for the reader: TorchServe does not mind it."""

@@ -67,7 +67,8 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
         settings["MALLOC_CONF"] = Setting(
             value=MALLOC_CONF,
             reason="never give pages back (decay -1): with the launcher's value ResNet50 gets slower than "
-            "without jemalloc; the launcher keeps what is set",
+            "without jemalloc; use kept blocks for requests of any size (fit 16): else memory grows with "
+            "each new mix of text lengths; the launcher keeps what is set",
         )
     return settings
 

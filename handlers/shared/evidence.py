@@ -145,6 +145,7 @@ def _mapped(fragment: str) -> str | None:
 JEMALLOC_OPTIONS = (
     ("dirty_decay_ms", ctypes.c_ssize_t),
     ("muzzy_decay_ms", ctypes.c_ssize_t),
+    ("lg_extent_max_active_fit", ctypes.c_size_t),
     ("background_thread", ctypes.c_bool),
     ("oversize_threshold", ctypes.c_size_t),
     ("metadata_thp", ctypes.c_char_p),

@@ -7,7 +7,8 @@ PYTHON ?= python3
 RUN_DIR ?= run
 
 #? MODELS            names of folders in models/            (resnet50 bert)
-#? PRECISION         fp32 | bf16 | int8                     (fp32)
+#? PRECISION         fp32 | bf16 | int8 | auto              (fp32)
+#?                   auto: timed here, the fastest that passed the accuracy gate, for each model
 #? PROFILE           throughput | latency                   (throughput)
 #? WORKERS           workers per model, 1 or more           (from the machine)
 #? CORES_PER_WORKER  physical cores of one worker           (from the machine)
@@ -23,14 +24,18 @@ RUN_DIR ?= run
 #? TOPOLOGY          folder of a recorded machine           (this machine)
 #? DRY_RUN           1: `make config` prints, writes nothing (0)
 #? FORMAT            text | json, for `make verify`         (text)
+#? TARGET            rows of `make targets`                 (all)
+#? REQUESTS          of `make soak`, 1004 or more           (20000)
 #? TORCH_INDEX       an index's address | default           (CPU-only wheels if reachable)
 #? PYTHON            Python 3.10-3.13 for the environment   (python3)
 
 VENV_PYTHON := .venv/bin/python
+AUTO = $(filter auto,$(PRECISION))
+TIMINGS = $(RUN_DIR)/timings.json
 PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
 	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
-	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)'
+	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(AUTO),--timings '$(TIMINGS)')
 WEIGHTS_INPUTS = --models '$(MODELS)' --weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)'
 SETUP = $(PYTHON) -m server.setup --torch-index '$(TORCH_INDEX)'
 SERVER = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON)) -m server
@@ -40,6 +45,8 @@ E2E = tests/end_to_end
 FLAG = $(if $(filter 1,$(1)),$(2))
 # A dry run reads an environment that is there as it is: a plan is wanted, not an installation.
 SETUP_TO_PLAN = $(if $(and $(filter 1,$(DRY_RUN)),$(wildcard .venv/setup.json)),,setup)
+# It takes no timings either. Otherwise they come after the archives and before the plan.
+TIMINGS_TO_PLAN = $(if $(AUTO),$(if $(filter 1,$(DRY_RUN)),,timings))
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
@@ -47,7 +54,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 # The values above reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
 unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
 unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL RUN_DIR
-unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TORCH_INDEX
+unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
 
 .PHONY: help
 help: ## Print this list
@@ -64,7 +71,7 @@ models: inputs setup ## Build the archives that are missing or out of date into 
 	@$(VENV_PYTHON) -m models build $(WEIGHTS_INPUTS)
 
 .PHONY: config
-config: inputs $(SETUP_TO_PLAN) ## Plan for this machine (or TOPOLOGY) and write config.properties
+config: inputs $(SETUP_TO_PLAN) $(TIMINGS_TO_PLAN) ## Plan for this machine (or TOPOLOGY) and write config.properties
 	@$(if $(filter 1,$(DRY_RUN)),:,$(VENV_PYTHON) -m server check-plan $(PLAN_INPUTS))
 	@$(VENV_PYTHON) -m config $(PLAN_INPUTS) $(call FLAG,$(DRY_RUN),--dry-run)
 
@@ -100,10 +107,22 @@ test-e2e: dev ## Run the tests that talk to a real TorchServe
 	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
 
 .PHONY: compare-stock
-compare-stock: ## Measure ResNet-50 over REST against plain TorchServe (5 minutes)
+compare-stock: ## Measure ResNet-50 over REST against plain TorchServe (7 minutes)
 	@$(SETUP) --with loadtest
 	@$(VENV_PYTHON) -m models build --models resnet50 --weights random --store run/test-store
-	@$(VENV_PYTHON) -m loadtest.compare_stock --store run/test-store
+	@$(VENV_PYTHON) -m loadtest.targets --store run/test-store resnet50-fp32 resnet50-bf16
+
+.PHONY: targets
+targets: ## Measure the speed targets against their baselines (25 minutes; TARGET=row for one)
+	@$(SETUP) --with loadtest
+	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(VENV_PYTHON) -m loadtest.targets --store run/test-store $(foreach row,$(TARGET),'$(row)')
+
+.PHONY: soak
+soak: ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyond 5 %
+	@$(SETUP) --with loadtest
+	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(VENV_PYTHON) -m loadtest.soak --store run/test-store $(if $(REQUESTS),--requests '$(REQUESTS)')
 
 .PHONY: lint
 lint: dev ## Check style, format and types
@@ -137,6 +156,16 @@ inputs:
 	@$(SETUP) --inputs --models '$(MODELS)' --format '$(FORMAT)' \
 		--foreground '$(FOREGROUND)' --dry-run '$(DRY_RUN)' -- $(PLAN_INPUTS)
 	@$(PYTHON) -m models check $(WEIGHTS_INPUTS)
+
+# What PRECISION=auto goes by. Not beside a server that would have to be stopped anyway.
+.PHONY: timings
+timings: inputs setup check-plan models
+	@job=$$($(VENV_PYTHON) -m config $(PLAN_INPUTS) --timing-job) && \
+		$(VENV_PYTHON) -m models time --job "$$job" --output '$(TIMINGS)'
+
+.PHONY: check-plan
+check-plan:
+	@$(VENV_PYTHON) -m server check-plan $(PLAN_INPUTS)
 
 # Tools of the development targets, on top of what serving needs.
 .PHONY: dev

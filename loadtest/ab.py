@@ -19,6 +19,8 @@ class AbResult:
     """One run of ApacheBench."""
 
     requests_per_second: float
+    seconds: float
+    """From the first request to the last answer."""
     completed: int
     failed: int
     """Connections that broke or timed out."""
@@ -54,6 +56,7 @@ def parse_ab(text: str) -> AbResult:
     """Read ab's report; LoadTestError when a line that must be there is missing."""
     return AbResult(
         requests_per_second=float(_find(r"^Requests per second:\s+([\d.]+)", text)),
+        seconds=float(_find(r"^Time taken for tests:\s+([\d.]+)", text)),
         completed=int(_find(r"^Complete requests:\s+(\d+)", text)),
         failed=int(_find(r"^Failed requests:\s+(\d+)", text)),
         non_2xx=int(_find(r"^Non-2xx responses:\s+(\d+)", text, default="0")),

@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from config.plan import PLAN_FILE, Plan, read_plan
 from loadtest.errors import LoadTestError
 from loadtest.stock import build_stock_archive, render_stock_properties
 from server.api import INFERENCE, Client
@@ -23,6 +25,7 @@ from server.errors import ApiError
 from server.processes import find_marked
 from server.rundir import MARK, RunDir
 from server.stop import stop
+from server.verify.collect import collect_descriptions
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 300
@@ -53,6 +56,33 @@ class Server:
     def token(self) -> str:
         return self.client.token(INFERENCE)
 
+    @property
+    def plan(self) -> Plan:
+        """What the kit planned; the stock server has no plan."""
+        return read_plan(self.run.plan)
+
+    def list_workers(self, model: str = "") -> list[int]:
+        """Process ids of the model's workers."""
+        workers = self.client.describe(model or self.model).get("workers", [])
+        return sorted(int(worker["pid"]) for worker in workers)
+
+    def describe_workers(self, model: str = "") -> list[dict[str, Any]]:
+        """Every worker's own account of what is in effect; LoadTestError when one gives none."""
+        pids = self.list_workers(model)
+        answers, problem = collect_descriptions(model or self.model, self.client, set(pids))
+        if set(answers) != set(pids):
+            raise LoadTestError(f"{self.name}: not every worker could be described: {problem}")
+        return [answers[pid] for pid in pids]
+
+    @contextlib.contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Let it run for a while."""
+        self.resume()
+        try:
+            yield
+        finally:
+            self.halt()
+
     def halt(self) -> None:
         self._signal(signal.SIGSTOP)
 
@@ -67,16 +97,25 @@ class Server:
 
 @contextlib.contextmanager
 def kit_server(name: str, folder: Path, *, port: int, model: str, arguments: list[str]) -> Iterator[Server]:
-    """The kit with one model, planned with `arguments` of `python -m config`, verified by its start."""
+    """The kit planned with `arguments` of `python -m config` and verified by its start.
+
+    `model` may name several, with blanks between; then none is the server's own.
+    """
     server = Server(name=name, run=RunDir.at(folder), port=port, model=model)
     where = ["--run-dir", str(folder)]
-    _call(["config", "--models", model, "--port", str(port), *where, *arguments])
+    write_plan(folder, port=port, model=model, arguments=arguments)
     try:
         _call(["server", "start", *where])
         yield server
     finally:
         server.resume()
         stop(server.run)
+
+
+def write_plan(folder: Path, *, port: int, model: str, arguments: list[str]) -> Plan:
+    """Plan into a run directory, and start nothing."""
+    _call(["config", "--models", model, "--port", str(port), "--run-dir", str(folder), *arguments])
+    return read_plan(folder / PLAN_FILE)
 
 
 def _call(arguments: list[str]) -> None:

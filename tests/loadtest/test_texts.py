@@ -1,0 +1,72 @@
+"""Texts have exactly the lengths asked for, by the archive's own tokenizer."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import zipfile
+
+import pytest
+
+from loadtest.errors import LoadTestError
+from loadtest.texts import (
+    LEAST_TOKENS,
+    MEDIAN_TOKENS,
+    MOST_TOKENS,
+    SIGMA,
+    draw_lengths,
+    read_token_counter,
+    write_equal_texts,
+    write_mixed_texts,
+    write_text,
+)
+
+
+@pytest.fixture(scope="module")
+def count_tokens(tiny_text_archive):
+    return read_token_counter(tiny_text_archive)
+
+
+@pytest.mark.parametrize("tokens", [3, 4, 16, 24, 128, 512])
+def test_a_text_has_exactly_the_tokens_asked_for(count_tokens, tokens):
+    assert count_tokens(write_text(tokens, count_tokens, chance=random.Random(tokens))) == tokens
+
+
+def test_special_tokens_count(count_tokens):
+    assert count_tokens("the") == 3
+
+
+def test_equal_texts_differ(count_tokens):
+    texts = write_equal_texts(10, 32, count_tokens, seed=1)
+    assert len(set(texts)) == 10
+    assert {count_tokens(text) for text in texts} == {32}
+
+
+def test_mixed_texts_have_the_drawn_lengths(count_tokens):
+    texts = write_mixed_texts(40, count_tokens, seed=5)
+    assert [count_tokens(text) for text in texts] == draw_lengths(40, seed=5)
+    assert texts == write_mixed_texts(40, count_tokens, seed=5) != write_mixed_texts(40, count_tokens, seed=6)
+
+
+def test_lengths_are_log_normal():
+    lengths = draw_lengths(2000, seed=0)
+    assert statistics.median(lengths) == pytest.approx(MEDIAN_TOKENS, abs=1)
+    assert statistics.stdev(math.log(length) for length in lengths) == pytest.approx(SIGMA, rel=0.03)
+
+
+def test_lengths_stay_within_what_the_model_takes():
+    lengths = draw_lengths(2000, seed=0, median=100, sigma=3.0)
+    assert (min(lengths), max(lengths)) == (LEAST_TOKENS, MOST_TOKENS)
+
+
+def test_an_impossible_length_is_said():
+    with pytest.raises(LoadTestError, match="no text of exactly 5 tokens found"):
+        write_text(5, lambda text: 2 * len(text.split()), chance=random.Random(0))
+
+
+def test_an_archive_without_a_tokenizer_is_said(tmp_path):
+    with zipfile.ZipFile(tmp_path / "image.mar", "w") as archive:
+        archive.writestr("definition.json", "{}")
+    with pytest.raises(LoadTestError, match=r"image\.mar: no tokenizer\.json"):
+        read_token_counter(tmp_path / "image.mar")

@@ -68,6 +68,11 @@ class RunDir:
         return self.path / "key_file.json"
 
     @property
+    def health(self) -> Path:
+        """Whether the server answers right, kept by the process that stays in the foreground."""
+        return self.path / "health"
+
+    @property
     def logs(self) -> Path:
         """Logs of this start; those of the one before are in logs.previous."""
         return self.path / "logs"
@@ -108,7 +113,8 @@ class RunDir:
 
     def list_own(self) -> list[Path]:
         """Everything the kit puts here, the plan last: until it is gone, a second clean can go on."""
-        files = (self.properties, self.environment, self.state, self.failure, self.lock, self.key_file)
+        files = (self.properties, self.environment, self.state, self.failure, self.lock, self.key_file,
+                 self.health)  # fmt: skip
         drafts = [file.with_name(f".{file.name}.new") for file in (*files, self.plan)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp")
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]

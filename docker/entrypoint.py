@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from docker.follow import Follower
 from docker.lines import Speaker, is_routine, parse_torchserve
@@ -40,7 +40,9 @@ class Entrypoint:
         code = self._run_part("config", settings.plan_arguments(), dict(os.environ))
         if code or self.stopping:
             return code or 128 + signal.SIGTERM
-        confine(settings.run_dir / "plan.json")
+        layout = read_layout(settings.run_dir)
+        self.speaker.say("config", f"memory: {layout['memory_nodes']['reason']}")
+        confine(layout)
         environment = {
             **os.environ,
             "JAVA_TOOL_OPTIONS": settings.java_options(),
@@ -109,9 +111,15 @@ class Following:
                     self.speaker.pass_on(source, fields)
 
 
-def confine(plan: Path) -> None:
+def read_layout(run_dir: Path) -> dict[str, Any]:
+    """Which CPUs and nodes are planned, each with its reason."""
+    layout: dict[str, Any] = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))["layout"]
+    return layout
+
+
+def confine(layout: dict[str, Any]) -> None:
     """Stay on the CPUs the plan keeps the server on: what runs elsewhere is counted against a quota too."""
-    cpus = json.loads(plan.read_text(encoding="utf-8"))["layout"]["server_cpus"]["value"]
+    cpus = layout["server_cpus"]["value"]
     if cpus is not None:
         os.sched_setaffinity(0, cpus)
 

@@ -18,7 +18,7 @@ from docker.entrypoint import Entrypoint, confine, main, read_cause
 from docker.lines import Speaker
 from docker.settings import Settings
 
-PLAN = '{"layout": {"server_cpus": {"value": null}}}'
+PLAN = '{"layout": {"server_cpus": {"value": null}, "memory_nodes": {"reason": "not bound"}}}'
 PLANS = f"""
 import pathlib, sys
 pathlib.Path(sys.argv[sys.argv.index("--run-dir") + 1], "plan.json").write_text('{PLAN}')
@@ -86,7 +86,7 @@ def test_a_server_that_fails_ends_it_with_its_code(settings, monkeypatch, restor
     use_programs(monkeypatch, config=PLANS, server=FAILS)
     code, lines = run_and_read(settings)
     assert code == 3
-    assert [line["message"] for line in lines] == ["planned", "cause of it"]
+    assert [line["message"] for line in lines] == ["planned", "memory: not bound", "cause of it"]
 
 
 class Signalling(io.StringIO):
@@ -103,7 +103,7 @@ def test_a_signal_reaches_the_server_and_its_last_words_are_heard(settings, monk
     stream = Signalling()
     assert Entrypoint(Speaker(stream=stream)).run(settings) == 0
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert {line["message"] for line in lines} == {"planned", "up", "drained", "bad"}
+    assert {line["message"] for line in lines} == {"planned", "memory: not bound", "up", "drained", "bad"}
     (logged,) = [line for line in lines if line["source"] == "torchserve"]
     assert (logged["level"], logged["time"]) == ("error", "2025-01-01T12:00:00.250Z")
 
@@ -117,15 +117,12 @@ def test_no_server_is_started_after_a_signal_while_planning(settings, monkeypatc
     assert code == 128 + signal.SIGTERM
 
 
-def test_it_keeps_to_the_cpus_of_the_server(tmp_path, monkeypatch):
+def test_it_keeps_to_the_cpus_of_the_server(monkeypatch):
     confined = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: confined.append((pid, cpus)))
-    plan = tmp_path / "plan.json"
-    plan.write_text(PLAN)
-    confine(plan)
+    confine({"server_cpus": {"value": None}})
     assert confined == []
-    plan.write_text(PLAN.replace("null", "[3]"))
-    confine(plan)
+    confine({"server_cpus": {"value": [3]}})
     assert confined == [(0, [3])]
 
 

@@ -83,6 +83,7 @@ def test_without_the_capability_memory_is_not_bound_and_that_is_said(both):
     nodes = both.plan["layout"]["memory_nodes"]
     assert set(map(str, nodes["value"])) == {"None"}
     assert "CAP_SYS_NICE" in nodes["reason"]
+    assert f"memory: {nodes['reason']}" in [line["message"] for line in both.log]
 
 
 def test_archives_baked_in_need_no_mount(builder, engine, tag, store, tmp_path):

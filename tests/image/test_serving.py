@@ -1,4 +1,4 @@
-"""The built image serves both models with nothing but what it needs, and archives can be baked in."""
+"""The built image serves both models with nothing but what it needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.image.conftest import BAKED_TAG, build
 from tests.image.containers import Container, own_port, read_canary, start_container
 
 TOKEN = "a-token-made-for-the-tests"
@@ -84,12 +83,3 @@ def test_without_the_capability_memory_is_not_bound_and_that_is_said(both):
     assert set(map(str, nodes["value"])) == {"None"}
     assert "CAP_SYS_NICE" in nodes["reason"]
     assert f"memory: {nodes['reason']}" in [line["message"] for line in both.log]
-
-
-def test_archives_baked_in_need_no_mount(builder, engine, tag, store, tmp_path):
-    """Built from the same layers: only the archive is new."""
-    print(build(BAKED_TAG, builder, "--models", "resnet50", "--weights", "random"))
-    arguments = ["--store", str(tmp_path), "--workers", "1"]
-    with start_container(engine, BAKED_TAG, "cpu-kit-test-baked", own_port(), arguments) as container:
-        container.wait_until_healthy()
-        assert container.predict("resnet50", read_canary(store), container.read_token())[0] == 200

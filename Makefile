@@ -115,9 +115,9 @@ image-run: ## Run it in this terminal: not root, read-only, no capabilities; CPU
 		--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)'
 
 .PHONY: image-test
-image-test: dev ## Build the image and run it under limits and faults (a quarter of an hour)
+image-test: dev ## Build the image and run it under limits and faults (10 to 30 minutes)
 	@KIT_ENGINE='$(ENGINE)' KIT_NETWORK='$(NETWORK)' KIT_CA_FILE='$(CA_FILE)' KIT_STORE='$(STORE)' \
-		KIT_TORCH_INDEX='$(TORCH_INDEX)' KIT_PORT='$(PORT)' $(VENV_PYTHON) -m pytest $(IMAGE_TESTS) -v
+		KIT_TORCH_INDEX='$(TORCH_INDEX)' KIT_PORT='$(PORT)' $(VENV_PYTHON) -m pytest $(IMAGE_TESTS) -v -s
 
 .PHONY: test
 test: test-unit test-e2e ## Run all tests

@@ -27,6 +27,13 @@ RUN_DIR ?= run
 #? TARGET            rows of `make targets`                 (all)
 #? REQUESTS          of `make soak`, 1004 or more           (20000)
 #? TORCH_INDEX       an index's address | default           (CPU-only wheels if reachable)
+#? IMAGE             the container image's name             (cpu-kit:latest)
+#? ENGINE            docker | podman | buildah              (the first that answers)
+#? CPUS CPUSET MEMORY  limits of `make image-run`           (none)
+#? TOKEN_FILE        the token of `make image-run`          (made anew)
+#? STORE             archives `make image-run` mounts       (model-store)
+#? BIND_MEMORY       1: CAP_SYS_NICE, to bind memory        (0)
+#? NETWORK CA_FILE   of downloads in `make image`           (engine's; none)
 #? PYTHON            Python 3.10-3.13 for the environment   (python3)
 
 VENV_PYTHON := .venv/bin/python
@@ -37,10 +44,15 @@ PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFI
 	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
 	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(AUTO),--timings '$(TIMINGS)')
 WEIGHTS_INPUTS = --models '$(MODELS)' --weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)'
+# MODELS only when given: an image without archives is the default.
+IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(MODELS))
+IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --network '$(NETWORK)' \
+	--models '$(IMAGE_MODELS)'
 SETUP = $(PYTHON) -m server.setup --torch-index '$(TORCH_INDEX)'
 SERVER = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON)) -m server
-CODE = $(wildcard config handlers loadtest models server)
+CODE = $(wildcard config docker handlers loadtest models server)
 E2E = tests/end_to_end
+IMAGE_TESTS = tests/image
 # The option when the switch is 1; `inputs` refuses what is neither 0 nor 1.
 FLAG = $(if $(filter 1,$(1)),$(2))
 # A dry run reads an environment that is there as it is: a plan is wanted, not an installation.
@@ -55,6 +67,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
 unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL RUN_DIR
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
+unexport IMAGE ENGINE CPUS CPUSET MEMORY TOKEN_FILE STORE BIND_MEMORY NETWORK CA_FILE
 
 .PHONY: help
 help: ## Print this list
@@ -95,12 +108,30 @@ curl: ## Print the lines that call the models, with a good token
 stop: ## Stop the server and every process of it
 	@$(SERVER) stop --run-dir '$(RUN_DIR)'
 
+.PHONY: image
+image: ## Build the container image with docker, podman or buildah; MODELS= bakes archives in
+	@$(PYTHON) -m docker.image build $(IMAGE_INPUTS) --weights '$(WEIGHTS)' --torch-index '$(TORCH_INDEX)' \
+		--ca-file '$(CA_FILE)'
+
+.PHONY: image-run
+image-run: ## Run it in this terminal: not root, read-only, no capabilities; CPUS, CPUSET, MEMORY limit it
+	@$(PYTHON) -m docker.image run $(IMAGE_INPUTS) --store '$(or $(STORE),model-store)' --port '$(PORT)' \
+		--cpus '$(CPUS)' --cpuset '$(CPUSET)' --memory '$(MEMORY)' --token-file '$(TOKEN_FILE)' \
+		--bind-memory '$(BIND_MEMORY)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
+		--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
+		--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)'
+
+.PHONY: image-test
+image-test: dev ## Build the image and run it under limits and faults (10 to 30 minutes)
+	@KIT_ENGINE='$(ENGINE)' KIT_NETWORK='$(NETWORK)' KIT_CA_FILE='$(CA_FILE)' KIT_STORE='$(STORE)' \
+		KIT_TORCH_INDEX='$(TORCH_INDEX)' KIT_PORT='$(PORT)' $(VENV_PYTHON) -m pytest $(IMAGE_TESTS) -v -s
+
 .PHONY: test
 test: test-unit test-e2e ## Run all tests
 
 .PHONY: test-unit
 test-unit: dev ## Run the tests that need no server
-	@$(VENV_PYTHON) -m pytest tests --ignore=$(E2E)
+	@$(VENV_PYTHON) -m pytest tests --ignore=$(E2E) --ignore=$(IMAGE_TESTS)
 
 .PHONY: test-e2e
 test-e2e: dev ## Run the tests that talk to a real TorchServe

@@ -68,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--allocator", default="", help=f"{' | '.join(ALLOCATORS)} (default {ALLOCATORS[0]})")
     parser.add_argument("--openmp", default="", help=f"{' | '.join(OPENMPS)} (default {OPENMPS[0]})")
     parser.add_argument("--port", default="", help="inference port; the others count from it (default 8080)")
+    parser.add_argument("--bind", default="", help="IPv4 address of predictions alone (default: loopback)")
     parser.add_argument("--no-ipex", action="store_true", help="ipex_enable=false: a baseline")
     parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")
     parser.add_argument(
@@ -121,6 +122,7 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         allocator=options.allocator or None,
         openmp=options.openmp or None,
         port=Inputs.port if port is None else port,
+        bind=options.bind or Inputs.bind,
         ipex=not options.no_ipex,
         pinning=not options.no_pinning,
         off=tuple(sorted(set(split_words(options.off)))),

@@ -51,6 +51,8 @@ class Inputs:
     """intel or gnu."""
     port: int = 8080
     """The inference port; all others are counted from it."""
+    bind: str = "127.0.0.1"
+    """The IPv4 address predictions are served on; everything else stays on loopback."""
     ipex: bool = True
     """False writes ipex_enable=false: the baseline without IPEX."""
     pinning: bool = True

@@ -23,17 +23,24 @@ def make_client(plan: Plan, run: RunDir) -> Client:
 
 
 def render_calls(
-    plan: Plan, archives: Mapping[str, Archive], samples: Mapping[str, Path], client: Client
+    plan: Plan,
+    archives: Mapping[str, Archive],
+    samples: Mapping[str, Path],
+    client: Client,
+    *,
+    hide_token: bool = False,
 ) -> str:
-    """One curl line per model, and how to get a new token."""
+    """One curl line per model, and how to get a new token; hidden, a token stays out of a container's log."""
     token = client.token(INFERENCE)
     client.token(MANAGEMENT)  # renewed here too, so that the key file a person reads is fresh
-    header = f'-H "Authorization: Bearer {token}" ' if token else ""
+    shown = "$TOKEN" if hide_token else token
+    header = f'-H "Authorization: Bearer {shown}" ' if token else ""
     bodies = {name: _render_body(archives[name], samples[name]) for name in plan.models}
     lines = [
         f"curl {header}{body} {client.inference_url}/predictions/{name}" for name, body in bodies.items()
     ]
-    return "\n".join([*lines, *_render_token_note(client)])
+    note = ["# TOKEN is the one you gave"] if hide_token else _render_token_note(client)
+    return "\n".join([*lines, *note])
 
 
 def _render_body(archive: Archive, sample: Path) -> str:

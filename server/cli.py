@@ -19,6 +19,9 @@ from server.archives import read_archives, write_samples
 from server.call import make_client, render_calls
 from server.clean import clean
 from server.errors import ServerError
+from server.health import Health, keep_health
+from server.launch import confine
+from server.processes import GRACEFUL_SECONDS
 from server.progress import Progress
 from server.ready import StartFailed
 from server.rundir import RunDir
@@ -79,6 +82,13 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
             action="store_true",
             help="stay; a signal stops the server, and so does any difference that verify finds",
         )
+        command.add_argument(
+            "--graceful-seconds",
+            type=float,
+            default=GRACEFUL_SECONDS,
+            help=f"with --foreground: time to end after a signal (default {GRACEFUL_SECONDS:g})",
+        )
+        command.add_argument("--hide-token", action="store_true", help="print $TOKEN in its place")
     if name in ("start", "verify"):
         command.add_argument("--format", default="text", choices=("text", "json"), help="of the comparison")
 
@@ -101,7 +111,8 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
             if is_running(run, read_archives(plan, store), progress.report):
                 return _stay_out(run, options)
             if options.foreground:
-                at_end.callback(_end, run)
+                confine(plan)  # what stays beside the server counts against a quota too
+                at_end.callback(_end, run, options.graceful_seconds)
             try:
                 process = start(run, store, progress.report, progress.tick)
             except StartFailed as problem:
@@ -131,7 +142,8 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
     try:
         code = _introduce(run, options)
         if code == 0:
-            return stay(process, run, print)
+            with keep_health(_make_health(run, options)):
+                return stay(process, run, print)
         print("error: the server is not as asked for (see above): FOREGROUND=1 ends it", file=sys.stderr)
         return code
     except Interrupted as signalled:
@@ -139,8 +151,14 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
         return 0
 
 
-def _end(run: RunDir) -> None:
-    stopped = stop(run)
+def _make_health(run: RunDir, options: argparse.Namespace) -> Health:
+    plan = read_plan(run.plan)
+    archives = read_archives(plan, _find_model_store(options, plan))
+    return Health(plan=plan, archives=archives, client=make_client(plan, run), run=run)
+
+
+def _end(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> None:
+    stopped = stop(run, graceful_seconds)
     if stopped.ended:
         print(stopped.describe())
 
@@ -173,7 +191,8 @@ def _curl(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
     archives = read_archives(plan, _find_model_store(options, plan))
     samples = write_samples(archives, run.samples)
-    print(render_calls(plan, archives, samples, make_client(plan, run)))
+    hide = getattr(options, "hide_token", False)
+    print(render_calls(plan, archives, samples, make_client(plan, run), hide_token=hide))
     return 0
 
 

@@ -36,7 +36,8 @@ _JAVA_CAUSES = re.compile(
 _JAVA_FRAME = re.compile(r"^\s+(at |\.\.\. )")
 # Printed by every healthy start.
 _CONSOLE_ROUTINE = re.compile(
-    r"^(Warning: TorchServe is using|WARNING: sun\.reflect|nvidia-smi not|Model server started)"
+    r"^(Warning: TorchServe is using|WARNING: sun\.reflect|nvidia-smi not|Model server started|"
+    r"Picked up JAVA_TOOL_OPTIONS)"
 )
 _LINES_SHOWN = 5
 

@@ -13,28 +13,28 @@ from server.processes import PROC, read_environment, read_pids, read_process
 from server.rundir import MARK
 
 _LISTEN = "0A"
+_LOOPBACK = "127.0.0.1"
 
 
 def plan_ports(plan: Plan) -> dict[str, tuple[str, int]]:
     """Purpose → (host, port) of everything TorchServe listens on."""
-    host = urlsplit(inference_url(plan)).hostname or "127.0.0.1"
     ports = {}
     for purpose, key in (("inference", "inference_address"), ("management", "management_address"),
                          ("metrics", "metrics_address")):  # fmt: skip
         url = urlsplit(str(plan.properties[key].value))
-        ports[purpose] = (url.hostname or "127.0.0.1", url.port or 0)
+        ports[purpose] = (url.hostname or _LOOPBACK, url.port or 0)
     for purpose, key in (
         ("gRPC inference", "grpc_inference_port"),
         ("gRPC management", "grpc_management_port"),
     ):
         if key in plan.properties:
-            ports[purpose] = (host, int(plan.properties[key].value))
+            ports[purpose] = (_LOOPBACK, int(plan.properties[key].value))
     return ports
 
 
 def inference_url(plan: Plan) -> str:
-    """Where predictions are asked for."""
-    return str(plan.properties["inference_address"].value)
+    """Where predictions are asked for from here: a server that listens everywhere does so on loopback too."""
+    return str(plan.properties["inference_address"].value).replace("//0.0.0.0:", f"//{_LOOPBACK}:")
 
 
 def management_url(plan: Plan) -> str:

@@ -73,6 +73,11 @@ class RunDir:
         return self.path / "key_file.json"
 
     @property
+    def health(self) -> Path:
+        """Whether the server answers right, kept by the process that stays in the foreground."""
+        return self.path / "health"
+
+    @property
     def logs(self) -> Path:
         """Logs of this start; those of the one before are in logs.previous."""
         return self.path / "logs"
@@ -121,6 +126,7 @@ class RunDir:
             self.failure,
             self.lock,
             self.key_file,
+            self.health,
         )
         drafts = [file.with_name(f".{file.name}.new") for file in (*files, self.plan)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from config.errors import ConfigError
 from config.plan import Inputs, Setting
 
 HOST = "127.0.0.1"
@@ -16,9 +19,15 @@ MAX_REQUEST_BYTES = 16 << 20
 
 def plan_addresses(inputs: Inputs) -> dict[str, Setting]:
     """All ports count from one."""
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,3}){3}", inputs.bind):
+        raise ConfigError(f"--bind must be an IPv4 address such as 0.0.0.0 or {HOST}: got {inputs.bind}")
     loopback = "loopback only: put a proxy with TLS in front to serve others"
+    asked = "as asked for (--bind), without TLS: only for a network you trust, such as a container's"
     return {
-        "inference_address": Setting(value=f"http://{HOST}:{inputs.port}", reason=f"predictions; {loopback}"),
+        "inference_address": Setting(
+            value=f"http://{inputs.bind}:{inputs.port}",
+            reason=f"predictions; {loopback if inputs.bind == HOST else asked}",
+        ),
         "management_address": Setting(
             value=f"http://{HOST}:{inputs.port + 1}", reason="PORT + 1: describe, status"
         ),

@@ -171,6 +171,22 @@ def test_all_ports_count_from_one():
     ]  # fmt: skip
 
 
+def test_only_predictions_listen_where_they_are_asked_to():
+    addresses = {
+        key: setting.value
+        for key, setting in plan_machine("two-cores", bind="0.0.0.0").properties.items()
+        if key.endswith("_address")
+    }
+    assert addresses.pop("inference_address") == "http://0.0.0.0:8080"
+    assert all("127.0.0.1" in address for address in addresses.values())
+
+
+@pytest.mark.parametrize("bind", ["everywhere", "::", "1.2.3", "0.0.0.0:80"])
+def test_an_address_that_is_none_is_refused(bind):
+    with pytest.raises(ConfigError, match=f"--bind must be an IPv4 address .*: got {bind}"):
+        plan_machine("two-cores", bind=bind)
+
+
 def test_nothing_listens_beyond_loopback():
     for key, setting in plan_machine("two-cores").properties.items():
         if key.endswith("_address"):

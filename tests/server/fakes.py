@@ -173,9 +173,12 @@ IGNORE_TERM = (
 def start_dummy(run: Path | str, *words: str, code: str = SLEEP) -> subprocess.Popen[bytes]:
     """A real process with the mark of a run directory; `words` stand in its command line."""
     environment = {**os.environ, MARK: str(run)}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", code, *words], env=environment, stdout=subprocess.PIPE, start_new_session=True
     )
+    # exec() closes Popen's pipe a moment before the kernel shows the new environment.
+    wait_for(Path(f"/proc/{process.pid}/environ").read_bytes)
+    return process
 
 
 def start_orphan(run: Path | str) -> Process:

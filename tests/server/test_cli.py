@@ -92,7 +92,7 @@ def test_an_interrupted_start_exits_as_shells_expect(folders, monkeypatch):
 
 def test_start_ends_with_verify_and_the_calls(folders, monkeypatch, capsys):
     replace_start(monkeypatch, None)
-    monkeypatch.setattr(cli, "render_calls", lambda *_: "curl …")
+    monkeypatch.setattr(cli, "render_calls", lambda *_, **__: "curl …")
     assert cli.main(["start", *folders]) == 1  # nothing runs, so verify differs
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "curl …"
@@ -105,7 +105,7 @@ def foreground(folders, run, monkeypatch, dummy):
     started = dummy(run.path, JAVA_MAIN)
     monkeypatch.setattr(cli, "is_running", lambda *_: False)
     replace_start(monkeypatch, started)
-    monkeypatch.setattr(cli, "render_calls", lambda *_: "curl …")
+    monkeypatch.setattr(cli, "render_calls", lambda *_, **__: "curl …")
     monkeypatch.setattr(cli, "_verify", lambda *_: 0)
     return [["start", *folders, "--foreground"], started]
 
@@ -116,6 +116,34 @@ def test_foreground_stops_at_a_signal(foreground, monkeypatch, capsys):
     assert cli.main(arguments) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["SIGTERM", "stopped 1 TorchServe"]
     assert started.wait(5) == -signal.SIGTERM
+
+
+def test_foreground_gives_the_time_it_was_told_to_end_in(foreground, monkeypatch):
+    arguments, _ = foreground
+    given = []
+    stop = cli.stop
+    monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
+    monkeypatch.setattr(cli, "stop", lambda run, seconds: (given.append(seconds), stop(run, seconds))[1])
+    assert cli.main([*arguments, "--graceful-seconds", "45"]) == 0
+    assert given == [45.0]
+
+
+def test_foreground_keeps_to_the_servers_cpus(foreground, monkeypatch):
+    arguments, _ = foreground
+    confined = []
+    monkeypatch.setattr(cli, "confine", confined.append)
+    monkeypatch.setattr(cli, "stay", lambda *_: 0)
+    assert cli.main(arguments) == 0
+    assert len(confined) == 1
+
+
+def test_foreground_says_in_a_file_that_it_is_ready_and_that_it_stops(foreground, run, monkeypatch):
+    arguments, _ = foreground
+    seen = []
+    monkeypatch.setattr(cli, "stay", lambda *_: seen.append(run.health.read_text()) or 0)
+    assert cli.main(arguments) == 0
+    assert seen == ["ready\n"]
+    assert run.health.read_text() == "not ready: stopping\n"
 
 
 def test_foreground_does_not_stay_with_a_server_that_differs(foreground, monkeypatch, capsys):

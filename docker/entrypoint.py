@@ -1,0 +1,157 @@
+"""The container's main program: plans inside it, starts the server as a child, passes signals and logs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from docker.follow import Follower
+from docker.lines import Speaker, is_routine, parse_torchserve
+from docker.settings import Settings, SettingsError, read_settings
+
+USAGE_ERROR = 2
+LOGS = {"torchserve": "ts_log.log", "worker": "model_log.log", "console": "console.log"}
+FOLLOW_SECONDS = 0.5
+LOG_FILE_SIZE = "2 MB"
+"""They are read as they are written, so little is kept: the writable folder may be memory."""
+
+
+class Entrypoint:
+    """One run of the container."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self.speaker = speaker
+        self.child: subprocess.Popen[str] | None = None
+        self.stopping = False
+        self.last_error = ""
+
+    def run(self, settings: Settings) -> int:
+        """The exit code of the first part that fails, or the server's."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+        code = self._run_part("config", settings.plan_arguments(), dict(os.environ))
+        if code or self.stopping:
+            return code or 128 + signal.SIGTERM
+        layout = read_layout(settings.run_dir)
+        self.speaker.say("config", f"memory: {layout['memory_nodes']['reason']}")
+        confine(layout)
+        environment = {
+            **os.environ,
+            "JAVA_TOOL_OPTIONS": settings.java_options(),
+            "LOG_FILE_SIZE": LOG_FILE_SIZE,
+        }
+        with Following(self.speaker, settings.run_dir / "logs"):
+            return self._run_part("server", settings.start_arguments(), environment)
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self.stopping = True
+        if self.child and self.child.poll() is None:
+            self.child.send_signal(number)
+
+    def _run_part(self, module: str, arguments: Sequence[str], environment: dict[str, str]) -> int:
+        command = [sys.executable, "-m", module, *arguments]
+        self.child = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        )
+        if self.stopping:  # the signal came while it was being started
+            self.child.send_signal(signal.SIGTERM)
+        readers = [
+            threading.Thread(target=self._read, args=(module, stream, level), daemon=True)
+            for stream, level in ((self.child.stdout, "info"), (self.child.stderr, "error"))
+        ]
+        for reader in readers:
+            reader.start()
+        code = self.child.wait()
+        for reader in readers:
+            reader.join()
+        return code if code >= 0 else 128 - code
+
+    def _read(self, source: str, stream: IO[str], level: str) -> None:
+        for line in stream:
+            if line.strip():
+                self.speaker.say(source, line.rstrip(), level)
+                if level == "error":
+                    self.last_error = line.strip()
+
+
+class Following:
+    """Passes the server's log files on while it runs, and what is left of them at the end."""
+
+    def __init__(self, speaker: Speaker, folder: Path) -> None:
+        self.speaker = speaker
+        self.followers = {source: Follower(folder / name) for source, name in LOGS.items()}
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Following:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+        self._pass_lines()
+
+    def _follow(self) -> None:
+        while not self.ended.wait(FOLLOW_SECONDS):
+            self._pass_lines()
+
+    def _pass_lines(self) -> None:
+        for source, follower in self.followers.items():
+            for fields in map(parse_torchserve, follower.read_lines()):
+                if not is_routine(fields["message"]):
+                    self.speaker.pass_on(source, fields)
+
+
+def read_layout(run_dir: Path) -> dict[str, Any]:
+    """Which CPUs and nodes are planned, each with its reason."""
+    layout: dict[str, Any] = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))["layout"]
+    return layout
+
+
+def confine(layout: dict[str, Any]) -> None:
+    """Stay on the CPUs the plan keeps the server on: what runs elsewhere is counted against a quota too."""
+    cpus = layout["server_cpus"]["value"]
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
+
+
+def read_cause(run_dir: Path, last_error: str) -> dict[str, str]:
+    """Why it ended: what `server` wrote down, else its last error."""
+    try:
+        failure = json.loads((run_dir / "failure.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {"cause": last_error} if last_error else {}
+    where = ": ".join(part for part in (failure.get("model"), failure.get("step")) if part)
+    cause = f"{where}: {failure['cause']}" if where else str(failure["cause"])
+    return {"cause": cause, **({"cure": failure["cure"]} if failure.get("cure") else {})}
+
+
+def main() -> int:
+    """0 stopped by a signal, 1 failed or not as asked for, 2 a value that cannot be used."""
+    speaker = Speaker(stream=sys.stdout)
+    try:
+        settings = read_settings(os.environ)
+    except SettingsError as problem:
+        speaker.say("entrypoint", f"ended with status {USAGE_ERROR}", "error", cause=str(problem))
+        return USAGE_ERROR
+    entrypoint = Entrypoint(speaker)
+    code = entrypoint.run(settings)
+    if code == 0 or entrypoint.stopping:
+        speaker.say("entrypoint", f"ended with status {code}")
+    else:
+        cause = read_cause(settings.run_dir, entrypoint.last_error)
+        speaker.say("entrypoint", f"ended with status {code}", "error", **cause)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+#!/bin/sh
+# The health check: what the server's own process found in its last look (server/health.py). A file is read,
+# because to start a Python for each look would take CPU from the workers.
+file="${RUN_DIR:-/run/kit}/health"
+[ -f "$file" ] || { echo "not ready: starting, or failed (see the log)"; exit 1; }
+state=$(cat "$file")
+echo "$state"
+[ "$state" = ready ] || exit 1
+# Looks come every 5 s, or 25 s when a canary is not answered: an older one means that nobody looks any more.
+[ -n "$(find "$file" -mmin -1)" ] || { echo "not ready: the last look is over a minute old"; exit 1; }

@@ -1,0 +1,115 @@
+"""Builds the image, and judges its size."""
+
+from __future__ import annotations
+
+import subprocess
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from docker.image.engines import Engine, ImageError
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_BYTES = 1_800_000_000
+"""With the CPU-only wheels: half of it is torch and IPEX, a fifth Java and Debian."""
+CUDA_FOLDER = "/opt/kit/.venv/lib/python3.11/site-packages/nvidia"
+
+
+def build(engine: Engine, options: Namespace) -> int:
+    """0 built, 1 failed or too large."""
+    command = render_build(engine, options, read_facts())
+    print(f"building {options.tag} with {engine.name}", flush=True)
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        raise ImageError(f"the build of {options.tag} failed (see above)")
+    text, good = judge_size(
+        options.tag,
+        engine.read_size(options.tag),
+        lambda: engine.succeeds_inside(options.tag, "test", "-d", CUDA_FOLDER),
+    )
+    print(text)
+    return 0 if good else 1
+
+
+def render_build(engine: Engine, options: Namespace, facts: dict[str, str]) -> list[str]:
+    """The command line; what is not given is left to the Dockerfile."""
+    arguments = {
+        "MODELS": options.models,
+        "WEIGHTS": options.weights,
+        "TORCH_INDEX": options.torch_index,
+        "PIP_INDEX_URL": options.pip_index,
+        "BASE": options.base,
+        "DEBIAN_SNAPSHOT": options.snapshot,
+        "EXTRA_CA": read_certificates(options.ca_file),
+        **facts,
+    }
+    given = [
+        word for name, value in arguments.items() if value for word in ("--build-arg", f"{name}={value}")
+    ]
+    network = ["--network", options.network] if options.network else []
+    return [*engine.build_words(), *network, "--file", options.file, "--tag", options.tag, *given, "."]
+
+
+def read_certificates(name: str) -> str:
+    """The text of CA_FILE; a build argument, because only BuildKit could mount the file."""
+    if not name:
+        return ""
+    try:
+        text = Path(name).read_text(encoding="ascii")
+    except (OSError, ValueError) as problem:
+        raise ImageError(f"CA_FILE cannot be read: {name}: {problem}") from problem
+    if "-----BEGIN CERTIFICATE-----" not in text:
+        raise ImageError(
+            f"CA_FILE must hold certificates as PEM (-----BEGIN CERTIFICATE-----): {name} holds none"
+        )
+    return text
+
+
+def read_facts(root: Path = ROOT) -> dict[str, str]:
+    """What the labels say: the commit, not the clock."""
+    return {
+        "VERSION": _git(root, "describe", "--tags", "--always", "--dirty"),
+        "REVISION": _git(root, "rev-parse", "HEAD"),
+        "CREATED": _git(root, "log", "-1", "--format=%cI"),
+    }
+
+
+def _git(root: Path, *words: str) -> str:
+    """Empty outside a repository: the labels stay empty then."""
+    try:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def judge_size(tag: str, size: int, has_cuda: Callable[[], bool]) -> tuple[str, bool]:
+    """The line to print, and whether the image may be that large."""
+    line = f"{tag}: {render_bytes(size)}"
+    if size <= MAX_BYTES:
+        return f"{line} (at most {render_bytes(MAX_BYTES)})", True
+    if has_cuda():
+        return (
+            f"{line}: it holds the CUDA build of torch, which is all that could be had; at most "
+            f"{render_bytes(MAX_BYTES)} only holds for the CPU-only wheels (TORCH_INDEX=…)"
+        ), True
+    return f"error: {line}, must be at most {render_bytes(MAX_BYTES)}: look for what came in newly", False
+
+
+def render_bytes(size: int) -> str:
+    """As registries count: 10⁹."""
+    return f"{size / 1e9:.2f} GB"
+
+
+def list_build_options() -> Sequence[tuple[str, str, str]]:
+    """(option, default, help)."""
+    return (
+        ("--models", "", "archives to bake in; default: none, they are mounted"),
+        ("--weights", "", "their weights: auto, pretrained, random"),
+        ("--torch-index", "", "where torch comes from"),
+        ("--pip-index", "", "where the other wheels come from"),
+        ("--base", "", "base image (default: debian:bookworm-slim)"),
+        ("--snapshot", "", "moment of Debian's archive, as 20250801T000000Z"),
+        ("--ca-file", "", "certificates (PEM) to trust while downloading"),
+        ("--network", "", "network of the build, such as host"),
+        ("--file", "docker/Dockerfile", "Dockerfile"),
+    )

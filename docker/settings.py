@@ -1,0 +1,118 @@
+"""Reads the container's environment: the same knobs as `make serve`, and where things are in the image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PLAN_KNOBS = ("PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP", "PORT")
+RUN_DIR = "/run/kit"
+MODEL_STORE = "/model-store"
+SECRET = "/run/secrets/token"
+"""Where Docker, Podman and Compose put a secret named `token`."""
+AGENT = "/opt/kit/lib/agent.jar"
+
+STOP_SECONDS = 45
+"""A full queue of one second's work is long done by then, and Kubernetes' usual limits are above it."""
+END_SECONDS = 10
+"""Of these, what TorchServe needs to end once all is answered: 3 s seen on two cores."""
+SHORTEST_TOKEN = 16
+"""96 bits in base64; TorchServe's own tokens have 8 characters."""
+
+
+class SettingsError(Exception):
+    """A value that cannot be used; the text says what, which, got, do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the environment asks for."""
+
+    models: tuple[str, ...]
+    """Names of archives in the model store."""
+    knobs: Mapping[str, str]
+    """Those of PLAN_KNOBS that are given."""
+    run_dir: Path
+    """The one writable folder."""
+    model_store: Path
+    """The archives."""
+    token_file: Path | None
+    """The inference token; None = TorchServe makes one."""
+    stop_seconds: int
+    """From SIGTERM to the end, at most."""
+
+    def plan_arguments(self) -> list[str]:
+        """For `python -m config`."""
+        given = [
+            word
+            for name, value in self.knobs.items()
+            for word in (f"--{name.lower().replace('_', '-')}", value)
+        ]
+        places = ["--model-store", str(self.model_store), "--run-dir", str(self.run_dir)]
+        return ["--models", " ".join(self.models), "--bind", "0.0.0.0", *given, *places]
+
+    def start_arguments(self) -> list[str]:
+        """For `python -m server`."""
+        hide = ["--hide-token"] if self.token_file else []
+        graceful = ["--graceful-seconds", str(self.stop_seconds)]
+        return ["start", "--foreground", *graceful, *hide, "--run-dir", str(self.run_dir)]
+
+    def java_options(self) -> str:
+        """For JAVA_TOOL_OPTIONS: the agent that drains, and sets the token."""
+        token = f",token={self.token_file}" if self.token_file else ""
+        return f"-javaagent:{AGENT}=drain_s={max(1, self.stop_seconds - END_SECONDS)}{token}"
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Check what config does not: archives, token, times."""
+    store = Path(environment.get("MODEL_STORE") or MODEL_STORE)
+    return Settings(
+        models=find_models(environment.get("MODELS", ""), store),
+        knobs={name: environment[name] for name in PLAN_KNOBS if environment.get(name)},
+        run_dir=Path(environment.get("RUN_DIR") or RUN_DIR),
+        model_store=store,
+        token_file=find_token(environment.get("TOKEN_FILE", ""), Path(SECRET)),
+        stop_seconds=parse_seconds(environment.get("STOP_SECONDS", "")),
+    )
+
+
+def find_models(asked: str, store: Path) -> tuple[str, ...]:
+    """MODELS, or every archive that is there."""
+    there = sorted(file.stem for file in store.glob("*.mar"))
+    wanted = asked.replace(",", " ").split()
+    missing = [name for name in wanted if name not in there]
+    if there and not missing:
+        return tuple(wanted or there)
+    what = f"no archive of {', '.join(missing)}" if missing else "no archive"
+    raise SettingsError(
+        f"{what} in {store}: got {', '.join(there) or 'nothing'}; mount a folder with archives there "
+        '(-v "$PWD/model-store:/model-store:ro"), or bake them in (make image MODELS="resnet50 bert")'
+    )
+
+
+def find_token(asked: str, secret: Path) -> Path | None:
+    """TOKEN_FILE, or the secret named `token` when there is one; checked, because a bad one locks all out."""
+    file = Path(asked) if asked else secret
+    if not asked and not file.exists():
+        return None
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as problem:
+        raise SettingsError(f"TOKEN_FILE cannot be read: {file}: {problem}") from problem
+    if not re.fullmatch(rf"[!-~]{{{SHORTEST_TOKEN},}}", token):
+        raise SettingsError(
+            f"the token must be {SHORTEST_TOKEN} or more printable ASCII characters without blanks: got "
+            f"{len(token)} characters ({file}); make one: openssl rand -base64 24"
+        )
+    return file
+
+
+def parse_seconds(text: str) -> int:
+    """STOP_SECONDS."""
+    if not text:
+        return STOP_SECONDS
+    if not text.isdigit() or int(text) <= END_SECONDS:
+        raise SettingsError(f"STOP_SECONDS must be a whole number above {END_SECONDS}: got {text}")
+    return int(text)

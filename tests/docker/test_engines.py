@@ -1,0 +1,137 @@
+"""docker, podman and buildah: which is taken, what each is told, and what a person is told without any."""
+
+from __future__ import annotations
+
+import pytest
+
+from docker.image.__main__ import build_parser, main
+from docker.image.build import judge_size, read_certificates, render_build
+from docker.image.engines import Engine, ImageError, find_engine, parse_size
+from docker.image.run import check_token_file, list_knobs, render_run
+
+HERE = ["--tag", "kit:1"]
+
+
+def find(*there: str, silent: tuple[str, ...] = (), asked: str = "") -> str:
+    return find_engine(
+        asked, lambda name: name if name in (*there, *silent) else None, lambda name: name in there
+    ).name
+
+
+def test_the_first_that_answers_is_taken():
+    assert find("buildah", "podman", "docker") == "docker"
+    assert find("buildah", "podman") == "podman"
+    assert find("buildah", silent=("docker",)) == "buildah"
+    assert find("docker", "podman", asked="podman") == "podman"
+
+
+@pytest.mark.parametrize(
+    ("silent", "asked", "text"),
+    [
+        ((), "", "docker, podman or buildah: none is installed; install one: apt-get install podman"),
+        (("docker",), "", "docker is installed but does not answer; start its service"),
+        ((), "podman", "an image needs podman: none is installed"),
+        ((), "rkt", "ENGINE must be one of docker, podman, buildah: got rkt"),
+    ],
+)
+def test_without_an_engine_it_says_what_to_install(silent, asked, text):
+    with pytest.raises(ImageError) as error:
+        find(silent=silent, asked=asked)
+    assert text in str(error.value)
+
+
+def test_main_prints_it_in_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["build"]) == 1
+    assert capsys.readouterr().err.startswith("error: an image needs docker, podman or buildah: none is ")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("docker", ["docker", "build"]),
+        ("podman", ["podman", "build", "--format", "docker"]),
+        ("buildah", ["buildah", "bud", "--format", "docker"]),
+    ],
+)
+def test_a_build_passes_on_only_what_is_given(name, words):
+    options = build_parser().parse_args(["build", *HERE, "--models", "bert", "--torch-index", ""])
+    command = render_build(Engine(name=name), options, {"VERSION": "1", "REVISION": ""})
+    assert command == [
+        *words, "--file", "docker/Dockerfile", "--tag", "kit:1",
+        "--build-arg", "MODELS=bert", "--build-arg", "VERSION=1", ".",
+    ]  # fmt: skip
+
+
+def test_certificates_are_read_and_looked_at(tmp_path):
+    file = tmp_path / "ca.pem"
+    with pytest.raises(ImageError, match="CA_FILE cannot be read"):
+        read_certificates(str(file))
+    file.write_text("nothing")
+    with pytest.raises(ImageError, match="CA_FILE must hold certificates as PEM"):
+        read_certificates(str(file))
+    file.write_text("-----BEGIN CERTIFICATE-----\nx\n")
+    assert read_certificates(str(file)).endswith("x\n")
+
+
+@pytest.mark.parametrize(
+    ("size", "cuda", "good", "text"),
+    [
+        (1_799_000_000, False, True, "kit: 1.80 GB (at most 1.80 GB)"),
+        (7_800_000_000, True, True, "kit: 7.80 GB: it holds the CUDA build of torch, which is all"),
+        (1_900_000_000, False, False, "error: kit: 1.90 GB, must be at most 1.80 GB"),
+    ],
+)
+def test_only_the_cuda_build_excuses_a_large_image(size, cuda, good, text):
+    line, verdict = judge_size("kit", size, lambda: cuda)
+    assert verdict is good
+    assert line.startswith(text)
+
+
+def test_sizes_as_buildah_prints_them():
+    assert [parse_size(text) for text in ("7.94 GB", "512 MB", "3 kB")] == [7_940_000_000, 512_000_000, 3000]
+    with pytest.raises(ImageError):
+        parse_size("large")
+
+
+def make_run(*words: str) -> list[str]:
+    return render_run("docker", build_parser().parse_args(["run", *HERE, *words]))
+
+
+def test_it_runs_without_rights_and_is_published_on_loopback_alone(tmp_path):
+    assert make_run("--store", str(tmp_path)) == [
+        "docker", "run", "--rm", "--name=cpu-kit", "--stop-timeout=60", "--read-only", "--cap-drop=ALL",
+        "--security-opt=no-new-privileges", "--pids-limit=2048", "--publish=127.0.0.1:8080:8080", "kit:1",
+    ]  # fmt: skip
+
+
+def test_limits_archives_and_knobs_are_passed_on(tmp_path):
+    (tmp_path / "a.mar").touch()
+    command = make_run(
+        "--store", str(tmp_path), "--cpus", "1.5", "--cpuset", "0-2", "--memory", "3g", "--port", "9000",
+        "--precision", "bf16", "--bind-memory", "1",
+    )  # fmt: skip
+    expected = {
+        "--cap-add=SYS_NICE", "--cpus=1.5", "--cpuset-cpus=0-2", "--memory=3g",
+        "--publish=127.0.0.1:9000:8080", f"--volume={tmp_path}:/model-store:ro", "--env=PRECISION=bf16",
+    }  # fmt: skip
+    assert expected <= set(command)
+
+
+def test_on_the_hosts_network_the_port_is_the_servers_own():
+    options = build_parser().parse_args(["run", "--network", "host", "--port", "9000"])
+    assert list_knobs(options) == ["PORT=9000"]
+    assert "--network=host" in make_run("--network", "host")
+    assert not [word for word in make_run("--network", "host") if word.startswith("--publish")]
+
+
+def test_a_token_that_the_container_cannot_read_is_refused(tmp_path):
+    file = tmp_path / "token"
+    with pytest.raises(ImageError, match="TOKEN_FILE: no such file"):
+        check_token_file(file)
+    file.write_text("x")
+    file.chmod(0o600)
+    with pytest.raises(ImageError, match="user 10001 of the container cannot read"):
+        check_token_file(file)
+    file.chmod(0o644)
+    assert check_token_file(file) == file

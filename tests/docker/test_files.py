@@ -1,0 +1,143 @@
+"""What docker/ ships as files: Dockerfiles, compose.yaml, the health check, the agent's manifest."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILES = ("docker/Dockerfile", "docker/loadtest/Dockerfile")
+COMPOSE = ROOT / "docker/compose.yaml"
+
+
+def read_final_stage(file: str) -> list[str]:
+    """Instructions of the last stage, continued lines joined."""
+    text = re.sub(r"\\\n\s*", "", (ROOT / file).read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    last = max(number for number, line in enumerate(lines) if line.startswith("FROM "))
+    return lines[last:]
+
+
+@pytest.mark.parametrize("file", DOCKERFILES)
+def test_hadolint_finds_nothing(file):
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed: make dev (x86-64 only)")
+    done = subprocess.run([hadolint, "--no-color", ROOT / file], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("file", DOCKERFILES)
+def test_the_shipped_stage_is_no_root_and_brings_no_tools(file):
+    stage = read_final_stage(file)
+    assert "USER 10001:10001" in stage
+    assert any(line.startswith('ENTRYPOINT ["/usr/bin/tini"') for line in stage)
+    assert not [line for line in stage if re.search(r"\b(gcc|g\+\+|make|jdk|pip|curl|venv )\b", line)]
+
+
+def test_no_syntax_that_only_buildkit_knows():
+    for file in DOCKERFILES:
+        text = (ROOT / file).read_text()
+        assert not re.search(r"--mount=|^COPY --(chmod|link)|<<|^# syntax=", text, re.MULTILINE), file
+
+
+def test_every_folder_that_is_copied_is_in_the_build_context():
+    allowed = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    for file in DOCKERFILES:
+        for line in (ROOT / file).read_text().splitlines():
+            if line.startswith("COPY ") and "--from" not in line:
+                for source in line.split()[1:-1]:
+                    assert source.split("/")[0] in allowed, line
+
+
+def test_every_knob_of_the_dockerfile_is_one_of_make_image():
+    declared = set(re.findall(r"^ARG (\w+)", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE))
+    build = (ROOT / "docker/image/build.py").read_text()
+    assert declared - {"PIP_EXTRA_INDEX_URL"} <= set(re.findall(r'"([A-Z_]+)":', build))
+
+
+@pytest.fixture(scope="module")
+def services() -> dict:
+    return yaml.safe_load(COMPOSE.read_text())["services"]
+
+
+@pytest.mark.parametrize("name", ["server", "loadtest", "headless"])
+def test_every_service_is_hardened_and_limited(services, name):
+    service = services[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert {"cpus", "mem_limit", "pids_limit"} <= set(service)
+    assert service["secrets"] == ["token"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+@pytest.mark.parametrize("name", ["loadtest", "headless"])
+def test_the_load_test_waits_for_a_server_that_answers(services, name):
+    assert services[name]["depends_on"] == {"server": {"condition": "service_healthy"}}
+    assert ("profiles" in services[name]) is (name == "headless")
+
+
+def test_the_time_to_stop_is_longer_than_the_servers_own(services):
+    from docker.image.run import STOP_TIMEOUT_S
+    from docker.settings import STOP_SECONDS
+
+    assert services["server"]["stop_grace_period"] == f"{STOP_TIMEOUT_S}s"
+    assert STOP_TIMEOUT_S >= STOP_SECONDS + 10  # server/processes.py: launchers and workers after TorchServe
+
+
+def test_compose_understands_it(tmp_path):
+    for words in (["docker", "compose"], ["docker-compose"], ["podman-compose"]):
+        version = [*words, "version"]
+        if (
+            shutil.which(words[0])
+            and not subprocess.run(version, capture_output=True, check=False).returncode
+        ):
+            break
+    else:
+        pytest.skip("no compose is installed (docker compose, docker-compose or podman-compose)")
+    token = tmp_path / "token"
+    token.write_text("x")
+    command = [*words, "-f", str(COMPOSE), "--profile", "headless", "config"]
+    environment = {**os.environ, "TOKEN_FILE": str(token), "CPUS": "3.5"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(yaml.safe_load(done.stdout)["services"]) == {"server", "loadtest", "headless"}
+    assert yaml.safe_load(done.stdout)["services"]["server"]["cpus"] == 3.5
+
+
+def check_health(folder: Path) -> tuple[int, str]:
+    environment = {**os.environ, "RUN_DIR": str(folder)}
+    done = subprocess.run(
+        ["sh", str(ROOT / "docker/health.sh")], env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout.strip()
+
+
+def test_the_health_check_believes_only_a_fresh_ready(tmp_path):
+    assert check_health(tmp_path) == (1, "not ready: starting, or failed (see the log)")
+    file = tmp_path / "health"
+    file.write_text("not ready: bert: 0 of 2 workers ready\n")
+    assert check_health(tmp_path) == (1, "not ready: bert: 0 of 2 workers ready")
+    file.write_text("ready\n")
+    assert check_health(tmp_path) == (0, "ready")
+    old = time.time() - 180
+    os.utime(file, (old, old))
+    code, said = check_health(tmp_path)
+    assert (code, said.splitlines()[-1]) == (1, "not ready: the last look is over a minute old")
+
+
+def test_the_agents_manifest_names_its_class():
+    (name,) = re.findall(
+        r"^Premain-Class: (\S+)$", (ROOT / "docker/agent/manifest.txt").read_text(), re.MULTILINE
+    )
+    source = ROOT / "docker/agent" / (name.replace(".", "/") + ".java")
+    assert "public static void premain(String" in source.read_text()

@@ -1,0 +1,74 @@
+"""The container's environment: what is taken from it, and what is refused with which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from docker.settings import SettingsError, find_token, read_settings
+from docker.settings import parse_seconds as parse
+
+TOKEN = "a-token-of-24-characters"
+
+
+@pytest.fixture
+def store(tmp_path):
+    for name in ("bert", "resnet50"):
+        (tmp_path / f"{name}.mar").touch()
+    return tmp_path
+
+
+def test_every_archive_is_served_unless_models_are_named(store):
+    assert read_settings({"MODEL_STORE": str(store)}).models == ("bert", "resnet50")
+    assert read_settings({"MODEL_STORE": str(store), "MODELS": "resnet50"}).models == ("resnet50",)
+
+
+def test_without_archives_it_says_how_to_bring_them(tmp_path):
+    with pytest.raises(SettingsError) as error:
+        read_settings({"MODEL_STORE": str(tmp_path)})
+    assert str(error.value).startswith(f"no archive in {tmp_path}: got nothing; mount a folder")
+
+
+def test_a_missing_archive_is_named_with_those_that_are_there(store):
+    with pytest.raises(SettingsError, match=r"no archive of vgg16 in .*: got bert, resnet50; mount"):
+        read_settings({"MODEL_STORE": str(store), "MODELS": "bert vgg16"})
+
+
+def test_knobs_become_the_arguments_of_config(store):
+    environment = {"MODEL_STORE": str(store), "CORES_PER_WORKER": "2", "PRECISION": "bf16", "WORKERS": ""}
+    assert read_settings(environment).plan_arguments() == [
+        "--models", "bert resnet50", "--bind", "0.0.0.0", "--precision", "bf16", "--cores-per-worker", "2",
+        "--model-store", str(store), "--run-dir", "/run/kit",
+    ]  # fmt: skip
+
+
+def test_a_token_of_a_file_is_set_in_java_and_kept_out_of_the_log(store, tmp_path):
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    settings = read_settings({"MODEL_STORE": str(store), "TOKEN_FILE": str(file)})
+    assert settings.java_options() == f"-javaagent:/opt/kit/lib/agent.jar=drain_s=35,token={file}"
+    assert "--hide-token" in settings.start_arguments()
+
+
+def test_without_a_token_file_torchserve_makes_one(store, tmp_path):
+    assert find_token("", tmp_path / "no-secret") is None
+    assert "--hide-token" not in read_settings({"MODEL_STORE": str(store)}).start_arguments()
+
+
+@pytest.mark.parametrize("text", ["short", "", "with a blank, but long enough", "ünlesbar-und-lang-genug"])
+def test_a_bad_token_is_refused(tmp_path, text):
+    file = tmp_path / "token"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"token must be 16 or more|TOKEN_FILE cannot be read"):
+        find_token(str(file), tmp_path)
+
+
+def test_a_token_file_that_was_named_must_be_there(tmp_path):
+    with pytest.raises(SettingsError, match=r"TOKEN_FILE cannot be read: .*/nothing: "):
+        find_token(str(tmp_path / "nothing"), tmp_path)
+
+
+def test_the_time_to_stop_leaves_java_time_to_end():
+    assert (parse(""), parse("90")) == (45, 90)
+    for text in ("10", "soon", "-5"):
+        with pytest.raises(SettingsError, match=f"whole number above 10: got {text}"):
+            parse(text)

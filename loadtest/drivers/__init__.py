@@ -1,0 +1,1 @@
+"""The programs that send the load; each gives raw samples back."""

@@ -99,7 +99,7 @@ def read_host() -> dict[str, Any]:
     return {
         "cpu": _read_field("/proc/cpuinfo", "model name"),
         "cpus": os.cpu_count(),
-        "memory": _read_field("/proc/meminfo", "MemTotal"),
+        "memory": f"{int(_read_field('/proc/meminfo', 'MemTotal').split()[0]) / 2**20:.1f} GiB",
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_average": os.getloadavg(),

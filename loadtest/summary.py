@@ -26,7 +26,7 @@ from loadtest.stats import (
 
 SCHEMA = 1
 QUOTED = (50.0, 90.0, 95.0, 99.0, 99.9)
-CURVE = tuple(round(p, 1) for p in [*np.arange(0.0, 99.0, 1.0), 99.0, 99.2, 99.4, 99.6, 99.8, 100.0])
+CURVE = tuple(round(p, 1) for p in [*np.arange(0.0, 99.0, 1.0), *np.arange(99.0, 99.91, 0.1), 100.0])
 """Percentiles of the distribution's plot; the far ends of few requests are drawn, not quoted."""
 CLOSED_LABEL = "closed-loop response time (no latency under load)"
 OPEN_LABEL = "latency, counted from when each request was due"

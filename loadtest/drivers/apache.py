@@ -1,17 +1,20 @@
 """ApacheBench as a driver of closed loops: one ab per payload side by side, as one ab repeats one body.
 
 ab's raw times (`-g`) are whole milliseconds and say in which second a request began, so the rate is ab's own.
+With `-l` ab counts a connection that was closed without any answer as a complete request, not as a failed one
+(seen): such requests show only as missing among its keep-alive ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import re
 import resource
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadtest.ab import AbResult, parse_ab
@@ -101,7 +104,17 @@ def _finish(process: subprocess.Popen[str], seconds: float) -> AbResult:
         raise LoadTestError(f"ab did not end within {seconds:.0f} s") from problem
     if process.returncode != 0:
         raise LoadTestError(f"ab failed: {errors.strip()[-300:]}")
-    return parse_ab(output)
+    return read_report(output)
+
+
+def read_report(text: str) -> AbResult:
+    """ab's report, with requests that got no answer counted as failed."""
+    result = parse_ab(text)
+    found = re.search(r"^Keep-Alive requests:\s+(\d+)", text, re.MULTILINE)
+    kept = int(found.group(1)) if found else 0
+    # A server that never keeps a connection shows nothing here; TorchServe keeps them but for errors.
+    unanswered = max(0, result.completed - kept - result.non_2xx) if kept else 0
+    return replace(result, failed=max(result.failed, unanswered))
 
 
 def read_times(file: Path, payload: int, began: float) -> Records:

@@ -26,7 +26,7 @@ def render_html(
         "<h1>Load test</h1>",
         *(f'<p class="host">{escape(line)}</p>' for line in describe_host(summaries, host)),
     ]
-    invalid = [one.scenario.name for one in summaries if not one.is_valid()]
+    invalid = [f"{one.scenario.name} {one.precision}" for one in summaries if not one.is_valid()]
     if invalid:
         names = escape(", ".join(invalid))
         parts.append(

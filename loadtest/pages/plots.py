@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log10
 from typing import Any
 
 import matplotlib
 
+from loadtest.stats import least_requests
 from loadtest.summary import CURVE, StepSummary, Summary
 
 matplotlib.use("Agg")
@@ -23,7 +25,7 @@ DPI = 120
 STYLE: Any = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "path"}
 TICKS = (0.0, 50.0, 90.0, 95.0, 99.0, 99.9)
 FARTHEST = 99.95
-"""Where the largest value is drawn: the scale has no 100 %."""
+"""The right end: the scale has no 100 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,23 +79,11 @@ def draw_throughput(summaries: Sequence[Summary]) -> Figure | None:
     axes = figure.subplots()
     for row, (_, _, step) in enumerate(steps):
         rate = step.rate
-        colour = COLOURS[row % len(COLOURS)]
-        axes.barh(row, rate.value, height=0.6, color=colour, alpha=0.85)
-        axes.errorbar(
-            rate.value,
-            row,
-            xerr=[[rate.value - rate.low], [rate.high - rate.value]],
-            color="black",
-            capsize=4,
-        )
-        axes.plot(
-            [one.rate for one in step.repeats],
-            [row] * len(step.repeats),
-            "o",
-            color="white",
-            markeredgecolor="black",
-            markersize=5,
-        )
+        axes.barh(row, rate.value, height=0.6, color=COLOURS[row % len(COLOURS)], alpha=0.85)
+        ends = [[rate.value - rate.low], [rate.high - rate.value]]
+        axes.errorbar(rate.value, row - 0.12, xerr=ends, color="black", capsize=5, linewidth=1.8)
+        dots = [one.rate for one in step.repeats]
+        axes.plot(dots, [row + 0.15] * len(dots), "o", color="white", markeredgecolor="black", markersize=5)
         farthest = max(rate.high, *(one.rate for one in step.repeats))
         axes.annotate(
             f"{rate.value:.1f}", (farthest, row), xytext=(8, 0), textcoords="offset points", va="center"
@@ -129,26 +119,27 @@ def _draw_distribution(steps: list[tuple[str, Summary, StepSummary]], title: str
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots()
     for number, (label, _, step) in enumerate(steps):
-        xs = [_stretch(min(p, FARTHEST)) for p in CURVE]
-        axes.plot(
-            xs,
-            step.curve_ms,
-            color=COLOURS[number % len(COLOURS)],
-            label=label.replace("\n", ", "),
-            drawstyle="steps-post",
-        )
+        _draw_tail(axes, step, COLOURS[number % len(COLOURS)], label.replace("\n", ", "))
     _scale_percentiles(axes)
     _scale_milliseconds(axes, unit)
-    axes.set_xlabel("percentile of requests (tail stretched)")
+    axes.set_xlabel("percentile of requests (tail stretched; dotted: too few requests to quote)")
     axes.set_title(title, loc="left")
     figure.legend(loc="outside lower center", ncols=1 if len(steps) < 3 else 2, frameon=False)
     return figure
 
 
+def _draw_tail(axes: Any, step: StepSummary, colour: str, label: str) -> None:
+    """Solid as far as a percentile can be quoted, dotted as far as any request reaches."""
+    good = step.requests - step.errors
+    points = [(p, y) for p, y in zip(CURVE, step.curve_ms, strict=True) if p <= 100 * (1 - 1 / max(good, 2))]
+    solid = [(p, y) for p, y in points if p == 0 or least_requests(max(p, 50)) <= good]
+    axes.plot([_stretch(p) for p, _ in solid], [y for _, y in solid], color=colour, label=label)
+    rest = points[max(0, len(solid) - 1) :]
+    axes.plot([_stretch(p) for p, _ in rest], [y for _, y in rest], color=colour, linestyle=":")
+
+
 def _stretch(percentile: float) -> float:
     """Each nine takes as much room as the one before."""
-    from math import log10
-
     return -log10(1 - percentile / 100)
 
 
@@ -171,7 +162,7 @@ def draw_curve(summaries: Sequence[Summary]) -> Figure | None:
     if not runs:
         return None
     figure = Figure(figsize=(WIDTH, 0.6 + 3.6 * len(runs)), layout="constrained")
-    rows = figure.subplots(len(runs), squeeze=False)
+    rows = figure.subplots(len(runs), squeeze=False, gridspec_kw={"hspace": 0.15})
     for one, axes in zip(runs, rows[:, 0], strict=True):
         _draw_one_curve(one, axes)
     return figure

@@ -123,7 +123,7 @@ def make_curve(summaries: Sequence[Summary]) -> Table:
     rows = [row for one in summaries if one.searched for row in _curve_rows(one)]
     return Table(
         title="Rates tried",
-        note="Open loop, as above. Beyond the peak a backlog grows or requests fail, which ends the search there.",
+        note="Open loop, as above. Beyond the peak a backlog grows or requests fail: the search ends there.",
         header=("model", "precision", "asked/s", "done/s", "p50", "p95", "p99", "limit", "requests"),
         rows=tuple(rows),
     )

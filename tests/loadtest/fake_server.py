@@ -62,6 +62,7 @@ class FakeServer:
         self._lock, self._workers = threading.Lock(), threading.Semaphore(behaviour.workers)
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._make_handler())
         self._http.daemon_threads = True
+        self._http.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that give up are expected
         self._http.request_queue_size = 512
 
     @property
@@ -112,6 +113,8 @@ class FakeServer:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
+                if self.request_version == "HTTP/1.0" and not self.close_connection:
+                    self.send_header("Connection", "keep-alive")  # or ab waits for the end of the connection
                 self.end_headers()
                 for byte in [body[n : n + 1] for n in range(len(body))] if drip else [body]:
                     self.wfile.write(byte)

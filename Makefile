@@ -23,6 +23,10 @@ RUN_DIR ?= run
 #? TOPOLOGY          folder of a recorded machine           (this machine)
 #? DRY_RUN           1: `make config` prints, writes nothing (0)
 #? FORMAT            text | json, for `make verify`         (text)
+#? SCENARIO          names in loadtest/scenarios, or files   (all that fit)
+#? DURATION, USERS, RATE, DRIVER, PAYLOADS, PROCESSES  change one thing of a scenario (see README)
+#? SLO_P99_MS        the limit `make loadtest-peak` searches for
+#? A, B              two results, or two RUN_DIRs for the gate; BOUND (0.05), PAIRS (10)
 #? TORCH_INDEX       an index's address | default           (CPU-only wheels if reachable)
 #? PYTHON            Python 3.10-3.13 for the environment   (python3)
 
@@ -34,6 +38,13 @@ PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFI
 WEIGHTS_INPUTS = --models '$(MODELS)' --weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)'
 SETUP = $(PYTHON) -m server.setup --torch-index '$(TORCH_INDEX)'
 SERVER = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON)) -m server
+LOADTEST = $(VENV_PYTHON) -m loadtest
+LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --duration '$(DURATION)' \
+	--users '$(USERS)' --rate '$(RATE)' --driver '$(DRIVER)' --payloads '$(PAYLOADS)' --processes '$(PROCESSES)'
+# Load goes to the server that runs, whatever its precision; one is started only where none does.
+ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
+NO_SERVER = $(shell $(SERVER) status --run-dir '$(RUN_DIR)' >/dev/null 2>&1 || echo serve)
+SERVE_FIRST := $(if $(ASKED_LOAD),$(if $(URL),,$(NO_SERVER)))
 CODE = $(wildcard config handlers loadtest models server)
 E2E = tests/end_to_end
 # The option when the switch is 1; `inputs` refuses what is neither 0 nor 1.
@@ -47,11 +58,12 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 # The values above reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
 unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
 unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL RUN_DIR
+unexport SCENARIO DURATION USERS RATE DRIVER PAYLOADS PROCESSES SLO_P99_MS A B BOUND PAIRS URL
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TORCH_INDEX
 
 .PHONY: help
 help: ## Print this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@printf '\nValues, as in `make serve PRECISION=bf16 WORKERS=2`, with their (defaults):\n'
 	@sed -n 's/^#? /  /p' Makefile
 
@@ -104,6 +116,30 @@ compare-stock: ## Measure ResNet-50 over REST against plain TorchServe (5 minute
 	@$(SETUP) --with loadtest
 	@$(VENV_PYTHON) -m models build --models resnet50 --weights random --store run/test-store
 	@$(VENV_PYTHON) -m loadtest.compare_stock --store run/test-store
+
+.PHONY: loadtest
+loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the running server (6 minutes)
+	@$(LOADTEST) run $(LOAD_INPUTS)
+
+.PHONY: loadtest-ui
+loadtest-ui: load-tools $(SERVE_FIRST) ## The same load with Locust's own web page
+	@$(LOADTEST) ui $(LOAD_INPUTS)
+
+.PHONY: loadtest-peak
+loadtest-peak: load-tools $(SERVE_FIRST) ## Search the highest rate whose p99 keeps SLO_P99_MS
+	@$(LOADTEST) peak $(LOAD_INPUTS) --slo-p99-ms '$(SLO_P99_MS)'
+
+.PHONY: loadtest-gate
+loadtest-gate: load-tools ## Two running servers, RUN_DIRs A and B, in turns: fail on a regression
+	@$(LOADTEST) gate $(LOAD_INPUTS) --a '$(A)' --b '$(B)' --bound '$(BOUND)' --pairs '$(PAIRS)'
+
+.PHONY: compare
+compare: load-tools ## Two results, A and B, side by side: fail on a regression
+	@$(LOADTEST) compare --a '$(A)' --b '$(B)' --bound '$(BOUND)'
+
+.PHONY: load-tools
+load-tools:
+	@$(SETUP) --with loadtest
 
 .PHONY: lint
 lint: dev ## Check style, format and types

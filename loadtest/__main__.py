@@ -13,6 +13,7 @@ from config.errors import ConfigError
 from loadtest.compare import compare_results, render_verdict
 from loadtest.drivers.generator import locust_command, locust_environment
 from loadtest.drivers.job import make_job, write_job
+from loadtest.drivers.remote import work
 from loadtest.errors import LoadTestError
 from loadtest.gate import DEFAULT_BOUND, DEFAULT_PAIRS, run_gate
 from loadtest.kept import list_results
@@ -65,6 +66,7 @@ _HELP = {
     "compare": "two results side by side; exit code 1 on a regression",
     "gate": "two running servers in turns; exit code 1 on a regression",
     "report": "write the report of results again",
+    "worker": "generate load for `PROCESSES=remote:N` of another machine",
 }
 _BOUND = {"--a": "the base", "--b": "the candidate", "--bound": "a loss beyond this share is a regression"}
 _OWN_OPTIONS = {
@@ -171,7 +173,13 @@ def _parse_number(name: str, text: str) -> float:
     return value
 
 
+def _worker(_: argparse.Namespace) -> int:
+    work(_say)
+    return 0
+
+
 _COMMANDS = {
+    "worker": _worker,
     "run": _run, "ui": _ui, "peak": _peak, "compare": _compare, "gate": _gate, "report": _report_again,
 }  # fmt: skip
 

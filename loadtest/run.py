@@ -13,6 +13,7 @@ from loadtest.answers import AnswerCheck, Expected, check_answers
 from loadtest.drivers.apache import run_apache
 from loadtest.drivers.generator import ONE_PROCESS, Crew, Outcome, run_locust
 from loadtest.drivers.job import make_job, write_job
+from loadtest.drivers.remote import offering
 from loadtest.endpoint import Endpoint
 from loadtest.errors import LoadTestError
 from loadtest.expected import find_expected
@@ -101,17 +102,18 @@ def finish(
     scenario, session = prepared.scenario, prepared.session
     records = {key: outcome.records for key, (outcome, _) in runs.items()}
     after = session.endpoint.verify()
+    facts: dict[str, Any] = {"cpus": os.cpu_count() or 1, **more}
     summary = Summary(
         scenario=scenario,
         server=session.endpoint.name,
         precision=session.endpoint.precision(scenario.model),
         latency_label=OPEN_LABEL if scenario.is_open else CLOSED_LABEL,
         steps=tuple(steps),
-        cpus=os.cpu_count() or 1,
+        generated_here=not session.crew.remote,
         answers=_check(list(records.values()), prepared),
         verify={"before": prepared.verified, "after": after},
         notes=tuple(dict.fromkeys(note for outcome, _ in runs.values() for note in outcome.notes)),
-        **more,
+        **facts,
     )
     return _keep(judge(summary), prepared, records)
 
@@ -197,9 +199,11 @@ def run_once(
     )
     with tempfile.TemporaryDirectory(prefix="kit-load-") as name, CpuWatch() as watch:
         folder = write_job(job, payloads, Path(name))
-        outcome = (
-            run_apache(job, folder) if scenario.driver == "ab" else run_locust(job, folder, session.crew)
-        )
+        if scenario.driver == "ab":
+            outcome = run_apache(job, folder)
+        else:
+            with offering(folder, session.crew):
+                outcome = run_locust(job, folder, session.crew)
     end = outcome.wall_zero + scenario.duration_s
     return outcome, find_cpu_use(watch.readings, outcome.wall_zero, end)
 

@@ -17,7 +17,7 @@ PROCESSES = ("poisson", "constant")
 AUTO = "auto"
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 LONGEST_S = 3600
-"""A token lives for an hour; a longer run would end in refusals."""
+"""Longer ones belong to a soak test."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,9 @@ class Summary:
     latency_label: str
     steps: tuple[StepSummary, ...]
     cpus: int
-    """Of the machine that generated the load."""
+    """Of this machine."""
+    generated_here: bool
+    """False when other machines generated the load, and took nothing from the server."""
     answers: AnswerCheck
     verify: Mapping[str, dict[str, Any] | None]
     """Of before and after; None where the server has no plan."""

@@ -16,6 +16,8 @@ GENERATOR_SHARE = 0.15
 """Of the machine that also serves: what the generator takes, the server lacks."""
 STEAL_SHARE = 0.02
 """Of all CPU time: more taken by other guests moves figures by more than repeats differ."""
+SPREAD_SHARE = 0.15
+"""Of the fastest repeat: a quiet shared machine stays well within it."""
 LEAST_AGREEMENT = 0.95
 """With the labels of eager FP32; the archive's own gate asks 0.99 of more inputs than are sent here."""
 
@@ -66,6 +68,21 @@ def check_verify(summary: Summary) -> Iterator[Finding]:
             items or str(result.get("error", "no findings")),
             "`make verify` says how to cure it",
         )
+
+
+def check_spread(summary: Summary) -> Iterator[Finding]:
+    """Repeats far apart say that the mean means little; the interval shows it, and this says it."""
+    for number, step in enumerate(summary.steps):
+        rates = [one.rate for one in step.repeats]
+        if not summary.scenario.is_open and min(rates) < (1 - SPREAD_SHARE) * max(rates):
+            finding = _of_step(
+                "repeats differ",
+                number,
+                "the repeats differ more than a quiet machine's do",
+                f"{min(rates):.1f} to {max(rates):.1f} requests/s; {SPREAD_SHARE:.0%} are usual",
+                "run again at a quieter time, or longer (DURATION=)",
+            )
+            yield replace(finding, invalid=False)
 
 
 def check_unverified(summary: Summary) -> Iterator[Finding]:
@@ -119,12 +136,14 @@ def judge_lag(number: int, step: StepSummary) -> Iterator[Finding]:
 def check_generator_cpu(summary: Summary) -> Iterator[Finding]:
     """A generator without CPU time left is the limit; one on the server's machine takes from it."""
     for number, step in enumerate(summary.steps):
-        yield from judge_generator_cpu(number, step, summary.cpus)
+        yield from judge_generator_cpu(number, step, summary.cpus if summary.generated_here else None)
 
 
-def judge_generator_cpu(number: int, step: StepSummary, cpus: int) -> Iterator[Finding]:
+def judge_generator_cpu(number: int, step: StepSummary, cpus: int | None) -> Iterator[Finding]:
+    """`cpus` of the machine that serves too; None when the generators are elsewhere."""
     busiest = max((max(one.generator_cores, default=0.0) for one in step.repeats), default=0.0)
-    share = max((sum(one.generator_cores) for one in step.repeats), default=0.0) / cpus
+    together = max((sum(one.generator_cores) for one in step.repeats), default=0.0)
+    share = together / cpus if cpus else 0.0
     if busiest > GENERATOR_CORES or share > GENERATOR_SHARE:
         yield _of_step(
             "generator CPU",
@@ -179,6 +198,7 @@ RULES: tuple[Rule, ...] = (
     check_generator_cpu,
     check_count,
     check_steal,
+    check_spread,
     check_unverified,
 )
 

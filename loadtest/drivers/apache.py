@@ -51,6 +51,7 @@ def run_apache(job: Job, folder: Path) -> Outcome:
     shares = share_users(int(job.level), len(job.payloads))
     if job.warm_up_s:
         _run_all(job, folder, shares, job.warm_up_s)
+        _let_settle(job, folder, shares)
     before, began = _children_cpu(), time.time()
     results = _run_all(job, folder, shares, job.duration_s)
     cpu = (_children_cpu() - before) / job.duration_s
@@ -61,8 +62,15 @@ def run_apache(job: Job, folder: Path) -> Outcome:
         # ab's processes are small; their sum is what they take from the server.
         cpu_shares=(round(cpu, 4),),
         requests_per_second=sum(one.requests_per_second for one in results),
-        notes=(f"ab: {len(shares)} processes, one per payload",),
+        notes=(f"ab: {len(shares)} processes, one per payload; what is under way at its end is not counted",),
     )
+
+
+def _let_settle(job: Job, folder: Path, shares: Sequence[Share]) -> None:
+    """ab leaves at its time with requests under way; the server still works on them for about so long."""
+    seen = [read_times(folder / f"ab-{share.payload}.tsv", share.payload, 0.0).latency for share in shares]
+    longest = max((float(one.max()) for one in seen if len(one)), default=job.timeout_s)
+    time.sleep(min(longest, job.timeout_s))
 
 
 def _run_all(job: Job, folder: Path, shares: Sequence[Share], seconds: float) -> list[AbResult]:

@@ -34,12 +34,12 @@ class Crew:
     processes: int = 1
     """Locust's worker processes; 1 is a single process without a master."""
     remote: bool = False
-    """They are started by hand on other machines; the master waits for them here."""
+    """They are started on other machines (drivers/remote.py); the master waits for them here."""
 
     @property
     def arguments(self) -> list[str]:
         if self.remote:
-            return ["--master", "--expect-workers", str(self.processes)]
+            return ["--master", "--master-bind-host", "127.0.0.1", "--expect-workers", str(self.processes)]
         return ["--processes", str(self.processes)] if self.processes > 1 else []
 
 

@@ -220,10 +220,12 @@ def describe_host(summaries: Sequence[Summary], host: Mapping[str, Any]) -> list
         f"{name} {versions[name]}" for name in ("torch", "torchserve", "locust") if name in versions
     )
     servers = ", ".join(dict.fromkeys(one.server for one in summaries))
+    here = all(one.generated_here for one in summaries)
+    place = "on it too" if here else "on other machines"
     least = f"p95 from {least_requests(95)} requests, p99 from {least_requests(99)}"
     return [
         f"Host: {host.get('cpus', '?')} CPUs, {host.get('cpu', 'unknown')}, {host.get('memory', '?')}, "
-        f"Linux {host.get('kernel', '?')}; the load was generated on it too.",
+        f"Linux {host.get('kernel', '?')}; the load was generated {place}.",
         f"Server: {servers}. {listed}.",
         f"Percentiles: {METHOD_NOTE} ({least}).",
     ]

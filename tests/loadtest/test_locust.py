@@ -61,6 +61,8 @@ def test_an_open_loop_sends_what_was_planned_and_sees_a_pause_whole(tmp_path):
     assert (records.lag >= -0.002).all()
     window = records.within(0, 3)
     assert np.quantile(window.latency, 0.99) >= 0.9
+    under_way = [int(((records.sent <= at) & (records.ended > at)).sum()) for at in records.sent]
+    assert max(under_way) >= 40  # the pause held up no later request
     assert check_answers([records], EXPECTED).wrong == 0
     assert len(outcome.cpu_shares) == 1
 

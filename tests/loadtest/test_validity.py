@@ -97,6 +97,13 @@ def test_errors_within_the_allowance_leave_the_run_valid(tmp_path):
     assert keep_virtual(tmp_path, scenario, change=fail_some)[1].is_valid()
 
 
+def test_generators_elsewhere_take_nothing_from_the_server(tmp_path):
+    _, summary = keep_virtual(tmp_path, make_scenario(), cores=0.7)
+    crowded = replace(summary, cpus=2)
+    assert rules_of(judge(crowded)) == ["generator CPU"]
+    assert judge(replace(crowded, generated_here=False)).is_valid()
+
+
 def test_a_closed_loop_quotes_no_latency_and_needs_no_count(tmp_path):
     scenario = with_percentile(make_scenario("closed"), 99.9)
     assert keep_virtual(tmp_path, scenario, level=16)[1].is_valid()
@@ -109,5 +116,13 @@ def test_a_doubt_of_one_step_of_a_search_leaves_the_others_valid(good):
     assert judge(replace(both, searched=True)).is_valid()
 
 
-def test_every_rule_can_fire():
-    assert len(RULES) == 9
+def test_repeats_far_apart_are_said_and_the_figures_stand(tmp_path):
+    summary = keep_virtual(tmp_path, make_scenario("closed"), level=16)[1]
+    step = summary.steps[0]
+    repeats = (step.repeats[0], replace(step.repeats[1], rate=0.8 * step.repeats[0].rate))
+    apart = judge(replace(summary, steps=(replace(step, repeats=repeats),)))
+    assert (rules_of(apart), apart.is_valid()) == (["repeats differ"], True)
+
+
+def test_every_rule_is_tested_here():
+    assert len(RULES) == 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
@@ -18,6 +19,8 @@ DEFAULT_BOUND = 0.05
 """Smaller losses than 5 % are within what shared machines differ by from day to day."""
 Z_95, Z_POWER = 1.96, 0.84
 """For a 95 % interval, and to find a change of that size four times out of five."""
+PAIR_RESAMPLES = 20_000
+"""The quantiles lie far out, where 2,000 draws would leave a handful."""
 SEED = 0
 
 
@@ -157,19 +160,28 @@ def draw_percentiles(folder: Path, step: int, percentile: float, seed: int) -> n
 
 
 def compare_pairs(a: list[float], b: list[float]) -> Interval:
-    """Geometric mean of b/a over pairs that ran side by side, with its studentised bootstrap interval.
+    """Geometric mean of b/a over pairs that ran side by side, with its expanded bootstrap interval.
 
-    The plain percentile bootstrap is too narrow for ten pairs; dividing by each draw's own error cures it.
+    The plain percentile bootstrap is too narrow for ten pairs; taking its quantiles further out, by what
+    Student's t is wider than the normal distribution, cures it (Hesterberg 2015, "expanded percentile").
+    Dividing by each draw's own error instead gave an interval of 0.6-1.9 when one of five pairs was an
+    outlier (seen).
     """
     logs = np.log(np.array(b) / np.array(a))
-    count, mean = len(logs), float(logs.mean())
-    error = float(logs.std(ddof=1)) / math.sqrt(count)
-    drawn = logs[np.random.default_rng(SEED).integers(0, count, (RESAMPLES, count))]
-    errors = np.maximum(drawn.std(axis=1, ddof=1) / math.sqrt(count), 1e-12)
-    low, high = np.quantile((drawn.mean(axis=1) - mean) / errors, [0.025, 0.975])
-    return Interval(
-        value=math.exp(mean), low=math.exp(mean - high * error), high=math.exp(mean - low * error)
-    )
+    count = len(logs)
+    tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * find_student_quantile(count - 1))
+    drawn = logs[np.random.default_rng(SEED).integers(0, count, (PAIR_RESAMPLES, count))].mean(axis=1)
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Interval(value=math.exp(float(logs.mean())), low=math.exp(low), high=math.exp(high))
+
+
+def find_student_quantile(freedom: int) -> float:
+    """97.5 % of Student's t by its expansion around the normal quantile (0.3 % off at 4 degrees)."""
+    z = Z_95
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def render_verdict(verdict: Verdict) -> str:

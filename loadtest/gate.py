@@ -21,7 +21,7 @@ from server.processes import find_marked
 __all__ = ["DEFAULT_BOUND", "DEFAULT_PAIRS", "measure_pairs", "run_gate"]
 
 DEFAULT_PAIRS = 10
-FEWEST_PAIRS = 5
+FEWEST_PAIRS = 6
 """Fewer give no interval worth the name."""
 
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from loadtest.compare import DEFAULT_BOUND, compare_pairs, render_verdict
+from loadtest.compare import DEFAULT_BOUND, compare_pairs, find_student_quantile, render_verdict
 from loadtest.gate import DEFAULT_PAIRS, judge_pairs, measure_pairs
 from loadtest.stats import measure_rates
 from tests.loadtest.simulated import VirtualServer, noisy, simulate_closed
@@ -86,6 +86,29 @@ def test_sides_take_turns_in_going_first():
     order = []
     measure_pairs(lambda n: order.append(f"a{n}") or 1.0, lambda n: order.append(f"b{n}") or 1.0, 4)
     assert order == ["a0", "b0", "b1", "a1", "a2", "b2", "b3", "a3"]
+
+
+def test_one_outlier_does_not_take_the_bounds_off():
+    """As measured: the first of the turns met a busy machine."""
+    a, b = [73.61, 97.63, 96.81, 98.26, 96.97, 97.0], [65.07, 65.89, 65.18, 65.55, 58.96, 65.1]
+    verdict = judge_pairs(a, b, what="x", bound=0.05)
+    assert verdict.regression
+    assert verdict.ratio.high < 0.9
+
+
+def test_intervals_of_ten_pairs_cover_the_truth_nineteen_times_out_of_twenty():
+    random = np.random.default_rng(3)
+    hits = 0
+    for _ in range(200):
+        ratios = np.exp(random.normal(0, 0.05, 10))
+        found = compare_pairs([1.0] * 10, ratios.tolist())
+        hits += found.low <= 1 <= found.high
+    assert 182 <= hits <= 198
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(4, 2.776), (5, 2.571), (9, 2.262), (30, 2.042)])
+def test_student_quantiles(freedom, quantile):
+    assert find_student_quantile(freedom) == pytest.approx(quantile, rel=0.004)
 
 
 def test_drift_that_hits_both_sides_cancels():

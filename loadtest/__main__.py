@@ -24,6 +24,7 @@ from loadtest.run import find_level, run_scenario
 from loadtest.scenario import Scenario
 from loadtest.session import add_options, choose_scenarios, find_results, open_session
 from server.errors import ServerError
+from server.start import Interrupted, catch_signals
 
 WEB_PORT = 8089
 OVERHEAD_S = 6
@@ -37,13 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = _make_parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = _COMMANDS[options.command]
     try:
-        return command(options)
+        with catch_signals():  # so that a generator that is under way is ended with us
+            return command(options)
     except (LoadTestError, ServerError, ConfigError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted; nothing of this run is kept", file=sys.stderr)
-        return 130
+    except Interrupted as signalled:
+        print(f"\ninterrupted by {signalled}; nothing of this run is kept", file=sys.stderr)
+        return signalled.exit_code
 
 
 def _make_parser() -> argparse.ArgumentParser:

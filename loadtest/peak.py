@@ -94,11 +94,12 @@ def run_peak(scenario: Scenario, session: Session, *, limit_ms: float, percentil
 
     def try_rate(rate: float) -> Tried:
         one = replace(asked, duration_s=plan_duration(rate, percentile, asked.duration_s))
+        session.report(f"  {rate:8.2f} requests/s for {one.duration_s:.0f} s …")
         run, step = measure_well(prepared, rate, one)
         runs[len(steps), 0] = run
         steps.append(step)
         tried = judge_rate(step, asked)
-        session.report(f"  {rate:8.2f} requests/s: {'kept' if tried.kept else 'broken'}, {tried.why}")
+        session.report(f"           {'kept' if tried.kept else 'broken'}, {tried.why}")
         return tried
 
     start = round(START_SHARE * probe_capacity(asked, session, prepared.payloads), 2)

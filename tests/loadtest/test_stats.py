@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from loadtest.errors import LoadTestError
+from loadtest.records import make_records
 from loadtest.stats import (
     count_done,
     find_mean_interval,
@@ -70,14 +71,31 @@ def test_the_interval_of_a_percentile_holds_the_truth_and_knows_of_stalls():
     assert find_percentile_interval(stalled, 95).high > 10
 
 
+def simulate_batches(begin: float):
+    """64 users, a worker that answers 16 of them together each 1.28 s: 12.5 requests a second."""
+    rows, waiting, moment = [], [begin] * 64, begin
+    while moment < 14:
+        moment += 1.28
+        served, waiting = waiting[:16], waiting[16:]
+        rows += [(0, float("nan"), sent, moment, 200, -1, "") for sent in served]
+        waiting += [moment] * 16
+    return make_records(rows, ())
+
+
 def test_a_rate_counts_a_batch_by_its_share_of_the_window():
-    """Batches of 16 that end together: counting ends would be off by up to 16 of 80."""
-    truth = 2 * 1 / 0.08
-    for begin in np.linspace(-3, -1, 7):
-        server = VirtualServer(service=constant(0.08), workers=2)
-        records = simulate_closed(server, users=64, begin_s=float(begin), end_s=12)
-        assert count_done(records, 0, 10) / 10 == pytest.approx(truth, rel=0.02)
-        assert np.mean(measure_rates(records, 10)) == pytest.approx(truth, rel=0.02)
+    """Counting ends would be off by up to 16 of 125, depending on where the window begins."""
+    for begin in np.linspace(-12, -10.5, 9):
+        records = simulate_batches(float(begin))
+        assert count_done(records, 0, 10) / 10 == pytest.approx(12.5, rel=0.02)
+        assert np.mean(measure_rates(records, 10)) == pytest.approx(12.5, rel=0.02)
+
+
+def test_an_open_loop_counts_from_when_a_request_was_due():
+    """The generator was 0.4 s late: that is the waiting person's time too, and it is known as lag."""
+    records = make_records([(0, 1.0, 1.4, 1.5, 200, -1, ""), (0, float("nan"), 1.4, 1.5, 200, -1, "")], ())
+    assert records.latency == pytest.approx([0.5, 0.1])
+    assert records.lag[0] == pytest.approx(0.4)
+    assert len(records.within(1.0, 1.2)) == 1
 
 
 def test_a_stall_at_the_end_of_the_window_lowers_the_rate():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from loadtest.run import Prepared, Run, Session, finish, prepare, probe_capacity
 from loadtest.scenario import Latency, Scenario
 from loadtest.stats import least_requests
 from loadtest.summary import StepSummary
-from loadtest.validity import judge_generator_cpu, judge_lag
+from loadtest.validity import judge_generator_cpu, judge_lag, judge_steal
 
 START_SHARE = 0.25
 """Of what a closed loop reaches: low enough to keep nearly any limit, high enough to need two doublings."""
@@ -25,6 +26,10 @@ ATTEMPTS = 2
 """At a rate: a machine that was busy for a moment must not end a search of minutes."""
 MARGIN = 1.3
 """More requests than the percentile needs, as Poisson arrivals and errors take some."""
+
+
+class SearchEnded(Exception):  # noqa: N818 - an outcome, with what was measured so far
+    """Something else than the server is the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,26 +100,31 @@ def run_peak(scenario: Scenario, session: Session, *, limit_ms: float, percentil
     def try_rate(rate: float) -> Tried:
         one = replace(asked, duration_s=plan_duration(rate, percentile, asked.duration_s))
         session.report(f"  {rate:8.2f} requests/s for {one.duration_s:.0f} s …")
-        run, step = measure_well(prepared, rate, one)
+        run, step, doubtful = measure_well(prepared, rate, one)
         runs[len(steps), 0] = run
         steps.append(step)
+        if doubtful:
+            raise SearchEnded
         tried = judge_rate(step, asked)
         session.report(f"           {'kept' if tried.kept else 'broken'}, {tried.why}")
         return tried
 
+    tried: list[Tried] = []
     start = round(START_SHARE * probe_capacity(asked, session, prepared.payloads), 2)
-    tried = search(try_rate, start)
-    final = replace(prepared, scenario=replace(asked, steps=tuple(one.rate for one in tried)))
+    with contextlib.suppress(SearchEnded):  # kept as INVALID, with the doubt as its reason
+        tried = search(try_rate, start)
+    final = replace(prepared, scenario=replace(asked, steps=tuple(one.level for one in steps)))
     return finish(final, runs, steps, searched=True, peak=find_peak(tried))[0]
 
 
-def measure_well(prepared: Prepared, rate: float, scenario: Scenario) -> tuple[Run, StepSummary]:
-    """One rate, once more when the generator was at its limit: that would be taken for the server's."""
+def measure_well(prepared: Prepared, rate: float, scenario: Scenario) -> tuple[Run, StepSummary, bool]:
+    """One rate, once more when something else than the server was the limit; whether that was so again."""
     for _ in range(ATTEMPTS):
         run = prepared.run_once(rate, 0, scenario.duration_s)
         step = summarise_runs(rate, rate, [run], scenario)
-        doubts = [*judge_lag(0, step), *judge_generator_cpu(0, step, os.cpu_count() or 1)]
+        cpus = None if prepared.session.crew.remote else os.cpu_count()
+        doubts = [*judge_lag(0, step), *judge_generator_cpu(0, step, cpus), *judge_steal(0, step)]
         if not doubts:
-            return run, step
-    doubt = doubts[0]
-    raise LoadTestError(f"the peak cannot be found: {doubt.state}: {doubt.evidence}; do: {doubt.next_step}")
+            return run, step, False
+        prepared.session.report(f"           doubtful: {doubts[0].state}: {doubts[0].evidence}")
+    return run, step, True

@@ -31,6 +31,8 @@ CURVE = tuple(round(p, 1) for p in [*np.arange(0.0, 99.0, 1.0), *np.arange(99.0,
 CLOSED_LABEL = "closed-loop response time (no latency under load)"
 OPEN_LABEL = "latency, counted from when each request was due"
 MOST_ERRORS = 8
+ENDS_OF_A_SEARCH = ("errors", "too few requests")
+"""Rules that a rate beyond the peak may break: that is how a search finds it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,7 @@ class Summary:
         concerned = [one for one in self.findings if one.invalid]
         if step is not None:
             return not [one for one in concerned if one.step in (None, step)]
-        return not [one for one in concerned if one.step is None or not self.searched]
+        return not [one for one in concerned if not (self.searched and one.rule in ENDS_OF_A_SEARCH)]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -174,16 +174,20 @@ def check_count(summary: Summary) -> Iterator[Finding]:
 def check_steal(summary: Summary) -> Iterator[Finding]:
     """What the hypervisor gives to others, nobody here can account for."""
     for number, step in enumerate(summary.steps):
-        worst = max((one.host.steal for one in step.repeats if one.host), default=0.0)
-        if worst > STEAL_SHARE:
-            yield _of_step(
-                "CPU stolen",
-                number,
-                "the host gave CPU time to others",
-                f"{worst:.1%} of all CPU time in one repeat was stolen (/proc/stat); "
-                f"{STEAL_SHARE:.0%} are accepted",
-                "run again at a quieter time, or on a machine of its own",
-            )
+        yield from judge_steal(number, step)
+
+
+def judge_steal(number: int, step: StepSummary) -> Iterator[Finding]:
+    worst = max((one.host.steal for one in step.repeats if one.host), default=0.0)
+    if worst > STEAL_SHARE:
+        yield _of_step(
+            "CPU stolen",
+            number,
+            "the host gave CPU time to others",
+            f"{worst:.1%} of all CPU time in one repeat was stolen (/proc/stat); "
+            f"{STEAL_SHARE:.0%} are accepted",
+            "run again at a quieter time, or on a machine of its own",
+        )
 
 
 Rule = Callable[[Summary], Iterator[Finding]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.stats import Interval, least_requests
-from loadtest.summary import StepSummary, Summary
+from loadtest.summary import ENDS_OF_A_SEARCH, StepSummary, Summary
 
 INVALID = "INVALID"
 NONE = "–"
@@ -187,7 +187,7 @@ def make_findings(summaries: Sequence[Summary]) -> Table:
          finding.evidence, finding.next_step)
         for one in summaries
         for finding in one.findings
-        if not (one.searched and finding.rule in ("errors", "too few requests"))
+        if not (one.searched and finding.rule in ENDS_OF_A_SEARCH)
     ]  # fmt: skip
     return Table(
         title="Doubts",

@@ -116,6 +116,11 @@ def test_a_doubt_of_one_step_of_a_search_leaves_the_others_valid(good):
     assert judge(replace(both, searched=True)).is_valid()
 
 
+def test_a_search_that_the_generator_ended_is_invalid(tmp_path):
+    _, summary = keep_virtual(tmp_path, make_scenario(), change=make_late)
+    assert not replace(summary, searched=True).is_valid()
+
+
 def test_repeats_far_apart_are_said_and_the_figures_stand(tmp_path):
     summary = keep_virtual(tmp_path, make_scenario("closed"), level=16)[1]
     step = summary.steps[0]

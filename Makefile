@@ -26,6 +26,10 @@ RUN_DIR ?= run
 #? FORMAT            text | json, for `make verify`         (text)
 #? TARGET            rows of `make targets`                 (all)
 #? REQUESTS          of `make soak`, 1004 or more           (20000)
+#? SCENARIO          names in loadtest/scenarios, or files   (all that fit)
+#? DURATION, USERS, RATE, DRIVER, PAYLOADS, PROCESSES  change one thing of a scenario (see README)
+#? SLO_P99_MS        the limit `make loadtest-peak` searches for
+#? A, B              two results, or two RUN_DIRs for the gate; BOUND (0.05), PAIRS (10)
 #? TORCH_INDEX       an index's address | default           (CPU-only wheels if reachable)
 #? IMAGE             the container image's name             (cpu-kit:latest)
 #? ENGINE            docker | podman | buildah              (the first that answers)
@@ -51,6 +55,13 @@ IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --netw
 SETUP = $(PYTHON) -m server.setup --torch-index '$(TORCH_INDEX)'
 SERVER = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON)) -m server
 CODE = $(wildcard config docker handlers loadtest models server)
+LOADTEST = $(VENV_PYTHON) -m loadtest
+LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --duration '$(DURATION)' \
+	--users '$(USERS)' --rate '$(RATE)' --driver '$(DRIVER)' --payloads '$(PAYLOADS)' --processes '$(PROCESSES)'
+# Load goes to the server that runs, whatever its precision; one is started only where none does.
+ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
+NO_SERVER = $(shell $(SERVER) status --run-dir '$(RUN_DIR)' >/dev/null 2>&1 || echo serve)
+SERVE_FIRST := $(if $(ASKED_LOAD),$(if $(URL),,$(NO_SERVER)))
 E2E = tests/end_to_end
 IMAGE_TESTS = tests/image
 # The option when the switch is 1; `inputs` refuses what is neither 0 nor 1.
@@ -68,10 +79,11 @@ unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
 unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL RUN_DIR
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
 unexport IMAGE ENGINE CPUS CPUSET MEMORY TOKEN_FILE STORE BIND_MEMORY NETWORK CA_FILE
+unexport SCENARIO DURATION USERS RATE DRIVER PAYLOADS PROCESSES SLO_P99_MS A B BOUND PAIRS URL
 
 .PHONY: help
 help: ## Print this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@printf '\nValues, as in `make serve PRECISION=bf16 WORKERS=2`, with their (defaults):\n'
 	@sed -n 's/^#? /  /p' Makefile
 
@@ -154,6 +166,30 @@ soak: ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyon
 	@$(SETUP) --with loadtest
 	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
 	@$(VENV_PYTHON) -m loadtest.soak --store run/test-store $(if $(REQUESTS),--requests '$(REQUESTS)')
+
+.PHONY: loadtest
+loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the running server (6 minutes)
+	@$(LOADTEST) run $(LOAD_INPUTS)
+
+.PHONY: loadtest-ui
+loadtest-ui: load-tools $(SERVE_FIRST) ## The same load with Locust's own web page
+	@$(LOADTEST) ui $(LOAD_INPUTS)
+
+.PHONY: loadtest-peak
+loadtest-peak: load-tools $(SERVE_FIRST) ## Search the highest rate whose p99 keeps SLO_P99_MS
+	@$(LOADTEST) peak $(LOAD_INPUTS) --slo-p99-ms '$(SLO_P99_MS)'
+
+.PHONY: loadtest-gate
+loadtest-gate: load-tools ## Two running servers, RUN_DIRs A and B, in turns: fail on a regression
+	@$(LOADTEST) gate $(LOAD_INPUTS) --a '$(A)' --b '$(B)' --bound '$(BOUND)' --pairs '$(PAIRS)'
+
+.PHONY: compare
+compare: load-tools ## Two results, A and B, side by side: fail on a regression
+	@$(LOADTEST) compare --a '$(A)' --b '$(B)' --bound '$(BOUND)'
+
+.PHONY: load-tools
+load-tools:
+	@$(SETUP) --with loadtest
 
 .PHONY: lint
 lint: dev ## Check style, format and types

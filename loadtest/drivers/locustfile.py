@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gevent  # type: ignore[import-untyped]
+import gevent
 import numpy as np
 from locust import FastHttpUser, constant, events, task
 from locust.exception import StopUser

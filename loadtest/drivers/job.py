@@ -1,0 +1,89 @@
+"""What a load generator is told: one step of a scenario, in a folder that can go to other machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtest.payload_sets import Payload
+from loadtest.scenario import Scenario
+
+JOB_FILE = "job.json"
+COOL_DOWN_S = 2.0
+"""The load goes on for so long after the window, so that its last requests end under the same load."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to send, and when."""
+
+    url: str
+    """http://host:port of the server."""
+    model: str
+    token: str
+    """Sent as `Authorization: Bearer`; empty sends none."""
+    is_open: bool
+    level: float
+    """Users of a closed loop, requests a second of an open one."""
+    process: str
+    """poisson or constant, of an open loop."""
+    seed: int
+    warm_up_s: float
+    duration_s: float
+    timeout_s: float
+    payloads: tuple[tuple[str, str], ...]
+    """(file in the job's folder, content type) of each."""
+    cool_down_s: float = COOL_DOWN_S
+
+    @property
+    def path(self) -> str:
+        """Where predictions are asked for."""
+        return f"/predictions/{self.model}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    @property
+    def longest_s(self) -> float:
+        """After this even the slowest request has been given up."""
+        return self.warm_up_s + self.duration_s + self.cool_down_s + self.timeout_s
+
+
+def make_job(
+    scenario: Scenario, *, level: float, repeat: int, url: str, token: str, payloads: Sequence[Payload]
+) -> Job:
+    """One repeat of one step; each repeat has arrivals of its own."""
+    return Job(
+        url=url,
+        model=scenario.model,
+        token=token,
+        is_open=scenario.is_open,
+        level=level,
+        process=scenario.arrival.process,
+        seed=scenario.arrival.seed + 1000 * repeat,
+        warm_up_s=scenario.warm_up_s,
+        duration_s=scenario.duration_s,
+        timeout_s=scenario.timeout_s,
+        payloads=tuple((f"{number:04d}.body", one.content_type) for number, one in enumerate(payloads)),
+    )
+
+
+def write_job(job: Job, payloads: Sequence[Payload], folder: Path) -> Path:
+    """The folder with job.json, readable by its owner alone as it holds the token, and the bodies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for (name, _), payload in zip(job.payloads, payloads, strict=True):
+        (folder / name).write_bytes(payload.body)
+    file = folder / JOB_FILE
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(asdict(job), indent=1), encoding="utf-8")
+    return folder
+
+
+def read_job(folder: Path) -> Job:
+    """The job in a folder."""
+    raw: dict[str, Any] = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+    return Job(**{**raw, "payloads": tuple((name, kind) for name, kind in raw["payloads"])})

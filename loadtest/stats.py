@@ -1,0 +1,127 @@
+"""The few statistics the suite quotes, each with its method and its least number of requests.
+
+Percentile: the smallest measured value that at least p % of the requests did not exceed (inverse of the
+empirical distribution); no value is quoted that was not measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtest.errors import LoadTestError
+from loadtest.records import Records
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+"""Enough for two digits of an interval's ends."""
+METHOD = "inverse empirical distribution; 95 % intervals by bootstrap over blocks of time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def least_requests(percentile: float) -> int:
+    """Requests needed so that a 95 % interval of the percentile lies within the sample.
+
+    Order statistics: all n values lie below the true percentile with probability (p/100)^n, which must not
+    exceed 2.5 %. That is 5 requests for the median, 72 for p95, 368 for p99, 3,688 for p99.9.
+    """
+    share = percentile / 100
+    return max(math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(part)) for part in (share, 1 - share))
+
+
+def find_percentile(values: np.ndarray, percentile: float) -> float:
+    """The percentile; LoadTestError when there are too few values to say."""
+    needed = least_requests(percentile)
+    if len(values) < needed:
+        raise LoadTestError(
+            f"p{percentile:g} needs at least {needed} requests: got {len(values)}; run longer"
+        )
+    return pick(values, percentile)
+
+
+def pick(values: np.ndarray, percentile: float) -> float:
+    """The percentile of however few values; for curves and resampling, never to be quoted."""
+    rank = max(0, math.ceil(percentile / 100 * len(values)) - 1)
+    return float(np.partition(values, rank)[rank])
+
+
+def find_percentile_interval(groups: Sequence[np.ndarray], percentile: float, *, seed: int = 0) -> Interval:
+    """With its interval; `groups` are the values of separate stretches of time.
+
+    Stretches, not requests, are drawn again: one stall hits all requests of its time, so requests are no
+    independent evidence.
+    """
+    value = find_percentile(np.concatenate(list(groups)), percentile)
+    random = np.random.default_rng(seed)
+    full = [group for group in groups if len(group)]
+    drawn = random.integers(0, len(full), (RESAMPLES // 4, len(full)))
+    found = [pick(np.concatenate([full[one] for one in draw]), percentile) for draw in drawn]
+    low, high = _ends(np.array(found))
+    return Interval(value=value, low=min(low, value), high=max(high, value))
+
+
+def find_mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
+    """The mean with its bootstrap interval."""
+    return bootstrap(lambda drawn: drawn.mean(axis=1), np.asarray(values, dtype=float), seed=seed)
+
+
+def bootstrap(
+    statistic: Callable[[np.ndarray], np.ndarray], values: np.ndarray, *, seed: int = 0
+) -> Interval:
+    """A statistic of rows of drawn values, with its percentile bootstrap interval."""
+    random = np.random.default_rng(seed)
+    drawn = values[random.integers(0, len(values), (RESAMPLES, len(values)))]
+    low, high = _ends(statistic(drawn))
+    return Interval(value=float(statistic(values[None, :])[0]), low=low, high=high)
+
+
+def _ends(found: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(found, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def count_done(records: Records, begin_s: float, end_s: float) -> float:
+    """Requests done in a window, each counted by the share of its own time that lies in the window.
+
+    Batches end in bursts: counting ends would be off by a whole batch at either side. A stall counts for
+    what it is, because the requests it holds up reach out of the window.
+    """
+    good = records.take(records.good)
+    length = np.maximum(good.ended - good.sent, 1e-9)
+    inside = np.minimum(good.ended, end_s) - np.maximum(good.sent, begin_s)
+    return float(np.clip(inside / length, 0, 1).sum())
+
+
+def measure_rates(records: Records, duration_s: float) -> list[float]:
+    """Requests a second in each block of the window 0 … duration.
+
+    Blocks last at least twice a request's typical time: shorter ones would share requests and be no
+    independent evidence.
+    """
+    good = records.take(records.good)
+    typical = float(np.median(good.ended - good.sent)) if len(good) else duration_s
+    blocks = max(1, int(duration_s / max(1.0, 2 * typical)))
+    edges = np.linspace(0, duration_s, blocks + 1)
+    counts = [count_done(records, begin, end) for begin, end in itertools.pairwise(edges)]
+    return [count / (duration_s / blocks) for count in counts]
+
+
+def split_by_time(records: Records, duration_s: float) -> list[np.ndarray]:
+    """Latencies of good requests in seconds, by the block of time in which they began."""
+    good = records.take(records.good)
+    typical = float(np.median(good.latency)) if len(good) else duration_s
+    blocks = max(1, int(duration_s / max(1.0, 2 * typical)))
+    numbers = np.clip((good.begun / duration_s * blocks).astype(int), 0, blocks - 1)
+    return [good.latency[numbers == number] for number in range(blocks)]

@@ -60,6 +60,7 @@ def make_context(name: str, folder: Path) -> Any:
     return SimpleNamespace(
         model_name=name,
         system_properties={"model_dir": str(folder)},
+        metrics=SimpleNamespace(add_counter=lambda *_: None),
         get_request_header=lambda *_: None,
         set_response_status=lambda *_, **__: None,
         set_response_content_type=lambda *_: None,

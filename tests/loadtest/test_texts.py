@@ -55,6 +55,12 @@ def test_lengths_are_log_normal():
     assert statistics.stdev(math.log(length) for length in lengths) == pytest.approx(SIGMA, rel=0.03)
 
 
+def test_long_and_short_texts_are_mixed():
+    lengths = draw_lengths(2000, seed=0)
+    quarters = [lengths[start : start + 500] for start in range(0, 2000, 500)]
+    assert all(statistics.median(one) == pytest.approx(MEDIAN_TOKENS, abs=4) for one in quarters)
+
+
 def test_lengths_stay_within_what_the_model_takes():
     lengths = draw_lengths(2000, seed=0, median=100, sigma=3.0)
     assert (min(lengths), max(lengths)) == (LEAST_TOKENS, MOST_TOKENS)

@@ -82,7 +82,8 @@ def _write(levels: np.ndarray, stem: Path, number: int) -> None:
 
 
 def _list(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file())
+    """All files, the classes in turn: answers that are mixed up within a batch are wrong."""
+    return sorted((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.name)
 
 
 def _read(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
 from tests.conftest import TINY_TEXT, write_definition
-from tests.models.training import Trained, borrow_precisions, cut, fixed_conditions, train
+from tests.models.training import SEED, Trained, borrow_precisions, cut, fixed_conditions, train
 
 LIBRARIES = {"torch": "distributed", "matplotlib": "", "networkx": ""}
 """By label, in the order of the classes: the part of the library that is read."""
@@ -88,6 +89,7 @@ def _write_texts(folder: Path) -> dict[str, list[Example]]:
         for part, size in sizes.items():
             parts[part] += [(label, text) for text, _ in zip(texts, range(size), strict=False)]
     for part, examples in parts.items():
+        random.Random(SEED).shuffle(examples)
         lines = [f"{label}\t{text}\n" for label, text in examples]
         (folder / f"{part}.tsv").write_text("".join(lines), encoding="utf-8")
     return parts

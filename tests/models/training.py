@@ -29,7 +29,7 @@ class Trained:
     calibration: Path
     evaluation: Path
     requests: tuple[bytes, ...]
-    """The held-out inputs in the gate's order, in each of the forms that clients may send them."""
+    """The held-out inputs, classes mixed, in each of the forms that clients may send them."""
     answers: tuple[str, ...]
     """The right answer to each input; a request may hold several."""
     labels: tuple[str, ...]

@@ -161,6 +161,10 @@ targets: ## Measure the speed targets against their baselines (25 minutes; TARGE
 	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
 	@$(VENV_PYTHON) -m loadtest.targets --store run/test-store $(foreach row,$(TARGET),'$(row)')
 
+.PHONY: ceiling
+ceiling: load-tools ## What one core's arithmetic allows at best, against what the models reach
+	@$(VENV_PYTHON) -m loadtest.ceiling
+
 .PHONY: soak
 soak: ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyond 5 %
 	@$(SETUP) --with loadtest

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from config.errors import ConfigError
 from config.plan import Plan, read_plan
 from loadtest.errors import LoadTestError
 from server.api import INFERENCE, Client, read_tokens
+from server.archives import read_archive
 from server.call import make_client
 from server.errors import ServerError
 from server.rundir import RunDir
@@ -50,6 +52,11 @@ class Endpoint:
         if self.plan is None:
             return None
         return Path(self.plan.inputs.model_store) / str(self.plan.models[model].archive.value)
+
+    def accuracy(self, model: str) -> Mapping[str, Any] | None:
+        """What the accuracy gate saw at build of the precision served; None for FP32, its reference."""
+        archive = self.archive(model)
+        return None if archive is None else read_archive(archive).accuracy.get(self.precision(model))
 
     def auto_users(self, model: str) -> int:
         """Twice as many as fill a batch in every worker: one is computed while the next one gathers."""

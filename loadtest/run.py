@@ -107,6 +107,7 @@ def finish(
         scenario=scenario,
         server=session.endpoint.name,
         precision=session.endpoint.precision(scenario.model),
+        accuracy=session.endpoint.accuracy(scenario.model),
         latency_label=OPEN_LABEL if scenario.is_open else CLOSED_LABEL,
         steps=tuple(steps),
         generated_here=not session.crew.remote,

@@ -107,6 +107,8 @@ class Summary:
     answers: AnswerCheck
     verify: Mapping[str, dict[str, Any] | None]
     """Of before and after; None where the server has no plan."""
+    accuracy: Mapping[str, Any] | None = None
+    """What the gate saw of this precision when the archive was built; None for FP32, its reference."""
     notes: tuple[str, ...] = ()
     searched: bool = False
     """The steps are a search's: those beyond the peak may fail."""

@@ -43,6 +43,8 @@ class Archive:
     """What a user must know, such as a stand-in vocabulary."""
     canary: Canary
     """Proof that it answers right."""
+    accuracy: Mapping[str, Mapping[str, Any]]
+    """Precision → what the accuracy gate saw at build; FP32, the reference, has none."""
 
 
 def read_archives(plan: Plan, model_store: Path) -> dict[str, Archive]:
@@ -82,6 +84,7 @@ def _parse_archive(definition: dict[str, Any], canary: dict[str, Any], body: byt
             expected=canary["expected"],
             tolerance=canary["tolerance"],
         ),
+        accuracy=definition["accuracy"],
     )
 
 

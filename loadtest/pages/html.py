@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.pages.plots import Plot
-from loadtest.pages.tables import INVALID, Table, describe_host, make_answers, make_findings, make_tables
+from loadtest.pages.tables import INVALID, Table, describe_host, make_findings, make_proofs, make_tables
 from loadtest.summary import Summary
 
 STYLE = Path(__file__).with_name("page.css")
@@ -34,7 +34,7 @@ def render_html(
         )
     parts += [_render_table(table) for table in make_tables(summaries)]
     parts += [_render_plot(plot) for plot in plots]
-    parts.append(_render_table(make_answers(summaries)))
+    parts += [_render_table(table) for table in make_proofs(summaries)]
     if findings.rows:
         parts.append(_render_table(findings))
     names = ", ".join(escape(folder.name) for folder in folders)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadtest.pages.tables import Table, describe_host, make_answers, make_findings, make_tables
+from loadtest.pages.tables import Table, describe_host, make_findings, make_proofs, make_tables
 from loadtest.summary import Summary
 
 
 def render_markdown(summaries: Sequence[Summary], host: Mapping[str, Any]) -> str:
     """Host, tables, answers, doubts."""
     parts = ["# Load test", *describe_host(summaries, host)]
-    for table in [*make_tables(summaries), make_answers(summaries)]:
+    for table in [*make_tables(summaries), *make_proofs(summaries)]:
         parts += [f"## {table.title}", render_table(table), table.note]
     findings = make_findings(summaries)
     if findings.rows:

@@ -24,8 +24,13 @@ class Table:
 
 
 def make_tables(summaries: Sequence[Summary]) -> list[Table]:
-    """Those that have rows; the ladder's table will be another one here."""
+    """Those of the figures that have rows."""
     return [table for make in TABLES if (table := make(summaries)).rows]
+
+
+def make_proofs(summaries: Sequence[Summary]) -> list[Table]:
+    """What the figures stand on; those that have rows."""
+    return [table for make in (make_answers, make_accuracy) if (table := make(summaries)).rows]
 
 
 def make_throughput(summaries: Sequence[Summary]) -> Table:
@@ -177,6 +182,31 @@ def make_answers(summaries: Sequence[Summary]) -> Table:
 
 def _describe_verify(result: Mapping[str, Any] | None) -> str:
     return "not made" if result is None else "good" if result.get("good") else "FAILED"
+
+
+def make_accuracy(summaries: Sequence[Summary]) -> Table:
+    """No speed without it: each precision that was measured, as the gate judged it."""
+    judged = {(one.scenario.model, one.precision): one.accuracy for one in summaries if one.accuracy}
+    return Table(
+        title="Accuracy",
+        note="Judged against eager FP32 on held-out inputs when the archive was built; FP32 is the reference.",
+        header=("model", "precision", "labels as FP32", "largest probability difference",
+                "least cosine of logits", "accuracy on labels", "inputs"),
+        rows=tuple(_accuracy_row(*named, accuracy) for named, accuracy in judged.items()),
+    )  # fmt: skip
+
+
+def _accuracy_row(model: str, precision: str, accuracy: Mapping[str, Any]) -> tuple[str, ...]:
+    labelled = accuracy.get("labelled_accuracy")
+    return (
+        model,
+        precision,
+        f"{accuracy['agreement']:.1%}",
+        f"{accuracy['largest_probability_difference']:.4f}",
+        f"{accuracy['least_cosine']:.4f}",
+        NONE if labelled is None else f"{labelled:.1%} (FP32 {accuracy['labelled_accuracy_fp32']:.1%})",
+        f"{accuracy['samples']} {accuracy['source']}",
+    )
 
 
 def make_findings(summaries: Sequence[Summary]) -> Table:

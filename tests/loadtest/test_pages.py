@@ -83,3 +83,22 @@ def test_wrong_answers_are_shown(tmp_path, wrong):
     _, summary = keep_virtual(tmp_path, make_scenario())
     text = render_markdown([replace(summary, answers=replace(summary.answers, wrong=wrong))], {})
     assert ("3 WRONG" in text) == bool(wrong)
+
+
+GATE = {
+    "agreement": 0.988,
+    "largest_probability_difference": 0.0312,
+    "least_cosine": 0.9987,
+    "labelled_accuracy": 0.961,
+    "labelled_accuracy_fp32": 0.97,
+    "samples": 80,
+    "source": "digits",
+}
+
+
+def test_the_gates_figures_stand_in_every_report(tmp_path):
+    _, summary = keep_virtual(tmp_path, make_scenario())
+    text = render_markdown([replace(summary, precision="int8", accuracy=GATE)], {})
+    figures = ("98.8%", "0.0312", "0.9987", "96.1% (FP32 97.0%)", "80 digits")
+    assert all(figure in text for figure in figures)
+    assert "## Accuracy" not in render_markdown([summary], {})

@@ -67,6 +67,7 @@ def make_archive(file: Path, *, name: str = "echo", archive_id: str = "id-1", te
         "tolerance": {"fp32": {"relative": 0.01, "absolute": 0.001}},
     }
     definition = {"name": name, "id": archive_id, "weights": "random (seed 0)", "notes": ["a stand-in"]}
+    definition["accuracy"] = {}
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("definition.json", json.dumps(definition))
         archive.writestr("canary.json", json.dumps(canary))

@@ -25,6 +25,10 @@ RUN_DIR ?= run
 #? DRY_RUN           1: `make config` prints, writes nothing (0)
 #? FORMAT            text | json, for `make verify`         (text)
 #? TARGET            rows of `make targets`                 (all)
+#? MODEL             of `make ladder`: resnet50 | bert       (none)
+#? RESUME            a ladder that was cut off, or latest   (a new one)
+#? SECONDS, REPEATS  of each turn of the ladder             (4.5, 3)
+#? RESULT OUTPUT     ladder and folder of its report        (latest; terminal only)
 #? REQUESTS          of `make soak`, 1004 or more           (20000)
 #? SCENARIO          names in loadtest/scenarios, or files   (all that fit)
 #? DURATION, USERS, RATE, DRIVER, PAYLOADS, PROCESSES  change one thing of a scenario (see README)
@@ -78,6 +82,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
 unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL RUN_DIR
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
+unexport MODEL RESUME SECONDS REPEATS RESULT OUTPUT
 unexport IMAGE ENGINE CPUS CPUSET MEMORY TOKEN_FILE STORE BIND_MEMORY NETWORK CA_FILE
 unexport SCENARIO DURATION USERS RATE DRIVER PAYLOADS PROCESSES SLO_P99_MS A B BOUND PAIRS URL
 
@@ -164,6 +169,17 @@ targets: ## Measure the speed targets against their baselines (25 minutes; TARGE
 .PHONY: ceiling
 ceiling: load-tools ## What one core's arithmetic allows at best, against what the models reach
 	@$(VENV_PYTHON) -m loadtest.ceiling
+
+.PHONY: ladder
+ladder: ## What each setting is worth, one after the other: MODEL=resnet50|bert (25 minutes; RESUME=latest)
+	@$(SETUP) --with loadtest
+	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(VENV_PYTHON) -m loadtest.ladder --store run/test-store --model '$(MODEL)' --resume '$(RESUME)' \
+		$(if $(SECONDS),--seconds '$(SECONDS)') $(if $(REPEATS),--repeats '$(REPEATS)')
+
+.PHONY: ladder-report
+ladder-report: load-tools ## Its table again; with OUTPUT=docs as Markdown and PNG
+	@$(VENV_PYTHON) -m loadtest.ladder --report '$(or $(RESULT),latest)' --model '$(MODEL)' --output '$(OUTPUT)'
 
 .PHONY: soak
 soak: ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyond 5 %

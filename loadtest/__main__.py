@@ -17,6 +17,7 @@ from loadtest.drivers.remote import work
 from loadtest.errors import LoadTestError
 from loadtest.gate import DEFAULT_BOUND, DEFAULT_PAIRS, run_gate
 from loadtest.kept import list_results
+from loadtest.ladder.report import list_extras
 from loadtest.pages import write_report
 from loadtest.payload_sets import make_payloads
 from loadtest.peak import run_peak
@@ -102,7 +103,7 @@ def _estimate(scenario: Scenario) -> float:
 
 
 def _report(folders: list[Path], results: Path) -> int:
-    report = write_report(folders, results)
+    report = write_report(folders, results, list_extras(results))
     _say("")
     _say(report.text)
     _say(f"\nreport: {report.folder}/report.html")

@@ -13,6 +13,7 @@ from loadtest.inprocess import Reference, in_process_reference
 from loadtest.servers import Server, kit_server, stock_server, write_plan
 from loadtest.sides import Side
 from loadtest.starts import VARIANT, Start, read_start
+from loadtest.stock import IMAGES, Stock
 from loadtest.turns import Report, Timing, Turns, take_turns
 
 PORT_STEP = 10
@@ -38,6 +39,8 @@ class Bench:
     timing: Timing
     report: Report
     first_port: int
+    places: int = 10
+    """Servers that may be up at once: after so many, ports are used again."""
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     facts: dict[str, Any] = field(default_factory=dict)
     """Side → plan and descriptions, of the row that is measured."""
@@ -52,12 +55,16 @@ class Bench:
         with contextlib.ExitStack() as self.stack:
             yield
 
-    def stock(self) -> Server:
-        """Plain TorchServe with ResNet-50, halted."""
-        self.report("  starting stock TorchServe")
+    def stock(
+        self, stock: Stock = IMAGES, *, archive: str = "resnet50.mar", name: str = "stock TorchServe"
+    ) -> Server:
+        """Plain TorchServe with a model of the kit's archive, halted."""
+        self.report(f"  starting {name}")
         folder, port = self._place("stock")
-        archive = self.store / "resnet50.mar"
-        server = self.stack.enter_context(stock_server(folder, port=port, archive=archive))
+        where = self.store / archive
+        server = self.stack.enter_context(
+            stock_server(folder, port=port, archive=where, stock=stock, name=name)
+        )
         server.halt()
         return server
 
@@ -100,7 +107,7 @@ class Bench:
         self._places += 1
         folder = self.folder / f"{kind}-{self._places}"
         folder.mkdir(parents=True)
-        return folder, self.first_port + self._places % PORT_STEP * PORT_STEP
+        return folder, self.first_port + self._places % self.places * PORT_STEP
 
     def _note(self, name: str, plan: Any, described: Sequence[dict[str, Any]]) -> None:
         workers = [{key: one.get(key) for key in KEPT_OF_DESCRIBE} for one in described]

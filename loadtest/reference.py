@@ -7,13 +7,13 @@ does for TorchServe, and eager FP32 must not have IPEX loaded beside it.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+
+from loadtest.inprocess_worker import Context, load_handler
 
 FP32 = "fp32"
 OFF = ("channels_last", "trace", "freeze")
@@ -40,32 +40,11 @@ def load(folder: Path, precision: str) -> tuple[Any, Any]:
     options = {"precision": precision, "threads": len(os.sched_getaffinity(0)), "off": off}
     os.environ["CPU_KIT_OPTIONS"] = json.dumps({definition["name"]: options})
     os.environ["TS_IPEX_ENABLE"] = str(precision != FP32).lower()
-    context = make_context(definition["name"], folder)
-    handler = load_handler(folder, definition["handler"])
-    with contextlib.redirect_stdout(sys.stderr):  # IPEX prints; only the answers may stand on standard output
-        handler.initialize(context)
-    return handler, context
-
-
-def load_handler(folder: Path, name: str) -> Any:
-    """The one class that the handler file defines itself, as TorchServe's loader finds it."""
+    context = Context(definition["name"], str(folder))
     sys.path.insert(0, str(folder))
-    module = importlib.import_module(name)
-    own = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
-    return own[0]()
-
-
-def make_context(name: str, folder: Path) -> Any:
-    """What a handler reads of TorchServe's context."""
-    return SimpleNamespace(
-        model_name=name,
-        system_properties={"model_dir": str(folder)},
-        metrics=SimpleNamespace(add_counter=lambda *_: None),
-        get_request_header=lambda *_: None,
-        set_response_status=lambda *_, **__: None,
-        set_response_content_type=lambda *_: None,
-        set_all_response_status=lambda *_, **__: None,
-    )
+    with contextlib.redirect_stdout(sys.stderr):  # IPEX prints; only the answers may stand on standard output
+        handler = load_handler(str(folder), context)
+    return handler, context
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def keep_result(folder: Path, row: Row, outcome: Outcome, bench: Bench) -> dict[
         "cpus": count_cpus(),
         "timing": dataclasses.asdict(bench.timing),
         "judged": outcome.judged,
-        "sides": [_pack_turns(folder, row.name, turns) for turns in outcome.turns.values()],
+        "sides": [pack_turns(folder, row.name, turns) for turns in outcome.turns.values()],
         "goals": [{**dataclasses.asdict(goal), "met": goal.met} for goal in outcome.goals],
         "notes": outcome.notes,
         "servers": bench.facts,
@@ -45,7 +45,8 @@ def keep_result(folder: Path, row: Row, outcome: Outcome, bench: Bench) -> dict[
     return result
 
 
-def _pack_turns(folder: Path, row: str, turns: Turns) -> dict[str, Any]:
+def pack_turns(folder: Path, row: str, turns: Turns) -> dict[str, Any]:
+    """What is known of one side as JSON; its samples go to files named by row and side."""
     prefix = f"{row}-{turns.side.name}".replace(" ", "-").replace(",", "")
     return {
         "name": turns.side.name,

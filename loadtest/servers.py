@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from config.__main__ import USAGE_ERROR
 from config.plan import PLAN_FILE, Plan, read_plan
-from loadtest.errors import LoadTestError
-from loadtest.stock import build_stock_archive, render_stock_properties
+from loadtest.errors import LoadTestError, RefusedError
+from loadtest.stock import IMAGES, Stock, render_stock_properties
 from server.api import INFERENCE, Client
 from server.errors import ApiError
 from server.processes import find_marked
 from server.rundir import MARK, RunDir
+from server.state import read_failure
 from server.stop import stop
 from server.verify.collect import collect_descriptions
 
@@ -105,11 +107,22 @@ def kit_server(name: str, folder: Path, *, port: int, model: str, arguments: lis
     where = ["--run-dir", str(folder)]
     write_plan(folder, port=port, model=model, arguments=arguments)
     try:
-        _call(["server", "start", *where])
+        _start(server, where)
         yield server
     finally:
         server.resume()
         stop(server.run)
+
+
+def _start(server: Server, where: list[str]) -> None:
+    try:
+        _call(["server", "start", *where])
+    except LoadTestError as problem:
+        failure = read_failure(server.run.failure)
+        if failure is None:
+            raise
+        where_it_failed = f"{failure.step}: " if failure.step else ""
+        raise RefusedError(str(problem), where_it_failed + failure.cause) from problem
 
 
 def write_plan(folder: Path, *, port: int, model: str, arguments: list[str]) -> Plan:
@@ -123,20 +136,24 @@ def _call(arguments: list[str]) -> None:
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=START_SECONDS, check=False
     )
-    if done.returncode != 0:
-        raise LoadTestError(
-            f"python -m {' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        )
+    if done.returncode == 0:
+        return
+    message = f"python -m {' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    if arguments[0] == "config" and done.returncode == USAGE_ERROR:
+        raise RefusedError(message, done.stderr.strip().removeprefix("config: "))
+    raise LoadTestError(message)
 
 
 @contextlib.contextmanager
-def stock_server(folder: Path, *, port: int, archive: Path) -> Iterator[Server]:
-    """TorchServe 0.12 as it comes: its own image_classifier, eager FP32, one worker, batch 32."""
+def stock_server(
+    folder: Path, *, port: int, archive: Path, stock: Stock = IMAGES, name: str = "stock TorchServe"
+) -> Iterator[Server]:
+    """TorchServe 0.12 as it comes, eager FP32, with a model of the kit's archive."""
     run = RunDir.at(folder)
     run.path.mkdir(parents=True, exist_ok=True)
-    server = Server(name="stock TorchServe", run=run, port=port, model="stock")
-    build_stock_archive(archive, run.path)
-    run.properties.write_text(render_stock_properties(run.path, port), encoding="utf-8")
+    server = Server(name=name, run=run, port=port, model=stock.model)
+    stock.build(archive, run.path, stock.model)
+    run.properties.write_text(render_stock_properties(run.path, port, stock), encoding="utf-8")
     run.temporary.mkdir(exist_ok=True)
     try:
         _launch(run)

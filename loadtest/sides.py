@@ -108,6 +108,8 @@ class LocustSide:
     """For Locust's own files."""
     stretch: float = 1.0
     """Measure so many times as long: the answers of a slow side come in a few whole batches."""
+    shuffle: bool = True
+    """False sends the payloads as they are listed."""
 
     @property
     def name(self) -> str:
@@ -126,6 +128,7 @@ class LocustSide:
             seconds=self.stretch * seconds,
             warm_up_seconds=RAMP_SECONDS,
             timeout_s=TIMEOUT_S,
+            shuffle=self.shuffle,
         )
         with self.server.resumed(), watch_cpu(self.server.run.path) as cpu:
             result = run_closed_loop(job, self.folder)

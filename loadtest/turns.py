@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from loadtest.errors import LoadTestError
@@ -41,9 +41,16 @@ class Turns:
         return spread([one.latency_ms[percent] for one in self.repeats])
 
 
-def take_turns(sides: Sequence[Side], timing: Timing, report: Report) -> dict[str, Turns]:
-    """Warm each side up, then measure all of them in turn; the order moves on by one with each repeat."""
-    warm_ups = {side.name: tuple(_warm_up(side, timing, report)) for side in sides}
+def take_turns(
+    sides: Sequence[Side], timing: Timing, report: Report, *, warm: Collection[str] = ()
+) -> dict[str, Turns]:
+    """Warm each side up, then measure all of them in turn; the order moves on by one with each repeat.
+
+    Those named `warm` have been measured before.
+    """
+    warm_ups = {
+        side.name: () if side.name in warm else tuple(_warm_up(side, timing, report)) for side in sides
+    }
     repeats: dict[str, list[Measurement]] = {side.name: [] for side in sides}
     for repeat in range(timing.repeats):
         first = repeat % len(sides)

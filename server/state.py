@@ -26,9 +26,9 @@ class State:
     """Model → id of the archive it serves."""
     seconds_to_ready: float | None = None
     """From the start to the last right canary answer."""
-    throttled_at_start: dict[str, int] = field(default_factory=dict)
-    """nr_throttled of each control group with a CPU quota, before the start."""
-    throttled_when_ready: dict[str, int] = field(default_factory=dict)
+    throttled_at_start: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What throttling each control group with a CPU quota has counted, before the start."""
+    throttled_when_ready: dict[str, dict[str, float]] = field(default_factory=dict)
     """The same when ready: loading may use more threads than serving, so serving is judged from here."""
 
 

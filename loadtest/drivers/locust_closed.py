@@ -49,6 +49,8 @@ class ClosedLoop:
     """For one request."""
     seed: int = 0
     """Of the order in which payloads are sent."""
+    shuffle: bool = True
+    """False sends them as they are listed, again and again."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -31,7 +32,9 @@ class Recorder:
     """Decides what is sent next and until when, and keeps a row of each answer."""
 
     def __init__(self) -> None:
-        self.order = shuffle_endlessly(len(PAYLOADS), seed=JOB["seed"])
+        count = len(PAYLOADS)
+        shuffled = shuffle_endlessly(count, seed=JOB["seed"])
+        self.order = shuffled if JOB["shuffle"] else itertools.cycle(range(count))
         self.sent = 0
         self.began: float | None = None
         self.cpu_before = 0.0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.kept import make_folder, read_host_of, read_summary
-from loadtest.pages.html import render_html
+from loadtest.pages.html import Extra, render_html
 from loadtest.pages.markdown import render_markdown
 from loadtest.pages.plots import draw_plots
 
@@ -22,8 +23,8 @@ class Report:
     """Whether every run in it may be quoted."""
 
 
-def write_report(folders: list[Path], results: Path) -> Report:
-    """report.md, report.html and the plots as PNG in a folder of their own."""
+def write_report(folders: list[Path], results: Path, extras: Sequence[Extra] = ()) -> Report:
+    """report.md, report.html and the plots as PNG in a folder of their own; `extras` go to the page only."""
     summaries = [read_summary(folder) for folder in folders]
     host = read_host_of(folders[-1])
     target = make_folder("report", results)
@@ -34,5 +35,7 @@ def write_report(folders: list[Path], results: Path) -> Report:
     images = "\n\n".join(f"![{plot.title}]({plot.name}.png)" for plot in plots)
     sources = "\n".join(f"- `{folder.name}`" for folder in folders)
     (target / "report.md").write_text(f"{text}\n\n{images}\n\nMade from\n\n{sources}\n", encoding="utf-8")
-    (target / "report.html").write_text(render_html(summaries, host, plots, folders), encoding="utf-8")
+    (target / "report.html").write_text(
+        render_html(summaries, host, plots, folders, extras), encoding="utf-8"
+    )
     return Report(folder=target, text=text, valid=all(one.is_valid() for one in summaries))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,24 @@ BAD = (INVALID, "WRONG", "FAILED", "BROKEN")
 LONG = ("state", "evidence", "next step")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """What another kind of result adds to the page."""
+
+    source: str
+    """Its folder's name."""
+    note: str
+    """Host, time and length."""
+    tables: tuple[Table, ...]
+    plot: Plot | None
+
+
 def render_html(
-    summaries: Sequence[Summary], host: Mapping[str, Any], plots: Sequence[Plot], folders: Sequence[Path]
+    summaries: Sequence[Summary],
+    host: Mapping[str, Any],
+    plots: Sequence[Plot],
+    folders: Sequence[Path],
+    extras: Sequence[Extra] = (),
 ) -> str:
     """Banner when anything is invalid, tables, plots, answers, doubts, sources."""
     findings = make_findings(summaries)
@@ -37,7 +54,9 @@ def render_html(
     parts += [_render_table(table) for table in make_proofs(summaries)]
     if findings.rows:
         parts.append(_render_table(findings))
-    names = ", ".join(escape(folder.name) for folder in folders)
+    for extra in extras:
+        parts += _render_extra(extra)
+    names = ", ".join(escape(name) for name in [*(f.name for f in folders), *(e.source for e in extras)])
     parts.append(f"<footer>Made from {names}.</footer>")
     return _PAGE.format(style=STYLE.read_text(encoding="utf-8"), body="\n".join(parts))
 
@@ -50,6 +69,12 @@ _PAGE = """<!doctype html>
 {body}
 </body></html>
 """
+
+
+def _render_extra(extra: Extra) -> list[str]:
+    first, *others = [_render_table(table) for table in extra.tables]
+    plot = [_render_plot(extra.plot)] if extra.plot else []
+    return [first, f'<p class="note">{escape(extra.note)}</p>', *plot, *others]
 
 
 def _render_table(table: Table) -> str:

@@ -42,10 +42,11 @@ def draw_plots(summaries: Sequence[Summary]) -> list[Plot]:
     """Those that have something to show; figures of invalid steps are not drawn."""
     with matplotlib.rc_context(STYLE):
         found = [(name, title, draw(summaries)) for name, title, draw in PLOTS]
-        return [_save(name, title, figure) for name, title, figure in found if figure is not None]
+        return [save_plot(name, title, figure) for name, title, figure in found if figure is not None]
 
 
-def _save(name: str, title: str, figure: Figure) -> Plot:
+def save_plot(name: str, title: str, figure: Figure) -> Plot:
+    """As both kinds."""
     pictures = []
     for kind in ("png", "svg"):
         buffer = io.BytesIO()
@@ -209,7 +210,7 @@ def _label_decades(axes: Any) -> None:
 
 
 Draw = Callable[[Sequence[Summary]], "Figure | None"]
-# In the order of the page; the ladder's plot will be another line here.
+# In the order of the page.
 PLOTS: tuple[tuple[str, str, Draw], ...] = (
     ("throughput", "Throughput", draw_throughput),
     ("curve", "Latency by rate", draw_curve),

@@ -18,7 +18,7 @@ from server.processes import PROC, Process, find_marked, read_environment, read_
 from server.rundir import RunDir
 from server.running import digest_plan
 from server.state import State, read_state
-from server.throttling import count_since, read_throttled
+from server.throttling import find_loss, read_throttled
 from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
 
 # One worker answers each call, whichever is free: ask until every one has answered.
@@ -116,8 +116,9 @@ def read_worker(
         describe_problem="" if describe else problem,
         archive_id=archive.archive_id,
         throttled_files=tuple(throttled),
-        throttled=count_since(when_ready, throttled),
-        throttled_loading=count_since(at_start, when_ready),
+        throttled=find_loss(when_ready, throttled).times,
+        throttled_ms_per_period=find_loss(when_ready, throttled).ms_per_period,
+        throttled_loading=find_loss(at_start, when_ready).times,
     )
 
 

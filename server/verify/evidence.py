@@ -35,6 +35,8 @@ class WorkerEvidence:
     """Files that count the throttling of its control groups."""
     throttled: int = 0
     """Times its control groups were throttled since the server was ready."""
+    throttled_ms_per_period: float = 0.0
+    """Time lost by that, on average, of each period (100 ms as a rule)."""
     throttled_loading: int = 0
     """The same from the start until ready; for information."""
 

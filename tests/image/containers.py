@@ -18,6 +18,7 @@ from typing import Any
 from docker.image.__main__ import build_parser
 from docker.image.engines import Engine
 from docker.image.run import render_run
+from server.throttling import parse_stat
 
 READY_SECONDS = 420
 """Four workers on two cores, with other work beside them."""
@@ -156,11 +157,11 @@ class Load:
         return Counter(outcome for began, _, outcome in self.answers if since <= began < before)
 
 
-def read_throttled(container: Container) -> int:
+def read_throttled(container: Container) -> dict[str, dict[str, float]]:
     """Of the container's own control group, in version 1 or 2."""
     files = ["/sys/fs/cgroup/cpu/cpu.stat", "/sys/fs/cgroup/cpu,cpuacct/cpu.stat", "/sys/fs/cgroup/cpu.stat"]
     text = container.run_inside("sh", "-c", f"cat {' '.join(files)} 2>/dev/null", check=False)
-    return int(dict(line.split() for line in text.splitlines())["nr_throttled"])
+    return {"container": parse_stat(text)}
 
 
 def own_port() -> int:

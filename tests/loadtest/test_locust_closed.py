@@ -46,6 +46,11 @@ def test_payloads_are_sent_evenly_to_their_path_with_the_token(fake_server, payl
     assert headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
+def test_payloads_can_be_sent_as_they_are_listed(fake_server, payloads, tmp_path):
+    run_closed_loop(make_job(fake_server.url, payloads, shuffle=False, users=1), tmp_path / "run")
+    assert [body.decode() for _, body, _ in fake_server.received] == TEXTS * 4
+
+
 def test_the_token_does_not_stay_in_a_file(fake_server, payloads, tmp_path):
     run_closed_loop(make_job(fake_server.url, payloads), tmp_path / "run")
     kept = [file for file in (tmp_path / "run").iterdir() if b"secret" in file.read_bytes()]

@@ -25,6 +25,14 @@ def test_the_warm_up_is_kept_apart():
     assert (turns.rate.median, turns.rate.low, turns.rate.high) == (2.0, 1.0, 3.0)
 
 
+def test_a_side_that_is_warm_is_not_warmed_again():
+    log: list[str] = []
+    sides = [FakeSide(name=name, rates=[1.0] * 4, log=log) for name in "ab"]
+    turns = take_turns(sides, TIMING, lambda line: None, warm={"a"})
+    assert "".join(log) == "b" + "ab" + "ba" + "ab"
+    assert turns["a"].warm_up == ()
+
+
 class HalfAsLong(FakeSide):
     """Its turns end early, as ab's do while its rate is not known."""
 

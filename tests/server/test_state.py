@@ -8,7 +8,12 @@ from server.state import Failure, State, read_failure, read_state, write_state
 
 
 def test_state_and_failure_come_back(run):
-    state = State(phase="ready", plan_sha256="a", started_at="now", throttled_when_ready={"cpu.stat": 1})
+    state = State(
+        phase="ready",
+        plan_sha256="a",
+        started_at="now",
+        throttled_when_ready={"cpu.stat": {"nr_throttled": 1.0}},
+    )
     failure = Failure(cause="c", model="bert", step="freeze", lines=("one", "two"))
     write_state(run.state, state)
     write_state(run.failure, failure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.throttling import count_since, read_throttled
+from server.throttling import Loss, find_loss, read_throttled
 
 
 def write_stat(folder, count):
@@ -26,7 +26,9 @@ def test_all_groups_up_to_the_root_are_read(proc, tmp_path, lines, mount):
     root = tmp_path / "cgroup"
     write_stat(root / mount / "pod" / "app", 2)
     write_stat(root / mount / "pod", 3)
-    assert sorted(read_throttled(7, proc.path, root).values()) == [2, 3]
+    counts = read_throttled(7, proc.path, root).values()
+    assert sorted(one["nr_throttled"] for one in counts) == [2, 3]
+    assert [one["microseconds"] for one in counts] == [5, 5]
 
 
 def test_groups_that_do_not_count_give_nothing(proc, tmp_path):
@@ -39,6 +41,28 @@ def test_groups_that_do_not_count_give_nothing(proc, tmp_path):
     assert read_throttled(8, proc.path, tmp_path / "cgroup") == {}
 
 
+def test_version_1_counts_nanoseconds(proc, tmp_path):
+    proc.add(7)
+    (proc.path / "7" / "cgroup").write_text("1:cpu:/pod\n")
+    folder = tmp_path / "cgroup" / "cpu" / "pod"
+    folder.mkdir(parents=True)
+    (folder / "cpu.stat").write_text("nr_periods 121\nnr_throttled 1\nthrottled_time 451639\n")
+    (found,) = read_throttled(7, proc.path, tmp_path / "cgroup").values()
+    assert found == {"nr_periods": 121, "nr_throttled": 1, "microseconds": pytest.approx(451.639)}
+
+
+def count(periods, times, milliseconds):
+    return {"nr_periods": periods, "nr_throttled": times, "microseconds": 1000 * milliseconds}
+
+
 def test_only_what_came_since_counts():
-    assert count_since({"a": 2}, {"a": 5, "b": 1}) == 4
-    assert count_since({"a": 9}, {"a": 1}) == 0  # a new group under the same name
+    before = {"a": count(100, 2, 10)}
+    assert find_loss(before, {"a": count(200, 5, 60)}) == Loss(times=3, ms_per_period=0.5)
+    assert find_loss(before, {"a": count(10, 1, 5)}) == Loss(times=1, ms_per_period=0.5)  # a new group
+    assert find_loss(before, before) == Loss()
+    assert find_loss({}, {}) == Loss()
+
+
+def test_the_group_that_loses_most_counts():
+    now = {"pod": count(100, 90, 4000), "app": count(100, 95, 50)}
+    assert find_loss({}, now) == Loss(times=90, ms_per_period=40.0)

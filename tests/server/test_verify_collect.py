@@ -45,8 +45,8 @@ def test_one_worker_is_read_whole(worker, proc, archive):
         phase="ready",
         plan_sha256="",
         started_at="",
-        throttled_at_start={"a": 1},
-        throttled_when_ready={"a": 5},
+        throttled_at_start={"a": {"nr_throttled": 1}},
+        throttled_when_ready={"a": {"nr_throttled": 5}},
     )
     seen = read_worker("echo", 7, archive, {"pid": 7}, "", state, proc.path)
     assert seen.launcher == LAUNCHER

@@ -101,7 +101,7 @@ FAULTS: list[tuple[str, Change, set[str]]] = [
     ("memory bound elsewhere", set_field(memory_policies={"bind:1": 800}), {"memory policy"}),
     ("part of it elsewhere", set_field(memory_policies={"bind:0": 800, "prefer:1": 2}), {"memory policy"}),
     ("bound, but numa_maps unreadable", set_field(memory_policies=None), {"memory policy"}),
-    ("throttled", set_field(throttled=3), {"no throttling"}),
+    ("throttled", set_field(throttled=90, throttled_ms_per_period=9.0), {"no throttling"}),
     ("allocator link removed", NO_JEMALLOC, {"allocator", "allocator options"}),
     ("a second allocator", set_libraries(add=("/usr/lib/libtcmalloc_minimal.so.4",)), {"allocator"}),
     ("mapped but not used", set_described("allocator", {"name": "system"}), {"allocator"}),

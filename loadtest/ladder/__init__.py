@@ -1,0 +1,1 @@
+"""The ladder: one setting after the other put on a server, and what each is worth on this host."""

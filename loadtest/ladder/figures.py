@@ -1,0 +1,123 @@
+"""Rates of turns, and intervals of rates and of their ratios.
+
+The turns of a block are a randomised block design: every server is measured once in each repeat, seconds
+apart, so what slows the machine for a while slows all of a repeat and cancels out of a ratio. What is left
+of the logarithms without servers' means and what most servers share in a repeat is the error. Its spread is
+pooled over the servers of the block, because two or three repeats of one say little of it; an unsteady
+server is judged by its own spread alone. Intervals are Student's t.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from loadtest.compare import find_student_quantile
+from loadtest.errors import LoadTestError
+from loadtest.records import NO_ANSWER, Records
+from loadtest.samples import OK, Samples
+from loadtest.stats import Interval, count_done
+
+METHOD = (
+    "Every server of a block is measured once in each repeat, seconds apart from the others, so what slows "
+    "the machine for a while cancels out of a ratio. Ratios are geometric means over the repeats; their 95 % "
+    "intervals are Student's t with the error that is left in the block's logarithms without the servers' "
+    "means and what most servers share in a repeat, or the pair's own spread when that is larger; an "
+    "unsteady server is judged by its own spread alone. Ratios to stock are multiplied over blocks, by the "
+    "rungs that were carried over. A request counts for a window by the share of its time in it, as batches "
+    "end together."
+)
+LEAST_WINDOW_S = 1.0
+UNSTEADY = 4.0
+"""A spread so many times that of most servers is not chance: of 3 repeats each, 1 in 10,000 spreads so."""
+Rates = Mapping[str, Sequence[float]]
+"""Server → its rate in each repeat."""
+
+
+def as_records(samples: Samples) -> Records:
+    """The same requests without their answers."""
+    count = len(samples)
+    return Records(
+        payload=samples.payload,
+        scheduled=np.full(count, np.nan),
+        sent=samples.start,
+        ended=samples.end,
+        status=samples.status,
+        answer=np.full(count, NO_ANSWER),
+        error=np.where(samples.status == OK, "", "not answered with 200"),
+    )
+
+
+def count_rate(samples: Samples, *, users: int, begin_s: float, end_s: float) -> float:
+    """Requests a second between the first round's end, or `begin_s` when that is later, and `end_s`.
+
+    In the first round queues fill; each request counts by the share of its time in the window.
+    """
+    first_round = samples.start.argsort()[:users]
+    begin = max(begin_s, float(samples.end[first_round].max()))
+    if end_s - begin < LEAST_WINDOW_S:
+        raise LoadTestError(
+            f"the first answers of {users} users took {begin:.1f} of {end_s:.1f} s; measure longer (SECONDS=)"
+        )
+    return count_done(as_records(samples), begin, end_s) / (end_s - begin)
+
+
+def find_rate_interval(rates: Rates, name: str) -> Interval:
+    """The median of the repeats; the interval holds the machine's own ups and downs too."""
+    logs, row = _take_logs(rates), list(rates).index(name)
+    within = logs - logs.mean(axis=1, keepdims=True)
+    own, freedom = float(logs[row].var(ddof=1)), logs.shape[1] - 1
+    steady = _find_steady(logs)
+    if steady[row]:
+        freedom *= int(steady.sum())
+        own = max(own, float((within[steady] ** 2).sum()) / freedom)
+    reach = find_student_quantile(freedom) * math.sqrt(own / logs.shape[1])
+    middle, median = float(logs[row].mean()), statistics.median(rates[name])
+    low, high = math.exp(middle - reach), math.exp(middle + reach)
+    return Interval(value=median, low=min(low, median), high=max(high, median))
+
+
+def find_ratio(rates: Rates, over: str, under: str) -> Interval:
+    """Geometric mean of over/under within repeats."""
+    logs, rows = _take_logs(rates), [list(rates).index(name) for name in (over, under)]
+    pairs = logs[rows[0]] - logs[rows[1]]
+    own, freedom = float(pairs.var(ddof=1)), len(pairs) - 1
+    steady = _find_steady(logs)
+    if steady[rows].all() and steady.sum() > 2:
+        freedom *= int(steady.sum()) - 1
+        own = max(own, 2 * float((_take_error(logs)[steady] ** 2).sum()) / freedom)
+    reach = find_student_quantile(freedom) * math.sqrt(own / len(pairs))
+    middle = float(pairs.mean())
+    return Interval(value=math.exp(middle), low=math.exp(middle - reach), high=math.exp(middle + reach))
+
+
+def multiply(one: Interval, other: Interval) -> Interval:
+    """Of two ratios that were measured apart: their relative errors add as squares."""
+    value = one.value * other.value
+    reach = math.hypot(*(math.log(ratio.high / ratio.low) / 2 for ratio in (one, other)))
+    return Interval(value=value, low=value * math.exp(-reach), high=value * math.exp(reach))
+
+
+def _take_error(logs: np.ndarray) -> np.ndarray:
+    """What is left without each server's mean, and what most servers share in a repeat."""
+    within = logs - logs.mean(axis=1, keepdims=True)
+    left: np.ndarray = within - np.median(within, axis=0)
+    return left
+
+
+def _find_steady(logs: np.ndarray) -> np.ndarray:
+    """Which servers spread about as most do; what the others do says nothing of these, nor these of them."""
+    spread = np.sqrt((_take_error(logs) ** 2).sum(axis=1))
+    steady: np.ndarray = spread <= UNSTEADY * np.median(spread)
+    return steady
+
+
+def _take_logs(rates: Rates) -> np.ndarray:
+    repeats = {len(one) for one in rates.values()}
+    if len(repeats) != 1 or min(repeats) < 2 or len(rates) < 2:
+        counts = ", ".join(f"{name} {len(one)}" for name, one in rates.items())
+        raise LoadTestError(f"an interval needs two servers with at least two repeats each: got {counts}")
+    return np.log(np.array([rates[name] for name in rates], dtype=float))

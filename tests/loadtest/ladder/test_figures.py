@@ -1,0 +1,88 @@
+"""Intervals hold the truth as often as they say; a slow minute of the machine is in no ratio."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadtest.errors import LoadTestError
+from loadtest.ladder.figures import count_rate, find_rate_interval, find_ratio, multiply
+from loadtest.samples import Samples
+from loadtest.stats import Interval
+
+TRIES = 400
+
+
+def draw_rates(random, *, servers=5, repeats=3, noise=0.02, drift=0.1, truth=2.0):
+    slow = random.normal(0, drift, repeats)
+    logs = random.normal(0, noise, (servers, repeats)) + slow
+    rates = {f"s{number}": list(np.exp(row) * 10) for number, row in enumerate(logs)}
+    rates["s1"] = [truth * rate for rate in rates["s1"]]
+    return rates
+
+
+def test_the_interval_of_a_ratio_holds_the_truth_as_often_as_it_says():
+    random = np.random.default_rng(1)
+    found = [find_ratio(draw_rates(random), "s1", "s0") for _ in range(TRIES)]
+    held = sum(one.low <= 2.0 <= one.high for one in found) / TRIES
+    assert 0.93 <= held <= 1.0
+    assert np.median([one.high / one.low for one in found]) < 1.15
+
+
+def test_what_slows_the_whole_machine_is_in_no_ratio():
+    rates = {"a": [10.0, 5.0, 20.0], "b": [20.0, 10.0, 40.0]}
+    ratio = find_ratio(rates, "b", "a")
+    assert (ratio.low, ratio.value, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_the_interval_of_a_rate_holds_its_median_and_the_machines_ups_and_downs():
+    rates = {"a": [10.0, 8.0, 12.0], "b": [20.0, 16.0, 24.0]}
+    rate = find_rate_interval(rates, "a")
+    assert rate.value == 10.0
+    assert rate.low < 8.0
+    assert rate.high > 12.0
+
+
+def test_a_server_that_spreads_more_than_the_others_keeps_its_own_error():
+    calm = {f"s{number}": [10.0, 10.1, 9.9, 10.0] for number in range(4)}
+    wild = {**calm, "wild": [10.0, 20.0, 5.0, 10.0]}
+    assert find_ratio(wild, "wild", "s0").low < 0.5
+    assert find_ratio(wild, "s1", "s0") == find_ratio(calm, "s1", "s0")
+
+
+def test_errors_of_ratios_that_were_measured_apart_add_as_squares():
+    one = Interval(value=2.0, low=2.0 * np.exp(-0.3), high=2.0 * np.exp(0.3))
+    other = Interval(value=3.0, low=3.0 * np.exp(-0.4), high=3.0 * np.exp(0.4))
+    both = multiply(one, other)
+    assert (both.value, np.log(both.high / both.value)) == pytest.approx((6.0, 0.5))
+
+
+def test_an_interval_needs_repeats():
+    with pytest.raises(LoadTestError, match="at least two repeats each: got a 1, b 1"):
+        find_ratio({"a": [1.0], "b": [2.0]}, "a", "b")
+
+
+def make_batches(*, batch, seconds, count, waiting=1):
+    """A server that answers `batch` requests at once every so many seconds; `waiting` batches wait."""
+    ends = np.repeat(np.arange(1, count + 1) * seconds, batch)
+    starts = np.maximum(ends - (1 + waiting) * seconds, 0)
+    size = len(ends)
+    return Samples(
+        start=starts,
+        latency=ends - starts,
+        status=np.full(size, 200),
+        size=np.full(size, 1),
+        payload=np.zeros(size),
+    )
+
+
+@pytest.mark.parametrize("end", [6.0, 6.2, 6.4, 6.6, 6.8])
+def test_bursts_at_a_windows_ends_do_not_change_the_rate(end):
+    samples = make_batches(batch=16, seconds=0.7, count=20)
+    rate = count_rate(samples, users=32, begin_s=1.0, end_s=end)
+    assert rate == pytest.approx(16 / 0.7, rel=0.02)
+
+
+def test_a_window_that_is_not_longer_than_the_first_round_is_refused():
+    with pytest.raises(LoadTestError, match=r"of 32 users took 6.0 of 6.5 s; measure longer"):
+        count_rate(make_batches(batch=16, seconds=3.0, count=4), users=32, begin_s=1.0, end_s=6.5)

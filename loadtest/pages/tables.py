@@ -189,7 +189,7 @@ def make_accuracy(summaries: Sequence[Summary]) -> Table:
     judged = {(one.scenario.model, one.precision): one.accuracy for one in summaries if one.accuracy}
     return Table(
         title="Accuracy",
-        note="Judged against eager FP32 on held-out inputs when the archive was built; FP32 is the reference.",
+        note="Judged against eager FP32 on held-out inputs when the archive was built.",
         header=("model", "precision", "labels as FP32", "largest probability difference",
                 "least cosine of logits", "accuracy on labels", "inputs"),
         rows=tuple(_accuracy_row(*named, accuracy) for named, accuracy in judged.items()),

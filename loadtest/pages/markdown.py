@@ -22,7 +22,7 @@ def render_markdown(summaries: Sequence[Summary], host: Mapping[str, Any]) -> st
 
 def render_table(table: Table) -> str:
     """Padded, so that it is a table in a terminal too."""
-    rows = [table.header, *table.rows]
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in (table.header, *table.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(table.header))]
     lines = [
         "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) + " |"

@@ -26,13 +26,27 @@ def lines():
     return []
 
 
+@pytest.fixture
+def heeded():
+    """SIGHUP is not ignored, as it is where these tests run under nohup."""
+    outside = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, outside)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_become_interrupted_and_handlers_come_back(number):
+def test_signals_become_interrupted_and_handlers_come_back(heeded, number):
     before = signal.getsignal(number)
     with pytest.raises(Interrupted) as interrupted, catch_signals():
         os.kill(os.getpid(), number)
     assert interrupted.value.exit_code == 128 + number
     assert signal.getsignal(number) is before
+
+
+def test_under_nohup_the_end_of_the_terminal_is_still_ignored(heeded):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with catch_signals():
+        os.kill(os.getpid(), signal.SIGHUP)
 
 
 def fail_with(problem):

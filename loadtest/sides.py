@@ -41,6 +41,8 @@ class Measurement:
     """In-process only: the part of the time inside the model."""
     samples: Samples | None = None
     """Locust only: every request's row, those left out of the rate too."""
+    parts: tuple[float, ...] = ()
+    """Rates of equal parts of a long turn of an unsteady server."""
 
 
 class Side(Protocol):

@@ -4,11 +4,12 @@ The turns of a block are a randomised block design: every server is measured onc
 apart, so what slows the machine for a while slows all of a repeat and cancels out of a ratio. What is left
 of the logarithms without servers' means and what most servers share in a repeat is the error. Its spread is
 pooled over the servers of the block, because two or three repeats of one say little of it; an unsteady
-server is judged by its own spread alone. Intervals are Student's t.
+server is judged by its own spread alone, over halves of its longer turns. Intervals are Student's t.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,15 +27,18 @@ METHOD = (
     "the machine for a while cancels out of a ratio. Ratios are geometric means over the repeats; their 95 % "
     "intervals are Student's t with the error that is left in the block's logarithms without the servers' "
     "means and what most servers share in a repeat, or the pair's own spread when that is larger; an "
-    "unsteady server is judged by its own spread alone. Ratios to stock are multiplied over blocks, by the "
-    "rungs that were carried over. A request counts for a window by the share of its time in it, as batches "
-    "end together."
+    "unsteady server is judged by its own spread alone, over halves of its longer turns. Ratios to stock are "
+    "multiplied over blocks, by the rungs that were carried over. A request counts for a window by the share "
+    "of its time in it, as batches end together."
 )
 LEAST_WINDOW_S = 1.0
 UNSTEADY = 4.0
 """A spread so many times that of most servers is not chance: of 3 repeats each, 1 in 10,000 spreads so."""
 Rates = Mapping[str, Sequence[float]]
 """Server → its rate in each repeat."""
+Turns = Sequence[Sequence[float]]
+Parts = Mapping[str, Turns]
+"""Unsteady server → the rates of the parts of each turn."""
 
 
 def as_records(samples: Samples) -> Records:
@@ -51,10 +55,12 @@ def as_records(samples: Samples) -> Records:
     )
 
 
-def count_rate(samples: Samples, *, users: int, begin_s: float, end_s: float) -> float:
-    """Requests a second between the first round's end, or `begin_s` when that is later, and `end_s`.
+def count_rates(
+    samples: Samples, *, users: int, begin_s: float, end_s: float, parts: int = 1
+) -> tuple[float, ...]:
+    """Requests a second in equal parts of the time from the first round's end, or `begin_s`, to `end_s`.
 
-    In the first round queues fill; each request counts by the share of its time in the window.
+    In the first round queues fill; each request counts by the share of its time in a part.
     """
     first_round = samples.start.argsort()[:users]
     begin = max(begin_s, float(samples.end[first_round].max()))
@@ -62,36 +68,55 @@ def count_rate(samples: Samples, *, users: int, begin_s: float, end_s: float) ->
         raise LoadTestError(
             f"the first answers of {users} users took {begin:.1f} of {end_s:.1f} s; measure longer (SECONDS=)"
         )
-    return count_done(as_records(samples), begin, end_s) / (end_s - begin)
+    records, edges = as_records(samples), np.linspace(begin, end_s, parts + 1)
+    length = (end_s - begin) / parts
+    return tuple(count_done(records, first, last) / length for first, last in itertools.pairwise(edges))
 
 
-def find_rate_interval(rates: Rates, name: str) -> Interval:
+def find_rate_interval(rates: Rates, name: str, parts: Parts | None = None) -> Interval:
     """The median of the repeats; the interval holds the machine's own ups and downs too."""
     logs, row = _take_logs(rates), list(rates).index(name)
-    within = logs - logs.mean(axis=1, keepdims=True)
-    own, freedom = float(logs[row].var(ddof=1)), logs.shape[1] - 1
-    steady = _find_steady(logs)
+    steady, own = _find_steady(logs), logs[row]
     if steady[row]:
-        freedom *= int(steady.sum())
-        own = max(own, float((within[steady] ** 2).sum()) / freedom)
-    reach = find_student_quantile(freedom) * math.sqrt(own / logs.shape[1])
-    middle, median = float(logs[row].mean()), statistics.median(rates[name])
+        within = (logs - logs.mean(axis=1, keepdims=True))[steady]
+        freedom = len(within) * (len(own) - 1)
+        error = max(float(own.var(ddof=1)), float((within**2).sum()) / freedom)
+    else:
+        own = np.log(np.array((parts or {}).get(name, rates[name]))).ravel()
+        freedom, error = len(own) - 1, float(own.var(ddof=1))
+    reach = find_student_quantile(freedom) * math.sqrt(error / len(own))
+    middle, median = float(own.mean()), statistics.median(rates[name])
     low, high = math.exp(middle - reach), math.exp(middle + reach)
     return Interval(value=median, low=min(low, median), high=max(high, median))
 
 
-def find_ratio(rates: Rates, over: str, under: str) -> Interval:
-    """Geometric mean of over/under within repeats."""
+def find_ratio(rates: Rates, over: str, under: str, parts: Parts | None = None) -> Interval:
+    """Geometric mean of over/under within repeats; of an unsteady server the parts of its turns count."""
     logs, rows = _take_logs(rates), [list(rates).index(name) for name in (over, under)]
-    pairs = logs[rows[0]] - logs[rows[1]]
-    own, freedom = float(pairs.var(ddof=1)), len(pairs) - 1
     steady = _find_steady(logs)
-    if steady[rows].all() and steady.sum() > 2:
-        freedom *= int(steady.sum()) - 1
-        own = max(own, 2 * float((_take_error(logs)[steady] ** 2).sum()) / freedom)
+    if steady[rows].all():
+        pairs = logs[rows[0]] - logs[rows[1]]
+        own, freedom = float(pairs.var(ddof=1)), len(pairs) - 1
+        if steady.sum() > 2:
+            freedom *= int(steady.sum()) - 1
+            own = max(own, 2 * float((_take_error(logs)[steady] ** 2).sum()) / freedom)
+    else:
+        halves = [(parts or {}).get(name) for name in (over, under)]
+        pairs = _pair_parts(logs[rows[0]], logs[rows[1]], *halves)
+        own, freedom = float(pairs.var(ddof=1)), len(pairs) - 1
     reach = find_student_quantile(freedom) * math.sqrt(own / len(pairs))
     middle = float(pairs.mean())
     return Interval(value=math.exp(middle), low=math.exp(middle - reach), high=math.exp(middle + reach))
+
+
+def _pair_parts(
+    over: np.ndarray, under: np.ndarray, over_parts: Turns | None, under_parts: Turns | None
+) -> np.ndarray:
+    """Each part of a turn with the other server's turn of the same repeat, or the same part of it."""
+    first = np.log(np.array(over_parts)) if over_parts else over[:, None]
+    second = np.log(np.array(under_parts)) if under_parts else under[:, None]
+    pairs: np.ndarray = (first - second).ravel()
+    return pairs
 
 
 def multiply(one: Interval, other: Interval) -> Interval:

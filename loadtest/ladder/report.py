@@ -13,6 +13,7 @@ from loadtest.ladder.keep import Header, list_ladders, read_blocks, read_header,
 from loadtest.ladder.plot import draw_ladder
 from loadtest.ladder.rows import MISSING, Row, make_rows
 from loadtest.ladder.rungs import BERT, MODELS, list_rungs
+from loadtest.ladder.side import BATCH_USERS, SINGLE_USERS, STOCK_USERS
 from loadtest.ladder.words import (
     NAMES,
     PUBLISHED,
@@ -32,10 +33,10 @@ from loadtest.pages.tables import Table
 TUTORIAL = "https://pytorch.org/tutorials/intermediate/torchserve_with_ipex.html"
 LOAD = (
     "Locust sends real payloads over REST in a closed loop, with the load generator on the same cores: "
-    "8 users to servers that answer requests one by one, 32 to stock with batch size 32, 64 to the kit's "
-    "batches. A closed loop's rate is throughput; its response times are no latency under load. Servers that "
-    "do not have their turn are halted. Every kit server was verified by its start, and what is listed above "
-    "was read from the live processes."
+    f"{SINGLE_USERS} users to servers that answer requests one by one, {STOCK_USERS} to stock with batch "
+    f"size 32, {BATCH_USERS} to the kit's batches. A closed loop's rate is throughput; its response times "
+    "are no latency under load. Servers that do not have their turn are halted. Every kit server was "
+    "verified by its start, and what is listed above was read from the live processes."
 )
 LENGTHS = (
     "Servers without buckets are sent a text of each length before they are measured, so that compiling for "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadtest.ladder.blocks import Block
-from loadtest.ladder.figures import Rates, find_rate_interval, find_ratio, multiply
+from loadtest.ladder.figures import Parts, Rates, find_rate_interval, find_ratio, multiply
 from loadtest.ladder.judge import describe_setting, find_setting_doubts, judge_left_out, judge_step
 from loadtest.ladder.keep import Header
 from loadtest.ladder.rungs import STOCK_RUNG, Rung, find_rung
@@ -74,17 +74,23 @@ def read_rates(block: Mapping[str, Any]) -> Rates:
     return {side["name"]: [one["rate"] for one in side["repeats"]] for side in block["sides"]}
 
 
+def read_parts(block: Mapping[str, Any]) -> Parts:
+    """Of those servers whose turns were cut into parts."""
+    sides = {side["name"]: [one.get("parts") for one in side["repeats"]] for side in block["sides"]}
+    return {name: parts for name, parts in sides.items() if all(parts)}
+
+
 def _measure_row(rung: Rung, header: Header, block: Mapping[str, Any], judge: Any) -> Row:
     rates, servers = read_rates(block), block["servers"]
     doubts = find_rung_doubts(rung, block)
     good = find_good(header, block)
     seen_before = servers[rung.before]["seen"] if rung.before in servers else None
-    to_before = _compare(rates, rung.name, rung.before, good)
+    to_before = _compare(rung.name, rung.before, good, block)
     side = next(one for one in block["sides"] if one["name"] == rung.name)
     return Row(
         rung=rung,
         state=MEASURED,
-        rate=None if doubts else find_rate_interval(rates, rung.name),
+        rate=None if doubts else find_rate_interval(rates, rung.name, read_parts(block)),
         to_before=to_before,
         verdict=judge(to_before) if to_before else "",
         doubts=doubts,
@@ -95,10 +101,12 @@ def _measure_row(rung: Rung, header: Header, block: Mapping[str, Any], judge: An
     )
 
 
-def _compare(rates: Rates, over: str, under: str | None, good: Collection[str]) -> Interval | None:
+def _compare(
+    over: str, under: str | None, good: Collection[str], block: Mapping[str, Any]
+) -> Interval | None:
     if under is None or not {over, under} <= set(good):
         return None
-    return find_ratio(rates, over, under)
+    return find_ratio(read_rates(block), over, under, read_parts(block))
 
 
 def find_good(header: Header, block: Mapping[str, Any]) -> set[str]:
@@ -146,7 +154,7 @@ class Chain:
         lowest = next((one for one in reversed(known) if one in good), None)
         if lowest is None or name not in good:
             return None
-        step, rest = find_ratio(rates, name, lowest), self.find_ratio(lowest)
+        step, rest = find_ratio(rates, name, lowest, read_parts(block)), self.find_ratio(lowest)
         if lowest == STOCK_RUNG:
             return step
         return multiply(step, rest) if rest else None

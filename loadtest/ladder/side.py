@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadtest.ladder.figures import count_rate
+from loadtest.ladder.figures import count_rates
 from loadtest.ladder.rungs import Rung
 from loadtest.ladder.settings import FILLED, UNPINNED
 from loadtest.servers import Server
@@ -21,6 +22,8 @@ BATCH_USERS = 64
 UNSTEADY_STRETCH = 4
 """Stock as it comes has more threads than CPUs, which wait for each other spinning: for seconds at a time it
 gives a fifth of its rate (seen), so it takes longer to tell its mean."""
+PARTS = 2
+"""Of such a turn, each long enough to hold several of those seconds."""
 ROUNDS = 2
 """Answers of each user in a window, at least."""
 
@@ -53,19 +56,21 @@ class RungSide:
         """A window of so many seconds behind the first round, or of a few rounds when that is longer."""
         users = self.locust.users
         first_round = users / self.last_rate if self.last_rate else 0.0
-        window = max(self.locust.stretch * seconds, ROUNDS * first_round)
-        asked = max(0.0, first_round - RAMP_SECONDS) + window
+        asked = max(0.0, first_round - RAMP_SECONDS)
+        asked += max(self.locust.stretch * seconds, ROUNDS * first_round)
         measured = replace(self.locust, stretch=1.0).measure(asked)
         samples = measured.samples
         assert samples is not None  # Locust always gives them
+        parts: tuple[float, ...] = ()
+        rate = len(samples) / measured.seconds
         if self.last_rate:
-            end = RAMP_SECONDS + asked
-            rate = count_rate(samples, users=users, begin_s=RAMP_SECONDS, end_s=end)
-        else:
-            rate = len(samples) / measured.seconds
+            count = PARTS if self.locust.stretch > 1 else 1
+            window = {"begin_s": RAMP_SECONDS, "end_s": RAMP_SECONDS + asked}
+            parts = count_rates(samples, users=users, parts=count, **window)
+            rate = statistics.mean(parts)
         self.last_rate = rate
         self.done(self.locust.stretch * seconds)
-        return replace(measured, rate=rate)
+        return replace(measured, rate=rate, parts=parts if len(parts) > 1 else ())
 
 
 def make_side(

@@ -15,6 +15,7 @@ NAMES = {RESNET50: "ResNet50", BERT: "BERT"}
 PUBLISHED = {RESNET50: 7.71, BERT: 2.20}
 """pytorch.org/tutorials/intermediate/torchserve_with_ipex.html."""
 VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
+NEAR_ONE = (0.9, 1.1)
 WIDTHS = (("avx512f", "AVX-512"), ("avx2", "AVX2"))
 HEADER = ("rung", "requests/s", "95 % interval", "to the rung before", "to stock", "verdict",
           "labels as FP32", "largest difference", "users")  # fmt: skip
@@ -96,8 +97,11 @@ def show_rate(rate: Interval | None) -> tuple[str, str]:
 
 
 def show_ratio(ratio: Interval | None) -> str:
-    """`2.31× (2.25-2.37)`."""
-    return NONE if ratio is None else f"{ratio.value:.2f}× ({ratio.low:.2f}-{ratio.high:.2f})"
+    """`2.31× (2.25-2.37)`; near 1 with a digit more, as it is compared with 1."""
+    if ratio is None:
+        return NONE
+    digits = 3 if NEAR_ONE[0] < ratio.value < NEAR_ONE[1] else 2
+    return f"{ratio.value:.{digits}f}× ({ratio.low:.{digits}f}-{ratio.high:.{digits}f})"
 
 
 def _show_agreement(row: Row) -> tuple[str, str]:

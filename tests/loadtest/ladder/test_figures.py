@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.ladder.figures import count_rate, find_rate_interval, find_ratio, multiply
+from loadtest.ladder.figures import count_rates, find_rate_interval, find_ratio, multiply
 from loadtest.samples import Samples
 from loadtest.stats import Interval
 
@@ -50,6 +50,24 @@ def test_a_server_that_spreads_more_than_the_others_keeps_its_own_error():
     assert find_ratio(wild, "s1", "s0") == find_ratio(calm, "s1", "s0")
 
 
+def test_an_unsteady_server_is_judged_by_the_parts_of_its_turns():
+    rates = {**{f"s{number}": [10.0, 10.1, 9.9] for number in range(4)}, "wild": [10.0, 20.0, 5.0]}
+    parts = {"wild": [[9.0, 11.0], [25.0, 15.0], [3.0, 7.0]]}
+    alone, with_parts = (find_ratio(rates, "s0", "wild", known) for known in (None, parts))
+    assert with_parts.high / with_parts.low < alone.high / alone.low
+    assert with_parts.value == pytest.approx(1.0, rel=0.1)
+    assert find_ratio(rates, "s1", "s0", parts) == find_ratio(rates, "s1", "s0")
+    found = [find_rate_interval(rates, "wild", known) for known in (None, parts)]
+    spans = [one.high / one.low for one in found]
+    assert spans[1] < spans[0]
+
+
+def test_parts_of_a_window_have_rates_of_their_own():
+    samples = make_batches(batch=16, seconds=0.5, count=20)
+    parts = count_rates(samples, users=32, begin_s=1.0, end_s=9.0, parts=2)
+    assert parts == pytest.approx((32.0, 32.0), rel=0.05)
+
+
 def test_errors_of_ratios_that_were_measured_apart_add_as_squares():
     one = Interval(value=2.0, low=2.0 * np.exp(-0.3), high=2.0 * np.exp(0.3))
     other = Interval(value=3.0, low=3.0 * np.exp(-0.4), high=3.0 * np.exp(0.4))
@@ -79,10 +97,10 @@ def make_batches(*, batch, seconds, count, waiting=1):
 @pytest.mark.parametrize("end", [6.0, 6.2, 6.4, 6.6, 6.8])
 def test_bursts_at_a_windows_ends_do_not_change_the_rate(end):
     samples = make_batches(batch=16, seconds=0.7, count=20)
-    rate = count_rate(samples, users=32, begin_s=1.0, end_s=end)
+    rate = count_rates(samples, users=32, begin_s=1.0, end_s=end)[0]
     assert rate == pytest.approx(16 / 0.7, rel=0.02)
 
 
 def test_a_window_that_is_not_longer_than_the_first_round_is_refused():
     with pytest.raises(LoadTestError, match=r"of 32 users took 6.0 of 6.5 s; measure longer"):
-        count_rate(make_batches(batch=16, seconds=3.0, count=4), users=32, begin_s=1.0, end_s=6.5)
+        count_rates(make_batches(batch=16, seconds=3.0, count=4), users=32, begin_s=1.0, end_s=6.5)

@@ -130,15 +130,21 @@ def _find_agreement(verdicts: Sequence[tuple[int, Any, int]], fp32: Sequence[Any
     same, all_ = 0, 0
     for payload, answer, count in verdicts:
         wanted, got = read_probabilities(fp32[payload]), read_probabilities(answer)
-        ranked = sorted(wanted.values(), reverse=True)
-        if len(ranked) > 1 and ranked[0] - ranked[1] <= NEAR_TIE:
+        if is_near_tie(wanted):
             continue
         all_ += count
-        same += count if got and _best(got) == _best(wanted) else 0
+        same += count if got and find_best(got) == find_best(wanted) else 0
     return same / all_ if all_ else None
 
 
-def _best(probabilities: Mapping[str, float]) -> str:
+def is_near_tie(wanted: Mapping[str, float]) -> bool:
+    """Whether the two best labels are too close for other arithmetic to tell apart."""
+    ranked = sorted(wanted.values(), reverse=True)
+    return len(ranked) > 1 and ranked[0] - ranked[1] <= NEAR_TIE
+
+
+def find_best(probabilities: Mapping[str, float]) -> str:
+    """The label with the highest probability."""
     return max(probabilities, key=lambda one: probabilities[one])
 
 

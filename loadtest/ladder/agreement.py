@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.answers import NEAR_TIE, read_probabilities
+from loadtest.answers import find_best, is_near_tie, read_probabilities
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload
 from loadtest.servers import Server
@@ -52,9 +52,9 @@ def compare_answers(answers: Sequence[Any], fp32: Sequence[Any]) -> Agreement:
     pairs = [(_read(got), _read(wanted)) for got, wanted in zip(answers, fp32, strict=True)]
     if not all(got and wanted for got, wanted in pairs):
         raise LoadTestError(f"an answer must have labels with probabilities: got {answers[0]!r:.200}")
-    told_apart = [(got, wanted) for got, wanted in pairs if not _is_near_tie(wanted)]
+    told_apart = [(got, wanted) for got, wanted in pairs if not is_near_tie(wanted)]
     return Agreement(
-        same=sum(_best(got) == _best(wanted) for got, wanted in told_apart),
+        same=sum(find_best(got) == find_best(wanted) for got, wanted in told_apart),
         judged=len(told_apart),
         near_ties=len(pairs) - len(told_apart),
         largest_difference=max(_find_difference(got, wanted) for got, wanted in pairs),
@@ -64,15 +64,6 @@ def compare_answers(answers: Sequence[Any], fp32: Sequence[Any]) -> Agreement:
 def _read(answer: Any) -> dict[str, float]:
     """TorchServe's own image_classifier answers an object of labels, without a name around it."""
     return read_probabilities(answer) or read_probabilities({"probabilities": answer})
-
-
-def _is_near_tie(wanted: Mapping[str, float]) -> bool:
-    ranked = sorted(wanted.values(), reverse=True)
-    return len(ranked) > 1 and ranked[0] - ranked[1] <= NEAR_TIE
-
-
-def _best(probabilities: Mapping[str, float]) -> str:
-    return max(probabilities, key=lambda one: probabilities[one])
 
 
 def _find_difference(got: Mapping[str, float], wanted: Mapping[str, float]) -> float:

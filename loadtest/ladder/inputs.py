@@ -30,9 +30,10 @@ def read_inputs(
 ) -> dict[str, Any]:
     """Plain values, without paths: they are compared on resuming."""
     (model,) = plan.models.values()
+    versions = read_host()["versions"]
     return {
         "host": read_machine(plan),
-        "versions": {name: read_host()["versions"].get(name) for name in VERSIONS},
+        "versions": {name: versions.get(name) for name in VERSIONS},
         "archive": read_archive(archive).archive_id,
         "payloads": digest_folder(payloads),
         "plan": {

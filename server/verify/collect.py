@@ -104,6 +104,7 @@ def read_worker(
     throttled = read_throttled(pid, proc)
     at_start = state.throttled_at_start if state else {}
     when_ready = state.throttled_when_ready if state else {}
+    loss = find_loss(when_ready, throttled)
     return WorkerEvidence(
         model=model,
         pid=pid,
@@ -116,8 +117,8 @@ def read_worker(
         describe_problem="" if describe else problem,
         archive_id=archive.archive_id,
         throttled_files=tuple(throttled),
-        throttled=find_loss(when_ready, throttled).times,
-        throttled_ms_per_period=find_loss(when_ready, throttled).ms_per_period,
+        throttled=loss.times,
+        throttled_ms_per_period=loss.ms_per_period,
         throttled_loading=find_loss(at_start, when_ready).times,
     )
 

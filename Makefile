@@ -75,6 +75,10 @@ SETUP_TO_PLAN = $(if $(and $(filter 1,$(DRY_RUN)),$(wildcard .venv/setup.json)),
 # It takes no timings either. Otherwise they come after the archives and before the plan.
 TIMINGS_TO_PLAN = $(if $(AUTO),$(if $(filter 1,$(DRY_RUN)),,timings))
 
+# A server is never started from half of a dry run.
+DRY_RUN_BUT_NOT_CONFIG = $(and $(filter 1,$(DRY_RUN)),$(filter serve models,$(MAKECMDGOALS)))
+$(if $(DRY_RUN_BUT_NOT_CONFIG),$(error DRY_RUN=1 is of `make config` alone: got make $(MAKECMDGOALS)))
+
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -15,7 +15,7 @@ from loadtest.errors import LoadTestError
 from loadtest.inprocess import Reference, model_share, total_rate
 from loadtest.samples import Samples
 from loadtest.servers import Server
-from loadtest.spread import percentile
+from loadtest.stats import pick
 
 TIMEOUT_S = 120
 RAMP_SECONDS = 1.0
@@ -183,4 +183,4 @@ def summarise_latency(seconds: np.ndarray) -> dict[str, float]:
     """Percentiles in milliseconds; empty when there was no answer."""
     if not len(seconds):
         return {}
-    return {f"{percent:g}": 1000 * percentile(seconds, percent) for percent in PERCENTS}
+    return {f"{percent:g}": 1000 * pick(seconds, percent) for percent in PERCENTS}

@@ -1,12 +1,10 @@
-"""Medians, spreads and percentiles of what was measured."""
+"""The middle and the spread of repeats."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from loadtest.errors import LoadTestError
 
@@ -28,10 +26,3 @@ def spread(values: Sequence[float]) -> Spread:
     if not values:
         raise LoadTestError("no repeat was measured: there is no median")
     return Spread(median=statistics.median(values), low=min(values), high=max(values))
-
-
-def percentile(values: np.ndarray, percent: float) -> float:
-    """The smallest value that `percent` of all do not exceed (nearest rank): always one that was measured."""
-    if not len(values):
-        raise LoadTestError(f"no sample: there is no {percent} % percentile")
-    return float(np.percentile(values, percent, method="inverted_cdf"))

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def least_requests(percentile: float) -> int:
     """Requests needed so that a 95 % interval of the percentile lies within the sample.
 
     Order statistics: all n values lie below the true percentile with probability (p/100)^n, which must not
-    exceed 2.5 %. That is 5 requests for the median, 72 for p95, 368 for p99, 3,688 for p99.9.
+    exceed 2.5 %. That is 6 requests for the median, 72 for p95, 368 for p99, 3,688 for p99.9.
     """
     share = percentile / 100
     return max(math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(part)) for part in (share, 1 - share))
@@ -52,9 +53,14 @@ def find_percentile(values: np.ndarray, percentile: float) -> float:
 
 
 def pick(values: np.ndarray, percentile: float) -> float:
-    """The percentile of however few values; for curves and resampling, never to be quoted."""
-    rank = max(0, math.ceil(percentile / 100 * len(values)) - 1)
-    return float(np.partition(values, rank)[rank])
+    """The percentile of however few values, for curves and resampling; LoadTestError when there are none.
+
+    The rank is exact: in floating point, NumPy's too, 99.9 % of 1,000 values is a little more than 999.
+    """
+    if not len(values):
+        raise LoadTestError(f"no value: there is no p{percentile:g}")
+    rank = max(1, math.ceil(Fraction(str(percentile)) * len(values) / 100))
+    return float(np.partition(values, rank - 1)[rank - 1])
 
 
 def find_percentile_interval(groups: Sequence[np.ndarray], percentile: float, *, seed: int = 0) -> Interval:

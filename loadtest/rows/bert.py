@@ -15,7 +15,7 @@ from loadtest.rows.outcome import Outcome
 from loadtest.samples import Samples, join_samples
 from loadtest.servers import Server
 from loadtest.sides import LocustSide, ReferenceSide
-from loadtest.spread import percentile
+from loadtest.stats import pick
 from loadtest.texts import read_token_counter, write_equal_texts, write_mixed_texts
 from loadtest.turns import Turns
 from loadtest.variants import vary_archive
@@ -132,7 +132,7 @@ def find_spikes(turns: Turns) -> tuple[list[str], Goal]:
     ]
     goal = Goal(
         what="p99.9 of the first quarter / of the last quarter",
-        value=percentile(first.latency, 99.9) / percentile(last.latency, 99.9),
+        value=pick(first.latency, 99.9) / pick(last.latency, 99.9),
         limit=SPIKE_FACTOR,
         at_least=False,
         unit="×",
@@ -141,7 +141,5 @@ def find_spikes(turns: Turns) -> tuple[list[str], Goal]:
 
 
 def _list_tail(samples: Samples) -> str:
-    figures = [
-        f"p{percent:g} {1000 * percentile(samples.latency, percent):.0f}" for percent in (50, 99, 99.9)
-    ]
+    figures = [f"p{percent:g} {1000 * pick(samples.latency, percent):.0f}" for percent in (50, 99, 99.9)]
     return f"{', '.join(figures)}, largest {1000 * samples.latency.max():.0f} ms"

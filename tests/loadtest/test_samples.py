@@ -1,4 +1,4 @@
-"""Samples are kept raw, and windows, parts and percentiles follow from them exactly."""
+"""Samples are kept raw, and windows and parts follow from them exactly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.samples import join_samples, load_samples
-from loadtest.spread import percentile, spread
+from loadtest.spread import spread
 from tests.loadtest.making import make_samples
 
 TENTHS = [0.1] * 10
@@ -44,18 +44,6 @@ def test_saved_samples_come_back_unrounded(tmp_path):
 def test_joined_runs_keep_their_order():
     joined = join_samples([make_samples([0.1, 0.2]), make_samples([0.3])])
     assert joined.latency.tolist() == [0.1, 0.2, 0.3]
-
-
-@pytest.mark.parametrize(
-    ("percent", "expected"), [(50, 50.0), (99, 99.0), (99.5, 100.0), (99.9, 100.0), (100, 100.0), (1, 1.0)]
-)
-def test_percentiles_are_values_that_were_measured(percent, expected):
-    assert percentile(np.arange(1.0, 101.0), percent) == expected
-
-
-def test_no_sample_has_no_percentile():
-    with pytest.raises(LoadTestError, match="no sample: there is no 99 % percentile"):
-        percentile(np.array([]), 99)
 
 
 @pytest.mark.parametrize(

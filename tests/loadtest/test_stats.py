@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -33,6 +36,16 @@ def test_a_percentile_of_too_few_requests_is_refused():
 
 def test_a_percentile_is_a_measured_value():
     assert [pick(np.array([4.0, 1.0, 3.0, 2.0]), p) for p in (0, 25, 26, 50, 75, 100)] == [1, 1, 2, 2, 3, 4]
+    with pytest.raises(LoadTestError, match=r"no value: there is no p99\.9"):
+        pick(np.array([]), 99.9)
+
+
+@pytest.mark.parametrize("percentile", ["1", "50", "95", "99", "99.5", "99.9"])
+def test_the_rank_of_a_percentile_is_exact_for_every_count(percentile):
+    """Where the share is a whole number of values, rounding must not move to the next one."""
+    for count in (*range(1, 400), 1000, 2000, 10_000, 20_000):
+        rank = math.ceil(Fraction(percentile) * count / 100)
+        assert pick(np.arange(1.0, count + 1), float(percentile)) == rank, count
 
 
 @pytest.fixture(scope="module")

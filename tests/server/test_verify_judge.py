@@ -360,6 +360,17 @@ def test_a_server_with_something_off_is_as_asked_and_any_other_is_not(plan, evid
     assert judge(plan, evidence).good is (off == "buckets")
 
 
+def test_channels_last_is_seen_to_be_off_not_believed(plan, evidence):
+    options = (
+        '{"bert":{"precision":"fp32","threads":1},'
+        '"resnet50":{"off":["channels_last"],"precision":"fp32","threads":1}}'
+    )
+    plan, evidence = with_options(plan, evidence, options)
+    still_on = set_step("channels_last", "off")
+    result = judge(plan, with_worker(with_worker(evidence, still_on), still_on, index=1))
+    assert {one.finding.item for one in result.differences} == {"channels_last"}
+
+
 def test_each_model_is_judged_by_its_own_precision(plan, evidence):
     """As precision auto plans it: bert in FP32, resnet50 in INT8, where nothing needs to be prepacked."""
     models = {**plan.models}

@@ -126,6 +126,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         ("PRECISION=int9", "setup: PRECISION must be one of fp32, bf16"),
         ("FOREGROUND=maybe", "setup: FOREGROUND must be one of 0, 1: got maybe"),
         ("DRY_RUN=maybe", "setup: DRY_RUN must be one of 0, 1: got maybe"),
+        ("DRY_RUN=1", "DRY_RUN=1 is of `make config` alone: got make serve"),
         ("WEIGHTS=nowhere.pt", "WEIGHTS"),
         ("WEIGHTS=resnet50=nowhere.pt", "WEIGHTS"),
         ("CALIBRATION=resnet50=/nowhere", "CALIBRATION"),

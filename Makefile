@@ -27,7 +27,7 @@ RUN_DIR ?= run
 #? TARGET            rows of `make targets`                 (all)
 #? MODEL             of `make ladder`: resnet50 | bert       (none)
 #? RESUME            a ladder that was cut off, or latest   (a new one)
-#? SECONDS, REPEATS  of each turn of the ladder             (4.5, 3)
+#? SECONDS, REPEATS  of each turn of the ladder             (3.75, 3)
 #? RESULT OUTPUT     ladder and folder of its report        (latest; terminal only)
 #? REQUESTS          of `make soak`, 1004 or more           (20000)
 #? SCENARIO          names in loadtest/scenarios, or files   (all that fit)
@@ -62,6 +62,8 @@ CODE = $(wildcard config docker handlers loadtest models server)
 LOADTEST = $(VENV_PYTHON) -m loadtest
 LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --duration '$(DURATION)' \
 	--users '$(USERS)' --rate '$(RATE)' --driver '$(DRIVER)' --payloads '$(PAYLOADS)' --processes '$(PROCESSES)'
+LADDER = $(VENV_PYTHON) -m loadtest.ladder --store run/test-store --model '$(MODEL)' --resume '$(RESUME)' \
+	$(if $(SECONDS),--seconds '$(SECONDS)') $(if $(REPEATS),--repeats '$(REPEATS)')
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
 ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
 NO_SERVER = $(shell $(SERVER) status --run-dir '$(RUN_DIR)' >/dev/null 2>&1 || echo serve)
@@ -177,9 +179,9 @@ ceiling: load-tools ## What one core's arithmetic allows at best, against what t
 .PHONY: ladder
 ladder: ## What each setting is worth, one after the other: MODEL=resnet50|bert (25 minutes; RESUME=latest)
 	@$(SETUP) --with loadtest
+	@$(LADDER) --check
 	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
-	@$(VENV_PYTHON) -m loadtest.ladder --store run/test-store --model '$(MODEL)' --resume '$(RESUME)' \
-		$(if $(SECONDS),--seconds '$(SECONDS)') $(if $(REPEATS),--repeats '$(REPEATS)')
+	@$(LADDER)
 
 .PHONY: ladder-report
 ladder-report: load-tools ## Its table again; with OUTPUT=docs as Markdown and PNG

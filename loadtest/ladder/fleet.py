@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,11 @@ class Fleet:
         return self.up[rung.name]
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Take the others down."""
-        for name in [one for one in self.up if one not in names]:
-            self.up.pop(name).stack.close()
+        """Take the others down, all at once: each takes seconds, in which it does little."""
+        gone = [self.up.pop(name) for name in list(self.up) if name not in names]
+        with ThreadPoolExecutor(max_workers=max(1, len(gone))) as stops:
+            # list: an error in one of them is raised here.
+            list(stops.map(lambda one: one.stack.close(), gone))
 
     def find_changed_workers(self, name: str) -> tuple[int, ...]:
         """Workers that are no longer those that were ready: TorchServe starts a dead one again in silence."""

@@ -116,7 +116,7 @@ def list_ladders(results: Path = RESULTS, model: str = "") -> list[Path]:
 
 
 def find_folder(asked: str, model: str, results: Path = RESULTS) -> Path:
-    """`latest`, a folder's name among the results, or its path."""
+    """`latest`, a folder's name among the results, or its path; LoadTestError where no ladder is."""
     if asked == LATEST:
         known = list_ladders(results, model)
         if not known:
@@ -124,7 +124,11 @@ def find_folder(asked: str, model: str, results: Path = RESULTS) -> Path:
                 f"no ladder{f' of {model}' if model else ''} in {results}; run `make ladder` first"
             )
         return known[-1]
-    return results / asked if (results / asked).is_dir() else Path(asked)
+    folder = results / asked if (results / asked).is_dir() else Path(asked)
+    if not (folder / HEADER_FILE).is_file():
+        ladders = [one.name for one in list_ladders(results, model)]
+        raise LoadTestError(f"{asked} holds no ladder; there are: {', '.join(ladders) or 'none'}")
+    return folder
 
 
 def check_same(header: Header, inputs: Mapping[str, Any], folder: Path) -> None:

@@ -7,7 +7,15 @@ import copy
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.ladder.keep import check_same, find_folder, keep_block, list_ladders, read_blocks, read_header
+from loadtest.ladder.keep import (
+    HEADER_FILE,
+    check_same,
+    find_folder,
+    keep_block,
+    list_ladders,
+    read_blocks,
+    read_header,
+)
 from tests.loadtest.ladder.results import INPUTS, make_block, make_header, write_ladder
 
 
@@ -68,3 +76,12 @@ def test_the_latest_of_a_model_is_found(tmp_path):
 def test_without_any_ladder_the_way_to_one_is_told(tmp_path):
     with pytest.raises(LoadTestError, match=r"no ladder of bert in .*; run `make ladder` first"):
         find_folder("latest", "bert", tmp_path)
+
+
+def test_a_folder_without_a_ladder_is_refused_with_those_there_are(tmp_path):
+    (there := tmp_path / "2026-01-01T00-00-00-ladder-bert").mkdir()
+    (there / HEADER_FILE).write_text("{}")
+    (tmp_path / "2026-report").mkdir()
+    for asked in ("2026-report", "nowhere"):
+        with pytest.raises(LoadTestError, match=f"{asked} holds no ladder; there are: {there.name}"):
+            find_folder(asked, "bert", tmp_path)

@@ -150,6 +150,21 @@ def test_the_host_is_named_by_facts():
     )
 
 
-def test_an_unknown_model_is_refused_with_the_known_ones(capsys):
-    assert main(["--model", "resnet51"]) == 1
-    assert "MODEL must be one of resnet50, bert: got resnet51" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (["--model", "resnet51"], "MODEL must be one of resnet50, bert: got resnet51"),
+        (["--repeats", "1"], "REPEATS must be at least 2: got 1"),
+        (["--seconds", "nan"], "SECONDS must be above 0: got nan"),
+        (["--seconds", "0"], "SECONDS must be above 0: got 0"),
+        (["--resume", "nowhere"], "nowhere holds no ladder"),
+    ],
+)
+def test_what_gives_no_figures_is_refused_before_anything_is_started(capsys, wrong, sentence):
+    assert main(["--model", "bert", "--check", *wrong]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_good_values_are_only_looked_at(capsys):
+    assert main(["--model", "bert", "--check"]) == 0
+    assert capsys.readouterr().out == ""

@@ -62,6 +62,9 @@ CODE = $(wildcard config docker handlers loadtest models server)
 LOADTEST = $(VENV_PYTHON) -m loadtest
 LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --duration '$(DURATION)' \
 	--users '$(USERS)' --rate '$(RATE)' --driver '$(DRIVER)' --payloads '$(PAYLOADS)' --processes '$(PROCESSES)'
+# With --check they only judge their values: before archives are built for minutes.
+TARGETS = $(VENV_PYTHON) -m loadtest.targets --store run/test-store $(foreach row,$(TARGET),'$(row)')
+SOAK = $(VENV_PYTHON) -m loadtest.soak --store run/test-store $(if $(REQUESTS),--requests '$(REQUESTS)')
 LADDER = $(VENV_PYTHON) -m loadtest.ladder --store run/test-store --model '$(MODEL)' --resume '$(RESUME)' \
 	$(if $(SECONDS),--seconds '$(SECONDS)') $(if $(REPEATS),--repeats '$(REPEATS)')
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
@@ -169,8 +172,9 @@ compare-stock: ## Measure ResNet-50 over REST against plain TorchServe (7 minute
 .PHONY: targets
 targets: ## Measure the speed targets against their baselines (25 minutes; TARGET=row for one)
 	@$(SETUP) --with loadtest
+	@$(TARGETS) --check
 	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
-	@$(VENV_PYTHON) -m loadtest.targets --store run/test-store $(foreach row,$(TARGET),'$(row)')
+	@$(TARGETS)
 
 .PHONY: ceiling
 ceiling: load-tools ## What one core's arithmetic allows at best, against what the models reach
@@ -190,8 +194,9 @@ ladder-report: load-tools ## Its table again; with OUTPUT=docs as Markdown and P
 .PHONY: soak
 soak: ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyond 5 %
 	@$(SETUP) --with loadtest
+	@$(SOAK) --check
 	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
-	@$(VENV_PYTHON) -m loadtest.soak --store run/test-store $(if $(REQUESTS),--requests '$(REQUESTS)')
+	@$(SOAK)
 
 .PHONY: loadtest
 loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the running server (6 minutes)

@@ -58,6 +58,8 @@ class Growth:
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 memory stays within the limit, 1 it does not or nothing could be measured."""
     options = parse_arguments(arguments)
+    if options.check:
+        return 0
     try:
         with catch_signals():
             growths = soak(options)
@@ -81,6 +83,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", type=Path, default=ROOT / "model-store", help="folder with the archives")
     parser.add_argument("--port", type=int, default=FIRST_PORT)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder to keep results in")
+    parser.add_argument("--check", action="store_true", help="look at these values and measure nothing")
     options = parser.parse_args(arguments)
     if options.requests < FIRST_REQUESTS + LEGS:
         parser.error(f"REQUESTS must be at least {FIRST_REQUESTS + LEGS}: got {options.requests}")

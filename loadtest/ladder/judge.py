@@ -9,8 +9,8 @@ from loadtest.ladder.rungs import Rung
 from loadtest.ladder.settings import ITEMS
 from loadtest.stats import Interval
 
-HELPS, SLOWS, NO_HELP = "helps", "slows", "does not help on this host"
-COSTS, GAINS, NO_LOSS = "is worth having", "is better left out on this host", "is not missed on this host"
+HELPS, SLOWS, NO_HELP = "helps", "slows", "no gain seen on this host"
+COSTS, GAINS, NO_LOSS = "is worth having", "is better so on this host", "is not missed on this host"
 UNKNOWN = "cannot be told from so few repeats"
 WIDE = 1.5
 """An interval from 0.8 to 1.2 says that there is little; one that is wider says nothing."""

@@ -77,6 +77,11 @@ def test_all_requests_are_sent_in_legs(requests):
     assert max(rest) - min(rest) <= 1
 
 
+def test_good_values_are_only_looked_at(tmp_path):
+    assert main(["--check", "--results", str(tmp_path)]) == 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_too_few_requests_are_refused(capsys):
     with pytest.raises(SystemExit):
         main(["--requests", "1000"])

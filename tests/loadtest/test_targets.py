@@ -73,6 +73,11 @@ def test_results_are_kept_with_their_raw_samples(rows, tmp_path):
     assert load_samples(file.parent / repeat["samples"]).latency.tolist() == [0.1]
 
 
+def test_good_values_are_only_looked_at(rows, tmp_path):
+    assert main(["good", "--check", "--results", str(tmp_path)]) == 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_unknown_row_is_refused_with_the_known_ones(capsys):
     with pytest.raises(SystemExit):
         main(["resnet51"])

@@ -69,7 +69,7 @@ def test_what_was_seen_is_told_before_and_now():
 @pytest.mark.parametrize(
     ("low", "high", "step", "left_out"),
     [
-        (1.01, 1.2, "helps", "is better left out on this host"),
+        (1.01, 1.2, "helps", "is better so on this host"),
         (0.8, 0.99, SLOWS, "is worth having"),
         (0.98, 1.02, NO_HELP, "is not missed on this host"),
         (0.5, 2.0, UNKNOWN, UNKNOWN),

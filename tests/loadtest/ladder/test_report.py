@@ -33,7 +33,7 @@ def test_figures_ratios_and_verdicts(tmp_path):
     ipex, openmp, top = (find(folder, name) for name in ("ipex", "openmp", "top"))
     assert ipex.rate.value == pytest.approx(10 * 1.5**3, rel=0.02)
     assert ipex.to_before.low < 1.5 < ipex.to_before.high
-    assert (ipex.verdict, openmp.verdict) == ("helps", "does not help on this host")
+    assert (ipex.verdict, openmp.verdict) == ("helps", "no gain seen on this host")
     assert top.to_stock.low < 1.5**9 < top.to_stock.high
 
 

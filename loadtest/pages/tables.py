@@ -128,7 +128,8 @@ def make_curve(summaries: Sequence[Summary]) -> Table:
     rows = [row for one in summaries if one.searched for row in _curve_rows(one)]
     return Table(
         title="Rates tried",
-        note="Open loop, as above. Beyond the peak a backlog grows or requests fail: the search ends there.",
+        note="Open loop: latency counts from when a request was due. "
+        "Beyond the peak a backlog grows or requests fail: the search ends there.",
         header=("model", "precision", "asked/s", "done/s", "p50", "p95", "p99", "limit", "requests"),
         rows=tuple(rows),
     )

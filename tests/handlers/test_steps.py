@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from handlers.cpu_image_classifier import CpuImageClassifier
-from handlers.shared import ipex as ipex_module
 from handlers.shared import evidence, steps
+from handlers.shared import ipex as ipex_module
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import describe_graph, describe_layout, find_symbol_library
 from handlers.shared.steps import relative_error
@@ -152,7 +152,7 @@ def test_a_symbol_is_found_in_the_library_that_serves_it():
 
 
 def test_a_stub_in_the_executable_is_not_taken_for_the_library(monkeypatch):
-    # Debian's python3 sits at a fixed address and gives its own stub as malloc's address; other builds do not.
+    # Debian's python3 sits at a fixed address and gives its own stub as malloc's address; others do not.
     provider, executable = find_symbol_library("malloc"), os.path.realpath("/proc/self/exe")
     assert provider != executable
     look_up = evidence._find_file

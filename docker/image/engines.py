@@ -42,15 +42,13 @@ class Engine:
         return int(_capture([self.name, "image", "inspect", "--format", "{{.Size}}", tag]))
 
     def succeeds_inside(self, tag: str, *command: str) -> bool:
-        """Whether a command in a fresh container of the image exits with 0."""
+        """Whether a command in a fresh container of the image exits with 0, and not with 1."""
         if self.can_run:
             program, *words = command
-            return _succeeds(
-                [self.name, "run", "--rm", "--network", "none", "--entrypoint", program, tag, *words]
-            )
+            return _answer([self.name, "run", "--rm", "--network=none", "--entrypoint", program, tag, *words])
         container = _capture([self.name, "from", tag])
         try:
-            return _succeeds([self.name, "run", container, "--", *command])
+            return _answer([self.name, "run", container, "--", *command])
         finally:
             _capture([self.name, "rm", container])
 
@@ -96,6 +94,14 @@ def parse_size(text: str) -> int:
 
 def _succeeds(command: Sequence[str]) -> bool:
     return subprocess.run(list(command), capture_output=True, check=False).returncode == 0
+
+
+def _answer(command: Sequence[str]) -> bool:
+    """0 is yes and 1 no; anything else is the engine's own failure, and no answer."""
+    done = subprocess.run(list(command), capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise ImageError(f"`{' '.join(command)}` failed ({done.returncode}): {done.stderr.strip()[-500:]}")
+    return done.returncode == 0
 
 
 def _capture(command: Sequence[str]) -> str:

@@ -88,6 +88,26 @@ def test_only_the_cuda_build_excuses_a_large_image(size, cuda, good, text):
     assert line.startswith(text)
 
 
+@pytest.mark.parametrize(("code", "answer"), [(0, True), (1, False)])
+def test_what_is_asked_inside_an_image_is_answered_by_the_exit_code(tmp_path, monkeypatch, code, answer):
+    fake_podman(tmp_path, monkeypatch, f"exit {code}")
+    assert Engine(name="podman").succeeds_inside("kit", "test", "-d", "/x") is answer
+
+
+def test_an_engine_that_cannot_run_it_has_answered_nothing(tmp_path, monkeypatch):
+    """Podman in a sandbox: without this the image is blamed for a folder that was never looked for."""
+    fake_podman(tmp_path, monkeypatch, "echo 'error setting rlimit' >&2; exit 126")
+    with pytest.raises(ImageError, match=r"failed \(126\): error setting rlimit"):
+        Engine(name="podman").succeeds_inside("kit", "test", "-d", "/x")
+
+
+def fake_podman(folder, monkeypatch, script):
+    program = folder / "podman"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
 def test_sizes_as_buildah_prints_them():
     assert [parse_size(text) for text in ("7.94 GB", "512 MB", "3 kB")] == [7_940_000_000, 512_000_000, 3000]
     with pytest.raises(ImageError):

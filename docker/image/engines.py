@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 NAMES = ("docker", "podman", "buildah")
@@ -98,14 +98,16 @@ def _succeeds(command: Sequence[str]) -> bool:
 
 def _answer(command: Sequence[str]) -> bool:
     """0 is yes and 1 no; anything else is the engine's own failure, and no answer."""
-    done = subprocess.run(list(command), capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        raise ImageError(f"`{' '.join(command)}` failed ({done.returncode}): {done.stderr.strip()[-500:]}")
-    return done.returncode == 0
+    return _run(command, good=(0, 1)).returncode == 0
 
 
 def _capture(command: Sequence[str]) -> str:
+    return _run(command, good=(0,)).stdout.strip()
+
+
+def _run(command: Sequence[str], *, good: Collection[int]) -> subprocess.CompletedProcess[str]:
+    """ImageError for any other exit code."""
     done = subprocess.run(list(command), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ImageError(f"`{' '.join(command)}` failed: {done.stderr.strip()[-500:]}")
-    return done.stdout.strip()
+    if done.returncode not in good:
+        raise ImageError(f"`{' '.join(command)}` failed ({done.returncode}): {done.stderr.strip()[-500:]}")
+    return done

@@ -11,6 +11,7 @@ from pathlib import Path
 from config.errors import ConfigError
 from loadtest.bench import Bench
 from loadtest.errors import LoadTestError
+from loadtest.ladder.figures import LEAST_REPEATS
 from loadtest.ladder.keep import find_folder, keep_targets
 from loadtest.ladder.prepare import prepare
 from loadtest.ladder.report import read_result, render_text, write_report
@@ -26,8 +27,6 @@ PLACES = 60
 """Servers of a whole ladder: none gets the ports of one that is still up."""
 TIMING = Timing(seconds=3.75, warm_up_seconds=1.5, repeats=3)
 """BERT's servers need half a minute each to start: with this its ladder takes 25 minutes on two cores."""
-LEAST_REPEATS = 2
-"""An interval needs two."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -31,6 +31,8 @@ METHOD = (
     "multiplied over blocks, by the rungs that were carried over. A request counts for a window by the share "
     "of its time in it, as batches end together."
 )
+LEAST_REPEATS = 2
+"""Of each server: an interval comes from how repeats differ."""
 LEAST_WINDOW_S = 1.0
 UNSTEADY = 4.0
 """A spread so many times that of most servers is not chance: of 3 repeats each, 1 in 10,000 spreads so."""
@@ -142,7 +144,7 @@ def _find_steady(logs: np.ndarray) -> np.ndarray:
 
 def _take_logs(rates: Rates) -> np.ndarray:
     repeats = {len(one) for one in rates.values()}
-    if len(repeats) != 1 or min(repeats) < 2 or len(rates) < 2:
+    if len(repeats) != 1 or min(repeats) < LEAST_REPEATS or len(rates) < 2:
         counts = ", ".join(f"{name} {len(one)}" for name, one in rates.items())
         raise LoadTestError(f"an interval needs two servers with at least two repeats each: got {counts}")
     return np.log(np.array([rates[name] for name in rates], dtype=float))

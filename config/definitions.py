@@ -28,6 +28,8 @@ class ModelDefinition:
 
     name: str
     """The folder's name, and the model's in every URL."""
+    kind: str
+    """What it takes: image or text; others have no limits of a request."""
     batch_sizes: tuple[int, ...]
     """Batch sizes the handler warms when it loads, ascending."""
     worker_memory_mib: Mapping[str, int]
@@ -82,6 +84,7 @@ def read_definition(file: Path) -> ModelDefinition:
         raise ConfigError(f"name must be its folder's, {file.parent.name}: got {name} ({file})")
     return ModelDefinition(
         name=name,
+        kind=_field(raw, "kind", str, file),
         batch_sizes=_parse_batch_sizes(_field(raw, "batch_sizes", list, file), file),
         worker_memory_mib=_parse_memory(_field(raw, "worker_memory_mib", dict, file), file),
         precisions=tuple(sorted(_field(raw, "precisions", dict, file))),

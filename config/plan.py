@@ -139,6 +139,8 @@ class ModelPlan:
     """int: a load that takes longer gets its worker killed."""
     archive: Setting
     """File name in the model store."""
+    limits: Settings = field(default_factory=dict)
+    """What one request may cost, by name (config/rules/limits.py): whole numbers, the unit in the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,13 +235,18 @@ def _parse_plan(raw: dict[str, Any]) -> Plan:
         worker_environment=_parse_settings(raw["worker_environment"]),
         properties=_parse_settings(raw["properties"]),
         java=Java(**_parse_settings(raw["java"])),
-        models={name: ModelPlan(**_parse_settings(model)) for name, model in raw["models"].items()},
+        models={name: _parse_model(model) for name, model in raw["models"].items()},
         timings=raw.get("timings", {}),
     )
 
 
 def _parse_inputs(raw: Mapping[str, Any]) -> Inputs:
     return Inputs(**{**raw, "models": tuple(raw["models"]), "off": tuple(raw.get("off", ()))})
+
+
+def _parse_model(raw: Mapping[str, Any]) -> ModelPlan:
+    own = {name: value for name, value in raw.items() if name != "limits"}
+    return ModelPlan(**_parse_settings(own), limits=_parse_settings(raw["limits"]))
 
 
 def _parse_settings(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Setting]:

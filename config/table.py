@@ -32,7 +32,8 @@ def _groups(plan: Plan) -> Iterator[tuple[str, Mapping[str, Setting]]]:
     yield "LAYOUT", vars(plan.layout)
     yield "LIBRARIES", vars(plan.libraries)
     for name, model in sorted(plan.models.items()):
-        yield f"MODEL {name}", vars(model)
+        settings = {key: value for key, value in vars(model).items() if key != "limits"}
+        yield f"MODEL {name}", {**settings, **model.limits}
     yield "JAVA", vars(plan.java)
     yield "ENVIRONMENT of TorchServe", dict(sorted(plan.environment.items()))
     yield "ENVIRONMENT of the workers besides", dict(sorted(plan.worker_environment.items()))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from config.definitions import ModelDefinition
 from config.plan import Inputs, ModelPlan, Setting, Settings
+from config.rules.limits import plan_limits
 
 THROUGHPUT_BATCH = {"fp32": 8, "bf16": 16, "int8": 16}
 """About a third of a second of ResNet50 on one core (25 and 52 images/s were seen): enough to pay for a
@@ -50,6 +51,7 @@ def plan_models(
             ),
             startup_timeout_s=_plan_startup(len(models)),
             archive=Setting(value=f"{model.name}.mar", reason="the archive make models builds"),
+            limits=plan_limits(model),
         )
         for model in models
     }

@@ -33,7 +33,8 @@ def plan_environment(
     settings = {
         "CPU_KIT_OPTIONS": Setting(
             value=_render_options(plans, off, cores_per_worker),
-            reason="what the handler cannot know: the precision asked for and the threads it may use"
+            reason="what the handler cannot know: the precision asked for, the threads it may use, and what "
+            "one request may cost (limits; each with its reason in plan.json)"
             + (f"; switched off with --off: {', '.join(off)}, a baseline" if off else ""),
         ),
         **_plan_process(models, libraries),
@@ -128,8 +129,16 @@ def _plan_blocktime() -> Setting:
 
 def _render_options(plans: Mapping[str, ModelPlan], off: Sequence[str], threads: int) -> str:
     shared = {"threads": threads, **({"off": list(off)} if off else {})}
-    options = {name: {"precision": plan.precision.value, **shared} for name, plan in plans.items()}
+    options = {
+        name: {"precision": plan.precision.value, **shared, **_render_limits(plan)}
+        for name, plan in plans.items()
+    }
     return json.dumps(options, sort_keys=True, separators=(",", ":"))
+
+
+def _render_limits(plan: ModelPlan) -> dict[str, dict[str, int]]:
+    limits = {name: limit.value for name, limit in plan.limits.items()}
+    return {"limits": limits} if limits else {}
 
 
 def _explain_capacity(models: Sequence[ModelDefinition]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from handlers.shared.definition import Definition
+from handlers.shared.errors import LoadError
 from handlers.shared.shapes import ShapeGrid
 
 
@@ -31,11 +32,24 @@ class Classifier(ABC):
     """Whether channels_last applies."""
     libraries: ClassVar[tuple[str, ...]]
     """Distributions whose versions belong in the describe answer."""
+    LIMITS: ClassVar[Mapping[str, int]] = {}
+    """What one request may cost where no plan says so, by name, with the unit in the name."""
 
     def configure(self, definition: Definition) -> None:
         """Read what is needed of the definition before anything else is called."""
         self.definition = definition
         self.labels = definition.labels
+        self.limits = dict(self.LIMITS)
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        """Put the plan's limits over the handler's own; LoadError for a name this handler does not know."""
+        unknown = sorted(set(limits) - set(self.LIMITS))
+        if unknown:
+            raise LoadError(
+                f"limits must be among {', '.join(self.LIMITS) or 'none'}: got {', '.join(unknown)}",
+                cure="plan and build with the same version of the kit: `make config`, `make models`",
+            )
+        self.limits.update(limits)
 
     @property
     def grid(self) -> ShapeGrid:

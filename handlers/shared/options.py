@@ -1,15 +1,17 @@
 """What the server asks of a model when it loads, read from the worker's environment.
 
 `TS_IPEX_ENABLE` is set by TorchServe from `ipex_enable`; `CPU_KIT_OPTIONS` by the plan, as JSON
-`{"<model>": {"precision": "bf16", "threads": 1, "off": ["freeze"]}}`. Without either, an archive serves
-its default precision with plain TorchScript, so any TorchServe can load it.
+`{"<model>": {"precision": "bf16", "threads": 1, "off": ["freeze"], "limits": {"pixels": 24000000}}}`.
+Without either, an archive serves its default precision with plain TorchScript and its handler's own limits,
+so any TorchServe can load it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
@@ -32,14 +34,16 @@ class LoadOptions:
     """Intra-op threads; None leaves what OMP_NUM_THREADS gave."""
     off: frozenset[str] = frozenset()
     """What is switched off, of SWITCHES, for a baseline."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """What one request may cost, by name: those that replace the handler's own (Classifier.LIMITS)."""
 
 
 def read_options(definition: Definition, environment: Mapping[str, str]) -> LoadOptions:
     """Read and check the options for one model; LoadError says which value is wrong and what is allowed."""
     asked = _parse(environment.get(OPTIONS_VARIABLE, "{}")).get(definition.name, {})
     _require(
-        set(asked) <= {"precision", "threads", "off"},
-        f"its keys must be precision, threads, off: got {asked}",
+        set(asked) <= {"precision", "threads", "off", "limits"},
+        f"its keys must be precision, threads, off, limits: got {asked}",
     )
     precision = asked.get("precision", definition.default_precision)
     if precision in definition.refused:
@@ -57,7 +61,14 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
     off = frozenset(asked.get("off", ()))
     _require(off <= set(SWITCHES), f"off must be among {', '.join(SWITCHES)}: got {sorted(off)}")
     ipex = environment.get(IPEX_VARIABLE, "false").lower() == "true"
-    return LoadOptions(precision=precision, ipex=ipex, threads=threads, off=off)
+    limits = _read_limits(asked.get("limits", {}))
+    return LoadOptions(precision=precision, ipex=ipex, threads=threads, off=off, limits=limits)
+
+
+def _read_limits(limits: Any) -> dict[str, int]:
+    whole = isinstance(limits, dict) and all(type(value) is int and value > 0 for value in limits.values())
+    _require(whole, f"limits must be whole numbers above 0 by name: got {limits}")
+    return dict(limits)
 
 
 def _parse(text: str) -> dict[str, dict]:

@@ -96,6 +96,7 @@ class ModelRuntime:
             "weights": definition.weights,
             "notes": list(definition.notes),
             "precision": state.options.precision,
+            "limits": dict(self._classifier.limits),
             "pid": os.getpid(),
             "load_seconds": self.seconds,
             "steps": [asdict(record) for record in self.records],

@@ -61,7 +61,9 @@ class TorchServeHandler(Classifier):
             definition = read_definition(Path(context.system_properties["model_dir"]))
             name = definition.name
             self.configure(definition)
-            self.runtime = load_runtime(self, read_options(definition, os.environ))
+            options = read_options(definition, os.environ)
+            self.limit(options.limits)
+            self.runtime = load_runtime(self, options)
         except LoadError as error:
             _log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, cure=error.cure)
             # TorchServe answers RuntimeError with an orderly 500 for the load; other types kill the worker.

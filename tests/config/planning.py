@@ -31,6 +31,7 @@ def make_model(name: str, **changes: Any) -> ModelDefinition:
     """A definition like those in models/."""
     fields: dict[str, Any] = {
         "name": name,
+        "kind": {"bert": "text", "resnet50": "image"}.get(name, "other"),
         "batch_sizes": (1, 2, 4, 8, 16),
         "worker_memory_mib": {"fp32": 1500, "bf16": 1200},
         "precisions": ("bf16", "fp32"),

@@ -19,7 +19,7 @@ def arguments(tmp_path):
     model = tmp_path / "models" / "tiny"
     model.mkdir(parents=True)
     (model / "model.yaml").write_text(
-        "name: tiny\nbatch_sizes: [1, 8]\nworker_memory_mib: {fp32: 500}\n"
+        "name: tiny\nkind: other\nbatch_sizes: [1, 8]\nworker_memory_mib: {fp32: 500}\n"
         "precisions: {fp32: {}}\ndefault_build: true\n"
     )
     return [

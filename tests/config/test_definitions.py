@@ -15,6 +15,7 @@ MODELS = HERE.parents[1] / "models"
 
 GOOD = {
     "name": "m",
+    "kind": "other",
     "batch_sizes": "[8, 1]",
     "worker_memory_mib": "{fp32: 900}",
     "precisions": "{fp32: {}}",

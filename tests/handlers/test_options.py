@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import pytest
 
+from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.shared.definition import parse_definition
 from handlers.shared.errors import LoadError
 from handlers.shared.options import read_options
@@ -56,7 +58,9 @@ def test_options_of_another_model_are_not_ours(definition):
             {"off": ["self_check"]},
             "off must be among channels_last, trace, freeze, buckets: got ['self_check']",
         ),
-        ({"precison": "fp32"}, "its keys must be precision, threads, off: got {'precison': 'fp32'}"),
+        ({"limits": {"pixels": 0}}, "limits must be whole numbers above 0 by name: got {'pixels': 0}"),
+        ({"limits": [1]}, "limits must be whole numbers above 0 by name: got [1]"),
+        ({"precison": "fp32"}, "its keys must be precision, threads, off, limits: got {'precison': 'fp32'}"),
     ],
 )
 def test_wrong_values_say_what_is_allowed(definition, asked, message):
@@ -69,3 +73,22 @@ def test_wrong_values_say_what_is_allowed(definition, asked, message):
 def test_broken_json_is_refused(definition):
     with pytest.raises(LoadError, match="CPU_KIT_OPTIONS is not JSON"):
         read(definition, CPU_KIT_OPTIONS="{")
+
+
+def test_limits_of_the_plan_are_read(definition):
+    assert read(definition, {"limits": {"pixels": 5}}).limits == {"pixels": 5}
+    assert read(definition).limits == {}
+
+
+class Limited(CpuImageClassifier):
+    LIMITS: ClassVar[dict[str, int]] = {"pixels": 10, "frames": 1}
+
+
+def test_the_plans_limits_replace_the_handlers_own_and_only_those_it_knows(definition):
+    classifier = Limited()
+    classifier.configure(definition)
+    classifier.limit({"pixels": 5})
+    assert classifier.limits == {"pixels": 5, "frames": 1}
+    with pytest.raises(LoadError, match="limits must be among pixels, frames: got tokens; plan and build"):
+        classifier.limit({"tokens": 5})
+    assert Limited.LIMITS == {"pixels": 10, "frames": 1}

@@ -69,6 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--openmp", default="", help=f"{' | '.join(OPENMPS)} (default {OPENMPS[0]})")
     parser.add_argument("--port", default="", help="inference port; the others count from it (default 8080)")
     parser.add_argument("--bind", default="", help="IPv4 address of predictions alone (default: loopback)")
+    parser.add_argument("--token-file", default="", help="the inference token (default: TorchServe makes one)")
+    parser.add_argument("--drain-seconds", default="", help="to answer what was accepted at a stop (default 15)")
     parser.add_argument("--no-ipex", action="store_true", help="ipex_enable=false: a baseline")
     parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")
     parser.add_argument(
@@ -113,6 +115,7 @@ def split_words(text: str) -> list[str]:
 def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs:
     """Texts to values."""
     port = parse_number("PORT", options.port)
+    drain_s = parse_number("--drain-seconds", options.drain_seconds)
     return Inputs(
         models=models,
         precision=options.precision or PRECISIONS[0],
@@ -123,6 +126,8 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         openmp=options.openmp or None,
         port=Inputs.port if port is None else port,
         bind=options.bind or Inputs.bind,
+        token_file=options.token_file,
+        drain_s=Inputs.drain_s if drain_s is None else drain_s,
         ipex=not options.no_ipex,
         pinning=not options.no_pinning,
         off=tuple(sorted(set(split_words(options.off)))),

@@ -53,6 +53,11 @@ class Inputs:
     """The inference port; all others are counted from it."""
     bind: str = "127.0.0.1"
     """The IPv4 address predictions are served on; everything else stays on loopback."""
+    token_file: str = ""
+    """A file with the inference token; "" lets TorchServe make one."""
+    drain_s: int = 15
+    """How long accepted requests may take to be answered once the server shall end, at most; it is ended for
+    good after 20 s (server/processes.py)."""
     ipex: bool = True
     """False writes ipex_enable=false: the baseline without IPEX."""
     pinning: bool = True
@@ -113,8 +118,12 @@ class Libraries:
 class Java:
     """The JVM of TorchServe's frontend."""
 
+    bodies_mib: Setting
+    """int: what the bodies of all unanswered requests may take together, MiB."""
     heap_mib: Setting
     """int: fixed heap (-Xms = -Xmx), MiB."""
+    direct_mib: Setting
+    """int: memory outside the heap for buffers (-XX:MaxDirectMemorySize), MiB."""
     vmargs: Setting
     """The flags as one string, split by blanks."""
 

@@ -43,11 +43,7 @@ class Entrypoint:
         layout = read_layout(settings.run_dir)
         self.speaker.say("config", f"memory: {layout['memory_nodes']['reason']}")
         confine(layout)
-        environment = {
-            **os.environ,
-            "JAVA_TOOL_OPTIONS": settings.java_options(),
-            "LOG_FILE_SIZE": LOG_FILE_SIZE,
-        }
+        environment = {**os.environ, "LOG_FILE_SIZE": LOG_FILE_SIZE}
         with Following(self.speaker, settings.run_dir / "logs"):
             return self._run_part("server", settings.start_arguments(), environment)
 

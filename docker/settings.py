@@ -12,7 +12,6 @@ RUN_DIR = "/run/kit"
 MODEL_STORE = "/model-store"
 SECRET = "/run/secrets/token"
 """Where Docker, Podman and Compose put a secret named `token`."""
-AGENT = "/opt/kit/lib/agent.jar"
 
 STOP_SECONDS = 45
 """A full queue of one second's work is long done by then, and Kubernetes' usual limits are above it."""
@@ -51,18 +50,15 @@ class Settings:
             for word in (f"--{name.lower().replace('_', '-')}", value)
         ]
         places = ["--model-store", str(self.model_store), "--run-dir", str(self.run_dir)]
-        return ["--models", " ".join(self.models), "--bind", "0.0.0.0", *given, *places]
+        ends = ["--drain-seconds", str(max(1, self.stop_seconds - END_SECONDS))]
+        token = ["--token-file", str(self.token_file)] if self.token_file else []
+        return ["--models", " ".join(self.models), "--bind", "0.0.0.0", *given, *places, *ends, *token]
 
     def start_arguments(self) -> list[str]:
         """For `python -m server`."""
         hide = ["--hide-token"] if self.token_file else []
         graceful = ["--graceful-seconds", str(self.stop_seconds)]
         return ["start", "--foreground", *graceful, *hide, "--run-dir", str(self.run_dir)]
-
-    def java_options(self) -> str:
-        """For JAVA_TOOL_OPTIONS: the agent that drains, and sets the token."""
-        token = f",token={self.token_file}" if self.token_file else ""
-        return f"-javaagent:{AGENT}=drain_s={max(1, self.stop_seconds - END_SECONDS)}{token}"
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:

@@ -28,6 +28,7 @@ _NOT_INHERITED = (
     "MAKEFLAGS",
     "MAKELEVEL",
 )
+_AGENT_OPTION = "-javaagent:"
 _TUNING_PREFIXES = ("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_")
 
 
@@ -124,7 +125,7 @@ def render_environment(plan: Plan, run: RunDir, inherited: Mapping[str, str]) ->
 def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
     """Start TorchServe; its own output goes to logs/console.log."""
     command = render_command(plan, run, model_store)
-    for needed in (Path(command[0]), Path(command[1]), run.properties):
+    for needed in (Path(command[0]), Path(command[1]), find_agent(plan), run.properties):
         if not needed.exists():
             raise ServerError(f"missing: {needed}; run: make setup && make config")
     with run.console_log.open("ab") as console:
@@ -138,6 +139,12 @@ def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes
             start_new_session=True,
             preexec_fn=lambda: confine(plan),
         )
+
+
+def find_agent(plan: Plan) -> Path:
+    """The jar the JVM loads first; without it java ends with an error that names no cure."""
+    (option,) = (word for word in str(plan.java.vmargs.value).split() if word.startswith(_AGENT_OPTION))
+    return Path(option.removeprefix(_AGENT_OPTION).partition("=")[0])
 
 
 def confine(plan: Plan) -> None:

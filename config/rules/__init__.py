@@ -48,7 +48,7 @@ def make_plan(
     server_cpus = _choose_server_cpus(topology, cut)
     pinned = _choose_pinning(topology, inputs, cut, server_cpus)
     plans = batching.plan_models(models, inputs, precisions, len(cut.chunks))
-    jvm = java.plan_java(topology)
+    jvm = java.plan_java(topology, inputs)
     launched = pinned.args is not None
     return Plan(
         inputs=inputs,

@@ -3,8 +3,9 @@ workers."""
 
 from __future__ import annotations
 
-from config.plan import Java, Setting
-from config.rules.memory import plan_heap_mib
+from config.plan import Inputs, Java, Setting
+from config.rules.memory import COPIES, HEAP_BASE_MIB, FrontendMemory, plan_frontend_memory
+from config.rules.network import MAX_REQUEST_BYTES
 from config.topology import Topology
 
 SERIAL_MAX_CORES = 8
@@ -14,15 +15,21 @@ C1_MAX_CORES = 8
 """Up to here a few hundred requests a second are all there are. On two cores at 85 requests/s the thread of
 the optimising compiler (C2) took 0.7-1.3 s of CPU in 24 s, all request threads together 0.5 (measured)."""
 
+AGENT = "lib/cpukit-agent.jar"
+"""Below the virtual environment, where set-up builds it (server/setup/agent.py)."""
 
-def plan_java(topology: Topology) -> Java:
+MAX_CONNECTIONS = 1000
+"""Each is a few KiB and a file; a load balancer and its health checks need a few dozen."""
+
+
+def plan_java(topology: Topology, inputs: Inputs) -> Java:
     """java.io.tmpdir is not here: the sockets' folder belongs to the run directory, which `server` knows."""
-    heap = plan_heap_mib(topology)
+    frontend = plan_frontend_memory(topology)
     return Java(
-        heap_mib=Setting(
-            value=heap, reason="512 MiB and 32 per core for waiting requests; at most an eighth of the memory"
-        ),
-        vmargs=Setting(value=" ".join(_flags(topology, heap)), reason=_explain(topology)),
+        bodies_mib=Setting(value=frontend.bodies_mib, reason=_explain_bodies(topology)),
+        heap_mib=Setting(value=frontend.heap_mib, reason=_explain_heap(frontend)),
+        direct_mib=Setting(value=frontend.direct_mib, reason=_explain_direct(frontend)),
+        vmargs=Setting(value=" ".join(_flags(topology, inputs, frontend)), reason=_explain(topology)),
     )
 
 
@@ -31,16 +38,52 @@ def count_frontend_threads(topology: Topology) -> int:
     return max(2, min(topology.usable_cores // 8, 16))
 
 
-def _flags(topology: Topology, heap_mib: int) -> list[str]:
+def _flags(topology: Topology, inputs: Inputs, frontend: FrontendMemory) -> list[str]:
     collector = "Serial" if topology.usable_cores <= SERIAL_MAX_CORES else "G1"
     return [
-        f"-Xms{heap_mib}m",
-        f"-Xmx{heap_mib}m",
+        f"-Xms{frontend.heap_mib}m",
+        f"-Xmx{frontend.heap_mib}m",
+        f"-XX:MaxDirectMemorySize={frontend.direct_mib}m",
         f"-XX:+Use{collector}GC",
         f"-XX:ActiveProcessorCount={count_frontend_threads(topology)}",
         "-XX:+ExitOnOutOfMemoryError",
         *(["-XX:TieredStopAtLevel=1"] if topology.usable_cores <= C1_MAX_CORES else []),
+        _render_agent(inputs, frontend),
     ]
+
+
+def _render_agent(inputs: Inputs, frontend: FrontendMemory) -> str:
+    """Its options; without its numbers it ends the JVM (server/agent/cpukit/Agent.java)."""
+    options = {
+        "body_bytes": frontend.bodies_mib << 20,
+        "connections": MAX_CONNECTIONS,
+        "drain_s": inputs.drain_s,
+        **({"token": inputs.token_file} if inputs.token_file else {}),
+    }
+    return f"-javaagent:{inputs.prefix}/{AGENT}=" + ",".join(f"{key}={value}" for key, value in options.items())
+
+
+def _explain_bodies(topology: Topology) -> str:
+    return (
+        f"bytes of all requests that come, wait or are in a batch; the next one is answered 503: room for "
+        f"{plan_frontend_memory(topology).bodies_mib * (1 << 20) // MAX_REQUEST_BYTES} of the largest "
+        f"({MAX_REQUEST_BYTES >> 20} MiB) or some thousand photographs for the web; 128 MiB a core, at most a "
+        "32nd of the memory"
+    )
+
+
+def _explain_heap(frontend: FrontendMemory) -> str:
+    return (
+        f"{HEAP_BASE_MIB} + {COPIES} × {frontend.bodies_mib} MiB: the bodies, as many again that clients left "
+        "behind in a batch, and twice a batch while it is encoded for its worker"
+    )
+
+
+def _explain_direct(frontend: FrontendMemory) -> str:
+    return (
+        f"{frontend.direct_mib - frontend.bodies_mib} MiB of netty's buffers and {frontend.bodies_mib} for the "
+        "batches on their way to the workers; bodies that come in are not kept here"
+    )
 
 
 def _explain(topology: Topology) -> str:
@@ -50,10 +93,12 @@ def _explain(topology: Topology) -> str:
         else "G1 with few threads keeps pauses short on a larger heap"
     )
     parts = [
-        "fixed heap",
+        "fixed heap and direct memory, which hold what the agent lets in",
         collector,
         "ActiveProcessorCount keeps the JVM's own thread pools off the workers' cores",
         "out of memory ends the server instead of leaving half of it",
+        f"the agent refuses before a body is kept (no token, too large, no room, more than {MAX_CONNECTIONS} "
+        "connections) and answers what was accepted before the server ends",
     ]
     if topology.usable_cores <= C1_MAX_CORES:
         parts.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
 from config.errors import ConfigError
@@ -13,23 +14,51 @@ LAUNCHER_MIB = 260
 """The launcher imports torch and stays the parent of its worker: 259 MiB of anonymous memory measured
 (torch 2.8)."""
 
-JVM_BEYOND_HEAP_MIB = 512
-"""Netty's buffers outside the heap, classes, compiled code and thread stacks of TorchServe."""
+JVM_BEYOND_MIB = 256
+"""Classes, compiled code and thread stacks of TorchServe."""
 
 RESERVE_SHARE = 0.05
 """Left to the page cache and the rest of the system."""
 
-MIN_HEAP_MIB = 256
-HEAP_BASE_MIB = 512
-HEAP_PER_CORE_MIB = 32
-MAX_HEAP_MIB = 4096
+BODIES_PER_CORE_MIB = 128
+BODIES_SHARE = 32
+"""The bodies may be a 32nd of the memory, so that the heap with its copies is no more than about a sixth."""
+MIN_BODIES_MIB = 64
+"""Three of the largest requests."""
+MAX_BODIES_MIB = 1024
+
+COPIES = 4
+"""The bodies; as many that clients left behind in a batch (the agent takes back what still waits); and a batch
+while it is encoded, when its buffer grows into a larger one (TorchServe's ModelRequestEncoder)."""
+HEAP_BASE_MIB = 256
+"""TorchServe itself, and forms: netty's decoder copies one three times in each of its two threads."""
+DIRECT_BASE_MIB = 64
+"""netty's arenas of 16 MiB for what is being read and written."""
 
 
-def plan_heap_mib(topology: Topology) -> int:
-    """Room for waiting requests grows with what the machine answers; never more than an eighth of the
-    memory."""
-    wanted = min(HEAP_BASE_MIB + HEAP_PER_CORE_MIB * topology.usable_cores, MAX_HEAP_MIB)
-    return max(MIN_HEAP_MIB, min(wanted, topology.memory_limit_mib // 8))
+@dataclass(frozen=True, kw_only=True)
+class FrontendMemory:
+    """What TorchServe's JVM may take for requests, in MiB."""
+
+    bodies_mib: int
+    """All bodies that come, wait or are in a batch."""
+
+    @property
+    def heap_mib(self) -> int:
+        """-Xmx."""
+        return HEAP_BASE_MIB + COPIES * self.bodies_mib
+
+    @property
+    def direct_mib(self) -> int:
+        """-XX:MaxDirectMemorySize; each batch is copied there on its way to its worker."""
+        return DIRECT_BASE_MIB + self.bodies_mib
+
+
+def plan_frontend_memory(topology: Topology) -> FrontendMemory:
+    """Room for waiting requests grows with what the machine answers, within a share of the memory."""
+    wanted = min(BODIES_PER_CORE_MIB * topology.usable_cores, MAX_BODIES_MIB)
+    fitting = topology.memory_limit_mib // BODIES_SHARE
+    return FrontendMemory(bodies_mib=max(MIN_BODIES_MIB, min(wanted, fitting)))
 
 
 def set_mib(models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings) -> int:
@@ -40,7 +69,9 @@ def set_mib(models: Sequence[ModelDefinition], inputs: Inputs, precisions: Setti
 
 def shared_mib(topology: Topology) -> int:
     """Memory that is needed once: TorchServe and the reserve."""
-    return plan_heap_mib(topology) + JVM_BEYOND_HEAP_MIB + int(topology.memory_limit_mib * RESERVE_SHARE)
+    frontend = plan_frontend_memory(topology)
+    java = frontend.heap_mib + frontend.direct_mib + JVM_BEYOND_MIB
+    return java + int(topology.memory_limit_mib * RESERVE_SHARE)
 
 
 def count_workers_in_memory(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from server.setup import environment, packages, requirements, torch_wheel
+from server.setup import agent, environment, packages, requirements, torch_wheel
 from server.setup.errors import Problem, SetupError
 from server.setup.facts import Facts, read_facts
 from server.setup.preflight import MACHINE_CHECKS, find_problems
@@ -61,6 +61,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         help="where torch comes from: an index's address, or `default` for pip's own "
         "(when not given: PyTorch's CPU-only wheels if they can be reached, else pip's own)",
     )
+    parser.add_argument("--no-agent", action="store_true", help="leave the Java agent to another stage")
     parser.add_argument("--inputs", action="store_true", help="only judge the values given; install nothing")
     parser.add_argument("--models", default="", help="with --inputs: names of folders in models/")
     parser.add_argument("--format", default="", help="with --inputs: text or json")
@@ -93,6 +94,8 @@ def set_up(options: argparse.Namespace) -> int:
         return report(hopeless)
     packages.install_missing(facts, lambda: read_facts(options.venv), options.log)
     complete_environment(options, facts)
+    if not options.no_agent:
+        agent.complete_agent(options.venv.absolute(), options.log)
     complete = read_facts(options.venv)
     problems = find_problems(complete)
     if not problems and not options.extra:

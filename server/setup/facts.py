@@ -25,7 +25,7 @@ LIBRARY_FOLDERS = (
     "usr/local/lib",
     "usr/lib",
 )
-TOOLS = ("numactl", "lscpu", "ab", "curl", "apt-get")
+TOOLS = ("numactl", "lscpu", "ab", "curl", "javac", "apt-get")
 DISTRIBUTIONS = (
     "torch", "torchvision", "intel_extension_for_pytorch",
     "torchserve", "torch-model-archiver", "transformers",

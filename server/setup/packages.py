@@ -36,8 +36,14 @@ class Need:
 NEEDS = (
     Need(
         name="Java 17",
-        packages=("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
+        packages=("openjdk-17-jdk-headless", "openjdk-21-jdk-headless", "default-jdk-headless"),
         present=lambda facts: check_java(facts) is None,
+    ),
+    # The agent in front of TorchServe is compiled against the TorchServe that is installed.
+    Need(
+        name="javac",
+        packages=("openjdk-17-jdk-headless", "openjdk-21-jdk-headless", "default-jdk-headless"),
+        present=lambda facts: "javac" in facts.tools,
     ),
     Need(name="jemalloc", packages=("libjemalloc2",), present=lambda facts: "jemalloc" in facts.libraries),
     Need(
@@ -106,7 +112,7 @@ def choose_packages(missing: Sequence[Need], facts: Facts, candidates: frozenset
     for need in missing:
         names = _spelled(need, facts)
         chosen.append(next((name for name in names if name in candidates), names[0]))
-    return chosen
+    return list(dict.fromkeys(chosen))
 
 
 def read_candidates(names: Sequence[str]) -> frozenset[str]:

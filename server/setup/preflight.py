@@ -64,7 +64,7 @@ def check_java(facts: Facts) -> Problem | None:
     if facts.java and facts.java.major >= OLDEST_JAVA:
         return None
     got = f"{facts.java.text} ({facts.java.path})" if facts.java else "none on PATH"
-    do = "run `make setup`, or install openjdk-17-jre-headless and make it the default `java`"
+    do = "run `make setup`, or install openjdk-17-jdk-headless and make it the default `java`"
     if facts.java_home:
         do = f"unset JAVA_HOME (now {facts.java_home}) or set it to a Java {OLDEST_JAVA} or newer"
     return Problem(what="Java", needed=f"{OLDEST_JAVA} or newer (TorchServe 0.12)", got=got, do=do)

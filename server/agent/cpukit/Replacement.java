@@ -1,0 +1,27 @@
+package cpukit;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.lang.instrument.ClassFileTransformer;
+import java.security.ProtectionDomain;
+
+/** Puts our ServerInitializer in the place of TorchServe's: nothing else lets a handler into its pipeline. */
+final class Replacement implements ClassFileTransformer {
+    private static final String REPLACED = "org/pytorch/serve/ServerInitializer";
+
+    @Override
+    public byte[] transform(
+            ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] original) {
+        if (!REPLACED.equals(name)) {
+            return null; // as it is
+        }
+        try (InputStream file = Agent.class.getResourceAsStream("/replaced/" + name + ".class")) {
+            return file.readAllBytes();
+        } catch (IOException | NullPointerException problem) {
+            // An exception here would be swallowed, and the server would stand open.
+            System.err.println("Error: the agent's " + name + " cannot be read: " + problem); // NOPMD
+            Runtime.getRuntime().halt(1);
+            return null;
+        }
+    }
+}

@@ -69,8 +69,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--openmp", default="", help=f"{' | '.join(OPENMPS)} (default {OPENMPS[0]})")
     parser.add_argument("--port", default="", help="inference port; the others count from it (default 8080)")
     parser.add_argument("--bind", default="", help="IPv4 address of predictions alone (default: loopback)")
-    parser.add_argument("--token-file", default="", help="the inference token (default: TorchServe makes one)")
-    parser.add_argument("--drain-seconds", default="", help="to answer what was accepted at a stop (default 15)")
+    parser.add_argument(
+        "--token-file", default="", help="the inference token (default: TorchServe makes one)"
+    )
+    parser.add_argument(
+        "--drain-seconds", default="", help="to answer what was accepted at a stop (default 15)"
+    )
     parser.add_argument("--no-ipex", action="store_true", help="ipex_enable=false: a baseline")
     parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")
     parser.add_argument(

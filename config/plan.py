@@ -12,7 +12,7 @@ from typing import Any
 
 from config.errors import ConfigError
 
-SCHEMA = 1
+SCHEMA = 2
 PLAN_FILE = "plan.json"
 PROPERTIES_FILE = "config.properties"
 ENVIRONMENT_FILE = "environment"

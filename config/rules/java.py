@@ -4,7 +4,15 @@ workers."""
 from __future__ import annotations
 
 from config.plan import Inputs, Java, Setting
-from config.rules.memory import COPIES, HEAP_BASE_MIB, FrontendMemory, plan_frontend_memory
+from config.rules.memory import (
+    BODIES_PER_CORE_MIB,
+    BODIES_SHARE,
+    COPIES,
+    HEAP_BASE_MIB,
+    MIN_BODIES_MIB,
+    FrontendMemory,
+    plan_frontend_memory,
+)
 from config.rules.network import MAX_REQUEST_BYTES
 from config.topology import Topology
 
@@ -18,6 +26,9 @@ the optimising compiler (C2) took 0.7-1.3 s of CPU in 24 s, all request threads 
 AGENT = "lib/cpukit-agent.jar"
 """Below the virtual environment, where set-up builds it (server/setup/agent.py)."""
 
+WEB_PHOTO_BYTES = 100_000
+"""For the reason alone: what a photograph of 500×375 in good quality has."""
+
 MAX_CONNECTIONS = 1000
 """Each is a few KiB and a file; a load balancer and its health checks need a few dozen."""
 
@@ -26,7 +37,7 @@ def plan_java(topology: Topology, inputs: Inputs) -> Java:
     """java.io.tmpdir is not here: the sockets' folder belongs to the run directory, which `server` knows."""
     frontend = plan_frontend_memory(topology)
     return Java(
-        bodies_mib=Setting(value=frontend.bodies_mib, reason=_explain_bodies(topology)),
+        bodies_mib=Setting(value=frontend.bodies_mib, reason=_explain_bodies(frontend)),
         heap_mib=Setting(value=frontend.heap_mib, reason=_explain_heap(frontend)),
         direct_mib=Setting(value=frontend.direct_mib, reason=_explain_direct(frontend)),
         vmargs=Setting(value=" ".join(_flags(topology, inputs, frontend)), reason=_explain(topology)),
@@ -60,15 +71,18 @@ def _render_agent(inputs: Inputs, frontend: FrontendMemory) -> str:
         "drain_s": inputs.drain_s,
         **({"token": inputs.token_file} if inputs.token_file else {}),
     }
-    return f"-javaagent:{inputs.prefix}/{AGENT}=" + ",".join(f"{key}={value}" for key, value in options.items())
+    return f"-javaagent:{inputs.prefix}/{AGENT}=" + ",".join(
+        f"{key}={value}" for key, value in options.items()
+    )
 
 
-def _explain_bodies(topology: Topology) -> str:
+def _explain_bodies(frontend: FrontendMemory) -> str:
+    room = frontend.bodies_mib << 20
     return (
-        f"bytes of all requests that come, wait or are in a batch; the next one is answered 503: room for "
-        f"{plan_frontend_memory(topology).bodies_mib * (1 << 20) // MAX_REQUEST_BYTES} of the largest "
-        f"({MAX_REQUEST_BYTES >> 20} MiB) or some thousand photographs for the web; 128 MiB a core, at most a "
-        "32nd of the memory"
+        "what the bodies of all requests that come, wait or are in a batch may take together; the next one is "
+        f"answered 503: room for {room // MAX_REQUEST_BYTES} of the largest ({MAX_REQUEST_BYTES >> 20} MiB), or "
+        f"{room // WEB_PHOTO_BYTES} photographs of 100 kB; {BODIES_PER_CORE_MIB} MiB a core, within a "
+        f"{BODIES_SHARE}nd of the memory, at least {MIN_BODIES_MIB}"
     )
 
 

@@ -24,7 +24,7 @@ BODIES_PER_CORE_MIB = 128
 BODIES_SHARE = 32
 """The bodies may be a 32nd of the memory, so that the heap with its copies is no more than about a sixth."""
 MIN_BODIES_MIB = 64
-"""Three of the largest requests."""
+"""Four of the largest requests."""
 MAX_BODIES_MIB = 1024
 
 COPIES = 4

@@ -166,7 +166,7 @@ def test_memory_is_counted_in_the_chosen_precisions():
         return plan_machine(topology, MODELS, timed, precision="auto", topology="live", workers=1)
 
     assert plan(timings["narrow"]).layout.workers_per_model.value == 1
-    tight = dataclasses.replace(topology, memory_limit_mib=3700)
+    tight = dataclasses.replace(topology, memory_limit_mib=4050)
     with pytest.raises(ConfigError, match=r"each model \(bert int8, resnet50 fp32\): needed \d+ MiB"):
         plan_machine(tight, MODELS, timings["mixed"], precision="auto", topology="live")
     assert plan_machine(tight, MODELS, timings["narrow"], precision="auto", topology="live").models

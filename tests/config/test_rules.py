@@ -11,6 +11,7 @@ from config.errors import ConfigError
 from config.installed import Installed
 from config.rules import make_plan
 from config.rules.java import plan_java
+from config.rules.network import MAX_REQUEST_BYTES
 from config.rules.requests import check_machine
 from config.topology import read_topology
 from tests.config.planning import MACHINES, MODELS, make_inputs, make_model, plan_machine
@@ -140,12 +141,15 @@ def test_models_that_load_together_get_more_time():
     [
         (
             "two-cores",
-            "-Xms576m -Xmx576m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 -XX:+ExitOnOutOfMemoryError "
-            "-XX:TieredStopAtLevel=1",
+            "-Xms1280m -Xmx1280m -XX:MaxDirectMemorySize=320m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 "
+            "-XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 "
+            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=268435456,connections=1000,drain_s=15",
         ),
         (
             "two-sockets-smt",
-            "-Xms1536m -Xmx1536m -XX:+UseG1GC -XX:ActiveProcessorCount=4 -XX:+ExitOnOutOfMemoryError",
+            "-Xms4352m -Xmx4352m -XX:MaxDirectMemorySize=1088m -XX:+UseG1GC -XX:ActiveProcessorCount=4 "
+            "-XX:+ExitOnOutOfMemoryError "
+            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=1073741824,connections=1000,drain_s=15",
         ),
     ],
 )
@@ -159,7 +163,29 @@ def test_java(machine, flags):
 @pytest.mark.parametrize(("cores", "stops"), [(8, True), (9, False)])
 def test_the_optimising_compiler_is_left_out_on_few_cores(cores, stops):
     topology = dataclasses.replace(read_topology(MACHINES / "two-sockets-smt"), usable_cores=cores)
-    assert ("-XX:TieredStopAtLevel=1" in plan_java(topology).vmargs.value) is stops
+    assert ("-XX:TieredStopAtLevel=1" in plan_java(topology, make_inputs()).vmargs.value) is stops
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "bodies_mib"),
+    # a 32nd, but never less than four of the largest requests
+    [(1024, 64), (3072, 96), (6400, 200), (24000, 256), (1_000_000, 256)],
+)
+def test_what_requests_may_take_is_planned_together(memory_mib, bodies_mib):
+    topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=memory_mib)
+    java = plan_java(topology, make_inputs())
+    assert java.bodies_mib.value == bodies_mib
+    assert java.heap_mib.value == 256 + 4 * bodies_mib
+    assert java.direct_mib.value == 64 + bodies_mib
+    assert f"body_bytes={bodies_mib << 20}," in java.vmargs.value
+    assert f"256 + 4 × {bodies_mib} MiB" in java.heap_mib.reason
+    assert bodies_mib << 20 >= 4 * MAX_REQUEST_BYTES
+
+
+def test_a_token_file_and_the_time_to_drain_reach_the_agent():
+    inputs = make_inputs(token_file="/run/secrets/token", drain_s=35)
+    vmargs = plan_java(read_topology(MACHINES / "two-cores"), inputs).vmargs.value
+    assert vmargs.endswith(",drain_s=35,token=/run/secrets/token")
 
 
 def test_all_ports_count_from_one():

@@ -133,11 +133,3 @@ def test_the_health_check_believes_only_a_fresh_ready(tmp_path):
     os.utime(file, (old, old))
     code, said = check_health(tmp_path)
     assert (code, said.splitlines()[-1]) == (1, "not ready: the last look is over a minute old")
-
-
-def test_the_agents_manifest_names_its_class():
-    (name,) = re.findall(
-        r"^Premain-Class: (\S+)$", (ROOT / "docker/agent/manifest.txt").read_text(), re.MULTILINE
-    )
-    source = ROOT / "docker/agent" / (name.replace(".", "/") + ".java")
-    assert "public static void premain(String" in source.read_text()

@@ -37,15 +37,15 @@ def test_knobs_become_the_arguments_of_config(store):
     environment = {"MODEL_STORE": str(store), "CORES_PER_WORKER": "2", "PRECISION": "bf16", "WORKERS": ""}
     assert read_settings(environment).plan_arguments() == [
         "--models", "bert resnet50", "--bind", "0.0.0.0", "--precision", "bf16", "--cores-per-worker", "2",
-        "--model-store", str(store), "--run-dir", "/run/kit",
+        "--model-store", str(store), "--run-dir", "/run/kit", "--drain-seconds", "35",
     ]  # fmt: skip
 
 
-def test_a_token_of_a_file_is_set_in_java_and_kept_out_of_the_log(store, tmp_path):
+def test_a_token_of_a_file_reaches_the_plan_and_is_kept_out_of_the_log(store, tmp_path):
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     settings = read_settings({"MODEL_STORE": str(store), "TOKEN_FILE": str(file)})
-    assert settings.java_options() == f"-javaagent:/opt/kit/lib/agent.jar=drain_s=35,token={file}"
+    assert settings.plan_arguments()[-4:] == ["--drain-seconds", "35", "--token-file", str(file)]
     assert "--hide-token" in settings.start_arguments()
 
 

@@ -230,7 +230,13 @@ def test_connections_have_a_bound(connect):
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/", 404), ("/models/m/invoke", 404), ("/predictions/%zz", 400), ("/predictions/m?a=%", 400), ("/ping", 200)],
+    [
+        ("/", 404),
+        ("/models/m/invoke", 404),
+        ("/predictions/%zz", 400),
+        ("/predictions/m?a=%", 400),
+        ("/ping", 200),
+    ],
 )
 def test_paths_that_torchserve_cannot_serve_are_refused(connect, path, status):
     assert ask(connect(), path).status == status
@@ -276,7 +282,9 @@ def test_torchserves_own_503_says_when_to_come_back(port, connect):
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
 
 
-@pytest.mark.parametrize("text", [b"\x16\x03\x01 tls?\r\n\r\n", b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "text", [b"\x16\x03\x01 tls?\r\n\r\n", b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n"]
+)
 def test_what_is_no_http_gets_an_answer_too(connect, text):
     peer = connect()
     peer.socket.sendall(text)

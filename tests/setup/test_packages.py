@@ -23,7 +23,7 @@ libtcmalloc-minimal4t64:
   Candidate: 2.15-3build1
   Version table:
      2.15-3build1 500
-openjdk-17-jre-headless:
+openjdk-17-jdk-headless:
   Installed: (none)
   Candidate: 17.0.15+6~us1-0ubuntu1~24.04
 """
@@ -63,7 +63,7 @@ def test_a_bare_machine(bare: Facts, good: Facts, told: list[list[str]], tmp_pat
     assert update == ["apt-get", "-q", "update"]
     assert install[:4] == ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"]
     assert install[-7:] == [
-        "openjdk-17-jre-headless", "libjemalloc2", "libtcmalloc-minimal4", "numactl", "apache2-utils", "curl",
+        "openjdk-17-jdk-headless", "libjemalloc2", "libtcmalloc-minimal4", "numactl", "apache2-utils", "curl",
         "python3.11-venv",
     ]  # fmt: skip
 
@@ -74,11 +74,16 @@ def test_only_what_is_missing(good: Facts, told: list[list[str]], tmp_path: Path
     assert told[1][-2:] == ["DPkg::Lock::Timeout=120", "apache2-utils"]
 
 
+def test_java_without_its_compiler_is_not_enough(good: Facts, told: list[list[str]], tmp_path: Path) -> None:
+    packages.install_missing(replace(good, tools=good.tools - {"javac"}), lambda: good, tmp_path / "log")
+    assert told[1][-2:] == ["DPkg::Lock::Timeout=120", "openjdk-17-jdk-headless"]
+
+
 def test_what_the_distribution_calls_it(bare: Facts) -> None:
     tcmalloc = [need for need in packages.NEEDS if need.name in ("tcmalloc", "Java 17")]
     candidates = packages.parse_candidates(POLICY)
     assert packages.choose_packages(tcmalloc, bare, candidates) == [
-        "openjdk-17-jre-headless",
+        "openjdk-17-jdk-headless",
         "libtcmalloc-minimal4t64",
     ]
 
@@ -86,13 +91,13 @@ def test_what_the_distribution_calls_it(bare: Facts) -> None:
 def test_without_java_17_the_next_is_taken(bare: Facts) -> None:
     java = [need for need in packages.NEEDS if need.name == "Java 17"]
     chosen = packages.choose_packages(
-        java, bare, frozenset({"openjdk-21-jre-headless", "default-jre-headless"})
+        java, bare, frozenset({"openjdk-21-jdk-headless", "default-jdk-headless"})
     )
-    assert chosen == ["openjdk-21-jre-headless"]
+    assert chosen == ["openjdk-21-jdk-headless"]
 
 
 def test_without_package_lists_the_first_name(bare: Facts) -> None:
-    assert packages.choose_packages(packages.NEEDS[:1], bare, frozenset()) == ["openjdk-17-jre-headless"]
+    assert packages.choose_packages(packages.NEEDS[:1], bare, frozenset()) == ["openjdk-17-jdk-headless"]
 
 
 @pytest.mark.parametrize(("sudo", "become"), [("/usr/bin/sudo", "sudo sh -c"), (None, "su -c")])
@@ -110,7 +115,7 @@ def test_without_root_the_exact_line(
         packages.install_missing(bare, lambda: bare, tmp_path / "log")
     assert told == []
     assert (
-        f"\n  {become} 'apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless "
+        f"\n  {become} 'apt-get update && apt-get install -y --no-install-recommends openjdk-17-jdk-headless "
         "libjemalloc2 libtcmalloc-minimal4 numactl apache2-utils curl python3.11-venv'\n"
     ) in str(caught.value)
 
@@ -132,7 +137,7 @@ def test_java_home_is_not_papered_over(good: Facts, told: list[list[str]], tmp_p
 
 def test_installed_but_still_not_there(good: Facts, told: list[list[str]], tmp_path: Path) -> None:
     old = replace(good, java=Java(path="/usr/local/bin/java", major=11, text="11.0.2"))
-    with pytest.raises(SetupError, match="Java 17: still not found after installing openjdk-17-jre-headless"):
+    with pytest.raises(SetupError, match="Java 17: still not found after installing openjdk-17-jdk-headless"):
         packages.install_missing(old, lambda: old, tmp_path / "log")
 
 

@@ -79,24 +79,24 @@ def _render_agent(inputs: Inputs, frontend: FrontendMemory) -> str:
 def _explain_bodies(frontend: FrontendMemory) -> str:
     room = frontend.bodies_mib << 20
     return (
-        "what the bodies of all requests that come, wait or are in a batch may take together; the next one is "
-        f"answered 503: room for {room // MAX_REQUEST_BYTES} of the largest ({MAX_REQUEST_BYTES >> 20} MiB), or "
-        f"{room // WEB_PHOTO_BYTES} photographs of 100 kB; {BODIES_PER_CORE_MIB} MiB a core, within a "
+        "what the bodies of all requests that come, wait or are in a batch may take together; the next one "
+        f"is answered 503: room for {room // MAX_REQUEST_BYTES} of the largest, {MAX_REQUEST_BYTES >> 20} MiB, "
+        f"or {room // WEB_PHOTO_BYTES} photographs of 100 kB; {BODIES_PER_CORE_MIB} MiB a core, within a "
         f"{BODIES_SHARE}nd of the memory, at least {MIN_BODIES_MIB}"
     )
 
 
 def _explain_heap(frontend: FrontendMemory) -> str:
     return (
-        f"{HEAP_BASE_MIB} + {COPIES} × {frontend.bodies_mib} MiB: the bodies, as many again that clients left "
-        "behind in a batch, and twice a batch while it is encoded for its worker"
+        f"{HEAP_BASE_MIB} + {COPIES} × {frontend.bodies_mib} MiB: the bodies, as many again that clients "
+        "left behind in a batch, and twice a batch while it is encoded for its worker"
     )
 
 
 def _explain_direct(frontend: FrontendMemory) -> str:
     return (
-        f"{frontend.direct_mib - frontend.bodies_mib} MiB of netty's buffers and {frontend.bodies_mib} for the "
-        "batches on their way to the workers; bodies that come in are not kept here"
+        f"{frontend.direct_mib - frontend.bodies_mib} MiB of netty's buffers and {frontend.bodies_mib} for "
+        "the batches on their way to the workers; bodies that come in are not kept here"
     )
 
 

@@ -28,8 +28,8 @@ MIN_BODIES_MIB = 64
 MAX_BODIES_MIB = 1024
 
 COPIES = 4
-"""The bodies; as many that clients left behind in a batch (the agent takes back what still waits); and a batch
-while it is encoded, when its buffer grows into a larger one (TorchServe's ModelRequestEncoder)."""
+"""The bodies; as many that clients left behind in a batch (the agent takes back what still waits); and a
+batch while it is encoded, when its buffer grows into a larger one (TorchServe's ModelRequestEncoder)."""
 HEAP_BASE_MIB = 256
 """TorchServe itself, and forms: netty's decoder copies one three times in each of its two threads."""
 DIRECT_BASE_MIB = 64

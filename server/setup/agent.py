@@ -1,4 +1,4 @@
-"""Builds the Java agent (server/agent) into the environment, against the TorchServe that is installed there."""
+"""Builds the Java agent (server/agent) into the environment, against the TorchServe that is there."""
 
 from __future__ import annotations
 

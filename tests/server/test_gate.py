@@ -101,7 +101,8 @@ def connect(port):
 
 
 def head(path="/predictions/m", *, length=0, kind="image/png", token=TOKEN, more=""):
-    return f"POST {path} HTTP/1.1\r\nHost: h\r\n{token}Content-Type: {kind}\r\nContent-Length: {length}\r\n{more}"
+    lines = f"POST {path} HTTP/1.1\r\nHost: h\r\n{token}Content-Type: {kind}\r\n"
+    return f"{lines}Content-Length: {length}\r\n{more}"
 
 
 def ask(peer, path="/predictions/m", body=b"", **options):

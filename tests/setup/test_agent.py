@@ -14,6 +14,9 @@ from server.setup import agent
 from server.setup.errors import SetupError
 
 
+REPLACED = ("org/pytorch/serve/ServerInitializer", "org/pytorch/serve/grpcimpl/GRPCInterceptor")
+
+
 @pytest.fixture(scope="module")
 def venv(tmp_path_factory):
     if shutil.which("javac") is None or importlib.util.find_spec("ts") is None:
@@ -41,11 +44,15 @@ def test_the_same_sources_give_the_same_bytes(venv):
     assert (venv / agent.JAR).read_bytes() == first
 
 
-def test_what_replaces_torchserves_class_is_one_class(venv):
-    """A companion (of a lambda, a switch over an enumeration) would be looked for in TorchServe's own jar."""
+def test_what_replaces_torchserves_classes_has_no_companions(venv):
+    """One (of a lambda, a switch over an enumeration) would be looked for in TorchServe's own jar."""
     names = zipfile.ZipFile(venv / agent.JAR).namelist()
     replaced = [name for name in names if name.startswith("replaced/")]
-    assert replaced == ["replaced/org/pytorch/serve/ServerInitializer.class"]
+    assert sorted(replaced) == [f"replaced/{name}.class" for name in REPLACED]
+    known = zipfile.ZipFile(next(venv.glob("**/model-server.jar"))).namelist()
+    assert {f"{name}.class" for name in REPLACED} <= set(known)
+    source = (agent.SOURCES / "cpukit/Replacement.java").read_text()
+    assert all(f'"{name}"' in source for name in REPLACED)
     assert not [name for name in names if name.startswith("org/")]
 
 

@@ -4,15 +4,17 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.lang.instrument.ClassFileTransformer;
 import java.security.ProtectionDomain;
+import java.util.Set;
 
-/** Puts our ServerInitializer in the place of TorchServe's: nothing else lets a handler into its pipeline. */
+/** Puts classes of ours in the place of TorchServe's: nothing else lets a handler into its pipeline. */
 final class Replacement implements ClassFileTransformer {
-    private static final String REPLACED = "org/pytorch/serve/ServerInitializer";
+    private static final Set<String> REPLACED =
+            Set.of("org/pytorch/serve/ServerInitializer", "org/pytorch/serve/grpcimpl/GRPCInterceptor");
 
     @Override
     public byte[] transform(
             ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] original) {
-        if (!REPLACED.equals(name)) {
+        if (name == null || !REPLACED.contains(name)) {
             return null; // as it is
         }
         try (InputStream file = Agent.class.getResourceAsStream("/replaced/" + name + ".class")) {

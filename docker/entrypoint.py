@@ -45,7 +45,7 @@ class Entrypoint:
         confine(layout)
         environment = {
             **os.environ,
-            "JAVA_TOOL_OPTIONS": settings.java_options(),
+            "CPU_KIT_JAVA_OPTIONS": settings.java_options(),
             "LOG_FILE_SIZE": LOG_FILE_SIZE,
         }
         with Following(self.speaker, settings.run_dir / "logs"):

@@ -60,7 +60,7 @@ class Settings:
         return ["start", "--foreground", *graceful, *hide, "--run-dir", str(self.run_dir)]
 
     def java_options(self) -> str:
-        """For JAVA_TOOL_OPTIONS: the agent that drains, and sets the token."""
+        """For CPU_KIT_JAVA_OPTIONS: the agent that drains, and sets the token."""
         token = f",token={self.token_file}" if self.token_file else ""
         return f"-javaagent:{AGENT}=drain_s={max(1, self.stop_seconds - END_SECONDS)}{token}"
 

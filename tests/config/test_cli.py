@@ -31,7 +31,7 @@ def arguments(tmp_path):
 def test_writes_three_files(arguments, tmp_path, capsys):
     assert main(arguments) == 0
     names = sorted(file.name for file in (tmp_path / "run").iterdir())
-    assert names == ["config.properties", "environment", "plan.json"]
+    assert names == [".cpu-kit", "config.properties", "environment", "plan.json", "start.lock"]
     assert read_plan(tmp_path / "run").layout.worker_cpus.value == [[0], [1]]
     assert capsys.readouterr().out.startswith("planned: tiny · workers 2 × cores 1 · fp32 · jemalloc")
 

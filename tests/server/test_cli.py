@@ -114,7 +114,10 @@ def test_foreground_stops_at_a_signal(foreground, monkeypatch, capsys):
     arguments, started = foreground
     monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == ["SIGTERM", "stopped 1 TorchServe"]
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "SIGTERM: stopping; accepted requests are answered first (45 s)",
+        "stopped 1 TorchServe",
+    ]
     assert started.wait(5) == -signal.SIGTERM
 
 

@@ -7,10 +7,11 @@ import signal
 import pytest
 
 from config.errors import ConfigError, TimingsError
+from config.folders import hold_lock
 from server.archives import read_archive
 from server.errors import ServerError
 from server.processes import JAVA_MAIN
-from server.running import check_may_plan, hold_lock, is_running
+from server.running import check_may_plan, is_running
 from server.state import READY, STARTING
 from tests.server.fakes import make_archive, read_recorded_plan, with_property, write_running
 
@@ -83,10 +84,10 @@ def test_workers_without_java_are_leftovers_too(planned, lines, dummy):
 
 
 def test_two_starts_at_once_are_refused(planned):
-    expected = pytest.raises(ServerError, match="another start is under way")
-    with hold_lock(planned), expected, hold_lock(planned):
+    expected = pytest.raises(ConfigError, match="another start is under way")
+    with hold_lock(planned.path), expected, hold_lock(planned.path):
         pass
-    with hold_lock(planned):
+    with hold_lock(planned.path):
         pass
 
 
@@ -132,5 +133,5 @@ def test_a_killed_start_may_be_planned_over_and_one_under_way_not(planned, dummy
     dummy(planned.path, JAVA_MAIN)
     write_running(planned, STARTING)
     check_may_plan(planned, another_plan)
-    with hold_lock(planned), pytest.raises(ServerError, match="another start is under way"):
+    with hold_lock(planned.path), pytest.raises(ConfigError, match="another start is under way"):
         check_may_plan(planned, another_plan)

@@ -221,6 +221,7 @@ def test_make_clean_leaves_a_persons_files(tmp_path: Path) -> None:
     for folder in (run / "logs", store):
         folder.mkdir(parents=True)
     for file in (
+        run / ".cpu-kit",
         run / "plan.json",
         run / "mine.txt",
         store / "bert.mar",

@@ -19,7 +19,8 @@ CHECKOUT_RUN = Path(__file__).resolve().parent.parent / "run"
 _MARKER_TEXT = (
     "The TorchServe CPU kit keeps a server's plan, state and logs here; `make clean` removes them.\n"
 )
-_PLAN_KEYS = {"schema", "inputs", "layout"}
+_OWN_FILES = {PLAN_FILE: {"schema", "inputs", "layout"}, "timings.json": {"schema", "settings", "models"}}
+"""Files that show it too, by fields of each: a plan from before the marker, timings taken before the plan."""
 _OF_FILE_SYSTEMS = {"lost+found"}
 """An empty volume may hold it."""
 _NAMES_SHOWN = 3
@@ -57,11 +58,12 @@ def check_run_folder(path: Path) -> None:
 
 
 def find_mark(path: Path) -> Path | None:
-    """What shows that the kit made this folder: its marker, a plan, or that it is the checkout's own."""
+    """What shows that the kit made this folder: its marker, its files, or that it is the checkout's own."""
     if (path / MARKER).is_file():
         return path / MARKER
-    if _is_plan(path / PLAN_FILE):
-        return path / PLAN_FILE
+    for name, fields in _OWN_FILES.items():
+        if _has_fields(path / name, fields):
+            return path / name
     return path if path.resolve() == CHECKOUT_RUN else None
 
 
@@ -104,12 +106,12 @@ def hold_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _is_plan(file: Path) -> bool:
+def _has_fields(file: Path, fields: set[str]) -> bool:
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(raw, dict) and raw.keys() >= _PLAN_KEYS
+    return isinstance(raw, dict) and raw.keys() >= fields
 
 
 def _list_some(names: list[str]) -> str:

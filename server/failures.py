@@ -158,9 +158,8 @@ def explain_server_death(console: str, log: str, server_log: str = "") -> Failur
     """Why TorchServe itself ended, from what the JVM printed, else from the last error it logged."""
     lines = [line.rstrip() for line in console.splitlines() if line.strip() and not _JAVA_FRAME.match(line)]
     causes = [line.strip() for line in lines if _JAVA_CAUSES.search(line)]
-    said = [line for line in lines if not _CONSOLE_ROUTINE.match(line)] or _SERVER_ERROR.findall(server_log)[
-        -1:
-    ]
+    said = [line for line in lines if not _CONSOLE_ROUTINE.match(line)]
+    said = said or _SERVER_ERROR.findall(server_log)[-1:]
     cause = causes[0] if causes else (said[-1] if said else "it said nothing (killed? out of memory?)")
     return Failure(cause=f"TorchServe ended: {cause}", log=log, lines=tuple(said[-_LINES_SHOWN:]))
 

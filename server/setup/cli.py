@@ -123,6 +123,8 @@ def complete_environment(options: argparse.Namespace, facts: Facts) -> None:
         return
     if verdict.rebuild or requirements.SERVE in verdict.install:
         check_unused(venv, verdict.reason)
+    if verdict.rebuild and venv.is_symlink():
+        venv.unlink()  # what it leads to is another checkout's, with a stamp of its own
     (venv / environment.STAMP).unlink(missing_ok=True)
     if verdict.rebuild:
         environment.create(venv, options.log)

@@ -356,7 +356,7 @@ def test_a_checkout_with_a_plain_path_is_fine() -> None:
 
 def test_a_run_directory_of_others_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
     (tmp_path / "environment").write_text("PATH=/usr/bin")
-    run = make("serve", f"RUN_DIR={tmp_path}")
+    run = make("inputs", f"RUN_DIR={tmp_path}")  # the first step of every target that writes there
     assert run.stderr.startswith("setup: RUN_DIR must be a new or empty folder, or one of the kit's")
     assert (tmp_path / "environment").read_text() == "PATH=/usr/bin"
     assert len(list(tmp_path.iterdir())) == 1
@@ -420,6 +420,19 @@ def test_an_environment_does_not_change_under_a_running_server(
     )
     with pytest.raises(SetupError, match=re.escape(expected)):
         complete(tmp_path, monkeypatch, verdict)
+
+
+def test_a_link_to_another_checkouts_environment_is_replaced_and_that_one_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "setup.json").write_text("{}")
+    (tmp_path / ".venv").symlink_to(other)
+    monkeypatch.setattr(cli.environment, "write_stamp", lambda *_: None)
+    complete(tmp_path, monkeypatch, cli.environment.Verdict(rebuild=True, install=("serve",), reason="moved"))
+    assert (other / "setup.json").exists()
+    assert not (tmp_path / ".venv").is_symlink()
 
 
 def test_tools_beside_the_serving_packages_may_come_while_a_server_runs(

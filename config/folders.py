@@ -36,6 +36,13 @@ def claim_run_folder(path: Path) -> None:
 
 def check_run_folder(path: Path) -> None:
     """Raise unless the folder is new, empty, or marked as the kit's by this very user."""
+    try:
+        _check_run_folder(path)
+    except PermissionError as problem:
+        raise ConfigError(f"RUN_DIR cannot be looked into: {explain_os_error(problem)}") from problem
+
+
+def _check_run_folder(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():

@@ -143,8 +143,8 @@ def _private_files() -> Iterator[None]:
 
 
 def _start(run: RunDir, options: argparse.Namespace) -> int:
-    plan = read_plan(run.plan)
     check_own_server(run)
+    plan = read_plan(run.plan)
     check_run_folder(run.path)
     store = _find_model_store(options, plan)
     with catch_signals(), _private_files(), contextlib.ExitStack() as at_end:
@@ -194,7 +194,8 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
         print("error: the server is not as asked for (see above): FOREGROUND=1 ends it", file=sys.stderr)
         return code
     except Interrupted as signalled:
-        print(f"{signalled}: stopping; accepted requests are answered first ({options.graceful_seconds:g} s)")
+        limit = f"{options.graceful_seconds:g} s"
+        print(f"{signalled}: stopping; accepted requests are answered first, for at most {limit}")
         return 0
 
 

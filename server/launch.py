@@ -25,14 +25,12 @@ PRIVATE_UMASK = 0o077
 # All that is taken from the caller's shell. Anything else could change what the JVM, the loader, Python,
 # torch, IPEX, oneDNN, OpenMP or the allocator do, and they know more variables than a list could forbid:
 # _JAVA_OPTIONS beats the planned heap, PYTORCH_JIT=0 the traced model, LD_LIBRARY_PATH the pinned libraries.
-_INHERITED = frozenset(
-    (
-        *("PATH", "HOME", "USER", "LOGNAME", "JAVA_HOME"),  # to find java and the user's folder
-        *("LANG", "LANGUAGE", "TZ"),  # file names as Java reads them, times in logs; LC_* too
-        "PYTHONDONTWRITEBYTECODE",  # of the image
-        *("LOG_FILE_SIZE", "ACCESS_LOG_LEVEL"),  # log4j2.xml's own
-    )
-)
+_INHERITED = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "JAVA_HOME",  # to find java and the user's folder
+    "LANG", "LANGUAGE", "TZ",  # file names as Java reads them, times in logs; LC_* too
+    "PYTHONDONTWRITEBYTECODE",  # of the image
+    "LOG_FILE_SIZE", "ACCESS_LOG_LEVEL",  # log4j2.xml's own
+})  # fmt: skip
 _INHERITED_PREFIX = "LC_"
 JAVA_OPTIONS = "CPU_KIT_JAVA_OPTIONS"
 """Further JVM options of the image, for its agent; never a shell's own JAVA_TOOL_OPTIONS."""

@@ -104,3 +104,15 @@ def test_what_the_system_refuses_names_file_asker_and_owner(tmp_path: Path) -> N
         f"Permission denied: {tmp_path}/plan.json (asked as {me}; {tmp_path} is of {owner}); run as its user"
     )
     assert explain_os_error(OSError(28, "No space left on device", "/x")) == "No space left on device: /x"
+
+
+@pytest.mark.parametrize("asked", ["exists", "iterdir"])
+def test_a_folder_that_may_not_be_looked_into_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, asked, refuse)
+    with pytest.raises(ConfigError, match=r"RUN_DIR cannot be looked into: Permission denied: "):
+        claim_run_folder(tmp_path)

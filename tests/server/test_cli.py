@@ -117,7 +117,7 @@ def test_foreground_stops_at_a_signal(foreground, monkeypatch, capsys):
     monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
     assert cli.main(arguments) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
-        "SIGTERM: stopping; accepted requests are answered first (45 s)",
+        "SIGTERM: stopping; accepted requests are answered first, for at most 45 s",
         "stopped 1 TorchServe",
     ]
     assert started.wait(5) == -signal.SIGTERM
@@ -218,11 +218,12 @@ def test_ctrl_c_in_a_stop_is_a_sentence(folders, monkeypatch, capsys):
     assert capsys.readouterr().err == "\ninterrupted: `stop` was not finished; run it again\n"
 
 
-def test_a_start_in_a_folder_of_others_touches_nothing(folders, run, monkeypatch, capsys):
-    """A copied plan.json is not enough for another user, nor is any other file of that name."""
-    run.plan.write_text("{}")
+def test_a_start_in_another_users_run_directory_touches_nothing(folders, run, monkeypatch, capsys):
     (run.path / "logs").mkdir()
+    monkeypatch.setattr("config.folders.os.geteuid", lambda: 4_000_000)
+    replace_start(monkeypatch, None)
     assert cli.main(["start", *folders]) == 1
+    assert "RUN_DIR must be of the user who runs this, user 4000000" in capsys.readouterr().err
     assert sorted(file.name for file in run.path.iterdir()) == ["logs", "plan.json"]
 
 

@@ -93,6 +93,8 @@ unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
 unexport MODEL RESUME SECONDS REPEATS RESULT OUTPUT
 unexport IMAGE ENGINE CPUS CPUSET MEMORY TOKEN_FILE STORE BIND_MEMORY NETWORK CA_FILE
+# Every Python below prints and reads UTF-8, whatever the locale: `→` must not end a command in a Latin-1 one.
+export PYTHONUTF8 := 1
 unexport SCENARIO DURATION USERS RATE DRIVER PAYLOADS PROCESSES SLO_P99_MS A B BOUND PAIRS URL
 
 .PHONY: help
@@ -115,8 +117,8 @@ config: inputs $(SETUP_TO_PLAN) $(TIMINGS_TO_PLAN) ## Plan for this machine (or 
 	@$(VENV_PYTHON) -m config $(PLAN_INPUTS) $(call FLAG,$(DRY_RUN),--dry-run)
 
 .PHONY: serve
-serve: config models ## All of the above, then start, wait until ready, verify, and say how to call it
-	@$(VENV_PYTHON) -m server start --run-dir '$(RUN_DIR)' $(call FLAG,$(FOREGROUND),--foreground)
+serve: check-ports config models ## All of the above, then start, wait until ready, verify, and say how to call it
+	@$(VENV_PYTHON) -m server start --run-dir '$(RUN_DIR)' $(call FLAG,$(FOREGROUND),--foreground) -- $(PLAN_INPUTS)
 
 .PHONY: status
 status: ## Say what is running: workers, weights, precision, failures
@@ -260,6 +262,11 @@ inputs:
 timings: inputs setup check-plan models
 	@job=$$($(VENV_PYTHON) -m config $(PLAN_INPUTS) --timing-job) && \
 		$(VENV_PYTHON) -m models time --job "$$job" --output '$(TIMINGS)'
+
+# What PORT and RUN_DIR alone can tell: before anything is installed, built or written.
+.PHONY: check-ports
+check-ports: inputs
+	@$(PYTHON) -m server check-ports $(PLAN_INPUTS)
 
 .PHONY: check-plan
 check-plan:

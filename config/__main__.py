@@ -9,6 +9,7 @@ from pathlib import Path
 
 from config.definitions import ModelDefinition, read_definitions
 from config.errors import ConfigError
+from config.folders import claim_run_folder, explain_os_error, hold_lock
 from config.installed import Installed, read_installed
 from config.plan import (
     ENVIRONMENT_FILE,
@@ -44,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_all(plan, Path(options.run_dir))
     except ConfigError as problem:
         print(f"config: {problem}", file=sys.stderr)
+        return USAGE_ERROR
+    except OSError as problem:
+        print(f"config: {explain_os_error(problem)}", file=sys.stderr)
         return USAGE_ERROR
     return 0
 
@@ -152,16 +156,23 @@ def parse_number(name: str, text: str) -> int | None:
 
 
 def write_all(plan: Plan, run_dir: Path) -> None:
-    """The three files the server starts from."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    write_text_atomically(run_dir / PROPERTIES_FILE, render_properties(plan))
-    write_text_atomically(run_dir / ENVIRONMENT_FILE, render_environment(plan))
-    write_plan(plan, run_dir / PLAN_FILE)
+    """The three files the server starts from; a start that is under way keeps its own."""
+    claim_run_folder(run_dir)
+    with hold_lock(run_dir):
+        write_text_atomically(run_dir / PROPERTIES_FILE, render_properties(plan))
+        write_text_atomically(run_dir / ENVIRONMENT_FILE, render_environment(plan))
+        write_plan(plan, run_dir / PLAN_FILE)
     print(
         f"planned: {', '.join(plan.models)} · workers {plan.layout.workers_per_model.value} × "
-        f"cores {plan.layout.cores_per_worker.value} · {render_precision(plan)} · "
+        f"cores {plan.layout.cores_per_worker.value}{render_pinning(plan)} · {render_precision(plan)} · "
         f"{plan.libraries.allocator.value} · {plan.libraries.openmp.value} OpenMP → {run_dir / PLAN_FILE}"
     )
+
+
+def render_pinning(plan: Plan) -> str:
+    """Nothing where the workers are pinned; else that they are not, and why."""
+    launcher = plan.properties["cpu_launcher_enable"]
+    return "" if launcher.value == "true" else f" · NOT PINNED: {launcher.reason}"
 
 
 def render_precision(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from handlers.shared.errors import LoadError, RequestError
 from models.definition import list_default_models, list_models, read_definition
 from models.errors import BuildError, DownloadError, InputError
+from models.places import check_store, check_timings_file
 from models.request import (
     DataRequest,
     WeightsRequest,
@@ -108,6 +109,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _build(options: argparse.Namespace) -> int:
     order = parse_order(options)
+    check_store(options.store, order.names)
     definitions = [read_definition(name) for name in order.names]
     # Imported late: torch takes seconds, and a wrong value should be answered at once.
     from models.build import build_archive, set_build_threads
@@ -125,6 +127,7 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _time(options: argparse.Namespace) -> int:
+    check_timings_file(options.output)
     from models.timings import parse_job, time_models
 
     time_models(parse_job(options.job), store=options.store, output=options.output)

@@ -29,7 +29,10 @@ SCHEMA = 1
 BASELINE = "fp32"
 """What the others are compared with, so it must be timed."""
 DISTRIBUTIONS = ("intel_extension_for_pytorch", *BUILD_DISTRIBUTIONS)
-TUNING_PREFIXES = ("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_")
+TUNING_PREFIXES = (
+    *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
+    *("PYTORCH_", "TORCH_", "IPEX_", "ATEN_", "PYTHON", "LRU_", "GLIBC_"),
+)
 """Variables of a shell that would change the timing; a worker does not get them either."""
 SIGNIFICANT_DIGITS = 3
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from server.rundir import CHECKOUT_RUN, RunDir
+from config.folders import find_mark
+from server.rundir import RunDir
 
 
 def clean(run: RunDir) -> str:
@@ -13,8 +14,8 @@ def clean(run: RunDir) -> str:
     if not run.path.exists():
         return f"nothing to clean: {run.path} does not exist"
     # A folder of somebody else's may have a `logs` of its own.
-    if not run.plan.exists() and run.path != CHECKOUT_RUN:
-        return f"left alone: {run.path} holds no plan.json, so it is no run directory"
+    if find_mark(run.path) is None:
+        return f"left alone: {run.path} holds no plan of the kit, so it is no run directory"
     for entry in run.list_own():
         _delete(entry)
     left = sorted(entry.name for entry in run.path.iterdir())

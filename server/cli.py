@@ -1,4 +1,4 @@
-"""The command line: check-plan, start, status, verify, curl, stop, clean."""
+"""The command line: check-ports, check-plan, start, status, verify, curl, stop, clean."""
 
 from __future__ import annotations
 
@@ -8,27 +8,34 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from config.__main__ import build_parser, read_and_plan
+from config.__main__ import build_parser, parse_inputs, read_and_plan
 from config.errors import ConfigError
+from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.plan import Plan, read_plan
+from config.rules.network import plan_addresses
 from server import verify
 from server.archives import read_archives, write_samples
 from server.call import make_client, render_calls
 from server.clean import clean
 from server.errors import ServerError
 from server.health import Health, keep_health
-from server.launch import confine
-from server.processes import GRACEFUL_SECONDS
+from server.launch import PRIVATE_UMASK, confine
+from server.ports import check_ports_free
+from server.processes import GRACEFUL_SECONDS, find_marked
 from server.progress import Progress
 from server.ready import StartFailed
 from server.rundir import RunDir
-from server.running import check_may_plan, hold_lock, is_running
+from server.running import check_is_plan, check_may_plan, is_running
 from server.start import Interrupted, catch_signals, start, stay
 from server.status import render_failure, render_status
 from server.stop import stop
+from server.users import check_own_server, describe_root, find_other_user
+
+INTERRUPTED = 130
+"""What shells expect of a program that Ctrl-C ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ServerError, ConfigError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
+    except OSError as problem:  # another user's folder, a full disk: nothing a traceback would explain
+        print(f"error: {explain_os_error(problem)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\ninterrupted: `{options.command}` was not finished; run it again", file=sys.stderr)
+        return INTERRUPTED
     except Interrupted as signalled:
         print(f"interrupted by {signalled}", file=sys.stderr)
         return signalled.exit_code
@@ -56,10 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m server", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    text = "refuse values that differ from those of a running server (arguments of python -m config)"
-    commands.add_parser(
-        "check-plan", help=text, description=text, parents=[build_parser()], conflict_handler="resolve"
-    )
+    planning = {
+        "check-ports": "refuse ports that others listen on",
+        "check-plan": "refuse values that differ from those of a running server",
+    }
+    for name, text in planning.items():
+        text = f"{text} (arguments of python -m config)"
+        commands.add_parser(
+            name, help=text, description=text, parents=[build_parser()], conflict_handler="resolve"
+        )
     helps = {
         "start": "start TorchServe, wait until every model answers right, verify",
         "status": "what runs",
@@ -89,6 +107,9 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
             help=f"with --foreground: time to end after a signal (default {GRACEFUL_SECONDS:g})",
         )
         command.add_argument("--hide-token", action="store_true", help="print $TOKEN in its place")
+        command.add_argument(
+            "asked", nargs="*", metavar="-- …", help="arguments of python -m config: refuse any other plan"
+        )
     if name in ("start", "verify"):
         command.add_argument("--format", default="text", choices=("text", "json"), help="of the comparison")
 
@@ -97,19 +118,45 @@ def _find_model_store(options: argparse.Namespace, plan: Plan) -> Path:
     return Path(options.model_store or plan.inputs.model_store).resolve()
 
 
+def _check_ports(run: RunDir, options: argparse.Namespace) -> int:
+    """What PORT and RUN_DIR alone can tell, before anything long runs."""
+    check_own_server(run)
+    if not find_marked(run.path):  # else the ports may be its own; check-plan and start judge that
+        check_ports_free(plan_addresses(parse_inputs(options, ())))
+    return 0
+
+
 def _check_plan(run: RunDir, options: argparse.Namespace) -> int:
+    check_own_server(run)
     check_may_plan(run, lambda: read_and_plan(options))
     return 0
 
 
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """All that is written meanwhile is this user's alone."""
+    before = os.umask(PRIVATE_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def _start(run: RunDir, options: argparse.Namespace) -> int:
+    check_own_server(run)
     plan = read_plan(run.plan)
+    check_run_folder(run.path)
     store = _find_model_store(options, plan)
-    with catch_signals(), contextlib.ExitStack() as at_end:
+    with catch_signals(), _private_files(), contextlib.ExitStack() as at_end:
         progress = Progress(stream=sys.stdout)
-        with hold_lock(run):
+        with hold_lock(run.path):
+            if options.asked:
+                check_is_plan(run, read_and_plan(build_parser().parse_args(options.asked)))
             if is_running(run, read_archives(plan, store), progress.report):
                 return _stay_out(run, options)
+            as_root = describe_root()
+            if as_root:
+                progress.report(as_root)
             if options.foreground:
                 confine(plan)  # what stays beside the server counts against a quota too
                 at_end.callback(_end, run, options.graceful_seconds)
@@ -147,7 +194,8 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
         print("error: the server is not as asked for (see above): FOREGROUND=1 ends it", file=sys.stderr)
         return code
     except Interrupted as signalled:
-        print(signalled)
+        limit = f"{options.graceful_seconds:g} s"
+        print(f"{signalled}: stopping; accepted requests are answered first, for at most {limit}")
         return 0
 
 
@@ -164,6 +212,10 @@ def _end(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> None:
 
 
 def _status(run: RunDir, options: argparse.Namespace) -> int:
+    of_another = find_other_user(run)
+    if of_another:
+        print(of_another)
+        return 1
     text, serving = render_status(run, Path(options.model_store) if options.model_store else None)
     print(text)
     return 0 if serving else 1
@@ -197,6 +249,7 @@ def _curl(run: RunDir, options: argparse.Namespace) -> int:
 
 
 _COMMANDS: dict[str, Callable[[RunDir, argparse.Namespace], int]] = {
+    "check-ports": _check_ports,
     "check-plan": _check_plan,
     "start": _start,
     "status": _status,

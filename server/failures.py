@@ -39,6 +39,8 @@ _CONSOLE_ROUTINE = re.compile(
     r"^(Warning: TorchServe is using|WARNING: sun\.reflect|nvidia-smi not|Model server started|"
     r"Picked up JAVA_TOOL_OPTIONS)"
 )
+# … [ERROR] main org.pytorch.serve.ModelServer - text
+_SERVER_ERROR = re.compile(r"^\S+ \[(?:ERROR|FATAL) *\] .*? - (.+)$", re.MULTILINE)
 _LINES_SHOWN = 5
 
 
@@ -152,11 +154,12 @@ def _find_java_reason(worker: str, server_log: str) -> str | None:
     return None
 
 
-def explain_server_death(console: str, log: str) -> Failure:
-    """Why TorchServe itself ended, from what it printed."""
+def explain_server_death(console: str, log: str, server_log: str = "") -> Failure:
+    """Why TorchServe itself ended, from what the JVM printed, else from the last error it logged."""
     lines = [line.rstrip() for line in console.splitlines() if line.strip() and not _JAVA_FRAME.match(line)]
     causes = [line.strip() for line in lines if _JAVA_CAUSES.search(line)]
     said = [line for line in lines if not _CONSOLE_ROUTINE.match(line)]
+    said = said or _SERVER_ERROR.findall(server_log)[-1:]
     cause = causes[0] if causes else (said[-1] if said else "it said nothing (killed? out of memory?)")
     return Failure(cause=f"TorchServe ended: {cause}", log=log, lines=tuple(said[-_LINES_SHOWN:]))
 

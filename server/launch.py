@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,40 +19,74 @@ from server.errors import ServerError
 from server.rundir import MARK, RunDir
 
 LOG_CONFIG = Path(__file__).with_name("log4j2.xml")
-# Set by a person's shell or by make, these would change what TorchServe, its probe or its workers do.
-_NOT_INHERITED = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "CONDA_PREFIX",
-    "TS_CONFIG_FILE",
-    "LD_PRELOAD",
-    "MAKEFLAGS",
-    "MAKELEVEL",
-)
+PRIVATE_UMASK = 0o077
+"""Of a start and all it starts: no token, log or socket is another's to read, not even for an instant."""
+
+# All that is taken from the caller's shell. Anything else could change what the JVM, the loader, Python,
+# torch, IPEX, oneDNN, OpenMP or the allocator do, and they know more variables than a list could forbid:
+# _JAVA_OPTIONS beats the planned heap, PYTORCH_JIT=0 the traced model, LD_LIBRARY_PATH the pinned libraries.
+_INHERITED = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "JAVA_HOME",  # to find java and the user's folder
+    "LANG", "LANGUAGE", "TZ",  # file names as Java reads them, times in logs; LC_* too
+    "PYTHONDONTWRITEBYTECODE",  # of the image
+    "LOG_FILE_SIZE", "ACCESS_LOG_LEVEL",  # log4j2.xml's own
+})  # fmt: skip
+_INHERITED_PREFIX = "LC_"
 _AGENT_OPTION = "-javaagent:"
-_TUNING_PREFIXES = ("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_")
 
 
 def prepare_folders(run: RunDir) -> None:
     """Fresh logs (the last ones are kept once), an empty temporary folder, no tokens of an earlier server."""
+    check_permissions_hold(run)
     shutil.rmtree(run.previous_logs, ignore_errors=True)
     if run.logs.exists():
         run.logs.rename(run.previous_logs)
-    run.logs.mkdir()
+    run.logs.mkdir(mode=0o700)
     remove_temporary(run)
     run.temporary.mkdir(mode=0o700, parents=True)
     run.key_file.unlink(missing_ok=True)
     run.health.unlink(missing_ok=True)
 
 
+def check_permissions_hold(run: RunDir) -> None:
+    """Raise where a file cannot be made private: TorchServe would delete its tokens and still ask for them.
+
+    TokenAuthorization.generateKeyFile sets rw------- and takes a failure for the end of it. File systems of
+    Windows (drvfs of WSL, CIFS) refuse, or say yes and do nothing.
+    """
+    probe = run.key_file
+    try:
+        probe.write_bytes(b"")
+        probe.chmod(0o600)
+        mode = stat.S_IMODE(probe.stat().st_mode)
+        problem = "" if mode == 0o600 else f"a file set to 600 has {mode:o}"
+    except PermissionError as refused:
+        problem = f"chmod failed: {refused.strerror}"
+    finally:
+        probe.unlink(missing_ok=True)
+    if problem:
+        raise ServerError(
+            f"RUN_DIR must be on a file system that keeps permissions, for the tokens: {run.path}: "
+            f"{problem}; give a folder of a Linux file system: RUN_DIR=…"
+        )
+
+
 def remove_temporary(run: RunDir) -> None:
-    """Delete the temporary folder; a link or a folder of another user's under its name is an error."""
+    """Delete the temporary folder; a link or a folder of another user's under its name is an error.
+
+    In the run directory a folder of that directory's user is right too: root stops other users' servers.
+    """
     folder = run.temporary
-    if folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.getuid()):
+    if folder.is_symlink() or (folder.exists() and folder.stat().st_uid not in _list_owners(run)):
         raise ServerError(
             f"temporary folder must be an own folder: {folder} is a link or another user's; remove it"
         )
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _list_owners(run: RunDir) -> set[int]:
+    inside = run.temporary.parent == run.path
+    return {os.getuid(), run.path.stat().st_uid} if inside else {os.getuid()}
 
 
 def make_allocator_link(plan: Plan) -> str | None:
@@ -100,11 +135,7 @@ def render_command(plan: Plan, run: RunDir, model_store: Path) -> list[str]:
 def render_environment(plan: Plan, run: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of TorchServe, which its workers inherit."""
     prefix = Path(plan.inputs.prefix)
-    # The launcher keeps what is already set: a stray OMP_NUM_THREADS or MALLOC_CONF of the shell would win.
-    kept = (
-        name for name in inherited if name not in _NOT_INHERITED and not name.startswith(_TUNING_PREFIXES)
-    )
-    environment = {name: inherited[name] for name in kept}
+    environment = {name: value for name, value in inherited.items() if is_inherited(name)}
     environment.update({name: str(setting.value) for name, setting in plan.environment.items()})
     environment.update(
         {
@@ -116,10 +147,16 @@ def render_environment(plan: Plan, run: RunDir, inherited: Mapping[str, str]) ->
             "LOG_LOCATION": str(run.logs),
             "METRICS_LOCATION": str(run.logs),
             "PYTHONUNBUFFERED": "1",
+            "PYTHONUTF8": "1",  # TorchServe reads the workers' lines as UTF-8, whatever the locale
             MARK: str(run.path),
         }
     )
     return environment
+
+
+def is_inherited(name: str) -> bool:
+    """Whether a variable of the caller reaches TorchServe."""
+    return name in _INHERITED or name.startswith(_INHERITED_PREFIX)
 
 
 def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
@@ -137,6 +174,7 @@ def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes
             stdout=console,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=PRIVATE_UMASK,
             preexec_fn=lambda: confine(plan),
         )
 

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from config.plan import Plan
+from config.plan import Plan, Settings
 from server.errors import ServerError
 from server.processes import PROC, read_environment, read_pids, read_process
 from server.rundir import MARK
@@ -16,20 +16,25 @@ _LISTEN = "0A"
 _LOOPBACK = "127.0.0.1"
 
 
-def plan_ports(plan: Plan) -> dict[str, tuple[str, int]]:
+def list_ports(properties: Settings) -> dict[str, tuple[str, int]]:
     """Purpose → (host, port) of everything TorchServe listens on."""
     ports = {}
     for purpose, key in (("inference", "inference_address"), ("management", "management_address"),
                          ("metrics", "metrics_address")):  # fmt: skip
-        url = urlsplit(str(plan.properties[key].value))
+        url = urlsplit(str(properties[key].value))
         ports[purpose] = (url.hostname or _LOOPBACK, url.port or 0)
     for purpose, key in (
         ("gRPC inference", "grpc_inference_port"),
         ("gRPC management", "grpc_management_port"),
     ):
-        if key in plan.properties:
-            ports[purpose] = (_LOOPBACK, int(plan.properties[key].value))
+        if key in properties:
+            ports[purpose] = (_LOOPBACK, int(properties[key].value))
     return ports
+
+
+def plan_ports(plan: Plan) -> dict[str, tuple[str, int]]:
+    """The same of a whole plan."""
+    return list_ports(plan.properties)
 
 
 def inference_url(plan: Plan) -> str:
@@ -42,9 +47,9 @@ def management_url(plan: Plan) -> str:
     return str(plan.properties["management_address"].value)
 
 
-def check_ports_free(plan: Plan, proc: Path = PROC) -> None:
-    """Raise when another process listens on a port of the plan."""
-    taken = [(what, port) for what, (host, port) in plan_ports(plan).items() if not is_free(host, port)]
+def check_ports_free(properties: Settings, proc: Path = PROC) -> None:
+    """Raise when another process listens on a port of the planned addresses."""
+    taken = [(what, port) for what, (host, port) in list_ports(properties).items() if not is_free(host, port)]
     if taken:
         holders: dict[str, list[str]] = {}
         for what, port in taken:

@@ -18,8 +18,9 @@ JAVA_MAIN = "org.pytorch.serve.ModelServer"
 WORKER_SCRIPT = "model_service_worker.py"
 LAUNCHER_MODULE = "torch.backends.xeon.run_cpu"
 
-# Java closes its sockets, tells the workers and leaves: 2-3 s seen on two cores.
-GRACEFUL_SECONDS = 20.0
+# Java answers what it has accepted, closes its sockets, tells the workers and leaves: 2-3 s seen on two cores
+# without load; 35 s for the answers and 10 for the rest, as in the image (docker/settings.py).
+GRACEFUL_SECONDS = 45.0
 TERMINATE_SECONDS = 5.0
 KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.1
@@ -100,18 +101,28 @@ def read_pids(proc: Path = PROC) -> list[int]:
 def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
     """All processes of exactly this run directory's server, orphans too; never ourselves or our parents.
 
-    The same path in another mount namespace is another folder: on a host, root sees every container's.
+    The same path in another mount namespace may be another folder: on a host, root sees every container's.
     """
     entry = f"{MARK}={run_path}".encode(errors="surrogateescape")
-    mounts = _read_mount_namespace("self", proc)
     found = []
     for pid in read_pids(proc):
         with contextlib.suppress(OSError):
             marked = entry in (proc / str(pid) / "environ").read_bytes().split(b"\0")
-            if marked and _read_mount_namespace(pid, proc) == mounts:
+            if marked and _sees_same_folder(pid, run_path, proc):
                 found.append(read_process(pid, proc))
     ours = _own_line(proc)
     return [process for process in found if process and process.pid not in ours]
+
+
+def _sees_same_folder(pid: int, run_path: Path, proc: Path) -> bool:
+    """Whether the path is the same folder there as here: systemd's PrivateTmp= and others make namespaces."""
+    if _read_mount_namespace(pid, proc) == _read_mount_namespace("self", proc):
+        return True
+    try:
+        theirs = Path(f"{proc / str(pid) / 'root'}{run_path}").stat()
+        return os.path.samestat(theirs, Path(run_path).stat())
+    except OSError:
+        return False
 
 
 def _read_mount_namespace(pid: int | str, proc: Path) -> str | None:
@@ -120,6 +131,35 @@ def _read_mount_namespace(pid: int | str, proc: Path) -> str | None:
         return str((proc / str(pid) / "ns" / "mnt").readlink())
     except OSError:
         return None
+
+
+def find_hidden(properties: Path, proc: Path = PROC) -> list[tuple[Process, int]]:
+    """TorchServes of a config.properties that are another user's, and the user's id.
+
+    Their environment may not be read, so they are not among the marked; everyone may read a command line.
+    """
+    found = []
+    for pid in read_pids(proc):
+        process = read_process(pid, proc)
+        if process and process.is_java and str(properties) in process.command:
+            with contextlib.suppress(OSError):
+                if read_environment(pid, proc) is None:
+                    found.append((process, (proc / str(pid)).stat().st_uid))
+    return found
+
+
+def find_users_of(environment: Path, proc: Path = PROC) -> list[Process]:
+    """TorchServes and workers of any user that run on the Python of a virtual environment."""
+    python = environment.absolute() / "bin" / "python"
+    names = {str(python), str(environment.resolve() / "bin" / "python")}
+    found = (read_process(pid, proc) for pid in read_pids(proc))
+    return [one for one in found if one and one.role != "helper" and names & set(one.command)]
+
+
+def name_run(process: Process, proc: Path = PROC) -> str:
+    """The process with its run directory, as far as it may be seen."""
+    run = (read_environment(process.pid, proc) or {}).get(MARK)
+    return f"{process.role} {process.pid}" + (f" of RUN_DIR={run}" if run else "")
 
 
 def _own_line(proc: Path) -> set[int]:

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from config.folders import CHECKOUT_RUN, LOCK, MARKER
+
 MARK = "CPU_KIT_RUN"
 """Environment variable on every process of a server; its value is the absolute run directory."""
 
@@ -15,7 +17,6 @@ MARK = "CPU_KIT_RUN"
 _SOCKET_PATH_BYTES = 107
 _LONGEST_SOCKET_NAME = "/.ts.sock.65535"
 
-CHECKOUT_RUN = Path(__file__).resolve().parent.parent / "run"
 # In the checkout's run/ only: the set-up's log, the archives of tests and comparisons, unfinished builds.
 _OF_THE_CHECKOUT = ("setup.log", "test-store", "build")
 
@@ -64,8 +65,13 @@ class RunDir:
 
     @property
     def lock(self) -> Path:
-        """Held while a start is under way."""
-        return self.path / "start.lock"
+        """Held while a plan is written or a start is under way."""
+        return self.path / LOCK
+
+    @property
+    def marker(self) -> Path:
+        """Says that this folder is the kit's: nothing is written into another that is not empty."""
+        return self.path / MARKER
 
     @property
     def key_file(self) -> Path:
@@ -117,7 +123,7 @@ class RunDir:
         return Path(f"/tmp/cpu-kit-{os.getuid()}-{digest}")
 
     def list_own(self) -> list[Path]:
-        """Everything the kit puts here, the plan last: until it is gone, a second clean can go on."""
+        """Everything the kit puts here, the marker last: until it is gone, a second clean can go on."""
         files = (
             self.properties,
             self.environment,
@@ -131,4 +137,4 @@ class RunDir:
         drafts = [file.with_name(f".{file.name}.new") for file in (*files, self.plan)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp")
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]
-        return [*files, *drafts, *folders, *shared, self.plan]
+        return [*files, *drafts, *folders, *shared, self.plan, self.marker]

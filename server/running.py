@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from config.errors import TimingsError
+from config.folders import hold_lock
 from config.plan import Plan
 from server.archives import Archive
 from server.errors import ServerError
@@ -29,19 +28,6 @@ def digest_plan(run: RunDir) -> str:
 def identify_archives(archives: Mapping[str, Archive]) -> dict[str, str]:
     """Model → archive id, as server.json keeps it."""
     return {name: archive.archive_id for name, archive in archives.items()}
-
-
-@contextlib.contextmanager
-def hold_lock(run: RunDir) -> Iterator[None]:
-    """Only one start per run directory at a time; the kernel frees it even when we are killed."""
-    with run.lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            raise ServerError(
-                f"another start is under way in {run.path}; wait for it, or `make stop`"
-            ) from problem
-        yield
 
 
 def is_running(run: RunDir, archives: Mapping[str, Archive], report: Report) -> bool:
@@ -67,13 +53,26 @@ def check_may_plan(run: RunDir, make_plan: Callable[[], Plan]) -> None:
         return  # without planning, which would only be done twice
     state = read_state(run.state)
     if state and state.phase == STARTING:
-        with hold_lock(run):  # free: the start was killed, and the next one ends what it left
+        with hold_lock(run.path):  # free: the start was killed, and the next one ends what it left
             return
     try:
-        asked = make_plan().to_json()
+        asked = _digest(make_plan())
     except TimingsError:  # without timings for what is asked, no server was ever planned by it
         _refuse(run, "it has another plan")
-    _check_same_plan(run, state, hashlib.sha256(asked.encode("utf-8")).hexdigest())
+    _check_same_plan(run, state, asked)
+
+
+def check_is_plan(run: RunDir, asked: Plan) -> None:
+    """Raise when plan.json is not the plan that is asked for: another `make` wrote its own meanwhile."""
+    if _digest(asked) != digest_plan(run):
+        raise ServerError(
+            f"{run.plan} is not the plan that was asked for: another `make` planned there meanwhile; run "
+            "`make serve` again, or give each server its own RUN_DIR"
+        )
+
+
+def _digest(plan: Plan) -> str:
+    return hashlib.sha256(plan.to_json().encode("utf-8")).hexdigest()
 
 
 def _check_same_plan(run: RunDir, state: State | None, digest: str) -> None:

@@ -62,7 +62,7 @@ def start(run: RunDir, model_store: Path, report: Report, tick: Report = ignore)
     plan = read_plan(run.plan)
     archives = read_archives(plan, model_store)
     check_machine(plan)
-    check_ports_free(plan)
+    check_ports_free(plan.properties)
     run.failure.unlink(missing_ok=True)
     link = make_allocator_link(plan)
     if link:
@@ -124,7 +124,11 @@ def find_death(process: subprocess.Popen[bytes], run: RunDir) -> Failure | None:
         return Failure(cause="stopped from elsewhere (make stop) while it was starting")
     if process.poll() is None:
         return None
-    return explain_server_death(read_log(run.console_log), str(run.console_log))
+    return _explain_death(run)
+
+
+def _explain_death(run: RunDir) -> Failure:
+    return explain_server_death(read_log(run.console_log), str(run.console_log), read_log(run.server_log))
 
 
 def stay(process: subprocess.Popen[bytes], run: RunDir, report: Report) -> int:
@@ -134,7 +138,7 @@ def stay(process: subprocess.Popen[bytes], run: RunDir, report: Report) -> int:
     if not run.state.exists():
         report("stopped from elsewhere")
         return 0
-    failure = explain_server_death(read_log(run.console_log), str(run.console_log))
+    failure = _explain_death(run)
     write_state(run.failure, failure)
     report(f"{failure.cause} (log: {failure.log})")
     stop(run)

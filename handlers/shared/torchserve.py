@@ -18,6 +18,7 @@ from handlers.shared.classifier import Classifier
 from handlers.shared.definition import read_definition
 from handlers.shared.errors import LoadError
 from handlers.shared.options import read_options
+from handlers.shared.process import end_with_launcher
 from handlers.shared.runtime import ModelRuntime, Reply, load_runtime, to_json
 from handlers.shared.shapes import Padding
 
@@ -56,6 +57,7 @@ class TorchServeHandler(Classifier):
         """Load the model; RuntimeError with the cause when it cannot be loaded as asked."""
         # TorchServe silences nothing below INFO, and one line a load is worth having.
         logger.setLevel(logging.INFO)
+        end_with_launcher()
         name = context.model_name
         try:
             definition = read_definition(Path(context.system_properties["model_dir"]))

@@ -30,6 +30,7 @@ from loadtest.pages.markdown import render_table
 from loadtest.pages.plots import Plot
 from loadtest.pages.tables import Table
 
+PAGE_TITLE = "# What each setting is worth: "
 TUTORIAL = "https://pytorch.org/tutorials/intermediate/torchserve_with_ipex.html"
 LOAD = (
     "Locust sends real payloads over REST in a closed loop, with the load generator on the same cores: "
@@ -128,8 +129,9 @@ def describe_run(result: Result) -> str:
 
 def write_report(result: Result, output: Path) -> list[Path]:
     """ladder-<model>.md and .png; what was written."""
-    output.mkdir(parents=True, exist_ok=True)
     name = f"ladder-{result.header.model}"
+    _check_own(output / f"{name}.md")
+    output.mkdir(parents=True, exist_ok=True)
     plot = draw_ladder(result.header, result.ladder, result.left_out)
     files = [output / f"{name}.md"]
     files[0].write_text(render_markdown(result, plot), encoding="utf-8")
@@ -139,10 +141,19 @@ def write_report(result: Result, output: Path) -> list[Path]:
     return files
 
 
+def _check_own(page: Path) -> None:
+    """Raise when a page of that name is not one of ours: beside other files it may lie, as in docs/."""
+    if page.exists() and not page.read_text(encoding="utf-8", errors="replace").startswith(PAGE_TITLE):
+        raise LoadTestError(
+            f"OUTPUT: {page} is no report of a ladder and would be overwritten; move it away, or give "
+            "another folder"
+        )
+
+
 def render_markdown(result: Result, plot: Plot | None) -> str:
     """The whole page."""
     model = result.header.model
-    parts = [f"# What each setting is worth: {NAMES[model]}", describe_run(result), _introduce(model)]
+    parts = [f"{PAGE_TITLE}{NAMES[model]}", describe_run(result), _introduce(model)]
     parts += [f"![{plot.title}]({plot.name}.png)"] if plot else []
     for table in make_ladder_tables(result):
         parts += [f"## {table.title}", table.note, render_table(table)]

@@ -78,6 +78,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def check_inputs(options: argparse.Namespace) -> int:
     from server.setup import inputs  # reads config, which nothing else of the set-up needs
 
+    inputs.check_place(ROOT)
     inputs.check_models(options.models, ROOT / "models")
     inputs.check_format(options.format)
     inputs.check_switch("FOREGROUND", options.foreground)
@@ -123,6 +124,10 @@ def complete_environment(options: argparse.Namespace, facts: Facts) -> None:
         print(f"  {venv.name}: {verdict.reason}", flush=True)
     if not verdict.install:
         return
+    if verdict.rebuild or requirements.SERVE in verdict.install:
+        check_unused(venv, verdict.reason)
+    if verdict.rebuild and venv.is_symlink():
+        venv.unlink()  # what it leads to is another checkout's, with a stamp of its own
     (venv / environment.STAMP).unlink(missing_ok=True)
     if verdict.rebuild:
         environment.create(venv, options.log)
@@ -135,6 +140,24 @@ def complete_environment(options: argparse.Namespace, facts: Facts) -> None:
     for name in verdict.install:
         environment.install_set(venv, REQUIREMENTS, name, options.log)
     environment.write_stamp(venv, replace(fresh, digests=wanted))
+
+
+def check_unused(venv: Path, reason: str) -> None:
+    """Raise when a server runs on the environment: a worker that comes back would load other packages.
+
+    Tools on top of the serving set, such as the load test's, change none of its packages and may come.
+    """
+    if not venv.exists():  # nor are there any other files of ours yet where an image is built
+        return
+    from server.processes import find_users_of, name_run
+
+    users = find_users_of(venv)
+    if users:
+        names = ", ".join(sorted({name_run(process) for process in users}))
+        raise SetupError(
+            f"{venv.name} must not change under a running server ({reason or 'packages are missing'}): "
+            f"got {names}\n  do: stop it (make stop RUN_DIR=…), then run this again"
+        )
 
 
 def install_serving(

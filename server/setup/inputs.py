@@ -7,6 +7,7 @@ from pathlib import Path
 
 from config.__main__ import build_parser, parse_inputs
 from config.errors import ConfigError
+from config.folders import check_run_folder
 from config.rules.requests import check_inputs, check_machine
 from config.topology import read_topology
 from server.setup.errors import SetupError
@@ -32,6 +33,16 @@ def check_switch(variable: str, asked: str) -> None:
         raise SetupError(f"{variable} must be one of {', '.join(SWITCH)}: got {asked}")
 
 
+def check_place(checkout: Path) -> None:
+    """LD_PRELOAD is split at blanks and colons (ld.so(8)), and the JVM's arguments at blanks."""
+    splitting = sorted({character for character in str(checkout) if character.isspace() or character == ":"})
+    if splitting:
+        raise SetupError(
+            "the checkout's path must be without blanks and colons, at which the loader splits the list of "
+            f"preloaded libraries: got {checkout}; move or clone it elsewhere"
+        )
+
+
 def check_plan(arguments: Sequence[str]) -> None:
     """What `config` can judge from the values and the machine alone.
 
@@ -43,5 +54,6 @@ def check_plan(arguments: Sequence[str]) -> None:
         asked = parse_inputs(options, ())
         check_inputs(asked)
         check_machine(read_topology(options.topology or "/"), asked)
+        check_run_folder(Path(options.run_dir))
     except ConfigError as problem:
         raise SetupError(str(problem)) from problem

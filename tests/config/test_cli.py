@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("yaml")
 
 from config.__main__ import main
+from config.folders import hold_lock
 from config.plan import read_plan
 from tests.config.planning import MACHINES
 
@@ -31,7 +32,7 @@ def arguments(tmp_path):
 def test_writes_three_files(arguments, tmp_path, capsys):
     assert main(arguments) == 0
     names = sorted(file.name for file in (tmp_path / "run").iterdir())
-    assert names == ["config.properties", "environment", "plan.json"]
+    assert names == [".cpu-kit", "config.properties", "environment", "plan.json", "start.lock"]
     assert read_plan(tmp_path / "run").layout.worker_cpus.value == [[0], [1]]
     assert capsys.readouterr().out.startswith("planned: tiny · workers 2 × cores 1 · fp32 · jemalloc")
 
@@ -93,3 +94,41 @@ def test_a_timing_job_is_one_line_and_writes_nothing(arguments, tmp_path, capsys
 def test_unknown_machine(arguments, capsys):
     assert main([*arguments, "--topology", "/nowhere"]) == 2
     assert "no machine below /nowhere" in capsys.readouterr().err
+
+
+def test_a_plan_is_not_written_into_a_folder_of_others(arguments, tmp_path, capsys):
+    etc = tmp_path / "run"
+    etc.mkdir()
+    (etc / "environment").write_text("PATH=/usr/bin")
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("config: RUN_DIR must be a new or empty folder")
+    assert (etc / "environment").read_text() == "PATH=/usr/bin"
+    assert len(list(etc.iterdir())) == 1
+
+
+def test_a_start_that_is_under_way_keeps_its_plan(arguments, tmp_path, capsys):
+    main(arguments)
+    before = (tmp_path / "run/plan.json").read_bytes()
+    with hold_lock(tmp_path / "run"):
+        assert main([*arguments, "--workers", "1"]) == 2
+    assert "another start is under way" in capsys.readouterr().err
+    assert (tmp_path / "run/plan.json").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(arguments, tmp_path, capsys, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "run/plan.json"))
+
+    monkeypatch.setattr("config.__main__.write_plan", refuse)
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(
+        f"config: Permission denied: {tmp_path}/run/plan.json (asked as "
+    )
+
+
+def test_an_unpinned_plan_says_so_with_its_reason(arguments, capsys):
+    assert main([*arguments, "--no-pinning"]) == 0
+    line = capsys.readouterr().out
+    assert "cores 1 · NOT PINNED: switched off with --no-pinning: a baseline · fp32" in line
+    assert main(arguments) == 0
+    assert "PINNED" not in capsys.readouterr().out

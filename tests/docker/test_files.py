@@ -133,3 +133,19 @@ def test_the_health_check_believes_only_a_fresh_ready(tmp_path):
     os.utime(file, (old, old))
     code, said = check_health(tmp_path)
     assert (code, said.splitlines()[-1]) == (1, "not ready: the last look is over a minute old")
+
+
+def test_the_health_check_waits_as_long_as_a_start_may_take():
+    """Else `depends_on: healthy` gives up on a server that is still loading as planned."""
+    check = next(line for line in read_final_stage("docker/Dockerfile") if line.startswith("HEALTHCHECK"))
+    seconds = int(re.search(r"--start-period=(\d+)s", check)[1])
+    batching = (ROOT / "config/rules/batching.py").read_text()
+    ready = (ROOT / "server/ready.py").read_text()
+    load = int(re.search(r"^LOAD_S = (\d+)$", batching, re.MULTILINE)[1])
+    extra = int(re.search(r"^_EXTRA_SECONDS = (\d+)$", ready, re.MULTILINE)[1])
+    assert seconds >= load * len(list((ROOT / "models").glob("*/model.yaml"))) + extra
+
+
+def test_a_server_that_failed_is_started_again_however_often():
+    service = yaml.safe_load(COMPOSE.read_text())["services"]["server"]
+    assert service["restart"] == "on-failure"

@@ -13,6 +13,7 @@ import zipfile
 
 import pytest
 
+from server.processes import read_process
 from tests.end_to_end.kit import ROOT, Kit
 
 SOON_SECONDS = 60
@@ -86,17 +87,32 @@ def test_a_killed_start_leaves_nothing_after_stop(tiny_kit):
     assert tiny_kit.processes() == []
 
 
-def test_orphans_are_found_after_everything_above_them_was_killed(tiny_kit):
+def test_hung_orphans_are_found_after_torchserve_was_killed(tiny_kit):
+    """Workers that run see their socket closed and end by themselves."""
     tiny_kit.plan("tiny_image")
     assert tiny_kit.start().returncode == 0
-    workers = tiny_kit.workers("tiny_image")
-    for pid in set(tiny_kit.processes()) - set(workers):
-        os.kill(pid, signal.SIGKILL)
+    roles = {pid: found.role for pid in tiny_kit.processes() if (found := read_process(pid))}
+    for pid, role in roles.items():
+        os.kill(pid, signal.SIGSTOP if role in ("worker", "launcher") else signal.SIGKILL)
     time.sleep(1)
     assert tiny_kit.call("server", "status").returncode == 1
+    assert tiny_kit.processes(), "the hung ones should be left"
     assert tiny_kit.stop().returncode == 0
     assert tiny_kit.processes() == []
     shutil.rmtree(tiny_kit.run_dir)
+
+
+def test_a_killed_launcher_takes_even_a_hung_worker_along(tiny_kit):
+    """TorchServe ends a worker that does not answer by killing its launcher alone."""
+    tiny_kit.plan("tiny_image")
+    assert tiny_kit.start().returncode == 0
+    worker = tiny_kit.workers("tiny_image")[0]
+    os.kill(worker, signal.SIGSTOP)
+    os.kill(read_process(worker).parent_pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while worker in tiny_kit.processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert worker not in tiny_kit.processes()
 
 
 def test_a_killed_worker_comes_back_on_its_own_cores(tiny_kit):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from config.__main__ import write_all
-from server import clean as clean_module
 from server.clean import clean
 from server.cli import main
 from server.launch import prepare_folders
@@ -44,8 +43,8 @@ def test_files_of_a_person_stay(used):
 
 
 def test_the_checkouts_run_folder_holds_more_of_ours(run, monkeypatch):
-    monkeypatch.setattr("server.rundir.CHECKOUT_RUN", run.path)
-    monkeypatch.setattr(clean_module, "CHECKOUT_RUN", run.path)
+    for module in ("server.rundir", "config.folders"):
+        monkeypatch.setattr(f"{module}.CHECKOUT_RUN", run.path)
     (run.path / "setup.log").touch()
     (run.path / "test-store").mkdir()
     assert clean(run) == f"removed {run.path}"
@@ -53,7 +52,7 @@ def test_the_checkouts_run_folder_holds_more_of_ours(run, monkeypatch):
 
 def test_a_folder_that_is_no_run_directory_is_left_alone(run):
     (run.path / "logs").mkdir()
-    assert "holds no plan.json" in clean(run)
+    assert "holds no plan of the kit" in clean(run)
     assert (run.path / "logs").exists()
 
 

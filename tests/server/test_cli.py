@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ from server.processes import JAVA_MAIN
 from server.ready import StartFailed
 from server.start import Interrupted
 from server.state import READY, Failure
-from tests.server.fakes import RECORDED, make_archive, write_running
+from tests.server.fakes import RECORDED, make_archive, read_recorded_plan, with_property, write_running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,7 +116,10 @@ def test_foreground_stops_at_a_signal(foreground, monkeypatch, capsys):
     arguments, started = foreground
     monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == ["SIGTERM", "stopped 1 TorchServe"]
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "SIGTERM: stopping; accepted requests are answered first, for at most 45 s",
+        "stopped 1 TorchServe",
+    ]
     assert started.wait(5) == -signal.SIGTERM
 
 
@@ -190,3 +195,83 @@ def test_the_module_runs_with_the_systems_python(folders):
         [sys.executable, "-m", "server", "stop", *folders], cwd=ROOT, capture_output=True, check=True
     )
     assert result.stdout == b"nothing was running\n"
+
+
+def test_status_of_another_users_server_says_whose_it_is(folders, monkeypatch, capsys):
+    sentence = "the server of … runs as alice"
+    monkeypatch.setattr(cli, "find_other_user", lambda _: sentence)
+    assert cli.main(["status", *folders]) == 1
+    assert capsys.readouterr().out == f"{sentence}\n"
+
+
+@pytest.mark.parametrize("command", ["stop", "status", "verify", "curl", "start"])
+def test_what_the_system_refuses_is_a_sentence(command, folders, run, monkeypatch, capsys):
+    refused = PermissionError(13, "Permission denied", str(run.plan))
+    monkeypatch.setitem(cli._COMMANDS, command, raising(refused))
+    assert cli.main([command, *folders]) == 1
+    assert capsys.readouterr().err.startswith(f"error: Permission denied: {run.plan} (asked as ")
+
+
+def test_ctrl_c_in_a_stop_is_a_sentence(folders, monkeypatch, capsys):
+    monkeypatch.setitem(cli._COMMANDS, "stop", raising(KeyboardInterrupt()))
+    assert cli.main(["stop", *folders]) == 130
+    assert capsys.readouterr().err == "\ninterrupted: `stop` was not finished; run it again\n"
+
+
+def test_a_start_in_another_users_run_directory_touches_nothing(folders, run, monkeypatch, capsys):
+    (run.path / "logs").mkdir()
+    monkeypatch.setattr("config.folders.os.geteuid", lambda: 4_000_000)
+    replace_start(monkeypatch, None)
+    assert cli.main(["start", *folders]) == 1
+    assert "RUN_DIR must be of the user who runs this, user 4000000" in capsys.readouterr().err
+    assert sorted(file.name for file in run.path.iterdir()) == ["logs", "plan.json"]
+
+
+def test_a_start_writes_for_this_user_alone_and_gives_the_umask_back(folders, run, monkeypatch):
+    def write(*_):
+        (run.path / "written").touch()
+        raise Interrupted(2)
+
+    monkeypatch.setattr(cli, "start", write)
+    before = os.umask(0o022)
+    try:
+        assert cli.main(["start", *folders]) == 130
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    assert (run.path / "written").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("uid", "said"), [(0, True), (1000, False)])
+def test_root_is_told_what_it_starts_as(folders, monkeypatch, capsys, uid, said):
+    monkeypatch.setattr("server.users.os.geteuid", lambda: uid)
+    monkeypatch.setattr(cli, "check_run_folder", lambda _: None)
+    replace_start(monkeypatch, Interrupted(2))
+    cli.main(["start", *folders])
+    sentence = (
+        "note: started as root, so TorchServe and its workers run as root; as a user of its own: sudo -u"
+    )
+    assert (sentence in capsys.readouterr().out) is said
+
+
+def test_a_start_refuses_the_plan_of_another_make(folders, monkeypatch, capsys):
+    replace_start(monkeypatch, pytest.fail)
+    monkeypatch.setattr(cli, "read_and_plan", lambda _: with_property(read_recorded_plan(), vmargs="-Xmx1g"))
+    assert cli.main(["start", *folders, "--", "--models", "bert"]) == 1
+    assert "is not the plan that was asked for: another `make` planned there" in capsys.readouterr().err
+
+
+def test_a_taken_port_is_found_from_the_values_alone(run, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["check-ports", "--port", str(port - 1), "--run-dir", str(run.path)]
+        assert cli.main(words) == 1
+    assert f"port {port} (management) is taken by process " in capsys.readouterr().err
+
+
+def test_the_ports_of_the_own_server_are_no_obstacle(run, dummy):
+    """`make serve` again: whether it is the same server is check-plan's to judge."""
+    dummy(run.path, JAVA_MAIN)
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        words = ["check-ports", "--port", str(own.getsockname()[1]), "--run-dir", str(run.path)]
+        assert cli.main(words) == 0

@@ -114,6 +114,19 @@ def test_torchserves_own_end_is_explained_by_what_it_printed(console, cause):
     assert explain_server_death(console, "console.log").cause == f"TorchServe ended: {cause}"
 
 
+def test_where_the_jvm_said_nothing_the_last_logged_error_does():
+    log = (
+        "2025-01-01T00:00:00,000 [ERROR] main org.pytorch.serve.ModelServer - first\n"
+        "2025-01-01T00:00:01,000 [ERROR] epoll-1 a.B - Address already in use - 8080\n\tat a\n"
+        "2025-01-01T00:00:02,000 [INFO ] main org.pytorch.serve.ModelServer - closing\n"
+    )
+    failure = explain_server_death("Model server started.\n", "console.log", log)
+    assert failure.cause == "TorchServe ended: Address already in use - 8080"
+    assert explain_server_death("Error occurred during x\n", "", log).cause.endswith(
+        "Error occurred during x"
+    )
+
+
 def test_stack_frames_are_not_shown():
     console = "java.lang.IllegalStateException: no\n\tat a.b(C.java:1)\n\t... 7 more\n"
     assert explain_server_death(console, "").lines == ("java.lang.IllegalStateException: no",)

@@ -17,6 +17,7 @@ from server.launch import (
     LOG_CONFIG,
     check_machine,
     confine,
+    launch,
     make_allocator_link,
     prepare_folders,
     render_command,
@@ -58,11 +59,18 @@ def test_the_environment_is_the_plans(plan, run):
     [
         "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX", "TS_CONFIG_FILE", "TS_IPEX_ENABLE", "LD_PRELOAD",
         "MAKEFLAGS", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME", "GOMP_CPU_AFFINITY",
-        "MKL_NUM_THREADS", "MALLOC_ARENA_MAX",
+        "MKL_NUM_THREADS", "MALLOC_ARENA_MAX", "_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS",
+        "PYTORCH_JIT", "LD_LIBRARY_PATH", "IPEX_FP32_MATH_MODE", "ATEN_CPU_CAPABILITY", "PYTHONOPTIMIZE",
+        "PYTHONSTARTUP", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES",
     ],
 )  # fmt: skip
 def test_what_the_shell_has_set_does_not_reach_the_workers(plan, run, name):
     assert name not in render_environment(plan, run, {name: "stray"})
+
+
+@pytest.mark.parametrize("name", ["HOME", "JAVA_HOME", "LANG", "LC_ALL", "TZ", "ACCESS_LOG_LEVEL"])
+def test_what_says_nothing_of_speed_is_kept(plan, run, name):
+    assert render_environment(plan, run, {name: "own"})[name] == "own"
 
 
 def test_the_plans_value_wins_over_the_shells(plan, run):
@@ -152,3 +160,43 @@ def test_the_log_configuration_limits_every_file_and_logs_no_request():
     assert (
         levels["org.pytorch.serve.wlm.WorkerThread"] == "debug"
     )  # its state changes are what the start watches
+
+
+def test_the_console_is_no_log_of_requests():
+    """console.log has no limit, and a stranger's malformed URL is an error with a stack trace."""
+    root = ElementTree.parse(LOG_CONFIG).getroot()
+    assert root.findall("./Appenders/Console") == []
+    assert [one.attrib["ref"] for one in root.findall("./Loggers/Root/AppenderRef")] == ["ts_log"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o644])
+def test_a_file_system_without_permissions_is_refused_before_the_start(run, monkeypatch, mode):
+    chmod = Path.chmod
+    monkeypatch.setattr(Path, "chmod", lambda self, _: chmod(self, mode))
+    expected = f"RUN_DIR must be on a file system that keeps permissions.*a file set to 600 has {mode:o}"
+    with pytest.raises(ServerError, match=expected):
+        prepare_folders(run)
+    assert not run.key_file.exists()
+
+
+def test_a_file_system_that_refuses_permissions_too(run, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(ServerError, match=r"chmod failed: Operation not permitted; give a folder of a Linux"):
+        prepare_folders(run)
+
+
+def test_what_torchserve_writes_is_private_from_the_first_instant(plan, run, tmp_path, monkeypatch):
+    """TorchServe creates key_file.json and sets its permissions afterwards."""
+    prepare_folders(run)
+    (run.path / "config.properties").touch()
+    prefix = tmp_path / "env"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin/torchserve").write_text("open('key_file.json', 'w').close()")
+    (prefix / "bin/python").symlink_to(sys.executable)
+    inputs = dataclasses.replace(plan.inputs, prefix=str(prefix))
+    assert launch(dataclasses.replace(plan, inputs=inputs), run, tmp_path).wait(10) == 0
+    assert run.key_file.stat().st_mode & 0o777 == 0o600
+    assert run.logs.stat().st_mode & 0o777 == 0o700

@@ -45,7 +45,7 @@ def test_a_taken_port_names_port_purpose_holder_and_cure(plan, taken):
         grpc_management_port=_free_port(),
     )
     with pytest.raises(ServerError) as error:
-        check_ports_free(changed)
+        check_ports_free(changed.properties)
     text = str(error.value)
     assert text.startswith(f"port {taken} (management) is taken by process ")
     assert text.endswith("; stop it, or choose another port: make serve PORT=…")

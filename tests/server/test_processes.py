@@ -10,7 +10,15 @@ import signal
 import pytest
 
 from server import processes
-from server.processes import end_all, find_marked, is_alive, read_process, send_signal
+from server.processes import (
+    end_all,
+    find_hidden,
+    find_marked,
+    find_users_of,
+    is_alive,
+    read_process,
+    send_signal,
+)
 from server.rundir import MARK
 from tests.server import fakes
 
@@ -56,6 +64,38 @@ def test_the_same_path_in_another_container_is_another_run_directory(proc):
     hidden = proc.add(9, environment={MARK: "/kit/run"})
     (hidden / "ns" / "mnt").unlink()
     assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7]
+
+
+def test_the_same_folder_in_another_namespace_is_the_same_run_directory(proc, run, tmp_path):
+    """systemd's PrivateTmp=, ip netns exec: only what the path leads to there tells."""
+    there = proc.add(7, environment={MARK: str(run.path)}, mounts="mnt:[2]")
+    (there / "root").symlink_to("/")
+    elsewhere = proc.add(8, environment={MARK: str(run.path)}, mounts="mnt:[3]")
+    (tmp_path / "container" / run.path.relative_to("/")).mkdir(parents=True)
+    (elsewhere / "root").symlink_to(tmp_path / "container")
+    assert [process.pid for process in find_marked(run.path, proc.path)] == [7]
+
+
+def test_a_server_of_another_user_is_seen_by_its_command_line(proc):
+    words = ("java", processes.JAVA_MAIN, "-f", "/kit/run/config.properties")
+    hidden = proc.add(7, command=words)
+    (hidden / "environ").unlink()
+    proc.add(8, command=words)  # its environment may be read: an own one
+    (proc.add(9, command=(*words[:3], "/kit/run2/config.properties")) / "environ").unlink()
+    found = find_hidden("/kit/run/config.properties", proc.path)
+    assert [(process.pid, uid) for process, uid in found] == [(7, os.getuid())]
+
+
+def test_users_of_an_environment_are_all_that_run_on_its_python(proc, tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    python = f"{real}/bin/python"
+    proc.add(7, command=("java", processes.JAVA_MAIN, "--python", python))
+    proc.add(8, command=(python, "-u", f"/x/{processes.WORKER_SCRIPT}"))
+    proc.add(9, command=(python, "-m", "pytest"))
+    proc.add(10, command=("java", processes.JAVA_MAIN, "--python", "/other/bin/python"))
+    assert [process.pid for process in find_users_of(link, proc.path)] == [7, 8]
 
 
 def test_a_kernel_that_shows_no_namespaces_has_one(proc):

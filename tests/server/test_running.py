@@ -7,10 +7,11 @@ import signal
 import pytest
 
 from config.errors import ConfigError, TimingsError
+from config.folders import hold_lock
 from server.archives import read_archive
 from server.errors import ServerError
 from server.processes import JAVA_MAIN
-from server.running import check_may_plan, hold_lock, is_running
+from server.running import check_is_plan, check_may_plan, is_running
 from server.state import READY, STARTING
 from tests.server.fakes import make_archive, read_recorded_plan, with_property, write_running
 
@@ -82,12 +83,15 @@ def test_workers_without_java_are_leftovers_too(planned, lines, dummy):
     assert left.wait(5) == -signal.SIGTERM
 
 
-def test_two_starts_at_once_are_refused(planned):
-    expected = pytest.raises(ServerError, match="another start is under way")
-    with hold_lock(planned), expected, hold_lock(planned):
-        pass
-    with hold_lock(planned):
-        pass
+def test_a_start_takes_only_the_plan_it_was_asked_for(planned):
+    """Another `make` may have planned between this one's plan and its start, while archives were built."""
+    asked = read_recorded_plan()
+    planned.plan.write_text(asked.to_json())
+    check_is_plan(planned, asked)
+    planned.plan.write_text(another_plan().to_json())
+    expected = r"plan\.json is not the plan that was asked for: another `make` planned there meanwhile"
+    with pytest.raises(ServerError, match=expected):
+        check_is_plan(planned, asked)
 
 
 def test_without_a_server_any_plan_may_be_made_and_none_is(planned, dummy):
@@ -132,5 +136,5 @@ def test_a_killed_start_may_be_planned_over_and_one_under_way_not(planned, dummy
     dummy(planned.path, JAVA_MAIN)
     write_running(planned, STARTING)
     check_may_plan(planned, another_plan)
-    with hold_lock(planned), pytest.raises(ServerError, match="another start is under way"):
+    with hold_lock(planned.path), pytest.raises(ConfigError, match="another start is under way"):
         check_may_plan(planned, another_plan)

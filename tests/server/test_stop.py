@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from config.folders import name_user
 from server import stop as stop_module
 from server.errors import ServerError
 from server.launch import remove_temporary
@@ -93,3 +94,35 @@ def test_a_long_run_directory_gets_a_short_temporary_folder(tmp_path):
     assert run.temporary != RunDir.at(tmp_path / ("x" * 91)).temporary
     short = RunDir.at("/kit/run")
     assert str(short.temporary) == "/kit/run/tmp"
+
+
+def test_another_users_server_is_named_and_nothing_is_deleted(run, monkeypatch):
+    hidden = Process(pid=4242, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
+    monkeypatch.setattr("server.users.find_hidden", lambda _: [(hidden, 4_000_000)])
+    for file in (run.state, run.key_file):
+        file.write_text("{}")
+    with pytest.raises(ServerError) as error:
+        stop(run)
+    me = name_user(os.geteuid())
+    assert str(error.value) == (
+        f"the server of {run.path} runs as user 4000000 (process 4242), and this is {me}: run the command as "
+        "user 4000000 or as root"
+    )
+    assert run.state.exists()
+    assert run.key_file.exists()
+
+
+def test_root_removes_the_temporary_folder_of_a_users_server(run, monkeypatch):
+    run.temporary.mkdir()
+    monkeypatch.setattr("server.launch.os.getuid", lambda: 4_000_000)
+    remove_temporary(run)
+    assert not run.temporary.exists()
+
+
+def test_a_stranger_s_folder_in_the_systems_tmp_is_not_removed(run, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "cpu-kit"
+    elsewhere.mkdir()
+    monkeypatch.setattr(RunDir, "temporary", elsewhere)
+    monkeypatch.setattr("server.launch.os.getuid", lambda: 4_000_000)
+    with pytest.raises(ServerError, match="must be an own folder"):
+        remove_temporary(run)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from server import processes
 from server.setup import cli, commands, inputs, progress, requirements
 from server.setup.__main__ import unsupported_python
 from server.setup.errors import SetupError
@@ -221,6 +222,7 @@ def test_make_clean_leaves_a_persons_files(tmp_path: Path) -> None:
     for folder in (run / "logs", store):
         folder.mkdir(parents=True)
     for file in (
+        run / ".cpu-kit",
         run / "plan.json",
         run / "mine.txt",
         store / "bert.mar",
@@ -340,3 +342,101 @@ def test_the_digest_ignores_comments(tmp_path: Path) -> None:
     assert requirements.digest(tmp_path, "serve") == first
     (tmp_path / "constraints.txt").write_text("a==2\n")
     assert requirements.digest(tmp_path, "serve") != first
+
+
+@pytest.mark.parametrize("place", ["/home/a b/kit", "/srv/x:y/kit", "/srv/tab\tkit"])
+def test_a_checkout_whose_path_the_loader_would_split_is_refused(place: str) -> None:
+    with pytest.raises(SetupError, match=re.escape(f"got {place}; move or clone it elsewhere")):
+        inputs.check_place(Path(place))
+
+
+def test_a_checkout_with_a_plain_path_is_fine() -> None:
+    inputs.check_place(Path("/srv/kit-1.0/übung"))
+
+
+def test_a_run_directory_of_others_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "environment").write_text("PATH=/usr/bin")
+    run = make("inputs", f"RUN_DIR={tmp_path}")  # the first step of every target that writes there
+    assert run.stderr.startswith("setup: RUN_DIR must be a new or empty folder, or one of the kit's")
+    assert (tmp_path / "environment").read_text() == "PATH=/usr/bin"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_taken_ports_are_found_before_anything_is_installed_or_built() -> None:
+    steps = make("-n", "serve").stdout
+    order = [
+        steps.index(step)
+        for step in ("--inputs", "server check-ports", "-m server.setup --torch-index ''\n", "models build ")
+    ]
+    assert order == sorted(order)
+
+
+def test_make_starts_only_the_plan_it_asked_for() -> None:
+    start = make("-n", "serve", "PRECISION=int8", "RUN_DIR=x").stdout.splitlines()[-1]
+    assert "-m server start --run-dir 'x'  -- --models 'resnet50 bert' --precision 'int8'" in start
+
+
+def test_every_command_of_make_prints_in_any_locale(tmp_path: Path) -> None:
+    """`→` in a Latin-1 locale ended `make serve` in a traceback, with the plan already written."""
+    show = "show: ; @$(PYTHON) -c 'import sys; print(sys.flags.utf8_mode, sys.stdout.encoding)'"
+    command = ["make", "-f", str(ROOT / "Makefile"), f"--eval={show}", "show", f"PYTHON={sys.executable}"]
+    latin = {**os.environ, "LC_ALL": "de_DE.ISO-8859-1", "PYTHONUTF8": "0"}
+    run = subprocess.run(command, cwd=tmp_path, env=latin, capture_output=True, text=True, check=True)
+    assert run.stdout.split()[-2:] == ["1", "utf-8"]
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server runs on the environment."""
+    java = processes.Process(pid=42, start_ticks=1, parent_pid=1, command=(processes.JAVA_MAIN,))
+    monkeypatch.setattr(processes, "find_users_of", lambda _: [java])
+    monkeypatch.setattr(processes, "name_run", lambda process: f"{process.role} {process.pid} of RUN_DIR=/x")
+
+
+def complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: cli.environment.Verdict) -> None:
+    (tmp_path / ".venv").mkdir(exist_ok=True)
+    monkeypatch.setattr(cli.environment, "judge", lambda *_: verdict)
+    for name in ("create", "repair", "install_set"):
+        monkeypatch.setattr(cli.environment, name, lambda *_: None)
+    monkeypatch.setattr(cli, "install_serving", lambda _options, _venv, _python, stamp: stamp)
+    options = cli.parse_arguments(["--venv", str(tmp_path / ".venv")])
+    cli.complete_environment(options, facts_of(tmp_path))
+
+
+def facts_of(folder: Path) -> Facts:
+    return cli.read_facts(folder / ".venv")
+
+
+@pytest.mark.parametrize("rebuild", [True, False])
+def test_an_environment_does_not_change_under_a_running_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: None, rebuild: bool
+) -> None:
+    verdict = cli.environment.Verdict(
+        rebuild=rebuild, install=("serve",), reason="requirements changed: serve"
+    )
+    expected = (
+        ".venv must not change under a running server (requirements changed: serve): got TorchServe 42 of "
+        "RUN_DIR=/x\n  do: stop it (make stop RUN_DIR=…), then run this again"
+    )
+    with pytest.raises(SetupError, match=re.escape(expected)):
+        complete(tmp_path, monkeypatch, verdict)
+
+
+def test_a_link_to_another_checkouts_environment_is_replaced_and_that_one_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "setup.json").write_text("{}")
+    (tmp_path / ".venv").symlink_to(other)
+    monkeypatch.setattr(cli.environment, "write_stamp", lambda *_: None)
+    complete(tmp_path, monkeypatch, cli.environment.Verdict(rebuild=True, install=("serve",), reason="moved"))
+    assert (other / "setup.json").exists()
+    assert not (tmp_path / ".venv").is_symlink()
+
+
+def test_tools_beside_the_serving_packages_may_come_while_a_server_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: None
+) -> None:
+    complete(tmp_path, monkeypatch, cli.environment.Verdict(rebuild=False, install=("loadtest",), reason=""))
+    assert (tmp_path / ".venv/setup.json").exists()

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from loadtest import pages
+from loadtest.errors import LoadTestError
 from loadtest.ladder.__main__ import main
 from loadtest.ladder.keep import keep_targets, name_block
 from loadtest.ladder.report import list_extras, read_result, render_text, write_report
@@ -54,6 +55,19 @@ def test_every_model_has_its_tables_and_its_picture(tmp_path):
         assert "a 2-core AVX-512 virtual machine (AMD, 23 GiB)" in text
         assert {"resnet50": "7.71×", "bert": "2.20×"}[model] in text
         assert str(tmp_path) not in text
+
+
+def test_a_page_of_others_is_not_overwritten_and_other_files_do_not_matter(tmp_path):
+    result, docs = read_result(write_ladder(tmp_path)), tmp_path / "docs"
+    docs.mkdir()
+    (docs / "guide.md").write_text("a guide")
+    page, _ = write_report(result, docs)
+    write_report(result, docs)  # an earlier one of ours is renewed
+    page.write_text("notes on ladders")
+    expected = r"ladder-\w+\.md is no report of a ladder and would be overwritten"
+    with pytest.raises(LoadTestError, match=expected):
+        write_report(result, docs)
+    assert page.read_text() == "notes on ladders"
 
 
 def test_what_the_kit_refuses_is_told_with_its_own_reason(tmp_path):

@@ -1,0 +1,127 @@
+"""Which folders are run directories of the kit: nothing is written into any other, and by one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+from config.errors import ConfigError
+from config.plan import PLAN_FILE
+
+MARKER = ".cpu-kit"
+LOCK = "start.lock"
+CHECKOUT_RUN = Path(__file__).resolve().parent.parent / "run"
+_MARKER_TEXT = (
+    "The TorchServe CPU kit keeps a server's plan, state and logs here; `make clean` removes them.\n"
+)
+_OWN_FILES = {PLAN_FILE: {"schema", "inputs", "layout"}, "timings.json": {"schema", "settings", "models"}}
+"""Files that show it too, by fields of each: a plan from before the marker, timings taken before the plan."""
+_OF_FILE_SYSTEMS = {"lost+found"}
+"""An empty volume may hold it."""
+_NAMES_SHOWN = 3
+
+
+def claim_run_folder(path: Path) -> None:
+    """Make the folder and mark it as the kit's; ConfigError, and nothing is written, when it is another's."""
+    check_run_folder(path)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (path / MARKER).exists():
+        (path / MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
+
+
+def check_run_folder(path: Path) -> None:
+    """Raise unless the folder is new, empty, or marked as the kit's by this very user."""
+    try:
+        _check_run_folder(path)
+    except PermissionError as problem:
+        raise ConfigError(f"RUN_DIR cannot be looked into: {explain_os_error(problem)}") from problem
+
+
+def _check_run_folder(path: Path) -> None:
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ConfigError(f"RUN_DIR must be a folder: got the file {path}; give another: RUN_DIR=…")
+    names = sorted(entry.name for entry in path.iterdir() if entry.name not in _OF_FILE_SYSTEMS)
+    if not names:
+        return
+    mark = find_mark(path)
+    if mark is None:
+        raise ConfigError(
+            f"RUN_DIR must be a new or empty folder, or one of the kit's: {path} holds {_list_some(names)}; "
+            "nothing was written; give an own folder: RUN_DIR=…"
+        )
+    owner = mark.stat().st_uid
+    if owner != os.geteuid():
+        raise ConfigError(
+            f"RUN_DIR must be of the user who runs this, {name_user(os.geteuid())}: {path} is of "
+            f"{name_user(owner)}; run as {name_user(owner)}, or give an own folder: RUN_DIR=…"
+        )
+
+
+def find_mark(path: Path) -> Path | None:
+    """What shows that the kit made this folder: its marker, its files, or that it is the checkout's own."""
+    if (path / MARKER).is_file():
+        return path / MARKER
+    for name, fields in _OWN_FILES.items():
+        if _has_fields(path / name, fields):
+            return path / name
+    return path if path.resolve() == CHECKOUT_RUN else None
+
+
+def name_user(uid: int) -> str:
+    """A user's name; the number where it has none, as in most containers."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def explain_os_error(problem: OSError) -> str:
+    """A sentence for what the system refused: whose the file is decides nearly always."""
+    what = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
+    if not isinstance(problem, PermissionError):
+        return what
+    return f"{what} (asked as {name_user(os.geteuid())}{_name_owner(problem.filename)}); run as its user"
+
+
+def _name_owner(name: str | bytes | int | None) -> str:
+    """Of the file, or of the nearest folder above that may be looked at."""
+    if not isinstance(name, str):
+        return ""
+    for place in (Path(name), *Path(name).parents):
+        with contextlib.suppress(OSError):
+            return f"; {place} is of {name_user(place.stat().st_uid)}"
+    return ""
+
+
+@contextlib.contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Only one plans or starts in a run directory at a time; the kernel frees it even when we are killed."""
+    with (path / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            raise ConfigError(
+                f"another start is under way in {path}; wait for it, or `make stop`"
+            ) from problem
+        yield
+
+
+def _has_fields(file: Path, fields: set[str]) -> bool:
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(raw, dict) and raw.keys() >= fields
+
+
+def _list_some(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,118 @@
+"""A folder of anybody else's is refused before a byte is written; the kit's own is taken."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from config import folders
+from config.errors import ConfigError
+from config.folders import MARKER, check_run_folder, claim_run_folder, explain_os_error, hold_lock
+from tests.server.fakes import RECORDED
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+@pytest.fixture
+def etc(tmp_path: Path) -> Path:
+    """A folder of the system's, with a file that the kit would overwrite."""
+    for name in ("environment", "hosts", "passwd", "shells"):
+        (tmp_path / name).write_text(f"{name} of the system")
+    return tmp_path
+
+
+def test_a_folder_of_others_is_refused_and_stays_as_it_is(etc: Path) -> None:
+    before = snapshot(etc)
+    expected = (
+        f"RUN_DIR must be a new or empty folder, or one of the kit's: {etc} holds environment, hosts, passwd "
+        "and 1 more; nothing was written; give an own folder: RUN_DIR=…"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
+        claim_run_folder(etc)
+    assert snapshot(etc) == before
+
+
+@pytest.mark.parametrize("name", ["logs", "health", "plan.json", "config.properties"])
+def test_a_name_the_kit_uses_is_no_mark(tmp_path: Path, name: str) -> None:
+    """`logs` would be renamed, and last year's removed."""
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match=f"holds {name};"):
+        claim_run_folder(tmp_path)
+
+
+def test_a_new_folder_is_this_users_alone(tmp_path: Path) -> None:
+    claim_run_folder(tmp_path / "a" / "run")
+    assert (tmp_path / "a" / "run").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "a" / "run" / MARKER).read_text().startswith("The TorchServe CPU kit")
+
+
+@pytest.mark.parametrize("names", [(), ("lost+found",)])
+def test_an_empty_folder_or_volume_is_taken(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).mkdir()
+    claim_run_folder(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    claim_run_folder(tmp_path)  # again, with something of a person's
+
+
+def test_a_run_directory_from_before_the_marker_is_known_by_its_plan(tmp_path: Path) -> None:
+    shutil.copy(RECORDED / "plan.json", tmp_path)
+    claim_run_folder(tmp_path)
+    assert (tmp_path / MARKER).exists()
+
+
+def test_timings_may_come_before_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "timings.json").write_text('{"schema": 1, "settings": {}, "models": {}}')
+    claim_run_folder(tmp_path)
+
+
+def test_a_run_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim_run_folder(tmp_path)
+    other = os.geteuid() + 12345
+    monkeypatch.setattr(folders.os, "geteuid", lambda: other)
+    owner = folders.name_user(tmp_path.stat().st_uid)
+    expected = f"must be of the user who runs this, user {other}: {tmp_path} is of {owner}; run as {owner}"
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        check_run_folder(tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(ConfigError, match="RUN_DIR must be a folder: got the file"):
+        claim_run_folder(tmp_path / "run")
+
+
+def test_a_second_lock_is_refused_and_the_first_is_freed(tmp_path: Path) -> None:
+    expected = r"another start is under way in .*; wait for it, or `make stop`"
+    with hold_lock(tmp_path), pytest.raises(ConfigError, match=expected), hold_lock(tmp_path):
+        pass
+    with hold_lock(tmp_path):
+        pass
+
+
+def test_what_the_system_refuses_names_file_asker_and_owner(tmp_path: Path) -> None:
+    me = folders.name_user(os.geteuid())
+    refused = PermissionError(13, "Permission denied", str(tmp_path / "plan.json"))
+    owner = folders.name_user(tmp_path.stat().st_uid)
+    assert explain_os_error(refused) == (
+        f"Permission denied: {tmp_path}/plan.json (asked as {me}; {tmp_path} is of {owner}); run as its user"
+    )
+    assert explain_os_error(OSError(28, "No space left on device", "/x")) == "No space left on device: /x"
+
+
+@pytest.mark.parametrize("asked", ["exists", "iterdir"])
+def test_a_folder_that_may_not_be_looked_into_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, asked, refuse)
+    with pytest.raises(ConfigError, match=r"RUN_DIR cannot be looked into: Permission denied: "):
+        claim_run_folder(tmp_path)

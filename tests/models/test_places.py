@@ -1,0 +1,67 @@
+"""Archives and timings go only where nothing of anybody else's is lost."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from models.__main__ import main
+from models.errors import InputError
+from models.places import check_store, check_timings_file
+
+
+def pack(file: Path, member: str) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(member, "{}")
+
+
+def test_a_folder_with_other_things_gets_no_archives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("environment", "hosts", "passwd", "shells"):
+        (tmp_path / name).touch()
+    assert main(["build", "--models", "resnet50", "--weights", "random", "--store", str(tmp_path)]) == 2
+    assert (
+        f"{tmp_path} holds environment, hosts, passwd and 1 more; nothing was written"
+        in capsys.readouterr().err
+    )
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_new_empty_and_own_stores_are_taken(tmp_path: Path) -> None:
+    check_store(tmp_path / "new", ["bert"])
+    (tmp_path / ".gitkeep").touch()
+    check_store(tmp_path, ["bert"])
+    pack(tmp_path / "bert.mar", "definition.json")
+    (tmp_path / "resnet50.1234.part").touch()
+    check_store(tmp_path, ["bert"])
+
+
+def test_an_archive_of_others_is_not_overwritten(tmp_path: Path) -> None:
+    pack(tmp_path / "bert.mar", "model.pth")
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path}/bert.mar was not built by this kit")):
+        check_store(tmp_path, ["bert"])
+    check_store(tmp_path, ["resnet50"])  # beside it is fine
+
+
+def test_a_damaged_archive_may_be_built_again(tmp_path: Path) -> None:
+    (tmp_path / "bert.mar").write_bytes(b"rubbish")
+    check_store(tmp_path, ["bert"])
+
+
+@pytest.mark.parametrize("text", ["root:x:0:0:", "[]", '{"schema": 1}'])
+def test_a_file_that_is_no_timings_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "passwd"
+    file.write_text(text)
+    assert main(["time", "--job", "{}", "--output", str(file)]) == 2
+    assert file.read_text() == text
+
+
+def test_timings_may_be_taken_again(tmp_path: Path) -> None:
+    file = tmp_path / "timings.json"
+    check_timings_file(file)
+    file.write_text('{"schema": 1, "settings": {}, "models": {}, "versions": {}}')
+    check_timings_file(file)

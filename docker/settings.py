@@ -55,9 +55,8 @@ class Settings:
 
     def start_arguments(self) -> list[str]:
         """For `python -m server`."""
-        hide = ["--hide-token"] if self.token_file else []
         graceful = ["--graceful-seconds", str(self.stop_seconds)]
-        return ["start", "--foreground", *graceful, *hide, "--run-dir", str(self.run_dir)]
+        return ["start", "--foreground", *graceful, "--hide-token", "--run-dir", str(self.run_dir)]
 
     def java_options(self) -> str:
         """For JAVA_TOOL_OPTIONS: the agent that drains, and sets the token."""

@@ -21,7 +21,7 @@ from server.ports import check_ports_free
 from server.progress import Report, ignore
 from server.ready import StartFailed, Surroundings, wait_until_ready
 from server.rundir import RunDir
-from server.running import digest_plan, identify_archives
+from server.running import digest_plan, digest_properties, identify_archives
 from server.state import READY, STARTING, Failure, State, write_state
 from server.stop import stop
 from server.throttling import read_throttled
@@ -103,6 +103,7 @@ def _begin(run: RunDir, archives: dict[str, Archive]) -> State:
     return State(
         phase=STARTING,
         plan_sha256=digest_plan(run),
+        properties_sha256=digest_properties(run),
         archives=identify_archives(archives),
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         throttled_at_start=read_throttled(),

@@ -1,0 +1,86 @@
+"""Checks what TorchServe was started with: config.properties, the JVM's flags, and what it made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+
+from config.plan import Plan
+from config.render import render_properties
+from server.verify.evidence import FrontendEvidence
+from server.verify.findings import Finding, cannot_check, compare
+
+_RESTART = "make stop && make serve"
+_CONFIGURE = f"config.properties was changed behind the plan's back? make config && {_RESTART}"
+# The JVM reads them besides its command line (the java launcher's documentation); the last one wins over it.
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+# The kit's own agent (docker/agent): which of its parts run is not the JVM's affair.
+_OWN_AGENT = re.compile(r"-javaagent:\S*/agent\.jar(=\S*)?")
+_TORCHSERVES_RESPONSE_BYTES = 6553500
+
+
+def check_properties(plan: Plan, seen: FrontendEvidence) -> Finding:
+    """config.properties is what the plan renders: when TorchServe read it, and now."""
+    planned = hashlib.sha256(render_properties(plan).encode("utf-8")).hexdigest()
+    evidence = "digests: of plan.json's rendering, in server.json, of the file"
+    asked = "as planned"
+    if seen.properties_at_start is None:
+        reason = "server.json does not say what TorchServe read"
+        return cannot_check("config.properties", asked, reason, evidence=evidence, cure=_RESTART)
+    wrong = []
+    if seen.properties_at_start != planned:
+        wrong.append("not the plan's when TorchServe read it")
+    if seen.properties_now != seen.properties_at_start:
+        wrong.append("gone" if seen.properties_now is None else "changed since the start")
+    return compare("config.properties", asked, "; ".join(wrong) or asked, evidence=evidence, cure=_CONFIGURE)
+
+
+def check_jvm_flags(plan: Plan, seen: FrontendEvidence) -> Finding:
+    """The JVM has the plan's flags and no others, from its command line or its environment."""
+    asked = str(plan.java.vmargs.value).split()
+    live = _leave_out_agent(seen.flags)
+    evidence = f"/proc/PID/cmdline and environ ({', '.join(JAVA_VARIABLES)}) of java"
+    cure = f"{_CONFIGURE}; and unset {', '.join(JAVA_VARIABLES)}"
+    if seen.environment is None:
+        return compare(
+            "JVM flags", " ".join(asked), "cannot be read", evidence=evidence, cure="run as its user"
+        )
+    beside = find_java_options(seen.environment)
+    got = " ".join(asked) if sorted(live) == sorted(asked) else " ".join(live) or "none"
+    got = "; ".join([got, *(f"{name}={value}" for name, value in beside.items())])
+    return compare("JVM flags", " ".join(asked), got, evidence=evidence, cure=cure)
+
+
+def find_java_options(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variable → the flags it gives the JVM, but for the kit's own agent."""
+    given = {name: _leave_out_agent(environment.get(name, "").split()) for name in JAVA_VARIABLES}
+    return {name: " ".join(words) for name, words in given.items() if words}
+
+
+def _leave_out_agent(words: Iterable[str]) -> list[str]:
+    return [word for word in words if not _OWN_AGENT.fullmatch(word)]
+
+
+def check_allowed_urls(plan: Plan, seen: FrontendEvidence) -> Finding:
+    """Archives come from where the plan says; a call cannot try it while the model API is off."""
+    asked = str(plan.properties["allowed_urls"].value)
+    # A Java list of what stood between the commas.
+    return _compare_configured("allowed_urls", "Allowed Urls", asked, f"[{asked.replace(',', ', ')}]", seen)
+
+
+def check_response_size(plan: Plan, seen: FrontendEvidence) -> Finding:
+    """The largest answer a worker may give."""
+    setting = plan.properties.get("max_response_size")
+    asked = str(setting.value if setting else _TORCHSERVES_RESPONSE_BYTES)
+    return _compare_configured("response size", "Maximum Response Size", asked, asked, seen)
+
+
+def _compare_configured(item: str, name: str, asked: str, printed: str, seen: FrontendEvidence) -> Finding:
+    evidence = f"`{name}`, logged by TorchServe at its start (logs/ts_log.log)"
+    if seen.configuration is None:
+        reason = "the log of the start is gone (logs are kept up to their size)"
+        return cannot_check(item, asked, reason, evidence=evidence, cure=_RESTART)
+    live = seen.configuration.get(name, "not logged")
+    got = asked if live == printed else live
+    return compare(item, asked, got, evidence=evidence, cure=_CONFIGURE)

@@ -1,4 +1,4 @@
-"""Reads what a process does, from /proc/PID/stat (proc(5)): stopped or not, CPU time used, age."""
+"""Reads what a process does, from /proc/PID/stat and status (proc(5)): stopped or not, CPU time, age."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Activity:
     """CPU time of all its threads since it began."""
     start_ticks: int
     """When it began: ticks since boot."""
+    switches: int = 0
+    """Times its main thread went to sleep or was sent there: each request wakes a worker's main thread."""
 
 
 def read_activity(pid: int, proc: Path = PROC) -> Activity | None:
@@ -38,7 +40,20 @@ def read_activity(pid: int, proc: Path = PROC) -> Activity | None:
     if len(fields) < 20 or fields[0] in ("Z", "X"):
         return None
     cpu = (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
-    return Activity(stopped=fields[0] in _STOPPED, cpu_seconds=cpu, start_ticks=int(fields[19]))
+    return Activity(
+        stopped=fields[0] in _STOPPED,
+        cpu_seconds=cpu,
+        start_ticks=int(fields[19]),
+        switches=_read_switches(proc / str(pid) / "status"),
+    )
+
+
+def _read_switches(status: Path) -> int:
+    try:
+        lines = status.read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if "voluntary_ctxt_switches:" in line)
 
 
 def read_age(pid: int, proc: Path = PROC) -> float | None:

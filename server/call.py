@@ -36,7 +36,7 @@ def check_running(run: RunDir) -> None:
 def write_authorization(run: RunDir, client: Client) -> Path | None:
     """The file with the header that curl reads, for nobody else to read; None when tokens are off.
 
-    In curl's arguments the token would be seen by everyone (ps), and in a terminal or log by whoever reads it.
+    In curl's arguments everyone could see the token (ps), in a terminal or log whoever reads that.
     """
     token = client.token(INFERENCE)
     client.token(MANAGEMENT)  # renewed here too, so that the key file a person reads is fresh
@@ -44,7 +44,8 @@ def write_authorization(run: RunDir, client: Client) -> Path | None:
         return None
     scratch = run.authorization.with_name(f".{run.authorization.name}.new")
     scratch.unlink(missing_ok=True)
-    with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+    made = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(made, "w", encoding="ascii") as file:
         file.write(f"Authorization: Bearer {token}\n")
     scratch.replace(run.authorization)
     return run.authorization

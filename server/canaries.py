@@ -38,6 +38,8 @@ class Canaries:
         self._held_seconds = held_seconds
         self._under_way: list[_Sent] = []
         self._verdict = ""
+        self.answered = 0
+        """How many workers answered so far, right or wrong."""
 
     def ask(self) -> None:
         """Send one more."""
@@ -61,6 +63,7 @@ class Canaries:
     def _weigh(self, answer: Future[str]) -> str:
         problem = answer.exception()
         if problem is None:
+            self.answered += 1
             return answer.result()
         busy = isinstance(problem, ApiError) and problem.status in _BUSY
         return self._verdict if busy else str(problem)

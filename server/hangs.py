@@ -1,4 +1,4 @@
-"""Finds workers that hang: stopped, or without CPU time while requests wait for them."""
+"""Finds workers that hang: stopped, idle while requests wait, or out of turn among idle workers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,29 @@ from server.activity import AT_WORK, Activity, read_activity
 
 STILL_SECONDS = 30.0
 """TorchServe hands a free worker the next batch within milliseconds, so one that is sound uses its core."""
+TURNS = 2
+"""Idle workers wait in line for one lock (Model.pollBatch), so of as many known requests as there are workers
+each gets one; twice as many leave no doubt."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Mark:
-    """From when on a worker's CPU time is watched, and what it was then."""
+@dataclass(kw_only=True)
+class _Worker:
+    """One process, and when it was last seen to work."""
 
-    since: float
-    cpu_seconds: float
     start_ticks: int
+    cpu_seconds: float = 0.0
+    switches: int = 0
+    computed_at: float = 0.0
+    """When it had used CPU time, or no request waited for it."""
+    answered: int = 0
+    """Known requests the model had answered when its main thread was last awake."""
+
+    def look(self, activity: Activity, waiting: int, answered: int, now: float) -> None:
+        computed = activity.cpu_seconds - self.cpu_seconds > AT_WORK * (now - self.computed_at)
+        if computed or activity.switches != self.switches:
+            self.switches, self.answered = activity.switches, answered
+        if computed or not waiting:
+            self.cpu_seconds, self.computed_at = activity.cpu_seconds, now
 
 
 class Hangs:
@@ -25,27 +39,32 @@ class Hangs:
 
     def __init__(self, read: Callable[[int], Activity | None] = read_activity) -> None:
         self._read = read
-        self._marks: dict[int, _Mark] = {}
+        self._workers: dict[int, _Worker] = {}
 
-    def find(self, pids: Iterable[int], waiting: int, now: float) -> str:
-        """Which workers hang and why we think so; empty when none does."""
+    def find(self, pids: Iterable[int], waiting: int, answered: int, now: float) -> str:
+        """Which workers hang and why we think so; empty when none does.
+
+        `waiting` counts the queue, `answered` the known requests that workers of the model answered so far.
+        """
         found = {pid: activity for pid in pids if (activity := self._read(pid))}
-        self._marks = {pid: self._mark(pid, activity, waiting, now) for pid, activity in found.items()}
-        problems = [self._explain(pid, activity, waiting, now) for pid, activity in found.items()]
+        self._workers = {pid: self._look(pid, found[pid], waiting, answered, now) for pid in found}
+        problems = [self._explain(pid, found[pid], waiting, answered, now) for pid in found]
         return ", ".join(problem for problem in problems if problem)
 
-    def _mark(self, pid: int, activity: Activity, waiting: int, now: float) -> _Mark:
-        mark = self._marks.get(pid)
-        if mark and waiting and mark.start_ticks == activity.start_ticks:
-            used = activity.cpu_seconds - mark.cpu_seconds
-            if used <= AT_WORK * (now - mark.since):
-                return mark
-        return _Mark(since=now, cpu_seconds=activity.cpu_seconds, start_ticks=activity.start_ticks)
+    def _look(self, pid: int, activity: Activity, waiting: int, answered: int, now: float) -> _Worker:
+        worker = self._workers.get(pid)
+        if worker is None or worker.start_ticks != activity.start_ticks:
+            worker = _Worker(start_ticks=activity.start_ticks, computed_at=now, answered=answered)
+        worker.look(activity, waiting, answered, now)
+        return worker
 
-    def _explain(self, pid: int, activity: Activity, waiting: int, now: float) -> str:
+    def _explain(self, pid: int, activity: Activity, waiting: int, answered: int, now: float) -> str:
+        worker = self._workers[pid]
+        still, turns = now - worker.computed_at, answered - worker.answered
         if activity.stopped:
             return f"worker {pid} is stopped"
-        still = now - self._marks[pid].since
-        if still < STILL_SECONDS:
-            return ""
-        return f"worker {pid} has used no CPU time for {still:.0f} s while {waiting} requests wait"
+        if still >= STILL_SECONDS:
+            return f"worker {pid} has used no CPU time for {still:.0f} s while {waiting} requests wait"
+        if turns >= TURNS * len(self._workers):
+            return f"worker {pid} has answered none of the last {turns} known requests, nor computed"
+        return ""

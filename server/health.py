@@ -91,8 +91,10 @@ class Health:
         planned = int(self.plan.models[name].workers.value)
         problems = [
             f"{len(up)} of {planned} workers ready" if len(up) < planned else "",
-            watched.hangs.find([int(worker["pid"]) for worker in up], waiting, now),
             watched.canaries.judge(waiting, now),
+            watched.hangs.find(
+                [int(worker["pid"]) for worker in up], waiting, watched.canaries.answered, now
+            ),
         ]
         if self.looks % watched.looks_per_canary == 0:
             watched.canaries.ask()

@@ -26,7 +26,7 @@ class Activity:
     start_ticks: int
     """When it began: ticks since boot."""
     switches: int = 0
-    """Times its main thread went to sleep or was sent there: each request wakes a worker's main thread."""
+    """Times its main thread went to sleep of its own accord: a worker's does so after each batch."""
 
 
 def read_activity(pid: int, proc: Path = PROC) -> Activity | None:
@@ -53,7 +53,7 @@ def _read_switches(status: Path) -> int:
         lines = status.read_text(errors="replace").splitlines()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) for line in lines if "voluntary_ctxt_switches:" in line)
+    return next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:")), 0)
 
 
 def read_age(pid: int, proc: Path = PROC) -> float | None:

@@ -1,4 +1,8 @@
-"""Finds workers that hang: stopped, idle while requests wait, or out of turn among idle workers."""
+"""Finds workers that hang: stopped, asleep while requests wait, busy for longer than any batch, out of turn.
+
+A worker's main thread goes to sleep after each batch, until it gets the next one. So a thread that was not
+seen to do so has finished nothing, and what it used of CPU time tells a hang that sleeps from one that spins.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +22,37 @@ each gets one; twice as many leave no doubt."""
 class _Worker:
     """One process, and when it was last seen to work."""
 
-    start_ticks: int
-    cpu_seconds: float = 0.0
-    switches: int = 0
-    computed_at: float = 0.0
+    last: Activity
+    """What it was like when its main thread was last seen to have slept or woken."""
+    woke_at: float
+    """When that was."""
+    answered: int
+    """Known requests the model had answered by then."""
+    cpu_seconds: float
+    computed_at: float
     """When it had used CPU time, or no request waited for it."""
-    answered: int = 0
-    """Known requests the model had answered when its main thread was last awake."""
+    waited_since: float
+    """Since when requests wait without a break."""
 
     def look(self, activity: Activity, waiting: int, answered: int, now: float) -> None:
-        computed = activity.cpu_seconds - self.cpu_seconds > AT_WORK * (now - self.computed_at)
-        if computed or activity.switches != self.switches:
-            self.switches, self.answered = activity.switches, answered
-        if computed or not waiting:
+        if activity.switches != self.last.switches:
+            self.last, self.woke_at, self.answered = activity, now, answered
+        if not waiting:
+            self.waited_since = now
+        if not waiting or activity.cpu_seconds - self.cpu_seconds > AT_WORK * (now - self.computed_at):
             self.cpu_seconds, self.computed_at = activity.cpu_seconds, now
+
+    def is_asleep(self, activity: Activity, now: float) -> bool:
+        """Whether it computed nothing since its main thread last woke."""
+        return activity.cpu_seconds - self.last.cpu_seconds <= AT_WORK * (now - self.woke_at)
 
 
 class Hangs:
     """Watches the workers of one model from look to look."""
 
-    def __init__(self, read: Callable[[int], Activity | None] = read_activity) -> None:
+    def __init__(self, batch_seconds: float, read: Callable[[int], Activity | None] = read_activity) -> None:
+        """No batch takes longer than `batch_seconds`."""
+        self._batch_seconds = batch_seconds
         self._read = read
         self._workers: dict[int, _Worker] = {}
 
@@ -48,23 +63,33 @@ class Hangs:
         """
         found = {pid: activity for pid in pids if (activity := self._read(pid))}
         self._workers = {pid: self._look(pid, found[pid], waiting, answered, now) for pid in found}
-        problems = [self._explain(pid, found[pid], waiting, answered, now) for pid in found]
-        return ", ".join(problem for problem in problems if problem)
+        problems = {pid: self._explain(pid, found[pid], waiting, answered, now) for pid in found}
+        return ", ".join(f"worker {pid} {problem}" for pid, problem in problems.items() if problem)
 
     def _look(self, pid: int, activity: Activity, waiting: int, answered: int, now: float) -> _Worker:
         worker = self._workers.get(pid)
-        if worker is None or worker.start_ticks != activity.start_ticks:
-            worker = _Worker(start_ticks=activity.start_ticks, computed_at=now, answered=answered)
+        if worker is None or worker.last.start_ticks != activity.start_ticks:
+            worker = _Worker(
+                last=activity,
+                woke_at=now,
+                answered=answered,
+                cpu_seconds=activity.cpu_seconds,
+                computed_at=now,
+                waited_since=now,
+            )
         worker.look(activity, waiting, answered, now)
         return worker
 
     def _explain(self, pid: int, activity: Activity, waiting: int, answered: int, now: float) -> str:
         worker = self._workers[pid]
-        still, turns = now - worker.computed_at, answered - worker.answered
         if activity.stopped:
-            return f"worker {pid} is stopped"
-        if still >= STILL_SECONDS:
-            return f"worker {pid} has used no CPU time for {still:.0f} s while {waiting} requests wait"
-        if turns >= TURNS * len(self._workers):
-            return f"worker {pid} has answered none of the last {turns} known requests, nor computed"
+            return "is stopped"
+        if (still := now - worker.computed_at) >= STILL_SECONDS:
+            return f"has used no CPU time for {still:.0f} s while {waiting} requests wait"
+        if (busy := now - max(worker.woke_at, worker.waited_since)) > self._batch_seconds:
+            return f"has finished nothing for {busy:.0f} s while {waiting} requests wait"
+        turns = answered - worker.answered
+        too_long = now - worker.woke_at > self._batch_seconds
+        if turns >= TURNS * len(self._workers) and (too_long or worker.is_asleep(activity, now)):
+            return f"has taken none of the last {turns} known requests"
         return ""

@@ -32,8 +32,8 @@ CANARY_SECONDS = 30.0
 more often the more workers it has. One inference each half minute is a thousandth of a core."""
 CANARY_TIMEOUT_S = 300.0
 """Whoever waits that long is not served, however busy the server is."""
-HELD_SHARE = 1 / 3
-"""Of the response time-out: it is planned so that no legal batch takes longer than that."""
+BATCH_SHARE = 1 / 3
+"""Of the response time-out: it is planned so that no batch takes longer than that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,10 @@ class Health:
 
     def _watch(self, name: str) -> _Watched:
         model = self.plan.models[name]
+        batch_seconds = int(model.response_timeout_s.value) * BATCH_SHARE
         return _Watched(
-            canaries=Canaries(partial(self._send, name), int(model.response_timeout_s.value) * HELD_SHARE),
-            hangs=Hangs(self.read),
+            canaries=Canaries(partial(self._send, name), batch_seconds),
+            hangs=Hangs(batch_seconds, self.read),
             looks_per_canary=max(1, round(CANARY_SECONDS / LOOK_SECONDS / int(model.workers.value))),
         )
 

@@ -12,6 +12,7 @@ from server.activity import Activity, read_activity, read_age
 from server.hangs import STILL_SECONDS, TURNS, Hangs
 from tests.server.fakes import wait_for
 
+BATCH_SECONDS = 40.0
 BUSY = {"waiting": 9, "answered": 0}
 
 
@@ -26,7 +27,7 @@ def seen():
 
 @pytest.fixture
 def hangs(seen):
-    return Hangs(seen.get)
+    return Hangs(BATCH_SECONDS, seen.get)
 
 
 def test_a_stopped_worker_hangs_at_once(hangs, seen):
@@ -55,15 +56,23 @@ def test_one_that_never_takes_its_turn_hangs(hangs, seen):
         seen[7] = at(switches=answered)
         assert hangs.find([7, 8], 0, answered, 15.0 * answered) == ""
     seen[7] = at(switches=turns)
-    assert hangs.find([7, 8], 0, turns, 60.0) == (
-        "worker 8 has answered none of the last 4 known requests, nor computed"
-    )
+    assert hangs.find([7, 8], 0, turns, 60.0) == ("worker 8 has taken none of the last 4 known requests")
 
 
 def test_one_that_computes_a_long_batch_misses_its_turns_for_a_reason(hangs, seen):
-    for answered in range(20):
-        seen[7], seen[8] = at(switches=answered), at(cpu_seconds=10.0 * answered)
-        assert hangs.find([7, 8], 0, answered, 15.0 * answered) == ""
+    for answered in range(9):
+        now = 5.0 * answered
+        seen[7], seen[8] = at(switches=answered), at(cpu_seconds=now)
+        assert hangs.find([7, 8], 0, answered, now) == ""
+    seen[7], seen[8] = at(switches=9), at(cpu_seconds=45.0)
+    assert hangs.find([7, 8], 0, 9, 45.0) == "worker 8 has taken none of the last 9 known requests"
+
+
+def test_one_that_computes_for_longer_than_any_batch_while_requests_wait_hangs(hangs, seen):
+    for now in (0.0, 5.0, 40.0, 45.0):  # requests wait from 5 s on
+        seen[7], seen[8] = at(cpu_seconds=now, switches=int(now)), at(cpu_seconds=now)
+        found = hangs.find([7, 8], 9 if now else 0, 0, now)
+    assert found == "worker 8 has finished nothing for 45 s while 9 requests wait"
 
 
 def test_a_worker_started_again_under_the_same_pid_begins_anew(hangs, seen):
@@ -85,7 +94,7 @@ def test_what_a_process_does_is_read(proc):
     (proc.path / "uptime").write_text("65.0 1.0\n")
     ticks = os.sysconf("SC_CLK_TCK")
     assert read_activity(7, proc.path) == Activity(
-        stopped=True, cpu_seconds=300 / ticks, start_ticks=500, switches=34
+        stopped=True, cpu_seconds=300 / ticks, start_ticks=500, switches=30
     )
     assert read_age(7, proc.path) == 65.0 - 500 / ticks
     assert (read_activity(8, proc.path), read_age(8, proc.path)) == (None, None)

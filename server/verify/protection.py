@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from config.plan import Plan
 from server.ports import plan_ports
 from server.verify.evidence import FrontendEvidence
-from server.verify.findings import Finding, cannot_check, compare
+from server.verify.findings import RECONFIGURE, RESTART, Finding, cannot_check, compare
 from server.verify.probes import LARGER_REQUEST, LARGEST_REQUEST, REFUSALS, REGISTER
 from server.verify.sockets import render_address
 
-_RESTART = "make stop && make serve"
-_CONFIGURE = f"config.properties was changed behind the plan's back? make config && {_RESTART}"
 # TorchServe 0.12 answers 400 (InvalidKeyException), a gate in front of it 401 or 403.
 _REFUSED = ("400", "401", "403")
 # Not a word about the question: there was no room for it.
@@ -32,7 +30,7 @@ def check_addresses(plan: Plan, seen: FrontendEvidence) -> Finding:
             "addresses", ", ".join(asked), "cannot be read", evidence=evidence, cure="run as its user"
         )
     got = [at if role == _TORCHSERVE else f"{at} ({role})" for at, role in found.items()]
-    return compare("addresses", ", ".join(asked), ", ".join(sorted(got)), evidence=evidence, cure=_CONFIGURE)
+    return compare("addresses", ", ".join(asked), ", ".join(sorted(got)), evidence=evidence, cure=RECONFIGURE)
 
 
 def check_tokens(plan: Plan, seen: FrontendEvidence) -> Finding:
@@ -44,7 +42,7 @@ def check_tokens(plan: Plan, seen: FrontendEvidence) -> Finding:
     if busy := _find_busy(answers):
         return cannot_check("tokens", "refused", busy, evidence=evidence, cure="try again")
     passed = [f"{name}: {answer}" for name, answer in answers.items() if answer not in _REFUSED]
-    return compare("tokens", "refused", "; ".join(passed) or "refused", evidence=evidence, cure=_CONFIGURE)
+    return compare("tokens", "refused", "; ".join(passed) or "refused", evidence=evidence, cure=RECONFIGURE)
 
 
 def check_key_file(plan: Plan, seen: FrontendEvidence) -> Finding:
@@ -52,7 +50,7 @@ def check_key_file(plan: Plan, seen: FrontendEvidence) -> Finding:
     asked = "none" if _is_open(plan) else f"mode {_KEY_FILE_MODE:o}"
     got = "none" if seen.key_file_mode is None else f"mode {seen.key_file_mode:o}"
     cure = (
-        f"TorchServe writes it when it starts: {_RESTART}"
+        f"TorchServe writes it when it starts: {RESTART}"
         if seen.key_file_mode is None
         else "chmod 600 run/key_file.json; whoever read it may use the server until the next start"
     )
@@ -68,7 +66,7 @@ def check_model_api(plan: Plan, seen: FrontendEvidence) -> Finding:
     if answer in _BUSY:
         return cannot_check("model API", asked, f"answered {answer}", evidence=evidence, cure="try again")
     got = {"403": "refused", "405": "refused", "400": "taken"}.get(answer, answer)
-    return compare("model API", asked, got, evidence=evidence, cure=_CONFIGURE)
+    return compare("model API", asked, got, evidence=evidence, cure=RECONFIGURE)
 
 
 def check_request_size(plan: Plan, seen: FrontendEvidence) -> Finding:
@@ -80,7 +78,7 @@ def check_request_size(plan: Plan, seen: FrontendEvidence) -> Finding:
     if busy := _find_busy(answers):
         return cannot_check("request size", asked, busy, evidence=evidence, cure="try again")
     got = _render_sizes(size, *answers.values())
-    return compare("request size", asked, got, evidence=evidence, cure=_CONFIGURE)
+    return compare("request size", asked, got, evidence=evidence, cure=RECONFIGURE)
 
 
 def _render_sizes(size: object, answer: str, answer_to_more: str) -> str:

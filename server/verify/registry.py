@@ -40,6 +40,7 @@ from server.verify.serving import check_batch, check_queue, check_timeouts
 from server.verify.settings import check_environment, check_limits, check_threads
 from server.verify.startup import (
     check_allowed_urls,
+    check_installing,
     check_jvm_flags,
     check_properties,
     check_response_size,
@@ -60,6 +61,7 @@ FRONTEND_CHECKS: tuple[Callable[[Plan, FrontendEvidence], Finding], ...] = (
     check_key_file,
     check_model_api,
     check_allowed_urls,
+    check_installing,
     check_request_size,
     check_response_size,
 )

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping
 from config.plan import Plan
 from config.render import render_properties
 from server.verify.evidence import FrontendEvidence
-from server.verify.findings import Finding, cannot_check, compare
+from server.verify.findings import RECONFIGURE, RESTART, Finding, cannot_check, compare
 
-_RESTART = "make stop && make serve"
-_CONFIGURE = f"config.properties was changed behind the plan's back? make config && {_RESTART}"
 # The JVM reads them besides its command line (the java launcher's documentation); the last one wins over it.
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 # The kit's own agent (docker/agent): which of its parts run is not the JVM's affair.
@@ -27,13 +25,13 @@ def check_properties(plan: Plan, seen: FrontendEvidence) -> Finding:
     asked = "as planned"
     if seen.properties_at_start is None:
         reason = "server.json does not say what TorchServe read"
-        return cannot_check("config.properties", asked, reason, evidence=evidence, cure=_RESTART)
+        return cannot_check("config.properties", asked, reason, evidence=evidence, cure=RESTART)
     wrong = []
     if seen.properties_at_start != planned:
         wrong.append("not the plan's when TorchServe read it")
     if seen.properties_now != seen.properties_at_start:
         wrong.append("gone" if seen.properties_now is None else "changed since the start")
-    return compare("config.properties", asked, "; ".join(wrong) or asked, evidence=evidence, cure=_CONFIGURE)
+    return compare("config.properties", asked, "; ".join(wrong) or asked, evidence=evidence, cure=RECONFIGURE)
 
 
 def check_jvm_flags(plan: Plan, seen: FrontendEvidence) -> Finding:
@@ -41,7 +39,7 @@ def check_jvm_flags(plan: Plan, seen: FrontendEvidence) -> Finding:
     asked = str(plan.java.vmargs.value).split()
     live = _leave_out_agent(seen.flags)
     evidence = f"/proc/PID/cmdline and environ ({', '.join(JAVA_VARIABLES)}) of java"
-    cure = f"{_CONFIGURE}; and unset {', '.join(JAVA_VARIABLES)}"
+    cure = f"{RECONFIGURE}; and unset {', '.join(JAVA_VARIABLES)}"
     if seen.environment is None:
         return compare(
             "JVM flags", " ".join(asked), "cannot be read", evidence=evidence, cure="run as its user"
@@ -69,6 +67,13 @@ def check_allowed_urls(plan: Plan, seen: FrontendEvidence) -> Finding:
     return _compare_configured("allowed_urls", "Allowed Urls", asked, f"[{asked.replace(',', ', ')}]", seen)
 
 
+def check_installing(plan: Plan, seen: FrontendEvidence) -> Finding:
+    """Whether an archive may install packages of its own."""
+    asked = str(plan.properties["install_py_dep_per_model"].value)
+    name = "Custom python dependency for model allowed"
+    return _compare_configured("archives install", name, asked, asked, seen)
+
+
 def check_response_size(plan: Plan, seen: FrontendEvidence) -> Finding:
     """The largest answer a worker may give."""
     setting = plan.properties.get("max_response_size")
@@ -80,7 +85,7 @@ def _compare_configured(item: str, name: str, asked: str, printed: str, seen: Fr
     evidence = f"`{name}`, logged by TorchServe at its start (logs/ts_log.log)"
     if seen.configuration is None:
         reason = "the log of the start is gone (logs are kept up to their size)"
-        return cannot_check(item, asked, reason, evidence=evidence, cure=_RESTART)
+        return cannot_check(item, asked, reason, evidence=evidence, cure=RESTART)
     live = seen.configuration.get(name, "not logged")
     got = asked if live == printed else live
-    return compare(item, asked, got, evidence=evidence, cure=_CONFIGURE)
+    return compare(item, asked, got, evidence=evidence, cure=RECONFIGURE)

@@ -29,6 +29,7 @@ PLANNED = ", ".join(f"127.0.0.1:{port}" for port in range(9380, 9385))
 WRONG = "management with a wrong token"
 SIZES = "16777216 bytes: {}; one more: {}"
 OPEN = {"inference without a token": "404", "management without a token": "200"}
+INSTALL = "Custom python dependency for model allowed"
 ANYWHERE = "[file://.*|http(s)?://.*]"
 FAULTS = [
     ("predictions for all", {"listening": {"*:9380": "TorchServe"}}, "addresses", f"*:9380, {PLANNED}"),
@@ -43,6 +44,7 @@ FAULTS = [
     ("model API on", {"answers": {REGISTER: "400"}}, "model API", "taken"),
     ("model API answers oddly", {"answers": {REGISTER: "500"}}, "model API", "500"),
     ("archives from anywhere", {"configuration": {"Allowed Urls": ANYWHERE}}, "allowed_urls", ANYWHERE),
+    ("archives install", {"configuration": {INSTALL: "true"}}, "archives install", "true"),
     ("larger requests", {"answers": {LARGER_REQUEST: "100"}}, "request size", SIZES.format(100, 100)),
     ("smaller requests", {"answers": {LARGEST_REQUEST: "413"}}, "request size", SIZES.format(413, 413)),
     ("larger answers", {"configuration": {"Maximum Response Size": "9"}}, "response size", "9"),
@@ -117,7 +119,7 @@ def test_a_log_or_record_that_is_gone_is_not_checkable_and_said_so(plan, evidenc
     result = judge(plan, with_frontend(evidence, configuration=None, properties_at_start=None))
     assert result.good
     unchecked = {one.finding.item for one in result.judged if one.finding.state == NOT_CHECKABLE}
-    assert unchecked == {"config.properties", "allowed_urls", "response size"}
+    assert unchecked == {"config.properties", "allowed_urls", "archives install", "response size"}
 
 
 def test_a_container_asks_for_every_address_and_gets_it(plan, evidence):

@@ -46,6 +46,11 @@ class Canaries:
         if len(self._under_way) < _MOST_UNDER_WAY:
             self._under_way.append(_Sent(answer=self._send()))
 
+    @property
+    def under_way(self) -> int:
+        """How many are sent and not answered."""
+        return len(self._under_way)
+
     def judge(self, waiting: int, now: float) -> str:
         """What is wrong as far as is known now; empty when nothing is. `waiting` counts the queue."""
         for sent in self._under_way:

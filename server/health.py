@@ -88,18 +88,18 @@ class Health:
         except ApiError as problem:
             return str(problem)
         waiting = int(described.get("jobQueueStatus", {}).get("pendingRequests", 0))
-        up = [worker for worker in described.get("workers", []) if worker.get("status") == "READY"]
-        planned = int(self.plan.models[name].workers.value)
-        problems = [
-            f"{len(up)} of {planned} workers ready" if len(up) < planned else "",
-            watched.canaries.judge(waiting, now),
-            watched.hangs.find(
-                [int(worker["pid"]) for worker in up], waiting, watched.canaries.answered, now
-            ),
+        up = [
+            int(worker["pid"]) for worker in described.get("workers", []) if worker.get("status") == "READY"
         ]
+        planned = int(self.plan.models[name].workers.value)
+        unready = f"{len(up)} of {planned} workers ready" if len(up) < planned else ""
+        wrong = watched.canaries.judge(waiting, now)
+        if len(up) == 1:  # then it is plain who shall answer what has left the queue
+            waiting += watched.canaries.under_way
+        hanging = watched.hangs.find(up, waiting, watched.canaries.answered, now)
         if self.looks % watched.looks_per_canary == 0:
             watched.canaries.ask()
-        return ", ".join(problem for problem in problems if problem)
+        return ", ".join(problem for problem in (unready, wrong, hanging) if problem)
 
     def _send(self, name: str) -> Future[str]:
         answer: Future[str] = Future()

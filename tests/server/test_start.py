@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -94,6 +95,7 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     planned, plan, monkeypatch, lines, tmp_path
 ):
     planned.failure.write_text("{}")
+    planned.properties.write_text("a=b\n")
     prepare_start(planned, monkeypatch, plan, None)
     monkeypatch.setattr(start_module, "wait_until_ready", lambda *_: 1.0)
     archives = {"echo": read_archive(make_archive(tmp_path / "echo.mar"))}
@@ -101,6 +103,7 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     process = start_module.start(planned, tmp_path, lines.append)
     state = read_state(planned.state)
     assert (state.phase, state.plan_sha256) == (READY, digest_plan(planned))
+    assert state.properties_sha256 == hashlib.sha256(b"a=b\n").hexdigest()
     assert state.archives == {"echo": "id-1"}
     assert not planned.failure.exists()
     assert process.poll() is None

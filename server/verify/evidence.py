@@ -79,8 +79,8 @@ class FrontendEvidence:
     """The JVM's flags on its command line, but for those the torchserve command adds for its own ends."""
     environment: Mapping[str, str] | None
     """Environment it was started with."""
-    configuration: Mapping[str, str] | None
-    """What it logged of its configuration at its start; None when that log is gone."""
+    configuration: Mapping[str, str]
+    """What it logged of its configuration at its start; empty when that was not recorded."""
     properties_now: str | None
     """Digest of config.properties; None when there is no such file."""
     properties_at_start: str | None

@@ -11,7 +11,6 @@ from server.processes import PROC, Process, read_environment
 from server.rundir import RunDir
 from server.running import digest_properties
 from server.state import State
-from server.verify.configuration import read_configuration
 from server.verify.evidence import FrontendEvidence
 from server.verify.probes import probe
 from server.verify.sockets import read_listening
@@ -37,7 +36,7 @@ def collect_frontend(
         key_file_mode=_read_mode(run.key_file),
         flags=find_flags(java.command),
         environment=read_environment(java.pid, proc),
-        configuration=read_configuration(run),
+        configuration=state.configuration if state else {},
         properties_now=digest_properties(run),
         properties_at_start=state.properties_sha256 if state else None,
     )

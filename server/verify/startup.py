@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from config.plan import Plan
 from config.render import render_properties
@@ -13,8 +12,6 @@ from server.verify.findings import RECONFIGURE, RESTART, Finding, cannot_check, 
 
 # The JVM reads them besides its command line (the java launcher's documentation); the last one wins over it.
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-# The kit's own agent (docker/agent): which of its parts run is not the JVM's affair.
-_OWN_AGENT = re.compile(r"-javaagent:\S*/agent\.jar(=\S*)?")
 _TORCHSERVES_RESPONSE_BYTES = 6553500
 
 
@@ -37,7 +34,7 @@ def check_properties(plan: Plan, seen: FrontendEvidence) -> Finding:
 def check_jvm_flags(plan: Plan, seen: FrontendEvidence) -> Finding:
     """The JVM has the plan's flags and no others, from its command line or its environment."""
     asked = str(plan.java.vmargs.value).split()
-    live = _leave_out_agent(seen.flags)
+    live = seen.flags
     evidence = f"/proc/PID/cmdline and environ ({', '.join(JAVA_VARIABLES)}) of java"
     cure = f"{RECONFIGURE}; and unset {', '.join(JAVA_VARIABLES)}"
     if seen.environment is None:
@@ -51,13 +48,8 @@ def check_jvm_flags(plan: Plan, seen: FrontendEvidence) -> Finding:
 
 
 def find_java_options(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variable → the flags it gives the JVM, but for the kit's own agent."""
-    given = {name: _leave_out_agent(environment.get(name, "").split()) for name in JAVA_VARIABLES}
-    return {name: " ".join(words) for name, words in given.items() if words}
-
-
-def _leave_out_agent(words: Iterable[str]) -> list[str]:
-    return [word for word in words if not _OWN_AGENT.fullmatch(word)]
+    """Variable → the flags it gives the JVM beside those of the command line."""
+    return {name: environment[name] for name in JAVA_VARIABLES if environment.get(name)}
 
 
 def check_allowed_urls(plan: Plan, seen: FrontendEvidence) -> Finding:
@@ -82,9 +74,9 @@ def check_response_size(plan: Plan, seen: FrontendEvidence) -> Finding:
 
 
 def _compare_configured(item: str, name: str, asked: str, printed: str, seen: FrontendEvidence) -> Finding:
-    evidence = f"`{name}`, logged by TorchServe at its start (logs/ts_log.log)"
-    if seen.configuration is None:
-        reason = "the log of the start is gone (logs are kept up to their size)"
+    evidence = f"`{name}`, as TorchServe logged at its start (server.json)"
+    if not seen.configuration:
+        reason = "server.json does not say what TorchServe logged"
         return cannot_check(item, asked, reason, evidence=evidence, cure=RESTART)
     live = seen.configuration.get(name, "not logged")
     got = asked if live == printed else live

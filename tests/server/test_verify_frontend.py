@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import http
 import os
 import socket
@@ -14,22 +13,9 @@ import pytest
 from server.api import Client
 from server.processes import Process
 from server.state import State
-from server.verify.configuration import parse_configuration, read_configuration
 from server.verify.frontend import collect_frontend, find_flags
 from server.verify.probes import announce, probe
 from server.verify.sockets import parse_address, read_listening
-
-DUMP = """\
-2026-01-01T00:00:00,000 [INFO ] main org.pytorch.serve.servingsdk.impl.PluginsManager - Initializing plugins
-2026-01-01T00:00:01,000 [INFO ] main org.pytorch.serve.ModelServer - 
-Torchserve version: 0.12.0
-Config file: /kit/run/config.properties
-Maximum Response Size: 6553500
-Allowed Urls: [(?-i)file:///kit/model-store/[^/]*\\.mar]
-Model config: {"a":{"1.0":{"batchSize":8}}}
-Model API enabled: false
-2026-01-01T00:00:02,000 [INFO ] main org.pytorch.serve.ModelServer - Loading initial models: a.mar
-"""  # noqa: W291 - TorchServe prints the blank
 
 
 @pytest.mark.parametrize(
@@ -125,28 +111,6 @@ def test_the_largest_request_is_asked_about_without_sending_it(run):
         assert sent[0].endswith("\r\n\r\n")
 
 
-def test_the_configuration_is_read_from_the_log_of_the_start(run):
-    run.logs.mkdir()
-    assert read_configuration(run) is None
-    run.server_log.write_text(DUMP)
-    found = read_configuration(run)
-    assert found["Maximum Response Size"] == "6553500"
-    assert found["Model config"] == '{"a":{"1.0":{"batchSize":8}}}'
-    assert found["Allowed Urls"] == r"[(?-i)file:///kit/model-store/[^/]*\.mar]"
-
-
-def test_a_log_that_was_rolled_over_has_it_still(run):
-    run.logs.mkdir()
-    run.server_log.write_text("later lines\n")
-    with gzip.open(run.logs / "ts_log.1.log.gz", "wt") as file:
-        file.write(DUMP)
-    assert read_configuration(run)["Model API enabled"] == "false"
-
-
-def test_lines_cut_off_are_no_configuration():
-    assert parse_configuration(DUMP.split("Allowed")[0]) == {}
-
-
 def test_flags_are_those_the_command_does_not_add_itself():
     own = ["-Dmodel_server_home=/a", "-Dlog4j.configurationFile=file:///b", "-Djava.io.tmpdir=/c"]
     rest = ["-cp", ".:/ts/*", "org.pytorch.serve.ModelServer", "-f", "x"]
@@ -161,10 +125,12 @@ def test_the_process_is_read_whole(plan, run, torchserve, client, proc):
     run.key_file.write_text("{}")
     run.key_file.chmod(0o640)
     run.properties.write_text("a=b\n")
-    state = State(phase="ready", plan_sha256="", started_at="", properties_sha256="at-start")
+    state = State(
+        phase="ready", plan_sha256="", started_at="", properties_sha256="at-start", configuration={"a": "b"}
+    )
     seen = collect_frontend(plan, run, client, [as_process(7, *command)], state, proc.path)
     assert seen.listening == {}
     assert (seen.key_file_mode, seen.flags) == (0o640, ("-Xmx9m",))
     assert seen.environment == {"_JAVA_OPTIONS": "-Xmx1g"}
     assert (seen.properties_at_start, len(seen.properties_now)) == ("at-start", 64)
-    assert seen.configuration is None
+    assert seen.configuration == {"a": "b"}

@@ -82,22 +82,10 @@ def test_properties_edited_before_the_start_are_seen(plan, evidence):
 
 
 @pytest.mark.parametrize("name", ["_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"])
-def test_flags_of_the_shell_are_seen_beside_the_planned_ones(plan, evidence, name):
-    agent = "-javaagent:/opt/kit/lib/agent.jar=drain_s=35,token=/run/secrets/token"
-    given = {"environment": {name: f"{agent} -Xmx64m"}}
-    (one,) = judge(plan, with_frontend(evidence, **given)).differences
-    assert one.finding.got.endswith(f"-XX:+ExitOnOutOfMemoryError; {name}=-Xmx64m")
-
-
-@pytest.mark.parametrize("where", ["flags", "environment"])
-def test_the_kits_own_agent_is_no_difference_but_another_one_is(plan, evidence, where):
-    def give(jar):
-        word = f"-javaagent:{jar}=drain_s=35"
-        old = evidence.frontend.flags
-        return {"flags": (word, *old)} if where == "flags" else {"environment": {"JAVA_TOOL_OPTIONS": word}}
-
-    assert judge(plan, with_frontend(evidence, **give("/opt/kit/lib/agent.jar"))).good
-    assert not judge(plan, with_frontend(evidence, **give("/tmp/spy.jar"))).good
+@pytest.mark.parametrize("given", ["-Xmx64m", "-javaagent:/tmp/spy.jar"])
+def test_flags_of_the_shell_are_seen_beside_the_planned_ones(plan, evidence, name, given):
+    (one,) = judge(plan, with_frontend(evidence, environment={name: given})).differences
+    assert one.finding.got.endswith(f"-XX:+ExitOnOutOfMemoryError; {name}={given}")
 
 
 @pytest.mark.parametrize("status", ["400", "401", "403"])
@@ -115,8 +103,9 @@ def test_a_server_too_busy_to_answer_is_not_checkable_and_no_difference(plan, ev
     assert unchecked == {"tokens", "model API", "request size"}
 
 
-def test_a_log_or_record_that_is_gone_is_not_checkable_and_said_so(plan, evidence):
-    result = judge(plan, with_frontend(evidence, configuration=None, properties_at_start=None))
+def test_a_record_that_is_gone_is_not_checkable_and_said_so(plan, evidence):
+    silent = dataclasses.replace(evidence.frontend, configuration={}, properties_at_start=None)
+    result = judge(plan, dataclasses.replace(evidence, frontend=silent))
     assert result.good
     unchecked = {one.finding.item for one in result.judged if one.finding.state == NOT_CHECKABLE}
     assert unchecked == {"config.properties", "allowed_urls", "archives install", "response size"}

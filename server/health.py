@@ -21,6 +21,7 @@ from server.canaries import Canaries
 from server.errors import ApiError
 from server.hangs import Hangs
 from server.progress import Report
+from server.queues import count_waiting
 from server.rundir import RunDir
 
 READY = "ready"
@@ -87,7 +88,7 @@ class Health:
             described = self.client.describe(name)
         except ApiError as problem:
             return str(problem)
-        waiting = int(described.get("jobQueueStatus", {}).get("pendingRequests", 0))
+        waiting = count_waiting(described)
         up = [
             int(worker["pid"]) for worker in described.get("workers", []) if worker.get("status") == "READY"
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from server.archives import Archive, read_archives_left
 from server.call import make_client
 from server.errors import ApiError
 from server.processes import PROC, find_marked
+from server.queues import count_waiting, read_sizes
 from server.rundir import RunDir
 from server.state import Failure, State, read_failure, read_state
-
-_NOT_PLANNED = "  <-- NOT AS PLANNED"
+from server.verify.serving import plan_timeouts, render_batch, render_timeouts
 
 
 def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
@@ -71,35 +71,36 @@ def render_model(plan: Plan, name: str, archive: Archive | None, client: Client)
     model = plan.models[name]
     try:
         described = client.describe(name)
+        sizes = read_sizes(name, client, described)
     except ApiError as problem:
         return [f"{name}: {problem}"], False
     workers = described.get("workers", [])
     up = [worker for worker in workers if worker.get("status") == "READY"]
     lines = [
         f"{name}: {len(up)} of {model.workers.value} workers ready, {model.precision.value}",
-        *(f"  {line}" for line in render_live(model, described)),
+        *(f"  {line}" for line in render_live(model, described, sizes)),
         *(f"  {line}" for line in _render_archive(model, archive)),
         *(f"  {_render_worker(worker)}" for worker in workers),
     ]
     return lines, len(up) == int(model.workers.value)
 
 
-def render_live(model: ModelPlan, described: Mapping[str, Any]) -> list[str]:
+def render_live(model: ModelPlan, described: Mapping[str, Any], sizes: Sequence[int]) -> list[str]:
     """Batch, queue and time-outs as TorchServe has them; what the plan has otherwise is marked."""
-    queue = described.get("jobQueueStatus") or {}
-    waiting, free = queue.get("pendingRequests", "?"), queue.get("remainingCapacity", "?")
-    size = waiting + free if isinstance(waiting, int) and isinstance(free, int) else "?"
-    response, startup = model.response_timeout_s.value, model.startup_timeout_s.value
-    planned = (
-        (f"batch {model.batch_size.value} within {model.max_batch_delay_ms.value} ms",
-         f"batch {described.get('batchSize', '?')} within {described.get('maxBatchDelay', '?')} ms"),
-        (f"queue of {model.queue_size.value}", f"queue of {size}"),
-        (f"time-outs: response {response} s, startup {startup} s",
-         f"time-outs: response {described.get('responseTimeout', '?')} s, "
-         f"startup {described.get('startupTimeout', '?')} s"),
-    )  # fmt: skip
-    lines = [live if live == asked else f"{live}{_NOT_PLANNED}: {asked}" for asked, live in planned]
-    return [lines[0], f"{waiting} requests wait, {lines[1]}", lines[2]]
+    batch = render_batch(model.batch_size.value, model.max_batch_delay_ms.value)
+    queue = int(model.queue_size.value)
+    size = queue if queue in sizes else next(iter(sizes), "?")
+    live_batch = render_batch(described.get("batchSize", "?"), described.get("maxBatchDelay", "?"))
+    live_times = render_timeouts(described.get("responseTimeout", "?"), described.get("startupTimeout", "?"))
+    return [
+        _mark(f"batch {live_batch}", f"batch {batch}"),
+        f"{count_waiting(described)} requests wait, {_mark(f'queue of {size}', f'queue of {queue}')}",
+        _mark(f"time-outs: {live_times}", f"time-outs: {plan_timeouts(model)}"),
+    ]
+
+
+def _mark(live: str, planned: str) -> str:
+    return live if live == planned else f"{live}  <-- NOT AS PLANNED: {planned}"
 
 
 def _render_archive(model: ModelPlan, archive: Archive | None) -> list[str]:

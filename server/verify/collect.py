@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from config.plan import Plan
 from server.activity import read_activity
@@ -14,6 +13,7 @@ from server.api import Client
 from server.archives import Archive
 from server.errors import ApiError
 from server.processes import PROC, Process, find_marked, read_environment, read_process
+from server.queues import read_sizes
 from server.rundir import RunDir
 from server.running import digest_plan
 from server.state import State, read_state
@@ -22,8 +22,6 @@ from server.verify.describing import Descriptions, describe_workers
 from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
 from server.verify.frontend import collect_frontend
 
-# Of a queue under load, so that one of them counts taken and free places in the same moment.
-_QUEUE_LOOKS = 5
 _SHARED_OBJECT = re.compile(r"\.so(\.|$)")
 
 
@@ -58,7 +56,7 @@ def _pids(processes: list[Process]) -> tuple[int, ...]:
 def _collect_model(name: str, archive: Archive | None, client: Client, state: State | None) -> ModelEvidence:
     try:
         described = client.describe(name)
-        queue_sizes = _read_queue_sizes(name, client, described)
+        queue_sizes = read_sizes(name, client, described)
     except ApiError as failed:
         return ModelEvidence(name=name, listed=0, ready=0, workers=(), problem=str(failed))
     listed = described.pop("workers", [])
@@ -73,21 +71,6 @@ def _collect_model(name: str, archive: Archive | None, client: Client, state: St
         settings=described,
         queue_sizes=queue_sizes,
     )
-
-
-def _read_queue_sizes(name: str, client: Client, described: Mapping[str, Any]) -> tuple[int, ...]:
-    """Taken and free places together; under load the two are not of one moment, so it is looked again."""
-    sizes = []
-    for _ in range(_QUEUE_LOOKS):
-        queue = described.get("jobQueueStatus") or {}
-        taken, free = queue.get("pendingRequests"), queue.get("remainingCapacity")
-        if taken is None or free is None:
-            break
-        sizes.append(int(taken) + int(free))
-        if not taken:
-            break
-        described = client.describe(name)
-    return tuple(sizes)
 
 
 def read_worker(

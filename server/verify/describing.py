@@ -19,6 +19,7 @@ from server.activity import AT_WORK, read_activity
 from server.api import Client
 from server.errors import ApiError
 from server.processes import PROC
+from server.queues import count_waiting
 
 SECONDS = 30.0
 """A full queue of a few seconds' work is long done by then; so is a batch that others wait for, as a rule."""
@@ -50,7 +51,7 @@ def describe_workers(
     before, began = _read_cpu(pids, proc), time.monotonic()
     answers, problem = collect_descriptions(model, client, pids, seconds)
     silent = pids - set(answers)
-    waiting = count_waiting(model, client) if silent else 0
+    waiting = _count_waiting(model, client) if silent else 0
     if not waiting:
         return Descriptions(answers=answers, problem=problem)
     least = AT_WORK * (time.monotonic() - began)
@@ -89,10 +90,9 @@ def collect_descriptions(
     return answers, problems[-1]
 
 
-def count_waiting(model: str, client: Client) -> int:
-    """Requests in the queue; 0 when TorchServe does not say."""
+def _count_waiting(model: str, client: Client) -> int:
     try:
-        return int(client.describe(model).get("jobQueueStatus", {}).get("pendingRequests", 0))
+        return count_waiting(client.describe(model))
     except ApiError:
         return 0
 

@@ -30,11 +30,7 @@ def render_batch(size: Any, delay_ms: Any) -> str:
 
 
 def check_queue(plan: Plan, seen: ModelEvidence) -> Finding:
-    """Requests that may wait.
-
-    TorchServe counts taken and free places one after the other, and requests come and go in between: one look
-    of several with the right sum is proof.
-    """
+    """Requests that may wait: of several looks at a busy queue, one with the planned size is proof."""
     asked = int(plan.models[seen.name].queue_size.value)
     got = asked if asked in seen.queue_sizes else max(seen.queue_sizes, default=0)
     return compare(

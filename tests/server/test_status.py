@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -84,13 +85,24 @@ def test_a_model_shows_what_is_live(plan, torchserve, client, bert, second, serv
             {"jobQueueStatus": {"pendingRequests": 0, "remainingCapacity": 9}},
             "  0 requests wait, queue of 9  <-- NOT AS PLANNED: queue of 128",
         ),
-        ({"jobQueueStatus": None}, "  ? requests wait, queue of ?  <-- NOT AS PLANNED: queue of 128"),
+        ({"jobQueueStatus": None}, "  0 requests wait, queue of ?  <-- NOT AS PLANNED: queue of 128"),
     ],
 )
 def test_what_is_not_as_planned_is_marked(plan, torchserve, client, bert, changed, line):
     torchserve.routes = {"GET /models/bert": (200, [{**LIVE, **changed}])}
     lines, _ = render_model(plan, "bert", bert, client)
     assert [one for one in lines if "NOT AS PLANNED" in one] == [line]
+
+
+def test_a_queue_counted_while_requests_come_and_go_is_looked_at_again(plan, torchserve, client, bert):
+    """Taken and free places are of two moments: only a sum that is never the planned one is another size."""
+    looks = itertools.cycle([125, 124])
+
+    def describe():
+        return 200, [{**LIVE, "jobQueueStatus": {"pendingRequests": 4, "remainingCapacity": next(looks)}}]
+
+    torchserve.routes = {"GET /models/bert": describe}
+    assert "  4 requests wait, queue of 128" in render_model(plan, "bert", bert, client)[0]
 
 
 def test_a_worker_shows_its_memory_and_how_long_it_runs(plan, torchserve, client, bert):

@@ -6,5 +6,6 @@ file="${RUN_DIR:-/run/kit}/health"
 state=$(cat "$file")
 echo "$state"
 [ "$state" = ready ] || exit 1
-# Looks come every 5 s, or 25 s when a canary is not answered: an older one means that nobody looks any more.
+# Looks come every 5 s and wait 5 s for each model at most: an older one means that nobody looks any more, or
+# that the file cannot be written (a full disk).
 [ -n "$(find "$file" -mmin -1)" ] || { echo "not ready: the last look is over a minute old"; exit 1; }

@@ -1,4 +1,6 @@
 #!/bin/sh
 # `docker exec NAME kit verify`: python -m server for the container's own run directory.
 cd /opt/kit || exit 1
+# What is printed is pasted outside the container, where the file with the token is not.
+[ "$1" = curl ] && set -- "$@" --hide-token
 exec .venv/bin/python -m server "$@" --run-dir "${RUN_DIR:-/run/kit}"

@@ -56,9 +56,8 @@ class Settings:
 
     def start_arguments(self) -> list[str]:
         """For `python -m server`."""
-        hide = ["--hide-token"] if self.token_file else []
         graceful = ["--graceful-seconds", str(self.stop_seconds)]
-        return ["start", "--foreground", *graceful, *hide, "--run-dir", str(self.run_dir)]
+        return ["start", "--foreground", *graceful, "--hide-token", "--run-dir", str(self.run_dir)]
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:

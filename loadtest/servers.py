@@ -27,7 +27,7 @@ from server.processes import find_marked
 from server.rundir import MARK, RunDir
 from server.state import read_failure
 from server.stop import stop
-from server.verify.collect import collect_descriptions
+from server.verify.describing import collect_descriptions
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -91,6 +92,17 @@ class Client:
         except ValueError as problem:
             raise ApiError(f"{url}: the answer is not JSON: {answer[:200]!r}") from problem
 
+    def ask_status(self, kind: str, method: str, path: str, token: str) -> int:
+        """Status of a call as a stranger might make it: any method, any token, none where it is empty."""
+        url = self.inference_url if kind == INFERENCE else self.management_url
+        try:
+            self._call(f"{url}{path}", token, method=method, timeout_s=5.0)
+        except ApiError as problem:
+            if not problem.status:
+                raise
+            return problem.status
+        return http.client.OK
+
     def token(self, kind: str) -> str:
         """A token that is good for a while yet; an expired one is renewed with the API key."""
         tokens = read_tokens(self.key_file)
@@ -100,16 +112,30 @@ class Client:
         return str(getattr(tokens, kind))
 
     def _call(self, url: str, token: str, body: bytes | None = None, content_type: str = "", *,
-              timeout_s: float) -> bytes:  # fmt: skip
+              method: str | None = None, timeout_s: float) -> bytes:  # fmt: skip
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         if content_type:
             headers["Content-Type"] = content_type
-        request = urllib.request.Request(url, data=body, headers=headers)
+        request = urllib.request.Request(url, data=body, headers=headers, method=method)
         try:
             with _OPENER.open(request, timeout=timeout_s) as response:
                 return bytes(response.read())
         except urllib.error.HTTPError as problem:
-            text = problem.read(2000).decode(errors="replace").strip()
+            text = _read_text(problem)
             raise ApiError(f"{url}: answered {problem.code}: {text}", status=problem.code) from problem
-        except (OSError, ValueError) as problem:
-            raise ApiError(f"{url}: no answer: {getattr(problem, 'reason', problem)}") from problem
+        # A JVM that dies in mid-answer gives IncompleteRead or BadStatusLine, which are no OSError.
+        except (OSError, ValueError, http.client.HTTPException) as problem:
+            raise ApiError(f"{url}: no answer: {_explain(problem)}") from problem
+
+
+def _read_text(answer: urllib.error.HTTPError) -> str:
+    """What an error's answer says; cut off, its status alone has to do."""
+    try:
+        return answer.read(2000).decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException) as problem:
+        return f"(cut off: {_explain(problem)})"
+
+
+def _explain(problem: Exception) -> str:
+    reason = getattr(problem, "reason", problem)
+    return str(reason) or type(problem).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
 from collections.abc import Mapping
@@ -56,6 +57,15 @@ def read_archives(plan: Plan, model_store: Path) -> dict[str, Archive]:
             f'no archive: {", ".join(missing)}; build with: make models MODELS="{" ".join(files)}"'
         )
     return {name: read_archive(file) for name, file in files.items()}
+
+
+def read_archives_left(plan: Plan, model_store: Path) -> dict[str, Archive]:
+    """Those of a running server that are still there and sound; its workers have copies of their own."""
+    found = {}
+    for name, model in plan.models.items():
+        with contextlib.suppress(ServerError):
+            found[name] = read_archive(model_store / str(model.archive.value))
+    return found
 
 
 def read_archive(file: Path) -> Archive:
@@ -117,6 +127,12 @@ def _read_probabilities(answer: Any) -> dict[str, float]:
     return {
         entry["label"]: entry["probability"] for entry in entries if {"label", "probability"} <= set(entry)
     }
+
+
+def find_samples(plan: Plan, folder: Path) -> dict[str, Path]:
+    """Model → the file that an earlier call wrote, for archives that are gone."""
+    found = {name: sorted(folder.glob(f"{name}-*")) for name in plan.models}
+    return {name: files[0] for name, files in found.items() if files}
 
 
 def write_samples(archives: Mapping[str, Archive], folder: Path) -> dict[str, Path]:

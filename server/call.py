@@ -1,8 +1,9 @@
-"""Prints lines that call the models and can be pasted as they are."""
+"""Prints lines that call the models and can be pasted as they are; the token stays in a file."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Mapping
@@ -11,8 +12,12 @@ from pathlib import Path
 from config.plan import Plan
 from server.api import INFERENCE, MANAGEMENT, Client, read_tokens
 from server.archives import Archive
+from server.errors import ServerError
 from server.ports import inference_url, management_url
+from server.processes import find_marked
 from server.rundir import RunDir
+
+_ELSEWHERE = "# TOKEN is the one you gave, or what `kit token` prints in the container"
 
 
 def make_client(plan: Plan, run: RunDir) -> Client:
@@ -22,29 +27,57 @@ def make_client(plan: Plan, run: RunDir) -> Client:
     )
 
 
+def check_running(run: RunDir) -> None:
+    """Raise when no server of this run directory is there to be called."""
+    if not any(process.is_java for process in find_marked(run.path)):
+        raise ServerError(f"no server runs from {run.path}: there is nothing to call; start one: make serve")
+
+
+def write_authorization(run: RunDir, client: Client) -> Path | None:
+    """The file with the header that curl reads, for nobody else to read; None when tokens are off.
+
+    In curl's arguments everyone could see the token (ps), in a terminal or log whoever reads that.
+    """
+    token = client.token(INFERENCE)
+    client.token(MANAGEMENT)  # renewed here too, so that the key file a person reads is fresh
+    if not token:
+        return None
+    scratch = run.authorization.with_name(f".{run.authorization.name}.new")
+    scratch.unlink(missing_ok=True)
+    made = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(made, "w", encoding="ascii") as file:
+        file.write(f"Authorization: Bearer {token}\n")
+    scratch.replace(run.authorization)
+    return run.authorization
+
+
 def render_calls(
     plan: Plan,
     archives: Mapping[str, Archive],
     samples: Mapping[str, Path],
     client: Client,
+    authorization: Path | None,
     *,
-    hide_token: bool = False,
+    elsewhere: bool = False,
 ) -> str:
-    """One curl line per model, and how to get a new token; hidden, a token stays out of a container's log."""
-    token = client.token(INFERENCE)
-    client.token(MANAGEMENT)  # renewed here too, so that the key file a person reads is fresh
-    shown = "$TOKEN" if hide_token else token
-    header = f'-H "Authorization: Bearer {shown}" ' if token else ""
-    bodies = {name: _render_body(archives[name], samples[name]) for name in plan.models}
-    lines = [
-        f"curl {header}{body} {client.inference_url}/predictions/{name}" for name, body in bodies.items()
-    ]
-    note = ["# TOKEN is the one you gave"] if hide_token else _render_token_note(client)
+    """One curl line per model, and how to get a new token; `elsewhere`, where our files are not, by name."""
+    header = f"-H @{shlex.quote(_shorten(authorization))} " if authorization else ""
+    if elsewhere and authorization:
+        header = '-H "Authorization: Bearer $TOKEN" '
+    lines = []
+    for name, model in plan.models.items():
+        if name in samples:
+            body = _render_body(archives.get(name), samples[name])
+            lines.append(f"curl {header}{body} {client.inference_url}/predictions/{name}")
+        else:
+            lines.append(f"# {name}: no sample, because {model.archive.value} is gone from the model store")
+    note = [_ELSEWHERE] if elsewhere else _render_token_note(client)
     return "\n".join([*lines, *note])
 
 
-def _render_body(archive: Archive, sample: Path) -> str:
-    if archive.canary.content_type.startswith("image/"):
+def _render_body(archive: Archive | None, sample: Path) -> str:
+    """Without the archive, the sample of an earlier call as it is: the handler sees what it is."""
+    if archive is None or archive.canary.content_type.startswith("image/"):
         return f"-T {shlex.quote(_shorten(sample))}"
     body = json.dumps({"text": _read_text(archive)}, ensure_ascii=False)
     return f'-H "Content-Type: application/json" -d {shlex.quote(body)}'

@@ -1,4 +1,4 @@
-"""The command line: check-ports, check-plan, start, status, verify, curl, stop, clean."""
+"""The command line: check-ports, check-plan, start, status, verify, curl, token, stop, clean."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.plan import Plan, read_plan
 from config.rules.network import plan_addresses
 from server import verify
-from server.archives import read_archives, write_samples
-from server.call import make_client, render_calls
+from server.api import INFERENCE
+from server.archives import find_samples, read_archives, read_archives_left, write_samples
+from server.call import check_running, make_client, render_calls, write_authorization
 from server.clean import clean
 from server.errors import ServerError
 from server.health import Health, keep_health
@@ -83,6 +84,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "status": "what runs",
         "verify": "compare the plan with the live workers",
         "curl": "print lines that call the models",
+        "token": "print the token that predictions are asked for with",
         "stop": "end every process of the run directory",
         "clean": "stop, then delete what the kit put into the run directory",
     }
@@ -106,10 +108,12 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
             default=GRACEFUL_SECONDS,
             help=f"with --foreground: time to end after a signal (default {GRACEFUL_SECONDS:g})",
         )
-        command.add_argument("--hide-token", action="store_true", help="print $TOKEN in its place")
         command.add_argument(
             "asked", nargs="*", metavar="-- …", help="arguments of python -m config: refuse any other plan"
         )
+    if name in ("start", "curl"):
+        text = "the lines are pasted elsewhere: name $TOKEN, not the file that has it"
+        command.add_argument("--hide-token", action="store_true", help=text)
     if name in ("start", "verify"):
         command.add_argument("--format", default="text", choices=("text", "json"), help="of the comparison")
 
@@ -181,7 +185,7 @@ def _stay_out(run: RunDir, options: argparse.Namespace) -> int:
 def _introduce(run: RunDir, options: argparse.Namespace) -> int:
     """What a person sees of a server that is ready."""
     code = _verify(run, options)
-    return _curl(run, options) or code
+    return _print_calls(run, options) or code
 
 
 def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Namespace) -> int:
@@ -240,11 +244,25 @@ def _clean(run: RunDir, _options: argparse.Namespace) -> int:
 
 
 def _curl(run: RunDir, options: argparse.Namespace) -> int:
+    read_plan(run.plan)  # its absence is the plainer thing to say
+    check_running(run)
+    return _print_calls(run, options)
+
+
+def _print_calls(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
-    archives = read_archives(plan, _find_model_store(options, plan))
-    samples = write_samples(archives, run.samples)
-    hide = getattr(options, "hide_token", False)
-    print(render_calls(plan, archives, samples, make_client(plan, run), hide_token=hide))
+    archives = read_archives_left(plan, _find_model_store(options, plan))
+    samples = {**find_samples(plan, run.samples), **write_samples(archives, run.samples)}
+    client = make_client(plan, run)
+    authorization = write_authorization(run, client)
+    print(render_calls(plan, archives, samples, client, authorization, elsewhere=options.hide_token))
+    return 0
+
+
+def _token(run: RunDir, _options: argparse.Namespace) -> int:
+    plan = read_plan(run.plan)
+    check_running(run)
+    print(make_client(plan, run).token(INFERENCE))
     return 0
 
 
@@ -255,6 +273,7 @@ _COMMANDS: dict[str, Callable[[RunDir, argparse.Namespace], int]] = {
     "status": _status,
     "verify": _verify,
     "curl": _curl,
+    "token": _token,
     "stop": _stop,
     "clean": _clean,
 }

@@ -7,28 +7,48 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 
 from config.plan import Plan
+from server.activity import Activity, read_activity
 from server.api import Client
 from server.archives import Archive, check_answer
+from server.canaries import Canaries
 from server.errors import ApiError
+from server.hangs import Hangs
+from server.progress import Report
+from server.queues import count_waiting
 from server.rundir import RunDir
 
 READY = "ready"
 STOPPING = "not ready: stopping"
 
 LOOK_SECONDS = 5.0
-# An inference of each model every half minute: a thousandth of a core.
-LOOKS_PER_CANARY = 6
-CANARY_TIMEOUT_S = 20.0
-_SERVICE_UNAVAILABLE = 503
+CANARY_SECONDS = 30.0
+"""For each worker: idle workers take turns (they wait for one lock, Model.pollBatch), so a model gets one
+more often the more workers it has. One inference each half minute is a thousandth of a core."""
+CANARY_TIMEOUT_S = 300.0
+"""Whoever waits that long is not served, however busy the server is."""
+BATCH_SHARE = 1 / 3
+"""Of the response time-out: it is planned so that no batch takes longer than that."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Watched:
+    """What is remembered of one model from look to look."""
+
+    canaries: Canaries
+    hangs: Hangs
+    looks_per_canary: int
+
+
+@dataclass(kw_only=True)
 class Health:
-    """Looks at one server."""
+    """Looks at one server again and again."""
 
     plan: Plan
     """What was asked for."""
@@ -38,33 +58,63 @@ class Health:
     """TorchServe's addresses."""
     run: RunDir
     """Where the file is."""
+    read: Callable[[int], Activity | None] = read_activity
+    """Reads what a process does."""
+    looks: int = 0
+    """How many there were."""
+    _watched: dict[str, _Watched] = field(init=False)
 
-    def look(self, *, ask: bool) -> str:
-        """READY, or "not ready: " and why; with `ask`, canaries are asked too."""
-        problems = [self._find_problem(name, ask=ask) for name in self.plan.models]
-        found = "; ".join(problem for problem in problems if problem)
-        return f"not ready: {found}" if found else READY
+    def __post_init__(self) -> None:
+        self._watched = {name: self._watch(name) for name in self.plan.models}
 
-    def _find_problem(self, name: str, *, ask: bool) -> str:
+    def _watch(self, name: str) -> _Watched:
+        model = self.plan.models[name]
+        batch_seconds = int(model.response_timeout_s.value) * BATCH_SHARE
+        return _Watched(
+            canaries=Canaries(partial(self._send, name), batch_seconds),
+            hangs=Hangs(batch_seconds, self.read),
+            looks_per_canary=max(1, round(CANARY_SECONDS / LOOK_SECONDS / int(model.workers.value))),
+        )
+
+    def look(self, now: float) -> str:
+        """READY, or "not ready: " and why; from time to time a canary is sent, and its answer seen later."""
+        self.looks += 1
+        problems = [f"{name}: {found}" for name in self.plan.models if (found := self._find(name, now))]
+        return f"not ready: {'; '.join(problems)}" if problems else READY
+
+    def _find(self, name: str, now: float) -> str:
+        watched = self._watched[name]
+        try:
+            described = self.client.describe(name)
+        except ApiError as problem:
+            return str(problem)
+        waiting = count_waiting(described)
+        up = [
+            int(worker["pid"]) for worker in described.get("workers", []) if worker.get("status") == "READY"
+        ]
         planned = int(self.plan.models[name].workers.value)
-        try:
-            workers = self.client.describe(name).get("workers", [])
-        except ApiError as problem:
-            return f"{name}: {problem}"
-        up = sum(worker.get("status") == "READY" for worker in workers)
-        if up < planned:
-            return f"{name}: {up} of {planned} workers ready"
-        return self._ask(name) if ask else ""
+        unready = f"{len(up)} of {planned} workers ready" if len(up) < planned else ""
+        wrong = watched.canaries.judge(waiting, now)
+        if len(up) == 1:  # then it is plain who shall answer what has left the queue
+            waiting += watched.canaries.under_way
+        hanging = watched.hangs.find(up, waiting, watched.canaries.answered, now)
+        if self.looks % watched.looks_per_canary == 0:
+            watched.canaries.ask()
+        return ", ".join(problem for problem in (unready, wrong, hanging) if problem)
 
-    def _ask(self, name: str) -> str:
-        canary = self.archives[name].canary
+    def _send(self, name: str) -> Future[str]:
+        answer: Future[str] = Future()
+        threading.Thread(target=self._await, args=(name, answer), daemon=True).start()
+        return answer
+
+    def _await(self, name: str, answer: Future[str]) -> None:
+        canary, precision = self.archives[name].canary, str(self.plan.models[name].precision.value)
         try:
-            answer = self.client.predict(name, canary.body, canary.content_type, timeout_s=CANARY_TIMEOUT_S)
-        except ApiError as problem:
-            # A full queue: to be taken out of service for being busy would help nobody.
-            return "" if problem.status == _SERVICE_UNAVAILABLE else f"{name}: {problem}"
-        wrong = check_answer(canary, str(self.plan.models[name].precision.value), answer)
-        return f"{name}: wrong answer: {wrong}" if wrong else ""
+            got = self.client.predict(name, canary.body, canary.content_type, timeout_s=CANARY_TIMEOUT_S)
+            wrong = check_answer(canary, precision, got)
+            answer.set_result(f"wrong answer: {wrong}" if wrong else "")
+        except Exception as problem:  # of whatever kind: it must end the waiting
+            answer.set_exception(problem)
 
     def write(self, text: str) -> None:
         """Write beside the file and rename over it."""
@@ -74,23 +124,52 @@ class Health:
 
 
 @contextlib.contextmanager
-def keep_health(health: Health, seconds: float = LOOK_SECONDS) -> Iterator[None]:
-    """Look again and again in a thread; at the end, say that the server stops."""
+def keep_health(health: Health, report: Report = print, seconds: float = LOOK_SECONDS) -> Iterator[None]:
+    """Look again and again in a thread; at the end, say that the server stops. Changes are reported."""
     ended = threading.Event()
-    thread = threading.Thread(target=_keep, args=(health, ended, seconds), daemon=True)
-    health.write(READY)  # the start has just seen it
+    keeper = _Keeper(health, report)
+    thread = threading.Thread(target=keeper.keep, args=(ended, seconds), daemon=True)
+    keeper.say(READY)  # the start has just seen it
     thread.start()
     try:
         yield
     finally:
         ended.set()
-        health.write(STOPPING)
+        keeper.write(STOPPING)
 
 
-def _keep(health: Health, ended: threading.Event, seconds: float) -> None:
-    looks = 0
-    while not ended.wait(seconds):
-        looks += 1
-        text = health.look(ask=looks % LOOKS_PER_CANARY == 0)
-        if not ended.is_set():
-            health.write(text)
+class _Keeper:
+    """Goes on whatever happens: a file that is not written any more grows old, and health.sh sees that."""
+
+    def __init__(self, health: Health, report: Report) -> None:
+        self._health = health
+        self._report = report
+        self._was_ready = True
+        self._unwritten = ""
+
+    def keep(self, ended: threading.Event, seconds: float) -> None:
+        """Until it is told to end."""
+        while not ended.wait(seconds):
+            try:
+                text = self._health.look(time.monotonic())
+            except Exception as problem:  # of whatever kind: this look must not be the last one
+                text = f"not ready: cannot look: {type(problem).__name__}: {problem}"
+            if not ended.is_set():
+                self.say(text)
+
+    def say(self, text: str) -> None:
+        """Write it, and report it when it is no longer what was reported last."""
+        if (text == READY) != self._was_ready:
+            self._was_ready = text == READY
+            self._report(f"health: {text}")
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        """As far as the disk allows; that it does not is reported once."""
+        try:
+            self._health.write(text)
+            self._unwritten = ""
+        except OSError as problem:
+            if not self._unwritten:
+                self._report(f"health: cannot be written, so it counts as not ready in a minute: {problem}")
+            self._unwritten = str(problem)

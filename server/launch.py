@@ -45,6 +45,7 @@ def prepare_folders(run: RunDir) -> None:
     remove_temporary(run)
     run.temporary.mkdir(mode=0o700, parents=True)
     run.key_file.unlink(missing_ok=True)
+    run.authorization.unlink(missing_ok=True)
     run.health.unlink(missing_ok=True)
 
 

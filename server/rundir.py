@@ -79,6 +79,11 @@ class RunDir:
         return self.path / "key_file.json"
 
     @property
+    def authorization(self) -> Path:
+        """The header with the inference token, for `curl -H @FILE`."""
+        return self.path / "authorization"
+
+    @property
     def health(self) -> Path:
         """Whether the server answers right, kept by the process that stays in the foreground."""
         return self.path / "health"
@@ -132,6 +137,7 @@ class RunDir:
             self.failure,
             self.lock,
             self.key_file,
+            self.authorization,
             self.health,
         )
         drafts = [file.with_name(f".{file.name}.new") for file in (*files, self.plan)]

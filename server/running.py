@@ -25,6 +25,14 @@ def digest_plan(run: RunDir) -> str:
     return hashlib.sha256(run.plan.read_bytes()).hexdigest()
 
 
+def digest_properties(run: RunDir) -> str | None:
+    """Digest of config.properties; None when there is no such file."""
+    try:
+        return hashlib.sha256(run.properties.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
 def identify_archives(archives: Mapping[str, Archive]) -> dict[str, str]:
     """Model → archive id, as server.json keeps it."""
     return {name: archive.archive_id for name, archive in archives.items()}

@@ -15,13 +15,14 @@ from types import FrameType
 from config.plan import Plan, read_plan
 from server.archives import Archive, read_archives
 from server.call import make_client
+from server.configuration import read_configuration
 from server.failures import Watcher, explain_server_death, read_log, read_oom_kills
 from server.launch import check_machine, launch, make_allocator_link, prepare_folders
 from server.ports import check_ports_free
 from server.progress import Report, ignore
 from server.ready import StartFailed, Surroundings, wait_until_ready
 from server.rundir import RunDir
-from server.running import digest_plan, identify_archives
+from server.running import digest_plan, digest_properties, identify_archives
 from server.state import READY, STARTING, Failure, State, write_state
 from server.stop import stop
 from server.throttling import read_throttled
@@ -95,7 +96,7 @@ def _start_and_wait(
         tick=tick,
     )
     wait_until_ready(plan, archives, around)
-    write_state(run.state, _finish(state, time.monotonic() - began))
+    write_state(run.state, _finish(state, run, time.monotonic() - began))
     return process
 
 
@@ -103,15 +104,20 @@ def _begin(run: RunDir, archives: dict[str, Archive]) -> State:
     return State(
         phase=STARTING,
         plan_sha256=digest_plan(run),
+        properties_sha256=digest_properties(run),
         archives=identify_archives(archives),
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         throttled_at_start=read_throttled(),
     )
 
 
-def _finish(state: State, seconds: float) -> State:
+def _finish(state: State, run: RunDir, seconds: float) -> State:
     return dataclasses.replace(
-        state, phase=READY, seconds_to_ready=round(seconds, 1), throttled_when_ready=read_throttled()
+        state,
+        phase=READY,
+        configuration=read_configuration(run.server_log),
+        seconds_to_ready=round(seconds, 1),
+        throttled_when_ready=read_throttled(),
     )
 
 

@@ -22,6 +22,10 @@ class State:
     """Digest of the plan.json it was started from."""
     started_at: str
     """UTC, ISO 8601."""
+    properties_sha256: str | None = None
+    """Digest of the config.properties TorchServe was given; None where an older kit started it."""
+    configuration: dict[str, str] = field(default_factory=dict)
+    """What TorchServe made of it, as it logged at its start; its log may be gone by the time one asks."""
     archives: dict[str, str] = field(default_factory=dict)
     """Model → id of the archive it serves."""
     seconds_to_ready: float | None = None

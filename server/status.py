@@ -1,18 +1,22 @@
-"""Says what runs, from which weights, on which CPUs, or why nothing does."""
+"""Says what runs, from which weights, on which CPUs and how busy it is, or why nothing does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from config.plan import Plan, read_plan
+from config.plan import ModelPlan, Plan, read_plan
+from server.activity import read_age
 from server.api import Client
-from server.archives import Archive, read_archives
+from server.archives import Archive, read_archives_left
 from server.call import make_client
 from server.errors import ApiError
 from server.processes import PROC, find_marked
+from server.queues import count_waiting, read_sizes
 from server.rundir import RunDir
 from server.state import Failure, State, read_failure, read_state
+from server.verify.serving import plan_timeouts, render_batch, render_timeouts
 
 
 def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
@@ -20,13 +24,14 @@ def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
     state = read_state(run.state)
     failure = read_failure(run.failure)
     processes = find_marked(run.path)
-    if not any(process.is_java for process in processes):
+    java = [process.pid for process in processes if process.is_java]
+    if not java:
         return _render_absence(run, len(processes), failure), False
     plan = read_plan(run.plan)
-    archives = read_archives(plan, model_store or Path(plan.inputs.model_store))
+    archives = read_archives_left(plan, model_store or Path(plan.inputs.model_store))
     client = make_client(plan, run)
-    blocks = [render_model(plan, archives[name], client) for name in plan.models]
-    lines = [_render_head(client, state), *(line for block, _ in blocks for line in block)]
+    blocks = [render_model(plan, name, archives.get(name), client) for name in plan.models]
+    lines = [_render_head(client, state, java[0]), *(line for block, _ in blocks for line in block)]
     return "\n".join(lines), all(serving for _, serving in blocks)
 
 
@@ -51,33 +56,60 @@ def render_failure(failure: Failure) -> list[str]:
     return lines
 
 
-def _render_head(client: Client, state: State | None) -> str:
+def _render_head(client: Client, state: State | None, java: int) -> str:
     if state is None:
         return (
             f"{client.inference_url}: running, but server.json is missing or damaged: make stop && make serve"
         )
     ready = f", ready in {state.seconds_to_ready} s" if state.seconds_to_ready is not None else ""
-    return f"{client.inference_url}: {state.phase}, started {state.started_at}{ready}"
+    memory = f"TorchServe {_read_resident_mib(java)} MiB"
+    return f"{client.inference_url}: {state.phase}, started {state.started_at}{ready}; {memory}"
 
 
-def render_model(plan: Plan, archive: Archive, client: Client) -> tuple[list[str], bool]:
+def render_model(plan: Plan, name: str, archive: Archive | None, client: Client) -> tuple[list[str], bool]:
     """One model's lines, and whether all its workers serve."""
-    model = plan.models[archive.name]
+    model = plan.models[name]
     try:
-        workers = client.describe(archive.name).get("workers", [])
+        described = client.describe(name)
+        sizes = read_sizes(name, client, described)
     except ApiError as problem:
-        return [f"{archive.name}: {problem}"], False
+        return [f"{name}: {problem}"], False
+    workers = described.get("workers", [])
     up = [worker for worker in workers if worker.get("status") == "READY"]
-    serving = len(up) == int(model.workers.value)
     lines = [
-        f"{archive.name}: {len(up)} of {model.workers.value} workers ready, {model.precision.value}, "
-        f"batch {model.batch_size.value} within {model.max_batch_delay_ms.value} ms",
-        f"  weights: {archive.weights}"
-        + ("  <-- NOT TRAINED" if archive.weights.startswith("random") else ""),
-        *(f"  note: {note}" for note in archive.notes),
+        f"{name}: {len(up)} of {model.workers.value} workers ready, {model.precision.value}",
+        *(f"  {line}" for line in render_live(model, described, sizes)),
+        *(f"  {line}" for line in _render_archive(model, archive)),
         *(f"  {_render_worker(worker)}" for worker in workers),
     ]
-    return lines, serving
+    return lines, len(up) == int(model.workers.value)
+
+
+def render_live(model: ModelPlan, described: Mapping[str, Any], sizes: Sequence[int]) -> list[str]:
+    """Batch, queue and time-outs as TorchServe has them; what the plan has otherwise is marked."""
+    batch = render_batch(model.batch_size.value, model.max_batch_delay_ms.value)
+    queue = int(model.queue_size.value)
+    size = queue if queue in sizes else next(iter(sizes), "?")
+    live_batch = render_batch(described.get("batchSize", "?"), described.get("maxBatchDelay", "?"))
+    live_times = render_timeouts(described.get("responseTimeout", "?"), described.get("startupTimeout", "?"))
+    return [
+        _mark(f"batch {live_batch}", f"batch {batch}"),
+        f"{count_waiting(described)} requests wait, {_mark(f'queue of {size}', f'queue of {queue}')}",
+        _mark(f"time-outs: {live_times}", f"time-outs: {plan_timeouts(model)}"),
+    ]
+
+
+def _mark(live: str, planned: str) -> str:
+    return live if live == planned else f"{live}  <-- NOT AS PLANNED: {planned}"
+
+
+def _render_archive(model: ModelPlan, archive: Archive | None) -> list[str]:
+    if archive is None:
+        return [
+            f"weights: unknown, {model.archive.value} is gone from the model store, or damaged: make models"
+        ]
+    trained = "  <-- NOT TRAINED" if archive.weights.startswith("random") else ""
+    return [f"weights: {archive.weights}{trained}", *(f"note: {note}" for note in archive.notes)]
 
 
 def _render_worker(worker: Mapping[str, object]) -> str:
@@ -86,7 +118,17 @@ def _render_worker(worker: Mapping[str, object]) -> str:
         return "worker: has no process yet"
     status = worker.get("status")
     state = "ready" if status == "READY" else "not ready"
-    return f"worker {pid}: {state}, cpus {_read_cpus(pid)}, {_read_resident_mib(pid)} MiB"
+    age = read_age(pid)
+    up = "?" if age is None else _render_age(age)
+    return f"worker {pid}: {state}, cpus {_read_cpus(pid)}, {_read_resident_mib(pid)} MiB, up {up}"
+
+
+def _render_age(seconds: float) -> str:
+    """A worker younger than its server was started again."""
+    minutes = int(seconds) // 60
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
 
 
 def _read_cpus(pid: int) -> str:

@@ -48,4 +48,5 @@ def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
     remove_temporary(run)
     run.state.unlink(missing_ok=True)  # again: it may have been written since
     run.key_file.unlink(missing_ok=True)
+    run.authorization.unlink(missing_ok=True)
     return Stopped(ended=tuple(ended))

@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from config.plan import Plan
+from server.activity import read_activity
 from server.api import Client
 from server.archives import Archive
 from server.errors import ApiError
 from server.processes import PROC, Process, find_marked, read_environment, read_process
+from server.queues import read_sizes
 from server.rundir import RunDir
 from server.running import digest_plan
 from server.state import State, read_state
 from server.throttling import find_loss, read_throttled
+from server.verify.describing import Descriptions, describe_workers
 from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
+from server.verify.frontend import collect_frontend
 
-# One worker answers each call, whichever is free: ask until every one has answered.
-_DESCRIBE_SECONDS = 30.0
-_DESCRIBE_TIMEOUT_S = 10.0
 _SHARED_OBJECT = re.compile(r"\.so(\.|$)")
 
 
 def collect(plan: Plan, run: RunDir, archives: Mapping[str, Archive], client: Client) -> ServerEvidence:
-    """Everything the checks need."""
+    """Everything the checks need; `archives` may lack some whose files are gone."""
     processes = find_marked(run.path)
     if not any(process.is_java for process in processes):
         return ServerEvidence(running=False, plan_unchanged=None, stray_workers=_pids(processes))
     state = read_state(run.state)
-    models = {name: _collect_model(name, archives[name], client, state) for name in plan.models}
+    models = {name: _collect_model(name, archives.get(name), client, state) for name in plan.models}
     known = {worker.pid for model in models.values() for worker in model.workers}
     return ServerEvidence(
         running=True,
         plan_unchanged=state.plan_sha256 == digest_plan(run) if state else None,
         server_cpus=_read_server_cpus(processes),
         stray_workers=tuple(pid for pid in _pids(processes) if pid not in known),
+        frontend=collect_frontend(plan, run, client, processes, state),
         models=models,
     )
 
@@ -54,53 +53,37 @@ def _pids(processes: list[Process]) -> tuple[int, ...]:
     return tuple(process.pid for process in processes if process.is_worker)
 
 
-def _collect_model(name: str, archive: Archive, client: Client, state: State | None) -> ModelEvidence:
+def _collect_model(name: str, archive: Archive | None, client: Client, state: State | None) -> ModelEvidence:
     try:
-        listed = client.describe(name).get("workers", [])
+        described = client.describe(name)
+        queue_sizes = read_sizes(name, client, described)
     except ApiError as failed:
         return ModelEvidence(name=name, listed=0, ready=0, workers=(), problem=str(failed))
+    listed = described.pop("workers", [])
     ready = [worker for worker in listed if worker.get("status") == "READY"]
     pids = [int(worker["pid"]) for worker in listed if int(worker.get("pid", -1)) > 0]
-    answers, problem = collect_descriptions(name, client, {int(worker["pid"]) for worker in ready})
-    workers = tuple(read_worker(name, pid, archive, answers.get(pid), problem, state) for pid in pids)
-    return ModelEvidence(name=name, listed=len(listed), ready=len(ready), workers=workers)
-
-
-def collect_descriptions(
-    model: str, client: Client, pids: set[int], seconds: float = _DESCRIBE_SECONDS
-) -> tuple[dict[int, dict[str, Any]], str]:
-    """(pid → answer, why others did not): as many calls at once as workers, until all have answered."""
-    answers: dict[int, dict[str, Any]] = {}
-    problem = f"no answer to describe within {seconds:.0f} s"
-    deadline = time.monotonic() + seconds
-
-    def ask(_: int) -> dict[str, Any] | str:
-        try:
-            described = client.describe(model, customized=True, timeout_s=_DESCRIBE_TIMEOUT_S)
-            return dict(described.get("customizedMetadata") or {})
-        except ApiError as failed:
-            return str(failed)
-
-    with ThreadPoolExecutor(max_workers=max(1, len(pids))) as pool:
-        while not pids <= set(answers) and time.monotonic() < deadline:
-            for answer in pool.map(ask, range(len(pids))):
-                if isinstance(answer, dict) and "pid" in answer:
-                    answers[int(answer["pid"])] = answer
-                elif isinstance(answer, str):
-                    problem = answer
-    return answers, problem
+    descriptions = describe_workers(name, client, {int(worker["pid"]) for worker in ready})
+    return ModelEvidence(
+        name=name,
+        listed=len(listed),
+        ready=len(ready),
+        workers=tuple(read_worker(name, pid, archive, descriptions, state) for pid in pids),
+        settings=described,
+        queue_sizes=queue_sizes,
+    )
 
 
 def read_worker(
     model: str,
     pid: int,
-    archive: Archive,
-    describe: Mapping[str, Any] | None,
-    problem: str,
+    archive: Archive | None,
+    described: Descriptions,
     state: State | None,
     proc: Path = PROC,
 ) -> WorkerEvidence:
     """All that can be seen of one worker."""
+    activity = read_activity(pid, proc)
+    describe = described.answers.get(pid)
     throttled = read_throttled(pid, proc)
     at_start = state.throttled_at_start if state else {}
     when_ready = state.throttled_when_ready if state else {}
@@ -114,8 +97,10 @@ def read_worker(
         libraries=read_libraries(pid, proc),
         environment=read_environment(pid, proc),
         describe=describe,
-        describe_problem="" if describe else problem,
-        archive_id=archive.archive_id,
+        describe_problem="" if describe else described.problem,
+        excuse="" if describe else described.excuses.get(pid, ""),
+        stopped=bool(activity and activity.stopped),
+        archive_id=archive.archive_id if archive else "",
         throttled_files=tuple(throttled),
         throttled=loss.times,
         throttled_ms_per_period=loss.ms_per_period,

@@ -29,6 +29,10 @@ class WorkerEvidence:
     """Its own answer to describe."""
     describe_problem: str = ""
     """Why there is no such answer."""
+    excuse: str = ""
+    """Why it could not be asked or had no turn to answer, where that is no fault of its own."""
+    stopped: bool = False
+    """Whether it is stopped (by SIGSTOP or a debugger) and so does nothing at all."""
     archive_id: str = ""
     """Id of the archive in the model store now."""
     throttled_files: tuple[str, ...] = ()
@@ -55,6 +59,32 @@ class ModelEvidence:
     """Evidence of each of them that has a process."""
     problem: str = ""
     """Why TorchServe does not describe the model."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """TorchServe's own description: batchSize, maxBatchDelay, responseTimeout, startupTimeout …"""
+    queue_sizes: tuple[int, ...] = ()
+    """Places of its queue, taken and free; more than one look where requests came and went meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontendEvidence:
+    """TorchServe's own process: what it listens on, lets in and was started with."""
+
+    listening: Mapping[str, str] | None
+    """Address → role of the process of this server that listens there; None when it cannot be read."""
+    answers: Mapping[str, str]
+    """Probe (server/verify/probes.py) → how it was answered: a status, or why there was none."""
+    key_file_mode: int | None
+    """Permissions of the key file; None when there is none."""
+    flags: tuple[str, ...]
+    """The JVM's flags on its command line, but for those the torchserve command adds for its own ends."""
+    environment: Mapping[str, str] | None
+    """Environment it was started with."""
+    configuration: Mapping[str, str]
+    """What it logged of its configuration at its start; empty when that was not recorded."""
+    properties_now: str | None
+    """Digest of config.properties; None when there is no such file."""
+    properties_at_start: str | None
+    """The same when the server was started; None when that was not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,5 +99,7 @@ class ServerEvidence:
     """CPUs the threads of TorchServe's java process may use; None when it cannot be read."""
     stray_workers: tuple[int, ...] = ()
     """Worker processes of this run directory that TorchServe does not know."""
+    frontend: FrontendEvidence | None = None
+    """TorchServe's own process; None when it does not run."""
     models: Mapping[str, ModelEvidence] = field(default_factory=dict)
     """By name, in the plan's order."""

@@ -14,6 +14,10 @@ NOT_CHECKABLE = "not checkable"
 
 NO_ANSWER = "unknown: no answer to describe"
 """What checks got that need the worker's own description."""
+RESTART = "make stop && make serve"
+RECONFIGURE = f"config.properties was changed behind the plan's back? make config && {RESTART}"
+"""The cure of most differences in what TorchServe read when it started."""
+TRY_AGAIN = "try again when fewer requests wait"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +57,17 @@ def compare(
 
 
 def need_describe(item: str) -> Callable[[Check], Check]:
-    """Make a check say that its fact is unknown, a difference, where the worker did not describe itself."""
+    """Make a check say that its fact is unknown where the worker did not describe itself.
+
+    That is a difference, unless there is an excuse: then it is not checkable now.
+    """
 
     def wrap(check: Check) -> Check:
         def checked(plan: Plan, seen: WorkerEvidence) -> Finding:
             if seen.describe is not None:
                 return check(plan, seen)
+            if seen.excuse:
+                return cannot_check(item, "as planned", seen.excuse, evidence="describe", cure=TRY_AGAIN)
             return compare(item, "as planned", NO_ANSWER, evidence="describe", cure="see describe")
 
         return checked

@@ -7,7 +7,7 @@ from typing import Any
 
 from config.plan import Plan
 from server.verify.evidence import WorkerEvidence
-from server.verify.findings import Finding, compare, need_describe
+from server.verify.findings import TRY_AGAIN, Finding, cannot_check, compare, need_describe
 from server.verify.settings import read_options
 
 # Not a step: that it reached the worker is seen in CPU_KIT_OPTIONS (environment).
@@ -18,21 +18,30 @@ _LOG_CURE = "see the worker's `loaded` line in logs/model_log.log, then make sto
 
 def check_process(_plan: Plan, seen: WorkerEvidence) -> Finding:
     """The process TorchServe names is there; nothing else can be said of one that is not."""
-    got = "gone" if seen.thread_cpus is None else "alive"
+    got = "gone" if seen.thread_cpus is None else "stopped" if seen.stopped else "alive"
     cure = f"TorchServe starts a dead worker again within 30 s; if it does not: {_RESTART}"
-    return compare("process", "alive", got, evidence="/proc/PID/task", cure=cure)
+    if seen.stopped:
+        cure = f"somebody stopped it: kill -CONT {seen.pid}, or {_RESTART}"
+    return compare("process", "alive", got, evidence="/proc/PID/task, /proc/PID/stat", cure=cure)
 
 
 def check_describe(_plan: Plan, seen: WorkerEvidence) -> Finding:
     """The worker answers describe; everything read from there is a difference otherwise."""
     got = "answered" if seen.describe else seen.describe_problem or "no answer"
-    cure = "the worker is stuck or under full load: try again, else make stop && make serve"
-    return compare("describe", "answered", got, evidence="GET /models/<name>?customized=true", cure=cure)
+    evidence = "GET /models/<name>?customized=true"
+    if not seen.describe and seen.excuse:
+        return cannot_check("describe", "answered", seen.excuse, evidence=evidence, cure=TRY_AGAIN)
+    cure = f"the worker is stuck: try again, else {_RESTART}"
+    return compare("describe", "answered", got, evidence=evidence, cure=cure)
 
 
 @need_describe("archive")
 def check_archive(_plan: Plan, seen: WorkerEvidence) -> Finding:
     """The worker serves the archive that is in the model store now."""
+    if not seen.archive_id:
+        gone = "gone from the store, or damaged"
+        cure = "the running workers have copies of their own, but nothing starts again: make models"
+        return compare("archive", "in the store", gone, evidence="the model store", cure=cure)
     got = str(_facts(seen).get("archive_id", "unknown"))
     same = got == seen.archive_id
     cure = "the archive was built again after the start: make stop && make serve"

@@ -37,6 +37,15 @@ def check_affinity(plan: Plan, seen: WorkerEvidence) -> Finding:
     return compare("CPU affinity", render_cpus(asked), got, evidence=evidence, cure=_PINNING_CURE, same=same)
 
 
+def check_launcher(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The launcher that pinned the worker is still above it: TorchServe ends a worker through it."""
+    if not is_pinned(plan):
+        return compare("launcher", "none planned", "none planned", evidence="the plan", cure="")
+    got = "above the worker" if seen.launcher else "none: the worker has lost it, or never had one"
+    cure = f"TorchServe does not see such a worker end: {_RESTART}"
+    return compare("launcher", "above the worker", got, evidence="/proc/PID/stat (parent)", cure=cure)
+
+
 def is_pinned(plan: Plan) -> bool:
     """Whether the plan uses the launcher; it may not on a machine the launcher cannot read."""
     return str(plan.properties["cpu_launcher_enable"].value).lower() == "true"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from config.plan import Plan
-from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
+from server.verify.evidence import FrontendEvidence, ModelEvidence, ServerEvidence, WorkerEvidence
 from server.verify.findings import DIFFERS, Finding
 from server.verify.libraries import check_allocator, check_allocator_options, check_openmp
 from server.verify.model import (
@@ -20,7 +20,14 @@ from server.verify.model import (
     check_self_check,
     check_steps,
 )
-from server.verify.placement import check_affinity, check_memory_policy, check_throttling
+from server.verify.placement import check_affinity, check_launcher, check_memory_policy, check_throttling
+from server.verify.protection import (
+    check_addresses,
+    check_key_file,
+    check_model_api,
+    check_request_size,
+    check_tokens,
+)
 from server.verify.server_checks import (
     check_plan,
     check_ranks,
@@ -29,7 +36,15 @@ from server.verify.server_checks import (
     check_strays,
     check_workers,
 )
-from server.verify.settings import check_environment, check_threads
+from server.verify.serving import check_batch, check_queue, check_timeouts
+from server.verify.settings import check_environment, check_limits, check_threads
+from server.verify.startup import (
+    check_allowed_urls,
+    check_installing,
+    check_jvm_flags,
+    check_properties,
+    check_response_size,
+)
 
 # Printed in this order: first what makes the rest meaningless, then from the machine inwards to the model.
 SERVER_CHECKS: tuple[Callable[[Plan, ServerEvidence], Finding], ...] = (
@@ -38,11 +53,30 @@ SERVER_CHECKS: tuple[Callable[[Plan, ServerEvidence], Finding], ...] = (
     check_server_cpus,
     check_strays,
 )
-MODEL_CHECKS: tuple[Callable[[Plan, ModelEvidence], Finding], ...] = (check_workers, check_ranks)
+FRONTEND_CHECKS: tuple[Callable[[Plan, FrontendEvidence], Finding], ...] = (
+    check_properties,
+    check_jvm_flags,
+    check_addresses,
+    check_tokens,
+    check_key_file,
+    check_model_api,
+    check_allowed_urls,
+    check_installing,
+    check_request_size,
+    check_response_size,
+)
+MODEL_CHECKS: tuple[Callable[[Plan, ModelEvidence], Finding], ...] = (
+    check_workers,
+    check_ranks,
+    check_batch,
+    check_queue,
+    check_timeouts,
+)
 CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
     check_process,
     check_describe,
     check_archive,
+    check_launcher,
     check_affinity,
     check_memory_policy,
     check_throttling,
@@ -51,6 +85,7 @@ CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
     check_openmp,
     check_threads,
     check_environment,
+    check_limits,
     check_precision,
     check_ipex,
     check_steps,
@@ -93,6 +128,10 @@ class Result:
 def judge(plan: Plan, seen: ServerEvidence) -> Result:
     """Every check on everything seen; without a running server only the first is of use."""
     judged = [Judged(model=None, pid=None, finding=check(plan, seen)) for check in SERVER_CHECKS]
+    if seen.frontend:
+        judged += [
+            Judged(model=None, pid=None, finding=check(plan, seen.frontend)) for check in FRONTEND_CHECKS
+        ]
     for name, model in seen.models.items():
         judged += [Judged(model=name, pid=None, finding=check(plan, model)) for check in MODEL_CHECKS]
         judged += [

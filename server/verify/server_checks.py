@@ -76,4 +76,6 @@ def check_server_cpus(plan: Plan, seen: ServerEvidence) -> Finding:
 def check_strays(_plan: Plan, seen: ServerEvidence) -> Finding:
     """No worker process runs that TorchServe has lost; one would keep its cores and memory."""
     got = ", ".join(f"pid {pid}" for pid in seen.stray_workers) or "none"
-    return compare("lost workers", "none", got, evidence="/proc/*/environ (CPU_KIT_RUN)", cure=_RESTART)
+    pids = " ".join(str(pid) for pid in seen.stray_workers)
+    cure = f"TorchServe has started others in their place: kill -9 {pids}, or {_RESTART}"
+    return compare("lost workers", "none", got, evidence="/proc/*/environ (CPU_KIT_RUN)", cure=cure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from config.plan import Plan, Setting
@@ -40,6 +41,22 @@ def check_threads(plan: Plan, seen: WorkerEvidence) -> Finding:
 
 def _render_threads(omp: Any, intra_op: Any, inter_op: Any) -> str:
     return f"OMP_NUM_THREADS {omp}, intra-op {intra_op}, inter-op {inter_op}"
+
+
+@need_describe("limits")
+def check_limits(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """What one request may cost, as the handler applies it."""
+    asked = {name: setting.value for name, setting in plan.models[seen.model].limits.items()}
+    if not asked:
+        return compare("limits", "the handler's own", "the handler's own", evidence="the plan", cure="")
+    live = (seen.describe or {}).get("limits") or {}
+    got = {name: live.get(name, "not known") for name in asked}
+    cure = f"{OPTIONS_VARIABLE} did not reach the handler, or the archive is older: make stop && make serve"
+    return compare("limits", _render_limits(asked), _render_limits(got), evidence="describe", cure=cure)
+
+
+def _render_limits(limits: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(limits.items()))
 
 
 def check_environment(plan: Plan, seen: WorkerEvidence) -> Finding:

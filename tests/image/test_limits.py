@@ -26,7 +26,7 @@ def test_a_cpuset_is_all_that_is_planned_with(engine, tag, store):
         container.wait_until_healthy()
         assert container.plan["layout"]["worker_cpus"]["value"] == [[last]]
         assert "verify: all " in container.run_inside("kit", "verify")
-        token = container.read_token()  # made by TorchServe, found in the log
+        token = container.read_token()  # made by TorchServe
         assert container.predict("resnet50", read_canary(store), token)[0] == 200
 
 

@@ -43,7 +43,9 @@ def test_verify_inside_finds_everything_as_planned(both):
 
 def test_only_the_token_of_the_file_opens_it_and_the_log_does_not_tell_it(both, store):
     assert both.predict("resnet50", read_canary(store), "another-token")[0] == 400
-    assert both.read_token() == "$TOKEN"
+    calls = [line["message"] for line in both.log if line["message"].startswith("curl ")]
+    assert all('-H "Authorization: Bearer $TOKEN"' in call for call in calls)
+    assert both.read_token() == TOKEN
     assert TOKEN not in both.call("logs", both.name)
 
 

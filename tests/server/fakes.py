@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import http.server
 import json
 import os
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import Plan, Setting, read_plan
+from config.render import render_properties
 from server.processes import Process, read_process
 from server.rundir import MARK, RunDir
 from server.running import digest_plan
 from server.state import State, write_state
-from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
+from server.verify.evidence import FrontendEvidence, ModelEvidence, ServerEvidence, WorkerEvidence
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -41,15 +43,30 @@ def read_recorded_evidence() -> ServerEvidence:
     """What verify saw of that plan's live server."""
     raw = json.loads((RECORDED / "evidence.json").read_text(encoding="utf-8"))
     models = {name: _parse_model(model) for name, model in raw.pop("models").items()}
-    return ServerEvidence(
+    raw["frontend"] = _parse_frontend(raw["frontend"])
+    recorded = ServerEvidence(
         **{**raw, "stray_workers": tuple(raw["stray_workers"]), "server_cpus": tuple(raw["server_cpus"])},
         models=models,
     )
+    return started_from(recorded, read_recorded_plan())
+
+
+def _parse_frontend(raw: dict[str, Any]) -> FrontendEvidence:
+    flags = tuple(raw.pop("flags"))
+    return FrontendEvidence(**raw, flags=flags, properties_now=None, properties_at_start=None)
+
+
+def started_from(evidence: ServerEvidence, plan: Plan) -> ServerEvidence:
+    """The evidence of a server that was given what that plan renders as config.properties."""
+    assert evidence.frontend is not None
+    digest = hashlib.sha256(render_properties(plan).encode()).hexdigest()
+    given = dataclasses.replace(evidence.frontend, properties_now=digest, properties_at_start=digest)
+    return dataclasses.replace(evidence, frontend=given)
 
 
 def _parse_model(raw: dict[str, Any]) -> ModelEvidence:
     workers = tuple(_parse_worker(worker) for worker in raw.pop("workers"))
-    return ModelEvidence(**raw, workers=workers)
+    return ModelEvidence(**{**raw, "queue_sizes": tuple(raw["queue_sizes"])}, workers=workers)
 
 
 def _parse_worker(raw: dict[str, Any]) -> WorkerEvidence:
@@ -131,6 +148,7 @@ class FakeTorchServe:
         self.routes: dict[str, Any] = {}
         self.requests: list[tuple[str, str, bytes]] = []
         self.url = ""
+        self.largest_request = 16 << 20
 
     def answer(self, method: str, path: str, token: str, body: bytes) -> tuple[int, Any]:
         """(status, body) of one request."""
@@ -146,6 +164,11 @@ def serve_fake() -> Iterator[FakeTorchServe]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if "Expect" in self.headers:  # as netty does: by the announced size alone
+                fits = int(self.headers["Content-Length"]) <= fake.largest_request
+                self.send_response_only(100 if fits else 413)
+                self.end_headers()
+                return
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             token = self.headers.get("Authorization", "")
             status, answer = fake.answer(self.command, self.path, token, body)

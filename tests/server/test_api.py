@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 import time
 
 import pytest
@@ -108,3 +111,47 @@ def test_a_damaged_key_file_is_named(run, text):
 
 def test_no_key_file_means_no_tokens(run):
     assert read_tokens(run.key_file) == Tokens()
+
+
+@contextlib.contextmanager
+def answering(raw: bytes):
+    """A server that sends these bytes, whatever it was asked, and hangs up: a JVM that dies in mid-answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(raw)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n[{", "no answer: IncompleteRead"),
+        (b"nonsense\r\n\r\n", "no answer: nonsense"),
+        (b"", "no answer: Remote end closed connection"),
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 900\r\n\r\n{", "answered 503: "),
+    ],
+)
+def test_a_server_that_dies_in_mid_answer_is_an_error_of_ours(run, raw, message):
+    with answering(raw) as url, pytest.raises(ApiError, match=message):
+        Client(inference_url=url, management_url=url, key_file=run.key_file).describe("bert")
+
+
+@pytest.mark.parametrize(("answer", "status"), [((200, []), 200), ((405, {}), 405)])
+def test_a_stranger_asks_with_the_token_given_and_gets_a_status(torchserve, client, answer, status):
+    torchserve.routes = {"POST /models": answer}
+    assert client.ask_status(MANAGEMENT, "POST", "/models", "wrong") == status
+    assert torchserve.requests == [("POST /models", "Bearer wrong", b"")]
+
+
+def test_a_stranger_whom_nobody_answers_gets_no_status(run):
+    url = "http://127.0.0.1:1"
+    client = Client(inference_url=url, management_url=url, key_file=run.key_file)
+    with pytest.raises(ApiError, match="refused"):
+        client.ask_status(INFERENCE, "GET", "/", "")

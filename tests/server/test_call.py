@@ -1,39 +1,121 @@
-"""The lines to paste: with the token, or without it where a log would keep it."""
+"""The lines to paste: the token stays in a file that nobody else can read."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import http.server
+import shlex
+import shutil
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from server.archives import read_archive
-from server.call import make_client, render_calls
+from server.archives import find_samples, read_archive, write_samples
+from server.call import check_running, make_client, render_calls, write_authorization
+from server.errors import ServerError
+from server.processes import JAVA_MAIN
 from tests.server.fakes import make_archive
-
-FAR = "2999-01-01T00:00:00Z"
+from tests.server.test_api import write_keys
 
 
 @pytest.fixture
-def calls(plan, run, tmp_path):
-    keys = {kind: {"key": f"{kind}-key", "expiration time": FAR} for kind in ("inference", "management")}
-    run.key_file.write_text(json.dumps({**keys, "API": {"key": "api-key"}}))
-    one = dataclasses.replace(plan, models={"bert": plan.models["bert"]})
-    archives = {"bert": read_archive(make_archive(tmp_path / "bert.mar", name="bert"))}
-
-    def render(**keywords: bool) -> str:
-        return render_calls(one, archives, {"bert": Path("x.txt")}, make_client(plan, run), **keywords)
-
-    return render
+def bert(tmp_path):
+    return read_archive(make_archive(tmp_path / "bert.mar", name="bert", text="it's good"))
 
 
-def test_the_token_is_in_the_line(calls):
-    assert calls().startswith('curl -H "Authorization: Bearer inference-key" -H "Content-Type: ')
+@pytest.fixture
+def one(plan):
+    return dataclasses.replace(plan, models={"bert": plan.models["bert"]})
 
 
-def test_a_token_of_the_callers_own_is_not_printed(calls):
-    text = calls(hide_token=True)
+@pytest.fixture
+def client(plan, run):
+    return make_client(plan, run)
+
+
+def test_the_line_names_the_file_and_not_the_token(one, run, client, bert):
+    write_keys(run)
+    text = render_calls(one, {"bert": bert}, {"bert": Path("x")}, client, write_authorization(run, client))
+    line, note = text.splitlines()
+    assert shlex.split(line) == [
+        "curl", "-H", f"@{run.path}/authorization", "-H", "Content-Type: application/json",
+        "-d", '{"text": "it\'s good"}', "http://127.0.0.1:9380/predictions/bert",
+    ]  # fmt: skip
+    assert "inf" not in text.replace("inference", "")
+    assert note.startswith("# the token is good until ")
+    assert note.endswith("or the next start; a new one: make curl")
+
+
+def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
+    write_keys(run)
+    run.authorization.write_text("old")
+    run.authorization.chmod(0o644)
+    file = write_authorization(run, client)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.read_text() == "Authorization: Bearer inf\n"
+    assert [found.name for found in run.path.iterdir() if "authorization" in found.name] == ["authorization"]
+
+
+def test_elsewhere_the_line_names_a_variable(one, run, client, bert):
+    write_keys(run)
+    file = write_authorization(run, client)
+    text = render_calls(one, {"bert": bert}, {"bert": Path("x")}, client, file, elsewhere=True)
     assert text.startswith('curl -H "Authorization: Bearer $TOKEN" ')
-    assert "inference-key" not in text
-    assert text.endswith("# TOKEN is the one you gave")
+    assert str(run.path) not in text
+    assert text.endswith("# TOKEN is the one you gave, or what `kit token` prints in the container")
+
+
+def test_without_tokens_there_is_no_header(one, run, client, bert, tmp_path):
+    assert write_authorization(run, client) is None
+    image = dataclasses.replace(bert.canary, content_type="image/jpeg", file="a.jpg")
+    archives = {"bert": dataclasses.replace(bert, canary=image)}
+    samples = write_samples(archives, tmp_path / "with blank")
+    words = shlex.split(render_calls(one, archives, samples, client, None).splitlines()[0])
+    assert words == ["curl", "-T", str(samples["bert"]), "http://127.0.0.1:9380/predictions/bert"]
+
+
+def test_a_model_whose_archive_is_gone_is_called_with_the_sample_of_the_start(one, run, client, bert):
+    write_samples({"bert": bert}, run.samples)
+    samples = find_samples(one, run.samples)
+    (line,) = render_calls(one, {}, samples, client, None).splitlines()
+    assert shlex.split(line)[1:3] == ["-T", f"{run.path}/samples/bert-canary.txt"]
+    assert render_calls(one, {}, {}, client, None) == (
+        "# bert: no sample, because bert.mar is gone from the model store"
+    )
+
+
+def test_no_server_is_nothing_to_call(run, dummy):
+    with pytest.raises(
+        ServerError, match=r"no server runs from .*: there is nothing to call; start one: make"
+    ):
+        check_running(run)
+    dummy(run.path, JAVA_MAIN)
+    check_running(run)
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_curl_reads_the_header_from_the_file(one, run, bert):
+    """Of its own arguments everyone on the machine may read; the token is not there."""
+    write_keys(run)
+    seen = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            seen.append(self.headers["Authorization"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        client = dataclasses.replace(make_client(one, run), inference_url=url)
+        line = render_calls(
+            one, {"bert": bert}, {"bert": Path("x")}, client, write_authorization(run, client)
+        )
+        subprocess.run(["sh", "-c", line.splitlines()[0]], check=True, timeout=20, capture_output=True)
+    assert seen == ["Bearer inf"]

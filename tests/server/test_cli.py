@@ -18,6 +18,7 @@ from server.ready import StartFailed
 from server.start import Interrupted
 from server.state import READY, Failure
 from tests.server.fakes import RECORDED, make_archive, read_recorded_plan, with_property, write_running
+from tests.server.test_api import write_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,7 +39,7 @@ def test_wrong_usage_exits_2():
         assert error.value.code == 2
 
 
-@pytest.mark.parametrize("command", ["start", "verify", "curl"])
+@pytest.mark.parametrize("command", ["start", "verify", "curl", "token"])
 def test_without_a_plan_the_command_says_what_to_run(command, run, capsys):
     assert cli.main([command, "--run-dir", str(run.path)]) == 1
     assert capsys.readouterr().err.startswith(f"error: no plan: {run.plan}")
@@ -48,6 +49,39 @@ def test_stop_and_status_of_nothing(folders, capsys):
     assert cli.main(["stop", *folders]) == 0
     assert capsys.readouterr().out == "nothing was running\n"
     assert cli.main(["status", *folders]) == 1
+
+
+@pytest.mark.parametrize("command", ["curl", "token"])
+def test_without_a_server_there_is_nothing_to_call(folders, capsys, command):
+    assert cli.main([command, *folders]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: no server runs from ")
+
+
+def test_a_servers_lines_and_token_are_printed(folders, run, dummy, capsys):
+    dummy(run.path, JAVA_MAIN)
+    write_keys(run)
+    assert cli.main(["token", *folders]) == 0
+    assert capsys.readouterr().out == "inf\n"
+    assert cli.main(["curl", *folders]) == 0
+    first = capsys.readouterr().out
+    assert first.startswith(f"curl -H @{run.path}/authorization ")
+    assert cli.main(["curl", *folders, "--hide-token"]) == 0
+    assert "$TOKEN" in capsys.readouterr().out
+    for archive in Path(folders[-1]).glob("*.mar"):
+        archive.unlink()
+    assert cli.main(["curl", *folders]) == 0
+    assert f"-T {run.path}/samples/bert-canary.txt" in capsys.readouterr().out
+
+
+def test_verify_works_when_an_archive_is_gone(folders, run, dummy, capsys):
+    dummy(run.path, JAVA_MAIN)
+    for archive in Path(folders[-1]).glob("*.mar"):
+        archive.unlink()
+    assert cli.main(["verify", *folders, "--format", "json"]) == 1
+    findings = {one["item"]: one["got"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert findings["TorchServe"] == "running"
 
 
 def test_verify_of_nothing_is_a_difference(folders, capsys):

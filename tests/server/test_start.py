@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -94,13 +95,20 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     planned, plan, monkeypatch, lines, tmp_path
 ):
     planned.failure.write_text("{}")
+    planned.properties.write_text("a=b\n")
     prepare_start(planned, monkeypatch, plan, None)
-    monkeypatch.setattr(start_module, "wait_until_ready", lambda *_: 1.0)
+
+    def log_at_ready(*_):
+        planned.server_log.write_text("Torchserve version: 0.12.0\nModel API enabled: false\n")
+
+    monkeypatch.setattr(start_module, "wait_until_ready", log_at_ready)
     archives = {"echo": read_archive(make_archive(tmp_path / "echo.mar"))}
     monkeypatch.setattr(start_module, "read_archives", lambda *_: archives)
     process = start_module.start(planned, tmp_path, lines.append)
     state = read_state(planned.state)
     assert (state.phase, state.plan_sha256) == (READY, digest_plan(planned))
+    assert state.properties_sha256 == hashlib.sha256(b"a=b\n").hexdigest()
+    assert state.configuration == {"Torchserve version": "0.12.0", "Model API enabled": "false"}
     assert state.archives == {"echo": "id-1"}
     assert not planned.failure.exists()
     assert process.poll() is None

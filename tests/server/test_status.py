@@ -1,20 +1,26 @@
-"""Status says what runs, loudly where weights are random, or why nothing does; curl lines can be pasted."""
+"""Status says what runs as it is now, loudly where that is not the plan, or why nothing does."""
 
 from __future__ import annotations
 
-import dataclasses
-import shlex
-from pathlib import Path
+import itertools
+import os
 
 import pytest
 
 from server.api import Client
-from server.archives import read_archive, write_samples
-from server.call import render_calls
+from server.archives import read_archive
+from server.processes import JAVA_MAIN
 from server.state import Failure, write_state
 from server.status import render_model, render_status
-from tests.server.fakes import make_archive
-from tests.server.test_api import write_keys
+from tests.server.fakes import make_archive, write_running
+
+LIVE = {
+    "batchSize": 8,
+    "maxBatchDelay": 20,
+    "responseTimeout": 120,
+    "startupTimeout": 360,
+    "jobQueueStatus": {"pendingRequests": 3, "remainingCapacity": 125},
+}
 
 
 @pytest.fixture
@@ -24,7 +30,7 @@ def client(run, torchserve):
 
 @pytest.fixture
 def bert(tmp_path):
-    return read_archive(make_archive(tmp_path / "bert.mar", name="bert", text="it's good"))
+    return read_archive(make_archive(tmp_path / "bert.mar", name="bert"))
 
 
 def test_not_running(run):
@@ -48,42 +54,77 @@ def test_leftovers_are_named(run, dummy):
 
 
 @pytest.mark.parametrize(("second", "serving"), [("READY", True), ("UNLOADING", False)])
-def test_a_model_shows_workers_precision_and_weights(plan, torchserve, client, bert, second, serving):
+def test_a_model_shows_what_is_live(plan, torchserve, client, bert, second, serving):
     workers = [{"status": "READY", "pid": 2**22 + 1}, {"status": second, "pid": -1}]
-    torchserve.routes = {"GET /models/bert": (200, [{"workers": workers}])}
-    lines, good = render_model(plan, bert, client)
+    torchserve.routes = {"GET /models/bert": (200, [{**LIVE, "workers": workers}])}
+    lines, good = render_model(plan, "bert", bert, client)
     assert good is serving
-    assert lines[0] == f"bert: {2 if serving else 1} of 2 workers ready, fp32, batch 8 within 20 ms"
-    assert lines[1] == "  weights: random (seed 0)  <-- NOT TRAINED"
-    assert lines[2:] == [
+    assert lines == [
+        f"bert: {2 if serving else 1} of 2 workers ready, fp32",
+        "  batch 8 within 20 ms",
+        "  3 requests wait, queue of 128",
+        "  time-outs: response 120 s, startup 360 s",
+        "  weights: random (seed 0)  <-- NOT TRAINED",
         "  note: a stand-in",
-        "  worker 4194305: ready, cpus ?, ? MiB",
+        "  worker 4194305: ready, cpus ?, ? MiB, up ?",
         "  worker: has no process yet",
     ]
 
 
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"batchSize": 1}, "  batch 1 within 20 ms  <-- NOT AS PLANNED: batch 8 within 20 ms"),
+        ({"maxBatchDelay": 5000}, "  batch 8 within 5000 ms  <-- NOT AS PLANNED: batch 8 within 20 ms"),
+        (
+            {"responseTimeout": 3600},
+            "  time-outs: response 3600 s, startup 360 s"
+            "  <-- NOT AS PLANNED: time-outs: response 120 s, startup 360 s",
+        ),
+        (
+            {"jobQueueStatus": {"pendingRequests": 0, "remainingCapacity": 9}},
+            "  0 requests wait, queue of 9  <-- NOT AS PLANNED: queue of 128",
+        ),
+        ({"jobQueueStatus": None}, "  0 requests wait, queue of ?  <-- NOT AS PLANNED: queue of 128"),
+    ],
+)
+def test_what_is_not_as_planned_is_marked(plan, torchserve, client, bert, changed, line):
+    torchserve.routes = {"GET /models/bert": (200, [{**LIVE, **changed}])}
+    lines, _ = render_model(plan, "bert", bert, client)
+    assert [one for one in lines if "NOT AS PLANNED" in one] == [line]
+
+
+def test_a_queue_counted_while_requests_come_and_go_is_looked_at_again(plan, torchserve, client, bert):
+    """Taken and free places are of two moments: only a sum that is never the planned one is another size."""
+    looks = itertools.cycle([125, 124])
+
+    def describe():
+        return 200, [{**LIVE, "jobQueueStatus": {"pendingRequests": 4, "remainingCapacity": next(looks)}}]
+
+    torchserve.routes = {"GET /models/bert": describe}
+    assert "  4 requests wait, queue of 128" in render_model(plan, "bert", bert, client)[0]
+
+
+def test_a_worker_shows_its_memory_and_how_long_it_runs(plan, torchserve, client, bert):
+    torchserve.routes = {"GET /models/bert": (200, [{"workers": [{"status": "READY", "pid": os.getpid()}]}])}
+    (worker,) = [line for line in render_model(plan, "bert", bert, client)[0] if "worker " in line]
+    assert "? MiB" not in worker
+    assert "up ?" not in worker
+
+
 def test_a_model_that_does_not_answer_is_not_served(plan, client, bert):
-    lines, good = render_model(plan, bert, client)
+    lines, good = render_model(plan, "bert", bert, client)
     assert not good
     assert "answered 404" in lines[0]
 
 
-def test_curl_lines_can_be_pasted(plan, run, torchserve, client, bert):
-    write_keys(run)
-    plan = dataclasses.replace(plan, models={"bert": plan.models["bert"]})
-    lines = render_calls(plan, {"bert": bert}, {"bert": Path("x")}, client).splitlines()
-    assert shlex.split(lines[0]) == [
-        "curl", "-H", "Authorization: Bearer inf", "-H", "Content-Type: application/json",
-        "-d", '{"text": "it\'s good"}', f"{torchserve.url}/predictions/bert",
-    ]  # fmt: skip
-    assert lines[1].startswith("# the token is good until ")
-    assert lines[1].endswith("or the next start; a new one: make curl")
-
-
-def test_images_are_sent_as_files(plan, run, client, bert, tmp_path):
-    image = dataclasses.replace(bert.canary, content_type="image/jpeg", file="a.jpg")
-    archives = {"bert": dataclasses.replace(bert, canary=image)}
-    samples = write_samples(archives, tmp_path / "with blank")
-    plan = dataclasses.replace(plan, models={"bert": plan.models["bert"]})
-    words = shlex.split(render_calls(plan, archives, samples, client).splitlines()[0])
-    assert words == ["curl", "-T", str(samples["bert"]), f"{client.inference_url}/predictions/bert"]
+def test_an_archive_that_is_gone_keeps_no_status_from_being_told(planned, dummy, tmp_path, torchserve, plan):
+    dummy(planned.path, JAVA_MAIN)
+    write_running(planned, "ready")
+    text, serving = render_status(planned, tmp_path)
+    assert not serving  # nobody listens on the recorded plan's ports
+    assert text.splitlines()[0].startswith("http://127.0.0.1:9380: ready, started now; TorchServe ")
+    torchserve.routes = {"GET /models/bert": (200, [LIVE])}
+    client = Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=planned.key_file)
+    lines, _ = render_model(plan, "bert", None, client)
+    assert "  weights: unknown, bert.mar is gone from the model store, or damaged: make models" in lines

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 
 import pytest
 
 from server.api import Client
 from server.archives import read_archive
+from server.processes import JAVA_MAIN
 from server.state import State
-from server.verify.collect import collect_descriptions, parse_cpu_list, read_launcher, read_worker
+from server.verify.collect import collect, parse_cpu_list, read_launcher, read_worker
+from server.verify.describing import Descriptions, collect_descriptions, describe_workers
 from tests.server.fakes import make_archive
 
 SCRIPT = "/kit/ts/model_service_worker.py"
@@ -48,7 +52,7 @@ def test_one_worker_is_read_whole(worker, proc, archive):
         throttled_at_start={"a": {"nr_throttled": 1}},
         throttled_when_ready={"a": {"nr_throttled": 5}},
     )
-    seen = read_worker("echo", 7, archive, {"pid": 7}, "", state, proc.path)
+    seen = read_worker("echo", 7, archive, Descriptions(answers={7: {"pid": 7}}), state, proc.path)
     assert seen.launcher == LAUNCHER
     assert seen.thread_cpus == {"7": (2, 3), "10": (2,)}
     assert seen.memory_policies == {"bind:0": 2, "local": 1}
@@ -58,7 +62,7 @@ def test_one_worker_is_read_whole(worker, proc, archive):
 
 
 def test_a_worker_that_is_gone_is_none_everywhere(proc, archive):
-    seen = read_worker("echo", 7, archive, None, "timed out", None, proc.path)
+    seen = read_worker("echo", 7, archive, Descriptions(problem="timed out"), None, proc.path)
     assert (seen.thread_cpus, seen.memory_policies, seen.libraries, seen.environment, seen.launcher) == (
         None,
     ) * 5
@@ -87,6 +91,105 @@ def test_a_worker_that_never_answers_gives_the_reason(torchserve, run):
     found, problem = collect_descriptions("bert", client, {7}, seconds=0.1)
     assert found == {}
     assert "answered 500" in problem
+
+
+@pytest.fixture
+def client(torchserve, run):
+    return Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
+
+
+def set_queue(torchserve, waiting, describe=(503, {"message": "no worker to serve describe request"})):
+    """A model whose workers have no turn to describe themselves."""
+    torchserve.routes = {
+        "GET /models/bert": (200, [{"jobQueueStatus": {"pendingRequests": waiting}}]),
+        "GET /models/bert?customized=true": describe,
+    }
+
+
+def set_activity(proc, pid, *, cpu_ticks=0, state="S"):
+    stat = proc.path / str(pid) / "stat"
+    head, _, tail = stat.read_text().rpartition(")")
+    fields = tail.split()
+    fields[0], fields[11] = state, str(cpu_ticks)
+    stat.write_text(f"{head}) {' '.join(fields)}\n")
+
+
+def compute(proc, pid):
+    """The worker uses CPU time while it is asked."""
+
+    def answer():
+        set_activity(proc, pid, cpu_ticks=10_000)
+        return 503, {}
+
+    return answer
+
+
+def test_a_worker_that_computes_while_requests_wait_is_excused(torchserve, client, proc):
+    for pid in (7, 8):
+        proc.add(pid)
+    set_queue(torchserve, 90, compute(proc, 7))
+    found = describe_workers("bert", client, {7, 8}, 0.3, proc.path)
+    assert found.excuses == {7: "busy: 90 requests wait"}
+    assert found.problem == "no answer, and no CPU time used, while 90 requests wait"
+
+
+def test_a_silent_worker_of_an_idle_server_has_no_excuse(torchserve, client, proc):
+    proc.add(7)
+    set_queue(torchserve, 0, compute(proc, 7))
+    found = describe_workers("bert", client, {7}, 0.3, proc.path)
+    assert found.excuses == {}
+    assert "answered 503" in found.problem
+
+
+def test_a_stopped_worker_is_not_asked_and_neither_are_those_beside_it(torchserve, client, proc):
+    for pid in (7, 8):
+        proc.add(pid, state="T" if pid == 7 else "S")
+    set_queue(torchserve, 0)
+    found = describe_workers("bert", client, {7, 8}, 0.3, proc.path)
+    assert torchserve.requests == []
+    assert found.excuses == {8: "not asked: worker 7 is stopped and might take the question"}
+    seen = read_worker("bert", 7, None, found, None, proc.path)
+    assert (seen.stopped, seen.excuse, seen.archive_id) == (True, "", "")
+
+
+def test_one_worker_that_hangs_does_not_keep_the_others_from_being_asked(torchserve, client):
+    """Of three workers one takes a question and keeps it; a turn goes to each of the others."""
+    lock, turns = threading.Lock(), itertools.count()
+
+    def answer():
+        with lock:
+            turn = next(turns)
+        if turn == 0:
+            time.sleep(1.0)
+        return 200, [{"customizedMetadata": {"pid": 8 + turn // 4 % 2}}]
+
+    torchserve.routes = {"GET /models/bert?customized=true": answer}
+    found, _ = collect_descriptions("bert", client, {7, 8, 9}, seconds=0.9)
+    assert {8, 9} <= set(found)
+
+
+def test_a_full_queue_is_not_hammered(torchserve, client):
+    set_queue(torchserve, 128)
+    collect_descriptions("bert", client, {7}, seconds=0.5)
+    assert len(torchserve.requests) <= 6
+
+
+def test_what_torchserve_says_of_a_model_is_kept(plan, planned, torchserve, client, dummy, monkeypatch):
+    dummy(planned.path, JAVA_MAIN)
+    looks = itertools.count()
+
+    def describe():
+        free = 127 if next(looks) == 0 else 126  # the first look is of two moments
+        queue = {"pendingRequests": 2, "remainingCapacity": free}
+        return 200, [{"batchSize": 3, "workers": [], "jobQueueStatus": queue}]
+
+    torchserve.routes = {"GET /models/bert": describe}
+    seen = collect(plan, planned, {}, client)
+    assert seen.models["bert"].settings["batchSize"] == 3
+    assert seen.models["bert"].queue_sizes[:2] == (129, 128)
+    assert "answered 404" in seen.models["resnet50"].problem
+    assert seen.frontend.key_file_mode is None
+    assert seen.frontend.answers["management without a token"] == "404"
 
 
 @pytest.mark.parametrize(("text", "cpus"), [("0", (0,)), ("0-2,5", (0, 1, 2, 5)), ("3,7-8", (3, 7, 8))])

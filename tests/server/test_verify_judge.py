@@ -13,10 +13,11 @@ from server.verify.evidence import ServerEvidence, WorkerEvidence
 from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
 from server.verify.libraries import expect_options
 from server.verify.placement import render_numbers
-from server.verify.registry import CHECKS, MODEL_CHECKS, SERVER_CHECKS, judge
-from tests.server.fakes import with_property
+from server.verify.registry import CHECKS, FRONTEND_CHECKS, MODEL_CHECKS, SERVER_CHECKS, judge
+from tests.server.fakes import started_from, with_property
 
 MODEL = "resnet50"
+SERVED = {"batchSize": 8, "maxBatchDelay": 20, "responseTimeout": 120, "startupTimeout": 360}
 Change = Callable[[WorkerEvidence], WorkerEvidence]
 
 
@@ -95,7 +96,14 @@ OTHER = "/opt/libiomp5.so"
 FAULTS: list[tuple[str, Change, set[str]]] = [
     ("moved with taskset", set_field(thread_cpus={"7": (1,), "8": (1,)}), {"CPU affinity", "ranks"}),
     ("one thread moved", set_field(thread_cpus={"7": (0,), "8": (0, 1)}), {"CPU affinity", "ranks"}),
-    ("never pinned", set_field(thread_cpus={"7": (0, 1)}, launcher=None), {"CPU affinity", "ranks"}),
+    (
+        "never pinned",
+        set_field(thread_cpus={"7": (0, 1)}, launcher=None),
+        {"CPU affinity", "ranks", "launcher"},
+    ),
+    ("its launcher is gone", set_field(launcher=None), {"launcher"}),
+    ("stopped", set_field(stopped=True), {"process"}),
+    ("its archive is gone", set_field(archive_id=""), {"archive"}),
     ("on no CPU of the plan", set_field(thread_cpus={"7": (9,)}), {"CPU affinity", "ranks"}),
     ("memory not bound", set_field(memory_policies={"default": 800}), {"memory policy"}),
     ("memory bound elsewhere", set_field(memory_policies={"bind:1": 800}), {"memory policy"}),
@@ -150,7 +158,8 @@ def test_the_recorded_server_is_as_asked(plan, evidence):
     result = judge(plan, evidence)
     assert [one for one in result.judged if not one.finding.ok] == []
     assert result.good
-    assert len(result.judged) == len(SERVER_CHECKS) + 2 * len(MODEL_CHECKS) + 4 * len(CHECKS)
+    server = len(SERVER_CHECKS) + len(FRONTEND_CHECKS)
+    assert len(result.judged) == server + 2 * len(MODEL_CHECKS) + 4 * len(CHECKS)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +175,7 @@ def test_a_fault_is_seen_and_nothing_else(plan, evidence, change, items):
 def test_every_check_of_a_worker_has_a_fault_here(plan, evidence):
     worker = evidence.models[MODEL].workers[0]
     checked = {check(plan, worker).item for check in CHECKS}
-    assert checked <= {item for _, _, items in FAULTS for item in items} | {"process", "describe"}
+    assert checked <= {item for _, _, items in FAULTS for item in items} | {"describe", "limits"}
 
 
 def test_a_worker_that_does_not_describe_itself_is_a_difference_in_all_that_depends_on_it(plan, evidence):
@@ -176,9 +185,46 @@ def test_a_worker_that_does_not_describe_itself_is_a_difference_in_all_that_depe
     assert named["describe"].got == "timed out"
     unknown = {item for item, finding in named.items() if finding.got == NO_ANSWER}
     assert unknown == {
-        "archive", "allocator", "allocator options", "OpenMP", "threads", "precision", "IPEX", "load steps",
-        "channels_last", "graph", "self-check",
+        "archive", "allocator", "allocator options", "OpenMP", "threads", "limits", "precision", "IPEX",
+        "load steps", "channels_last", "graph", "self-check",
     }  # fmt: skip
+
+
+def test_a_worker_that_had_no_turn_is_not_checkable_and_no_difference(plan, evidence):
+    busy = set_field(describe=None, describe_problem="x", excuse="busy: 90 requests wait")
+    result = judge(plan, with_worker(evidence, busy))
+    assert result.good
+    unknown = {one.finding.item for one in result.judged if one.finding.got == "busy: 90 requests wait"}
+    assert {"describe", "archive", "precision", "threads"} < unknown
+    assert all(one.finding.state == NOT_CHECKABLE for one in result.judged if not one.finding.ok)
+
+
+def with_limits(plan, **limits):
+    settings = {name: Setting(value=value, reason="test") for name, value in limits.items()}
+    models = {**plan.models, MODEL: dataclasses.replace(plan.models[MODEL], limits=settings)}
+    return dataclasses.replace(plan, models=models)
+
+
+@pytest.mark.parametrize(
+    ("live", "got"),
+    [
+        ({"pixels": 100, "scans": 7}, "pixels 100, scans 7"),
+        ({"pixels": 100}, "pixels 100, scans not known"),
+        (None, "pixels not known, scans not known"),
+    ],
+)
+def test_limits_of_a_request_are_those_the_handler_applies(plan, evidence, live, got):
+    limited = with_limits(plan, pixels=24, scans=7)
+    good = {"pixels": 24, "scans": 7, "own": 1}
+    for index in (0, 1):
+        evidence = with_worker(evidence, lambda worker: describe_with(worker, limits=good), index)
+    assert judge(limited, evidence).good
+    result = judge(limited, with_worker(evidence, lambda worker: describe_with(worker, limits=live)))
+    assert [(one.finding.item, one.finding.got) for one in result.differences] == [("limits", got)]
+
+
+def describe_with(worker, **values):
+    return dataclasses.replace(worker, describe={**worker.describe, **values})
 
 
 def test_a_dead_worker_is_one_difference(plan, evidence):
@@ -196,11 +242,21 @@ def test_a_dead_worker_is_one_difference(plan, evidence):
         ({"ready": 1}, "workers", "1 ready of 2"),
         ({"ready": 3, "listed": 3}, "workers", "3 ready"),
         ({"problem": "answered 500: no"}, "workers", "answered 500: no"),
+        ({"settings": {**SERVED, "batchSize": 1}}, "batch", "1 within 20 ms"),
+        ({"settings": {**SERVED, "maxBatchDelay": 5000}}, "batch", "8 within 5000 ms"),
+        ({"settings": {**SERVED, "responseTimeout": 3600}}, "time-outs", "response 3600 s, startup 360 s"),
+        ({"settings": {**SERVED, "startupTimeout": 1}}, "time-outs", "response 120 s, startup 1 s"),
+        ({"queue_sizes": (100_000,)}, "queue", "100000 requests"),
+        ({"queue_sizes": ()}, "queue", "unknown: TorchServe does not describe the model"),
     ],
 )
-def test_a_wrong_number_of_workers_is_a_difference(plan, evidence, values, item, got):
+def test_a_fault_of_a_model_is_seen_and_nothing_else(plan, evidence, values, item, got):
     result = judge(plan, with_model(evidence, **values))
     assert [(one.finding.item, one.finding.got) for one in result.differences] == [(item, got)]
+
+
+def test_one_look_at_a_busy_queue_with_the_right_sum_is_proof(plan, evidence):
+    assert judge(plan, with_model(evidence, queue_sizes=(126, 129, 128))).good
 
 
 def test_two_workers_on_one_rank_are_seen(plan, evidence):
@@ -278,7 +334,7 @@ def test_a_plan_without_pinning_asks_for_all_its_cpus_and_no_ranks(plan, evidenc
         workers = tuple(roam(worker) for worker in evidence.models[model].workers)
         changed = {**evidence.models, model: dataclasses.replace(evidence.models[model], workers=workers)}
         evidence = dataclasses.replace(evidence, models=changed)
-    assert judge(free, evidence).good
+    assert judge(free, started_from(evidence, free)).good
 
 
 def test_where_nothing_is_bound_missing_numa_maps_are_not_checkable_but_no_difference(plan, evidence):

@@ -1,0 +1,56 @@
+"""The health file of a real server in the foreground: a hung worker is ill soon, a quiet one is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.kit import ROOT, START_SECONDS, Kit
+
+ILL_SECONDS = 90
+WELL_SECONDS = 60
+
+
+def wait_for_health(kit: Kit, text: str, seconds: float) -> float:
+    """How long it took until the file began so."""
+    began = time.monotonic()
+    file = kit.run_dir / "health"
+    while not (file.exists() and file.read_text().startswith(text)):
+        assert time.monotonic() - began < seconds, file.read_text() if file.exists() else "no health file"
+        time.sleep(0.5)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def watched(tiny_kit: Kit, tmp_path: Path) -> Iterator[Kit]:
+    """A server that a process in the foreground stays with."""
+    tiny_kit.plan("tiny_image")
+    with (tmp_path / "out.txt").open("w") as out:
+        command = tiny_kit.command("server", "start", "--foreground")
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+        try:
+            wait_for_health(tiny_kit, "ready", START_SECONDS)
+            yield tiny_kit
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def test_a_stopped_worker_is_ill_and_a_quiet_server_is_not(watched):
+    worker = watched.workers("tiny_image")[0]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        wait_for_health(watched, f"not ready: tiny_image: worker {worker} is stopped", ILL_SECONDS)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    wait_for_health(watched, "ready", WELL_SECONDS)
+    began = time.monotonic()
+    while time.monotonic() - began < ILL_SECONDS:  # long enough for every worker's turn
+        assert (watched.run_dir / "health").read_text() == "ready\n"
+        time.sleep(2)

@@ -1,0 +1,136 @@
+"""Evidence of TorchServe's own process: real sockets, the kernel's tables, probes of a real listener."""
+
+from __future__ import annotations
+
+import contextlib
+import http
+import os
+import socket
+import threading
+
+import pytest
+
+from server.api import Client
+from server.processes import Process
+from server.state import State
+from server.verify.frontend import collect_frontend, find_flags
+from server.verify.probes import announce, probe
+from server.verify.sockets import parse_address, read_listening
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0100007F:1F90", "127.0.0.1:8080"),
+        ("00000000:1F90", "*:8080"),
+        ("00000000000000000000000000000000:1F90", "*:8080"),
+        ("0000000000000000FFFF00000100007F:1F90", "127.0.0.1:8080"),
+        ("00000000000000000000000001000000:1F90", "[::1]:8080"),
+    ],
+)
+def test_addresses_are_read_as_the_kernel_prints_them(text, address):
+    assert parse_address(text) == address
+
+
+def as_process(pid: int, *command: str) -> Process:
+    return Process(
+        pid=pid, start_ticks=1, parent_pid=1, command=command or ("java", "org.pytorch.serve.ModelServer")
+    )
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "*")])
+def test_all_that_a_process_listens_on_is_found_and_nothing_else(host, shown):
+    with socket.create_server((host, 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        port = one.getsockname()[1]
+        found = read_listening([as_process(os.getpid())])
+        assert found[f"{shown}:{port}"] == "TorchServe"
+        client = socket.create_connection(("127.0.0.1", two.getsockname()[1]))
+        with contextlib.closing(client):  # a connection is no listener
+            assert read_listening([as_process(os.getpid())]) == found
+    assert f"{shown}:{port}" not in read_listening([as_process(os.getpid())])
+
+
+def test_a_process_that_ended_listens_nowhere(proc):
+    assert read_listening([as_process(7)], proc.path) == {}
+
+
+@pytest.fixture
+def client(torchserve, run):
+    return Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
+
+
+def test_strangers_are_played_without_touching_a_worker(torchserve, client):
+    torchserve.routes = {"GET /models": (401, {}), "POST /models": (405, {})}
+    answers = probe(client, "bert", torchserve.largest_request)
+    assert answers["management without a token"] == "401"
+    assert answers["inference with a wrong token"] == "404"
+    assert answers["register a model"] == "405"
+    assert (answers["the largest request"], answers["a request one byte larger"]) == ("100", "413")
+    asked = {what for what, _, _ in torchserve.requests}
+    assert asked == {"POST /predictions/bert/no-such-version", "GET /models", "POST /models"}
+
+
+def test_nobody_answers_is_said_in_place_of_a_status(run):
+    client = Client(
+        inference_url="http://127.0.0.1:1", management_url="http://127.0.0.1:1", key_file=run.key_file
+    )
+    answers = probe(client, "bert", 10)
+    assert all("refused" in answer for answer in answers.values())
+
+
+@contextlib.contextmanager
+def listening(limit: int):
+    """Answers by Content-Length alone, as netty's aggregator does; gives the address and what it was sent."""
+    sent = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        sent.append(connection.recv(4096).decode())
+                        size = int(sent[-1].split("Content-Length: ")[1].split()[0])
+                        status = (
+                            http.HTTPStatus.CONTINUE
+                            if size <= limit
+                            else http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                        )
+                        connection.sendall(f"HTTP/1.1 {status.value} {status.phrase}\r\n\r\n".encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", sent
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_largest_request_is_asked_about_without_sending_it(run):
+    with listening(16) as (url, sent):
+        client = Client(inference_url=url, management_url=url, key_file=run.key_file)
+        assert [announce(client, "/predictions/bert", size) for size in (16, 17)] == [100, 413]
+        assert "Expect: 100-continue\r\n" in sent[0]
+        assert sent[0].endswith("\r\n\r\n")
+
+
+def test_flags_are_those_the_command_does_not_add_itself():
+    own = ["-Dmodel_server_home=/a", "-Dlog4j.configurationFile=file:///b", "-Djava.io.tmpdir=/c"]
+    rest = ["-cp", ".:/ts/*", "org.pytorch.serve.ModelServer", "-f", "x"]
+    command = ["java", *own, "-Xmx9m", "-XX:+UseSerialGC", *rest]
+    assert find_flags(command) == ("-Xmx9m", "-XX:+UseSerialGC")
+
+
+def test_the_process_is_read_whole(plan, run, torchserve, client, proc):
+    command = ("java", "-Xmx9m", "-cp", "x", "org.pytorch.serve.ModelServer")
+    proc.add(7, command=command, environment={"_JAVA_OPTIONS": "-Xmx1g"})
+    (proc.path / "7" / "fd").mkdir()
+    run.key_file.write_text("{}")
+    run.key_file.chmod(0o640)
+    run.properties.write_text("a=b\n")
+    state = State(
+        phase="ready", plan_sha256="", started_at="", properties_sha256="at-start", configuration={"a": "b"}
+    )
+    seen = collect_frontend(plan, run, client, [as_process(7, *command)], state, proc.path)
+    assert seen.listening == {}
+    assert (seen.key_file_mode, seen.flags) == (0o640, ("-Xmx9m",))
+    assert seen.environment == {"_JAVA_OPTIONS": "-Xmx1g"}
+    assert (seen.properties_at_start, len(seen.properties_now)) == ("at-start", 64)
+    assert seen.configuration == {"a": "b"}

@@ -39,7 +39,7 @@ def port(tmp_path_factory):
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{server}", "cpukit.Stub", *numbers]
     printed = classes / "printed"
     with printed.open("wb") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=classes, stdout=sink, stderr=subprocess.STDOUT)
     try:
         yield read_port(process, printed)
     finally:
@@ -125,7 +125,7 @@ def ask_until(peer_of, wanted, path="/predictions/m", body=b""):
 
 
 def enter(connect, path, body):
-    """A large request that was let in and is not answered yet: room of others may come free a moment later."""
+    """A large request that was let in and waits; the room of others may come free a moment later."""
     while True:
         peer = connect()
         peer.send(head(path, length=LARGEST), body)
@@ -237,6 +237,10 @@ def test_connections_have_a_bound(connect):
     answer = ask(one_more, body=b"x" * LARGEST)
     assert (answer.status, answer.error) == (503, "too many connections are open; close some, or try again")
     assert one_more.is_closed()
+    for peer in peers:
+        peer.reader.close()
+        peer.socket.close()
+    assert ask_until(connect, 200).status == 200
 
 
 @pytest.mark.parametrize(

@@ -308,8 +308,7 @@ def test_what_is_no_http_gets_an_answer_too(connect, text):
 
 
 def test_an_ending_server_refuses_what_comes_and_answers_what_was_there(connect):
-    waiting = connect()
-    waiting.send(head("/predictions/500", length=1), b"a")
+    waiting = enter(connect, "/predictions/1500", b"x" * LARGEST)
     ask(connect(), "/predictions/drain")  # the last test: there is no way back
     answer = ask(connect())
     assert (answer.status, answer.error) == (503, "the server is ending; try again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -20,11 +19,10 @@ import torch
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.runtime import load_runtime
 from models.accuracy import THREADS, Figures, Thresholds, judge
-from models.archive import pack_archive
+from models.archive import find_damage, pack_archive
 from models.classifiers import load_classifier
 from models.definition import ModelDefinition
 from models.errors import BuildError
-from models.files import hash_file
 from models.fresh import BUILD_DISTRIBUTIONS, BuildPlan, explain_fresh, plan_build, read_archive_definition
 from models.kinds import Prepared, find_kind
 from models.request import DataRequest, WeightsRequest
@@ -51,8 +49,11 @@ def build_archive(
     target = store / f"{definition.name}.mar"
     packed = read_archive_definition(target)
     plan = plan_build(definition, request, data, packed)
+    damage = find_damage(target) if target.exists() else None
     fresh = explain_fresh(definition, request, plan, packed)
-    if fresh is not None:
+    if damage:
+        print(f"{definition.name}: {target.name} is not as it was built: {damage}", flush=True)
+    elif fresh:
         print(f"{definition.name}: up to date ({fresh})", flush=True)
         return False
     _check_path(definition, plan)
@@ -83,10 +84,10 @@ def _build(definition: ModelDefinition, plan: BuildPlan, data: DataRequest, targ
     prepared = find_kind(definition.kind)(definition, plan.weights, staging)
     _stage_code(staging)
     description = _describe(definition, prepared, plan)
-    _write_json(staging / "definition.json", {**description, "id": ""})
+    _write_json(staging / "definition.json", description)
     _write_canary(definition, prepared, staging)
     description |= judge_precisions(definition, data, staging)
-    _write_json(staging / "definition.json", {**description, "id": _identify(description, staging)})
+    _write_json(staging / "definition.json", description)
     requirements = work / "requirements.txt"
     requirements.write_text(render_requirements(prepared.distributions), encoding="utf-8")
     handler = ROOT / "handlers" / f"{definition.handler}.py"
@@ -121,15 +122,6 @@ def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) 
         "model": prepared.model,
         "built_with": {"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
     }
-
-
-def _identify(description: dict[str, Any], staging: Path) -> str:
-    """SHA-256 over the description and every other staged file."""
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
-    for path in sorted(file for file in staging.rglob("*") if file.is_file()):
-        if path.name != "definition.json":
-            digest.update(f"{path.relative_to(staging)}\0{hash_file(path)}\0".encode())
-    return digest.hexdigest()
 
 
 def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Path) -> dict[str, Any]:

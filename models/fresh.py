@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from handlers.shared.definition import SUMS_FILE
 from models.definition import ModelDefinition
 from models.errors import DownloadError
 from models.files import hash_data, hash_user_files
@@ -34,10 +35,12 @@ class BuildPlan:
 
 
 def read_archive_definition(archive: Path) -> dict[str, Any] | None:
-    """`definition.json` of a built archive; None when there is none or it is unreadable."""
+    """`definition.json` of a built archive, and the archive's id; None when it is missing or unreadable."""
     try:
         with zipfile.ZipFile(archive) as file:
-            return dict(json.loads(file.read("definition.json")))
+            # Without sums it was built by an earlier kit; what it was built from is still worth knowing.
+            sums = file.read(SUMS_FILE) if SUMS_FILE in file.namelist() else b""
+            return {**json.loads(file.read("definition.json")), "id": hashlib.sha256(sums).hexdigest()}
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         return None
 

@@ -6,6 +6,7 @@ mathematics alone; what depends on the machine arrives through `options.py`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ DEFINITION_FILE = "definition.json"
 WEIGHTS_FILE = "model.safetensors"
 LABELS_FILE = "labels.json"
 CANARY_FILE = "canary.json"
+SUMS_FILE = "SHA256SUMS"
+"""The hash of every other file packed; only a folder that is not packed yet has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,8 @@ class Definition:
 
     name: str
     archive_id: str
-    """SHA-256 over everything packed; two archives with one id hold the same bytes."""
+    """SHA-256 of SHA256SUMS, which is of everything packed: two archives with one id hold the same bytes.
+    Empty for a folder that is not packed yet."""
     weights: str
     """Where the weights come from, e.g. `random (seed 0)`."""
     notes: tuple[str, ...]
@@ -81,7 +85,7 @@ def parse_definition(raw: dict[str, Any], *, directory: Path) -> Definition:
     try:
         return Definition(
             name=raw["name"],
-            archive_id=raw["id"],
+            archive_id=_identify(directory / SUMS_FILE),
             weights=raw["weights"],
             notes=tuple(raw["notes"]),
             batch_sizes=tuple(raw["batch_sizes"]),
@@ -97,3 +101,7 @@ def parse_definition(raw: dict[str, Any], *, directory: Path) -> Definition:
             f"{DEFINITION_FILE} does not fit this handler: {error!r}",
             cure="build the archive again with `make models`",
         ) from error
+
+
+def _identify(sums: Path) -> str:
+    return hashlib.sha256(sums.read_bytes()).hexdigest() if sums.exists() else ""

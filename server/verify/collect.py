@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import time
 from collections import Counter
@@ -13,6 +15,7 @@ from typing import Any
 from config.plan import Plan
 from server.api import Client
 from server.archives import Archive
+from server.contents import check_unpacked
 from server.errors import ApiError
 from server.processes import PROC, Process, find_marked, read_environment, read_process
 from server.rundir import RunDir
@@ -33,7 +36,13 @@ def collect(plan: Plan, run: RunDir, archives: Mapping[str, Archive], client: Cl
     if not any(process.is_java for process in processes):
         return ServerEvidence(running=False, plan_unchanged=None, stray_workers=_pids(processes))
     state = read_state(run.state)
-    models = {name: _collect_model(name, archives[name], client, state) for name in plan.models}
+    models = {
+        name: dataclasses.replace(
+            _collect_model(name, archives[name], client, state),
+            changed_files=find_changed_files(archives[name], run.temporary / "models"),
+        )
+        for name in plan.models
+    }
     known = {worker.pid for model in models.values() for worker in model.workers}
     return ServerEvidence(
         running=True,
@@ -64,6 +73,21 @@ def _collect_model(name: str, archive: Archive, client: Client, state: State | N
     answers, problem = collect_descriptions(name, client, {int(worker["pid"]) for worker in ready})
     workers = tuple(read_worker(name, pid, archive, answers.get(pid), problem, state) for pid in pids)
     return ModelEvidence(name=name, listed=len(listed), ready=len(ready), workers=workers)
+
+
+def find_changed_files(archive: Archive, unpacked: Path) -> tuple[str, ...] | None:
+    """What is not as built in any folder that TorchServe unpacked this model to; None when there is none."""
+    folders = [file.parent for file in unpacked.glob("*/definition.json") if _names(file) == archive.name]
+    if not folders:
+        return None
+    return tuple(change for folder in folders for change in check_unpacked(archive, folder))
+
+
+def _names(definition: Path) -> str | None:
+    try:
+        return str(json.loads(definition.read_text(encoding="utf-8"))["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def collect_descriptions(

@@ -55,6 +55,8 @@ class ModelEvidence:
     """Evidence of each of them that has a process."""
     problem: str = ""
     """Why TorchServe does not describe the model."""
+    changed_files: tuple[str, ...] | None = None
+    """Files of its unpacked archive that are not as built, in words; None when there is no such folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

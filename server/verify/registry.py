@@ -22,6 +22,7 @@ from server.verify.model import (
 )
 from server.verify.placement import check_affinity, check_memory_policy, check_throttling
 from server.verify.server_checks import (
+    check_files,
     check_plan,
     check_ranks,
     check_running,
@@ -38,7 +39,11 @@ SERVER_CHECKS: tuple[Callable[[Plan, ServerEvidence], Finding], ...] = (
     check_server_cpus,
     check_strays,
 )
-MODEL_CHECKS: tuple[Callable[[Plan, ModelEvidence], Finding], ...] = (check_workers, check_ranks)
+MODEL_CHECKS: tuple[Callable[[Plan, ModelEvidence], Finding], ...] = (
+    check_workers,
+    check_ranks,
+    check_files,
+)
 CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
     check_process,
     check_describe,

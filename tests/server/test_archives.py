@@ -20,16 +20,12 @@ def archive(tmp_path):
 
 
 def test_an_archive_is_read(archive):
-    assert (archive.name, archive.archive_id, archive.weights, archive.notes) == (
-        "echo",
-        "id-1",
-        "random (seed 0)",
-        ("a stand-in",),
-    )
+    assert (archive.name, archive.weights, archive.notes) == ("echo", "random (seed 0)", ("a stand-in",))
+    assert set(archive.files) == {"definition.json", "canary.json", "canary.txt"}
     assert archive.canary.body == b"hello"
 
 
-@pytest.mark.parametrize("member", ["definition.json", "canary.json", "canary.txt"])
+@pytest.mark.parametrize("member", ["definition.json", "canary.json", "canary.txt", "SHA256SUMS"])
 def test_an_archive_without_a_member_is_named(tmp_path, member):
     make_archive(tmp_path / "whole.mar")
     with (

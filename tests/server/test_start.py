@@ -101,7 +101,7 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     process = start_module.start(planned, tmp_path, lines.append)
     state = read_state(planned.state)
     assert (state.phase, state.plan_sha256) == (READY, digest_plan(planned))
-    assert state.archives == {"echo": "id-1"}
+    assert state.archives == {"echo": archives["echo"].archive_id}
     assert not planned.failure.exists()
     assert process.poll() is None
     start_module.stop(planned)

@@ -196,9 +196,11 @@ def test_a_dead_worker_is_one_difference(plan, evidence):
         ({"ready": 1}, "workers", "1 ready of 2"),
         ({"ready": 3, "listed": 3}, "workers", "3 ready"),
         ({"problem": "answered 500: no"}, "workers", "answered 500: no"),
+        ({"changed_files": ("labels.json is missing",)}, "archive files", "labels.json is missing"),
+        ({"changed_files": None}, "archive files", "not unpacked"),
     ],
 )
-def test_a_wrong_number_of_workers_is_a_difference(plan, evidence, values, item, got):
+def test_a_fault_of_a_model_as_a_whole_is_seen(plan, evidence, values, item, got):
     result = judge(plan, with_model(evidence, **values))
     assert [(one.finding.item, one.finding.got) for one in result.differences] == [(item, got)]
 

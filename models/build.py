@@ -23,7 +23,15 @@ from models.archive import find_damage, pack_archive
 from models.classifiers import load_classifier
 from models.definition import ModelDefinition
 from models.errors import BuildError
-from models.fresh import BUILD_DISTRIBUTIONS, BuildPlan, explain_fresh, plan_build, read_archive_definition
+from models.fresh import (
+    BUILD_DISTRIBUTIONS,
+    BuildPlan,
+    explain_fresh,
+    explain_retry,
+    plan_build,
+    read_archive_definition,
+    read_cpu_features,
+)
 from models.kinds import Prepared, find_kind
 from models.request import DataRequest, WeightsRequest
 from models.workspace import open_workspace
@@ -51,8 +59,11 @@ def build_archive(
     plan = plan_build(definition, request, data, packed)
     damage = find_damage(target) if target.exists() else None
     fresh = explain_fresh(definition, request, plan, packed)
+    retry = explain_retry(packed or {})
     if damage:
         print(f"{definition.name}: {target.name} is not as it was built: {damage}", flush=True)
+    elif fresh and retry:
+        print(f"{definition.name}: {retry}", flush=True)
     elif fresh:
         print(f"{definition.name}: up to date ({fresh})", flush=True)
         return False
@@ -118,6 +129,7 @@ def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) 
             for name, recipe in definition.precisions.items()
         },
         "refused": {},
+        "not_built": {},
         "accuracy": {},
         "model": prepared.model,
         "built_with": {"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
@@ -125,10 +137,10 @@ def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) 
 
 
 def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Path) -> dict[str, Any]:
-    """The description's `accuracy` and `refused`, from the gate's own process."""
+    """The description's `accuracy`, `refused` and `not_built`, from the gate's own process."""
     others = [name for name in definition.precisions if name != "fp32"]
     if not others:
-        return {"accuracy": {}, "refused": {}}
+        return {"accuracy": {}, "refused": {}, "not_built": {}}
     job = {
         "kind": definition.kind,
         "precisions": others,
@@ -138,16 +150,19 @@ def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Pa
     thresholds = Thresholds(**definition.accuracy_gate)
     accuracy: dict[str, Any] = {}
     refused: dict[str, str] = {}
+    not_built: dict[str, Any] = {}
     for name, outcome in _run_gate(definition.name, staging, job).items():
-        if outcome["figures"]:
-            accuracy[name] = outcome["figures"]
-            reason = judge(Figures(**accuracy[name]), thresholds)
-        else:
-            reason = f"it cannot be built on this machine: {outcome['failure']}"
+        if not outcome["figures"]:
+            # Says nothing of the model: another CPU may build it, see fresh.explain_retry.
+            not_built[name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
+            print(f"  {definition.name} {name}: not built on this machine: {outcome['failure']}", flush=True)
+            continue
+        accuracy[name] = outcome["figures"]
+        reason = judge(Figures(**accuracy[name]), thresholds)
         if reason:
             refused[name] = reason
         print(f"  {definition.name} {name}: {reason or _praise(accuracy[name])}", flush=True)
-    return {"accuracy": accuracy, "refused": refused}
+    return {"accuracy": accuracy, "refused": refused, "not_built": not_built}
 
 
 def _praise(figures: dict[str, Any]) -> str:

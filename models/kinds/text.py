@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from models.canary import write_canary_text
 from models.definition import ModelDefinition
+from models.download import check_file
 from models.errors import BuildError
 from models.files import TOKENIZER_FILES, find_labels_file, find_weights_file, has_tokenizer, hash_file
 from models.kinds import Prepared, prefer_pretrained
@@ -122,7 +123,9 @@ def _fit_random_head(model: torch.nn.Module, tokenizer: Any, *, longest: int) ->
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
     file = find_weights_file(fetch_repository(definition.pretrained))
-    return _from_file(file, weights=f"pretrained ({definition.pretrained})", labels=list(definition.labels))
+    digest = check_file(file, sha256=definition.pretrained_sha256)
+    weights = f"pretrained ({definition.pretrained}, sha256:{digest})"
+    return _from_file(file, request, weights=weights, labels=list(definition.labels))
 
 
 def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -140,10 +143,10 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
             f"{file.parent} must be a Hugging Face model folder: it has no config.json; "
             "save the model with model.save_pretrained(DIR) and tokenizer.save_pretrained(DIR)"
         )
-    return _from_file(file, weights=weights, labels=None)
+    return _from_file(file, request, weights=weights, labels=None)
 
 
-def _from_file(file: Path, *, weights: str, labels: list[str] | None) -> Source:
+def _from_file(file: Path, request: WeightsRequest, *, weights: str, labels: list[str] | None) -> Source:
     """Weights in a Hugging Face folder; `labels` None takes labels.txt or the config's id2label."""
     folder = file.parent
     config = _read_config(folder)
@@ -154,7 +157,8 @@ def _from_file(file: Path, *, weights: str, labels: list[str] | None) -> Source:
             f"the model has {config.num_labels} classes, but {len(names)} labels are named: {names}"
         )
     model = _build_model(config, folder)
-    load_state(model, _drop_old_buffers(read_state(file), model), source=f"{folder.name}/{file.name}")
+    state = read_state(file, allow_pickle=request.allow_pickle)
+    load_state(model, _drop_old_buffers(state, model), source=f"{folder.name}/{file.name}")
     return Source(
         model=model,
         config=config,

@@ -236,6 +236,11 @@ format: dev ## Rewrite the sources in the common format
 	@$(VENV_PYTHON) -m ruff check --fix-only --quiet .
 	@$(VENV_PYTHON) -m ruff format .
 
+.PHONY: audit
+audit: ## Known holes of what is installed, and which are accepted why (exit 3: PyPI cannot be asked)
+	@$(SETUP) --with audit
+	@$(VENV_PYTHON) -m server.audit
+
 .PHONY: lock
 lock: dev ## Renew requirements/constraints.txt after a change in requirements/
 	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from models.vocabulary import NOTE, make_tokenizer
 CANARY = "canary.txt"
 HEAD_TEXTS = 16
 """Texts of each subject from which random weights' head learns."""
+OWN_ATTENTIONS = ("eager", "sdpa")
+"""Implementations that are part of transformers and torch."""
 SHOWN_CHARACTERS = 300
 """Of transformers' messages, which can be pages."""
 
@@ -170,6 +173,7 @@ def _from_file(file: Path, request: WeightsRequest, *, weights: str, labels: lis
 
 
 def _read_config(folder: Path) -> PretrainedConfig:
+    _refuse_foreign_code(folder / "config.json")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers has no common class for what may be wrong with it
@@ -179,6 +183,33 @@ def _read_config(folder: Path) -> PretrainedConfig:
             f"{folder}/config.json must be a text model's, with vocab_size: got {config.model_type}"
         )
     return config
+
+
+def _refuse_foreign_code(file: Path) -> None:
+    """BuildError for a config whose attention is code of the hub: transformers 4.57 would run it.
+
+    CVE-2026-4372: `_attn_implementation_internal: OWNER/NAME`, of the config or of one inside it.
+    """
+    try:
+        names = _find_attentions(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return  # AutoConfig says better what is wrong with it
+    foreign = [name for name in names if name not in OWN_ATTENTIONS]
+    if foreign:
+        raise BuildError(
+            f"{file}: attention must be one of {', '.join(OWN_ATTENTIONS)}: got {foreign[0]!r}, which may be "
+            "code of the hub; take the field out"
+        )
+
+
+def _find_attentions(value: Any, *, inside: bool = False) -> Iterator[str]:
+    """Every string below a key that speaks of the attention's implementation."""
+    pairs = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, one in pairs.items() if isinstance(pairs, dict) else ():
+        named = inside or "attn_implementation" in str(key)
+        if named and isinstance(one, str):
+            yield one
+        yield from _find_attentions(one, inside=named)
 
 
 def _build_model(config: PretrainedConfig, folder: Path) -> torch.nn.Module:

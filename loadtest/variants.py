@@ -27,7 +27,7 @@ def vary_archive(source: Path, folder: Path, *, model: dict[str, Any]) -> Path:
         raise LoadTestError(f"the variant of {source} must go to another folder: got {folder}")
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
         varied = vary_definition(old.read(DEFINITION), model=model).encode()
-        own = {DEFINITION: varied, SUMS_FILE: vary_sums(old.read(SUMS_FILE), varied)}
+        own = {DEFINITION: varied, SUMS_FILE: vary_sums(old.read(SUMS_FILE), varied).encode()}
         for entry in old.infolist():
             if entry.filename in own:
                 new.writestr(_copy_entry(entry), own[entry.filename])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class Archive:
     """File → SHA-256 at build, of everything packed but SHA256SUMS itself."""
     weights: str
     """Where the weights come from."""
+    fell_back: bool
+    """Whether it has random weights only because WEIGHTS=auto could have no others."""
     notes: tuple[str, ...]
     """What a user must know, such as a stand-in vocabulary."""
     canary: Canary
@@ -64,6 +66,16 @@ def read_archives(plan: Plan, model_store: Path) -> dict[str, Archive]:
             f'no archive: {", ".join(missing)}; build with: make models MODELS="{" ".join(files)}"'
         )
     return {name: read_archive(file) for name, file in files.items()}
+
+
+def check_chosen(archives: Iterable[Archive]) -> None:
+    """ServerError for weights that nobody asked for: a server in the foreground is one for others."""
+    lacking = [archive.name for archive in archives if archive.fell_back]
+    if lacking:
+        raise ServerError(
+            f"{', '.join(lacking)}: random weights, because WEIGHTS=auto could have no others at the build; "
+            "FOREGROUND=1 wants them chosen: make models WEIGHTS=random, WEIGHTS=pretrained or WEIGHTS=PATH"
+        )
 
 
 def read_archive(file: Path) -> Archive:
@@ -89,6 +101,7 @@ def _parse_archive(
         archive_id=hashlib.sha256(sums).hexdigest(),
         files=parse_sums(sums.decode()),
         weights=definition["weights"],
+        fell_back=definition["request"]["source"] == "auto" and definition["weights"].startswith("random"),
         notes=tuple(definition.get("notes", ())),
         canary=Canary(
             file=canary["file"],

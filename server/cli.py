@@ -15,7 +15,7 @@ from config.__main__ import build_parser, read_and_plan
 from config.errors import ConfigError
 from config.plan import Plan, read_plan
 from server import verify
-from server.archives import read_archives, write_samples
+from server.archives import check_chosen, read_archives, write_samples
 from server.call import make_client, render_calls
 from server.clean import clean
 from server.errors import ServerError
@@ -108,9 +108,11 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
     with catch_signals(), contextlib.ExitStack() as at_end:
         progress = Progress(stream=sys.stdout)
         with hold_lock(run):
-            if is_running(run, read_archives(plan, store), progress.report):
+            archives = read_archives(plan, store)
+            if is_running(run, archives, progress.report):
                 return _stay_out(run, options)
             if options.foreground:
+                check_chosen(archives.values())
                 confine(plan)  # what stays beside the server counts against a quota too
                 at_end.callback(_end, run, options.graceful_seconds)
             try:

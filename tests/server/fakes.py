@@ -59,7 +59,14 @@ def _parse_worker(raw: dict[str, Any]) -> WorkerEvidence:
     return WorkerEvidence(**{**raw, **tuples, "thread_cpus": threads})
 
 
-def make_archive(file: Path, *, name: str = "echo", note: str = "a stand-in", text: str = "hello") -> Path:
+def make_archive(
+    file: Path,
+    *,
+    name: str = "echo",
+    note: str = "a stand-in",
+    text: str = "hello",
+    source: str = "random",
+) -> Path:
     """An archive of our format, without a model in it; another note gives it another id."""
     canary = {
         "file": "canary.txt",
@@ -68,6 +75,7 @@ def make_archive(file: Path, *, name: str = "echo", note: str = "a stand-in", te
         "tolerance": {"fp32": {"relative": 0.01, "absolute": 0.001}},
     }
     definition = {"name": name, "weights": "random (seed 0)", "notes": [note], "accuracy": {}}
+    definition["request"] = {"source": source}
     members = {
         "definition.json": json.dumps(definition).encode(),
         "canary.json": json.dumps(canary).encode(),

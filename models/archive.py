@@ -103,7 +103,7 @@ def rewrite_archive(source: Path, target: Path, *, added: dict[str, Path]) -> No
             else:
                 opened = added[name].open("rb") if name in added else old.open(name)
             with opened as reader, new.open(_make_entry(name), "w", force_zip64=True) as writer:
-                sums += f"{_copy(reader, writer)}  {name}\n"
+                sums += f"{_hash(reader, copy_to=writer)}  {name}\n"
         new.writestr(_make_entry(SUMS_FILE), sums)
 
 
@@ -113,13 +113,13 @@ def _make_entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def _copy(reader: IO[bytes], writer: IO[bytes] | None = None) -> str:
-    """The SHA-256 of what was read."""
+def _hash(reader: IO[bytes], *, copy_to: IO[bytes] | None = None) -> str:
+    """The SHA-256 of what is read, which may be copied on the way."""
     digest = hashlib.sha256()
     while block := reader.read(1 << 20):
         digest.update(block)
-        if writer:
-            writer.write(block)
+        if copy_to:
+            copy_to.write(block)
     return digest.hexdigest()
 
 
@@ -147,6 +147,6 @@ def find_damage(archive: Path) -> str | None:
 def _differs(packed: zipfile.ZipFile, name: str, digest: str) -> bool:
     try:
         with packed.open(name) as reader:
-            return _copy(reader) != digest
+            return _hash(reader) != digest
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
         return True

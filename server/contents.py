@@ -80,15 +80,15 @@ def _hash_member(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def hash_unpacked(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder by its name there, but for Python's byte code."""
-    return {
-        str(path.relative_to(folder)): _hash_file(path)
-        for path in folder.rglob("*")
-        if path.is_file() and _BYTE_CODE not in path.parts
-    }
+    """SHA-256 of every file below a folder by its name there, but for byte code; a link is damage."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+    names = {str(path.relative_to(folder)): path for path in found}
+    return {name: _hash_file(path) for name, path in names.items() if f"{_BYTE_CODE}/" not in name}
 
 
 def _hash_file(path: Path) -> str:
+    if path.is_symlink():
+        return _DAMAGED
     with path.open("rb") as stream:
         return _hash(stream)
 

@@ -84,8 +84,13 @@ def test_what_is_unpacked_is_judged_by_the_same_sums(file, tmp_path):
     assert check_unpacked(read_archive(file), folder) == []
     (folder / "canary.txt").unlink()
     (folder / "SHA256SUMS").write_text("")
+    (folder / "more").symlink_to(tmp_path)
     changes = check_unpacked(read_archive(file), folder)
-    assert [change[:24] for change in changes] == ["SHA256SUMS has sha256 e3", "canary.txt is missing"]
+    assert [change[:24] for change in changes] == [
+        "SHA256SUMS has sha256 e3",
+        "canary.txt is missing",
+        "more was not built in",
+    ]
 
 
 def test_many_changes_are_counted():

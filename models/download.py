@@ -151,11 +151,11 @@ def _check_kept(file: Path, got: str) -> None:
         return
     wanted = kept.read_text(encoding="utf-8").partition(" ")[0]
     if got != wanted:
-        _refuse(file, got, wanted, str(kept))
+        _refuse(file, got, wanted, str(kept), more="; delete both if a new content is meant")
 
 
-def _refuse(file: Path, got: str, wanted: str, source: str) -> NoReturn:
+def _refuse(file: Path, got: str, wanted: str, source: str, *, more: str = "") -> NoReturn:
     raise BuildError(
         f"{file} has sha256 {got[:12]}…, but {source} says {wanted[:12]}…; delete the file, then it is "
-        "downloaded again"
+        f"downloaded again{more}"
     )

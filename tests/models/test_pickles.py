@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from models import pickles
+from models.__main__ import _parse_arguments, main, parse_order
+from models.definition import read_definition
 from models.errors import BuildError, InputError
+from models.fresh import plan_build
 from models.pickles import pick_tensors
-from models.request import parse_allow_pickle
+from models.request import DataRequest, parse_allow_pickle
 from models.state import read_state
 
 EVIL = """
@@ -104,6 +107,14 @@ def test_allow_pickle_is_a_switch():
     assert [parse_allow_pickle(text) for text in ("", "0", "1")] == [False, False, True]
     with pytest.raises(InputError, match="ALLOW_PICKLE must be one of 0, 1: got yes"):
         parse_allow_pickle("yes")
+
+
+def test_allow_pickle_reaches_the_build(capsys):
+    assert main(["check", "--models", "bert", "--allow-pickle", "yes"]) == 2
+    assert "ALLOW_PICKLE must be one of 0, 1: got yes" in capsys.readouterr().err
+    order = parse_order(_parse_arguments(["build", "--models", "bert", "--allow-pickle", "1"]))
+    plan = plan_build(read_definition("bert"), order.weights["bert"], DataRequest(), None)
+    assert plan.weights.allow_pickle
 
 
 def test_what_is_no_state_dict_is_described():

@@ -19,6 +19,7 @@ RUN_DIR ?= run
 #? CALIBRATION       a path: inputs INT8 scales come from   (synthetic)
 #? EVAL              a path: held-out inputs for the gate   (synthetic)
 #?                   these three for single models: WEIGHTS=resnet50=PATH,bert=random
+#? ALLOW_PICKLE      1: read .pt, .pth, .bin without a process of their own (0)
 #? RUN_DIR           plan, state and logs of one server     (run)
 #? FOREGROUND        1: keep the server in this terminal    (0: in the background)
 #? TOPOLOGY          folder of a recorded machine           (this machine)
@@ -51,7 +52,8 @@ PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFI
 	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
 	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(AUTO),--timings '$(TIMINGS)')
-WEIGHTS_INPUTS = --models '$(MODELS)' --weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)'
+WEIGHTS_INPUTS = --models '$(MODELS)' --weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)' \
+	--allow-pickle '$(ALLOW_PICKLE)'
 # MODELS only when given: an image without archives is the default.
 IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(MODELS))
 IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --network '$(NETWORK)' \
@@ -89,7 +91,8 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 .NOTPARALLEL:
 # The values above reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
 unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
-unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL RUN_DIR
+unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL
+unexport ALLOW_PICKLE RUN_DIR
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
 unexport MODEL RESUME SECONDS REPEATS RESULT OUTPUT
 unexport IMAGE ENGINE CPUS CPUSET MEMORY TOKEN_FILE STORE BIND_MEMORY NETWORK CA_FILE
@@ -234,6 +237,11 @@ lint: dev ## Check style, format and types
 format: dev ## Rewrite the sources in the common format
 	@$(VENV_PYTHON) -m ruff check --fix-only --quiet .
 	@$(VENV_PYTHON) -m ruff format .
+
+.PHONY: audit
+audit: ## Known holes of what is installed, and which are accepted why (exit 3: PyPI cannot be asked)
+	@$(SETUP) --with audit
+	@$(VENV_PYTHON) -m server.audit
 
 .PHONY: lock
 lock: dev ## Renew requirements/constraints.txt after a change in requirements/

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.errors import LoadTestError
+from server.archives import SUMS_FILE, parse_sums
 
 DEFINITION = "definition.json"
 COPY_BYTES = 1 << 20
@@ -25,9 +26,11 @@ def vary_archive(source: Path, folder: Path, *, model: dict[str, Any]) -> Path:
     if target.exists() and target.samefile(source):
         raise LoadTestError(f"the variant of {source} must go to another folder: got {folder}")
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
+        varied = vary_definition(old.read(DEFINITION), model=model).encode()
+        own = {DEFINITION: varied, SUMS_FILE: vary_sums(old.read(SUMS_FILE), varied).encode()}
         for entry in old.infolist():
-            if entry.filename == DEFINITION:
-                new.writestr(_copy_entry(entry), vary_definition(old.read(entry), model=model))
+            if entry.filename in own:
+                new.writestr(_copy_entry(entry), own[entry.filename])
                 continue
             with old.open(entry) as reader, new.open(_copy_entry(entry), "w", force_zip64=True) as writer:
                 shutil.copyfileobj(reader, writer, COPY_BYTES)
@@ -53,6 +56,11 @@ def vary_definition(text: bytes, *, model: dict[str, Any]) -> str:
         **definition,
         "model": {**definition["model"], **model},
         "notes": [*definition.get("notes", []), note],
-        "id": hashlib.sha256(f"{definition['id']} {change}".encode()).hexdigest(),
     }
     return json.dumps(varied, indent=1, ensure_ascii=False)
+
+
+def vary_sums(sums: bytes, definition: bytes) -> str:
+    """The archive's sums with that of another definition, which gives it another id."""
+    files = {**parse_sums(sums.decode()), DEFINITION: hashlib.sha256(definition).hexdigest()}
+    return "".join(f"{digest}  {name}\n" for name, digest in files.items())

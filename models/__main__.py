@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handlers.shared.errors import LoadError, RequestError
@@ -15,6 +15,7 @@ from models.request import (
     DataRequest,
     WeightsRequest,
     check_weights,
+    parse_allow_pickle,
     parse_names,
     parse_paths,
     parse_weights,
@@ -74,6 +75,11 @@ def _add_values(parser: argparse.ArgumentParser) -> None:
         help="auto | pretrained | random | PATH | MODEL=…,MODEL=… (default: as built, else auto)",
     )
     parser.add_argument(
+        "--allow-pickle",
+        default="",
+        help="1: read .pt, .pth and .bin in the build itself where no process without rights can be made",
+    )
+    parser.add_argument(
         "--calibration", default="", help="inputs for INT8: PATH or MODEL=PATH,… (images, texts)"
     )
     parser.add_argument(
@@ -90,7 +96,11 @@ def parse_order(options: argparse.Namespace) -> Order:
         name: DataRequest(calibration=calibration.get(name), evaluation=evaluation.get(name))
         for name in names
     }
-    weights = parse_weights(options.weights, names)
+    allow_pickle = parse_allow_pickle(options.allow_pickle)
+    weights = {
+        name: replace(one, allow_pickle=allow_pickle)
+        for name, one in parse_weights(options.weights, names).items()
+    }
     check_weights(weights)
     return Order(names=names, weights=weights, data=data)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ THREADS = 2
 ROWS = 4
 """Inputs a forward pass; a batch size that every definition warms is not needed here."""
 DIGITS = 5
+_ADDRESS = re.compile(r'("op_type": "<[^"]*?) at 0x[0-9a-f]+>')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,18 @@ def write_recipe(staging: Path, calibration: Dataset) -> None:
     with torch.no_grad():
         for inputs in _batches(state, _read_samples(state.classifier, calibration)):
             prepared(*inputs)
-    prepared.save_qconf_summary(qconf_summary=str(staging / RECIPE_FILE))
+    recipe = staging / RECIPE_FILE
+    prepared.save_qconf_summary(qconf_summary=str(recipe))
+    recipe.write_text(drop_addresses(recipe.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def drop_addresses(recipe: str) -> str:
+    """The recipe without memory addresses, which differ in each process.
+
+    IPEX writes a function's repr as its `op_type` (`<function softmax at 0x7f…>`), but never reads it again:
+    load_qconf_summary_to_model finds operators by their number and `fqn`.
+    """
+    return _ADDRESS.sub(r"\1>", recipe)
 
 
 def _load_eager(staging: Path, *, channels_last: bool = False) -> LoadState:

@@ -1,17 +1,27 @@
-"""Packs a staging folder with torch-model-archiver, then rewrites the zip: same inputs, same bytes."""
+"""Packs a staging folder with torch-model-archiver, then rewrites the zip: same inputs, same bytes.
+
+The last member, SHA256SUMS, holds the hash of every other one in the form of sha256sum(1); its own hash is
+the archive's id. By it the archive is known from then on: here, before a server starts, and in the worker.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-from handlers.shared.definition import WEIGHTS_FILE
+from handlers.shared.definition import SUMS_FILE, WEIGHTS_FILE
 from models.errors import BuildError
 
 MODEL_VERSION = "1.0"
@@ -32,13 +42,44 @@ def pack_archive(*, name: str, staging: Path, handler: Path, requirements: Path,
         work = Path(folder)
         weights = (staging / WEIGHTS_FILE).rename(work / WEIGHTS_FILE)
         _run_archiver(name, staging, handler, requirements, work)
-        # In the target's folder, so that the last step is a rename.
-        canonical = target.with_suffix(f".{os.getpid()}.part")
+        with _replace_whole(target) as draft:
+            rewrite_archive(work / f"{name}.mar", draft, added={WEIGHTS_FILE: weights})
+
+
+@contextmanager
+def _replace_whole(target: Path) -> Iterator[Path]:
+    """A file beside `target` that becomes it once it is whole and on disk; else it is gone.
+
+    It is locked while it is written, so that the next build tells it from one of a build that was killed.
+    """
+    for old in target.parent.glob("*.part"):
+        _remove_unless_locked(old)
+    # In the target's folder, so that the last step is a rename.
+    draft = target.with_suffix(f".{os.getpid()}.part")
+    with draft.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
         try:
-            rewrite_archive(work / f"{name}.mar", canonical, added={WEIGHTS_FILE: weights})
-            canonical.replace(target)
+            yield draft
+            # Else the rename can reach the disk first, and after a power cut the archive is empty.
+            _sync(draft)
+            draft.replace(target)
+            _sync(target.parent)
         finally:
-            canonical.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
+
+
+def _remove_unless_locked(part: Path) -> None:
+    with suppress(FileNotFoundError, BlockingIOError), part.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.unlink()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _run_archiver(name: str, staging: Path, handler: Path, requirements: Path, work: Path) -> None:
@@ -53,18 +94,59 @@ def _run_archiver(name: str, staging: Path, handler: Path, requirements: Path, w
 
 
 def rewrite_archive(source: Path, target: Path, *, added: dict[str, Path]) -> None:
-    """Copy a zip and more files, with members sorted and all times, modes and the manifest's date fixed."""
+    """Copy a zip and more files: members sorted, times, modes, the manifest's date fixed; then the sums."""
+    sums = ""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
         for name in sorted([*old.namelist(), *added]):
-            entry = zipfile.ZipInfo(name, date_time=EPOCH)
-            entry.external_attr = 0o644 << 16
             if name == MANIFEST:
-                new.writestr(entry, _fix_manifest(old.read(name)))
-                continue
-            opened = added[name].open("rb") if name in added else old.open(name)
-            with opened as reader, new.open(entry, "w", force_zip64=True) as writer:
-                shutil.copyfileobj(reader, writer, 1 << 20)
+                opened: IO[bytes] = io.BytesIO(_fix_manifest(old.read(name)))
+            else:
+                opened = added[name].open("rb") if name in added else old.open(name)
+            with opened as reader, new.open(_make_entry(name), "w", force_zip64=True) as writer:
+                sums += f"{_hash(reader, copy_to=writer)}  {name}\n"
+        new.writestr(_make_entry(SUMS_FILE), sums)
 
 
-def _fix_manifest(content: bytes) -> str:
-    return json.dumps({**json.loads(content), "createdOn": CREATED_ON}, indent=2, sort_keys=True)
+def _make_entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, date_time=EPOCH)
+    entry.external_attr = 0o644 << 16
+    return entry
+
+
+def _hash(reader: IO[bytes], *, copy_to: IO[bytes] | None = None) -> str:
+    """The SHA-256 of what is read, which may be copied on the way."""
+    digest = hashlib.sha256()
+    while block := reader.read(1 << 20):
+        digest.update(block)
+        if copy_to:
+            copy_to.write(block)
+    return digest.hexdigest()
+
+
+def _fix_manifest(content: bytes) -> bytes:
+    return json.dumps({**json.loads(content), "createdOn": CREATED_ON}, indent=2, sort_keys=True).encode()
+
+
+def find_damage(archive: Path) -> str | None:
+    """What is not as it was built, in words; None when nothing is. 440 MB take half a second."""
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            sums = packed.read(SUMS_FILE).decode().splitlines()
+            built = {name: digest for digest, name in (line.split("  ", 1) for line in sums)}
+            names = packed.namelist()
+            if sorted(names) != sorted([*built, SUMS_FILE]):
+                strange = set(names) ^ {*built, SUMS_FILE} or {n for n in names if names.count(n) > 1}
+                return f"{min(strange)} is missing, or was put in"
+            return next(
+                (f"{name} has changed" for name in built if _differs(packed, name, built[name])), None
+            )
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        return f"it cannot be read: {error}"
+
+
+def _differs(packed: zipfile.ZipFile, name: str, digest: str) -> bool:
+    try:
+        with packed.open(name) as reader:
+            return _hash(reader) != digest
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
+        return True

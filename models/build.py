@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -20,12 +19,19 @@ import torch
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.runtime import load_runtime
 from models.accuracy import THREADS, Figures, Thresholds, judge
-from models.archive import pack_archive
+from models.archive import find_damage, pack_archive
 from models.classifiers import load_classifier
 from models.definition import ModelDefinition
 from models.errors import BuildError
-from models.files import hash_file
-from models.fresh import BUILD_DISTRIBUTIONS, BuildPlan, explain_fresh, plan_build, read_archive_definition
+from models.fresh import (
+    BUILD_DISTRIBUTIONS,
+    BuildPlan,
+    explain_fresh,
+    explain_retry,
+    plan_build,
+    read_archive_definition,
+    read_cpu_features,
+)
 from models.kinds import Prepared, find_kind
 from models.request import DataRequest, WeightsRequest
 from models.workspace import open_workspace
@@ -51,8 +57,14 @@ def build_archive(
     target = store / f"{definition.name}.mar"
     packed = read_archive_definition(target)
     plan = plan_build(definition, request, data, packed)
+    damage = find_damage(target) if target.exists() else None
     fresh = explain_fresh(definition, request, plan, packed)
-    if fresh is not None:
+    retry = explain_retry(packed or {})
+    if damage:
+        print(f"{definition.name}: {target.name} is not as it was built: {damage}", flush=True)
+    elif fresh and retry:
+        print(f"{definition.name}: {retry}", flush=True)
+    elif fresh:
         print(f"{definition.name}: up to date ({fresh})", flush=True)
         return False
     _check_path(definition, plan)
@@ -83,10 +95,10 @@ def _build(definition: ModelDefinition, plan: BuildPlan, data: DataRequest, targ
     prepared = find_kind(definition.kind)(definition, plan.weights, staging)
     _stage_code(staging)
     description = _describe(definition, prepared, plan)
-    _write_json(staging / "definition.json", {**description, "id": ""})
+    _write_json(staging / "definition.json", description)
     _write_canary(definition, prepared, staging)
     description |= judge_precisions(definition, data, staging)
-    _write_json(staging / "definition.json", {**description, "id": _identify(description, staging)})
+    _write_json(staging / "definition.json", description)
     requirements = work / "requirements.txt"
     requirements.write_text(render_requirements(prepared.distributions), encoding="utf-8")
     handler = ROOT / "handlers" / f"{definition.handler}.py"
@@ -117,26 +129,18 @@ def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) 
             for name, recipe in definition.precisions.items()
         },
         "refused": {},
+        "not_built": {},
         "accuracy": {},
         "model": prepared.model,
         "built_with": {"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
     }
 
 
-def _identify(description: dict[str, Any], staging: Path) -> str:
-    """SHA-256 over the description and every other staged file."""
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
-    for path in sorted(file for file in staging.rglob("*") if file.is_file()):
-        if path.name != "definition.json":
-            digest.update(f"{path.relative_to(staging)}\0{hash_file(path)}\0".encode())
-    return digest.hexdigest()
-
-
 def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Path) -> dict[str, Any]:
-    """The description's `accuracy` and `refused`, from the gate's own process."""
+    """The description's `accuracy`, `refused` and `not_built`, from the gate's own process."""
     others = [name for name in definition.precisions if name != "fp32"]
     if not others:
-        return {"accuracy": {}, "refused": {}}
+        return {"accuracy": {}, "refused": {}, "not_built": {}}
     job = {
         "kind": definition.kind,
         "precisions": others,
@@ -146,16 +150,19 @@ def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Pa
     thresholds = Thresholds(**definition.accuracy_gate)
     accuracy: dict[str, Any] = {}
     refused: dict[str, str] = {}
+    not_built: dict[str, Any] = {}
     for name, outcome in _run_gate(definition.name, staging, job).items():
-        if outcome["figures"]:
-            accuracy[name] = outcome["figures"]
-            reason = judge(Figures(**accuracy[name]), thresholds)
-        else:
-            reason = f"it cannot be built on this machine: {outcome['failure']}"
+        if not outcome["figures"]:
+            # Says nothing of the model: another CPU may build it, see fresh.explain_retry.
+            not_built[name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
+            print(f"  {definition.name} {name}: not built on this machine: {outcome['failure']}", flush=True)
+            continue
+        accuracy[name] = outcome["figures"]
+        reason = judge(Figures(**accuracy[name]), thresholds)
         if reason:
             refused[name] = reason
         print(f"  {definition.name} {name}: {reason or _praise(accuracy[name])}", flush=True)
-    return {"accuracy": accuracy, "refused": refused}
+    return {"accuracy": accuracy, "refused": refused, "not_built": not_built}
 
 
 def _praise(figures: dict[str, Any]) -> str:

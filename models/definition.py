@@ -39,7 +39,9 @@ class ModelDefinition:
     architecture_options: dict[str, Any]
     """Passed to the architecture's constructor."""
     pretrained: str
-    """A torchvision weights name, or a Hugging Face repository."""
+    """A torchvision weights name, or a Hugging Face repository, better with its commit: NAME@REVISION."""
+    pretrained_sha256: str
+    """What the weights file must hash to, where that is known; empty: trusted when first used."""
     labels: str | tuple[str, ...]
     """`imagenet`, or the class names in order."""
     batch_sizes: tuple[int, ...]
@@ -92,7 +94,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _parse(raw: dict[str, Any], path: Path) -> ModelDefinition:
-    raw = {"architecture_options": {}, "accuracy_gate": {}, **raw, "path": path}
+    raw = {"architecture_options": {}, "accuracy_gate": {}, "pretrained_sha256": "", **raw, "path": path}
     fields = set(ModelDefinition.__dataclass_fields__)
     missing, unknown = fields - set(raw), set(raw) - fields
     if missing or unknown:
@@ -112,6 +114,10 @@ def _check(definition: ModelDefinition, *, folder_name: str) -> None:
         raise BuildError(f"{path}: name must be that of its folder, {folder_name}: got {definition.name}")
     if definition.kind not in KINDS:
         raise BuildError(f"{path}: kind must be one of {', '.join(KINDS)}: got {definition.kind}")
+    if not re.fullmatch(r"([0-9a-f]{64})?", str(definition.pretrained_sha256)):
+        raise BuildError(
+            f"{path}: pretrained_sha256 must be 64 hexadecimal digits: got {definition.pretrained_sha256}"
+        )
     if not sizes or sizes[0] != 1 or list(sizes) != sorted(set(sizes)):
         raise BuildError(f"{path}: batch_sizes must ascend from 1: got {list(sizes)}")
 

@@ -13,10 +13,11 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
-from models.errors import DownloadError
+from models.errors import BuildError, DownloadError
 from models.files import hash_file
 
 CONNECT_TIMEOUT_S = 5.0
@@ -69,23 +70,31 @@ def locate_checkpoint(url: str) -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
 
 
-def fetch_checkpoint(url: str) -> Path:
-    """A checkpoint in torch's own cache, downloaded when missing; its name holds the start of its SHA-256."""
+def fetch_checkpoint(url: str, *, sha256: str = "") -> Path:
+    """A checkpoint in torch's own cache, downloaded when missing, and hashed each time it is used.
+
+    Its hash must be `sha256` where that is known, begin as its name says, and be that of the first use, which
+    is kept beside it.
+    """
     target = locate_checkpoint(url)
-    if target.is_file():
-        return target
+    if not target.is_file():
+        _fetch(url, target)
+    _check_kept(target, check_file(target, sha256=sha256))
+    return target
+
+
+def _fetch(url: str, target: Path) -> None:
     check_reachable(url)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{os.getpid()}.part")
     try:
         _download(url, part)
-        _check_hash(part, name=target.name)
+        check_name(hash_file(part), name=target.name)
         shutil.move(part, target)
     except (OSError, http.client.HTTPException) as error:
         raise DownloadError(f"the download of {target.name} broke off: {error}") from error
     finally:
         part.unlink(missing_ok=True)
-    return target
 
 
 def _download(url: str, part: Path) -> None:
@@ -106,10 +115,47 @@ def _download(url: str, part: Path) -> None:
         raise OSError(f"got {done} of {total} bytes")
 
 
-def _check_hash(part: Path, *, name: str) -> None:
-    wanted = re.search(r"-([0-9a-f]{8,})\.", name)
-    if wanted is None:
-        return
-    got = hash_file(part)
-    if not got.startswith(wanted.group(1)):
+def check_name(got: str, *, name: str) -> None:
+    """DownloadError when a download's SHA-256 does not begin as its name says."""
+    if not got.startswith(_read_digits(name)):
         raise DownloadError(f"{name} arrived with another content: sha256 {got[:12]}…")
+
+
+def _read_digits(name: str) -> str:
+    """`11ad3fa6` of resnet50-11ad3fa6.pth; nothing where a name holds none."""
+    found = re.search(r"-([0-9a-f]{8,64})\.", name)
+    return found.group(1) if found else ""
+
+
+def check_file(file: Path, *, sha256: str = "") -> str:
+    """The SHA-256 of a cached file; BuildError when it is not `sha256`, or not what its name begins with.
+
+    No DownloadError: for that WEIGHTS=auto would take random weights.
+    """
+    got = hash_file(file)
+    for wanted, source in (
+        (sha256, "pretrained_sha256 in model.yaml"),
+        (_read_digits(file.name), "its name"),
+    ):
+        if not got.startswith(wanted):
+            _refuse(file, got, wanted, source)
+    return got
+
+
+def _check_kept(file: Path, got: str) -> None:
+    """Compare with what the first use wrote down, or be the first."""
+    kept = file.with_name(f"{file.name}.sha256")
+    if not kept.exists():
+        kept.write_text(f"{got}  {file.name}\n", encoding="utf-8")
+        print(f"  {file.name}: first use: sha256 {got} is kept in {kept}", flush=True)
+        return
+    wanted = kept.read_text(encoding="utf-8").partition(" ")[0]
+    if got != wanted:
+        _refuse(file, got, wanted, str(kept), more="; delete both if a new content is meant")
+
+
+def _refuse(file: Path, got: str, wanted: str, source: str, *, more: str = "") -> NoReturn:
+    raise BuildError(
+        f"{file} has sha256 {got[:12]}…, but {source} says {wanted[:12]}…; delete the file, then it is "
+        f"downloaded again{more}"
+    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from handlers.shared.definition import SUMS_FILE
 from models.definition import ModelDefinition
 from models.errors import DownloadError
 from models.files import hash_data, hash_user_files
@@ -34,10 +35,12 @@ class BuildPlan:
 
 
 def read_archive_definition(archive: Path) -> dict[str, Any] | None:
-    """`definition.json` of a built archive; None when there is none or it is unreadable."""
+    """`definition.json` of a built archive, and the archive's id; None when it is missing or unreadable."""
     try:
         with zipfile.ZipFile(archive) as file:
-            return dict(json.loads(file.read("definition.json")))
+            # Without sums it was built by an earlier kit; what it was built from is still worth knowing.
+            sums = file.read(SUMS_FILE) if SUMS_FILE in file.namelist() else b""
+            return {**json.loads(file.read("definition.json")), "id": hashlib.sha256(sums).hexdigest()}
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         return None
 
@@ -49,7 +52,7 @@ def plan_build(
     record = _record(request) if request.source else _recall(packed)
     path = Path(record["path"]) if record["path"] else None
     return BuildPlan(
-        weights=WeightsRequest(source=record["source"], path=path),
+        weights=replace(request, source=record["source"], path=path),
         record=record,
         inputs=fingerprint(definition, record, data),
     )
@@ -101,6 +104,23 @@ def explain_fresh(
     if not request.source and plan.weights.source != "auto":
         return f"{weights}; WEIGHTS is not given: kept as WEIGHTS={_name(plan)} built it"
     return weights
+
+
+def explain_retry(packed: dict[str, Any]) -> str | None:
+    """Why another build may bring a precision that the last one could not; None when it cannot.
+
+    A CPU with other vector instructions may: an archive from an AVX2 machine can lack INT8 on a server.
+    """
+    here = read_cpu_features()
+    lacking = [name for name, one in packed.get("not_built", {}).items() if one["cpu"] != here]
+    if not lacking:
+        return None
+    return f"{', '.join(lacking)} could not be built on another CPU: building again on this one"
+
+
+def read_cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """The CPU's vector and matrix instructions, by the kernel's names."""
+    return sorted({word for word in cpuinfo.read_text().split() if word.startswith(("avx", "amx"))})
 
 
 def fell_back(packed: dict[str, Any]) -> bool:

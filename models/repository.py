@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 
 from models.download import check_reachable
 from models.errors import BuildError, DownloadError
-from models.files import TOKENIZER_FILES, find_weights_file, has_tokenizer
+from models.files import TOKENIZER_FILES, find_weights_file, has_tokenizer, hash_file
 
 CHECKPOINT_FILES = (
     "config.json",
@@ -19,17 +21,55 @@ CHECKPOINT_FILES = (
 
 
 def fetch_repository(repository: str) -> Path:
-    """The folder with the files of a model and its tokenizer, downloaded when the cache lacks one."""
+    """The folder with the files of a model and its tokenizer, downloaded when the cache lacks one.
+
+    `repository` is a name, or NAME@REVISION. What the cache holds is hashed each time.
+    """
+    folder = find_cached_repository(repository) or _download(repository)
+    for file in folder.iterdir():
+        check_blob(file)
+    return folder
+
+
+def _download(repository: str) -> Path:
     from huggingface_hub import constants, snapshot_download
 
-    cached = find_cached_repository(repository)
-    if cached is not None:
-        return cached
+    name, revision = split_revision(repository)
     check_reachable(constants.ENDPOINT)
     try:
-        return Path(snapshot_download(repository, etag_timeout=5, allow_patterns=list(CHECKPOINT_FILES)))
+        found = snapshot_download(
+            name, revision=revision, etag_timeout=5, allow_patterns=list(CHECKPOINT_FILES)
+        )
     except Exception as error:
         raise DownloadError(f"{repository} cannot be downloaded: {error}") from error
+    return Path(found)
+
+
+def split_revision(repository: str) -> tuple[str, str | None]:
+    """`name@revision`; without one the hub's newest is taken, once."""
+    name, _, revision = repository.partition("@")
+    return name, revision or None
+
+
+def check_blob(file: Path) -> None:
+    """BuildError when a cached file is not what the hub called it by.
+
+    Its cache keeps a file under its hash: SHA-256 where it is large, else git's own (sha1 of a header and the
+    content).
+    """
+    blob = file.resolve()
+    if re.fullmatch("[0-9a-f]{64}", blob.name):
+        got = hash_file(blob)
+    elif re.fullmatch("[0-9a-f]{40}", blob.name):
+        content = blob.read_bytes()
+        got = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    else:
+        return  # not the hub's cache
+    if got != blob.name:
+        raise BuildError(
+            f"{file} is not what was downloaded: its hash is {got[:12]}…, not {blob.name[:12]}…; "
+            f"delete {blob}, then it is downloaded again"
+        )
 
 
 def find_cached_repository(repository: str) -> Path | None:
@@ -37,7 +77,10 @@ def find_cached_repository(repository: str) -> Path | None:
     from huggingface_hub import snapshot_download
 
     try:
-        folder = snapshot_download(repository, local_files_only=True, allow_patterns=list(CHECKPOINT_FILES))
+        name, revision = split_revision(repository)
+        folder = snapshot_download(
+            name, revision=revision, local_files_only=True, allow_patterns=list(CHECKPOINT_FILES)
+        )
     except Exception:  # not in the cache, which is no failure; the hub has many exceptions for it
         return None
     return Path(folder) if is_whole(Path(folder)) else None
@@ -56,4 +99,5 @@ def locate_repository(repository: str) -> str:
     """Address of a file that every repository of this kind has."""
     from huggingface_hub import hf_hub_url
 
-    return str(hf_hub_url(repository, "config.json"))
+    name, revision = split_revision(repository)
+    return str(hf_hub_url(name, "config.json", revision=revision))

@@ -26,6 +26,8 @@ class WeightsRequest:
     """`auto`, `pretrained`, `random` or `path`; empty when WEIGHTS was not given for this model, which
     keeps what an archive was built with, and is `auto` where there is none."""
     path: Path | None = None
+    allow_pickle: bool = False
+    """ALLOW_PICKLE: read .pt, .pth and .bin in the build itself, with all its rights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,13 @@ def parse_weights(text: str, names: Sequence[str]) -> dict[str, WeightsRequest]:
     """One request for each named model; InputError when a path cannot be told apart or does not exist."""
     values = _assign("WEIGHTS", text, names, words=WORDS, forms=WEIGHTS_FORMS)
     return {name: _parse_one(values.get(name, NOT_GIVEN)) for name in names}
+
+
+def parse_allow_pickle(text: str) -> bool:
+    """ALLOW_PICKLE; InputError when it is neither 0 nor 1."""
+    if text not in (NOT_GIVEN, "0", "1"):
+        raise InputError(f"ALLOW_PICKLE must be one of 0, 1: got {text}")
+    return text == "1"
 
 
 def parse_paths(variable: str, text: str, names: Sequence[str]) -> dict[str, Path]:

@@ -3,60 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
 from models.errors import BuildError
 from models.files import SUFFIXES
+from models.pickles import describe_failure, pick_tensors, read_pickle
 
 SHOWN = 5
 """Keys named in an error; the rest are counted."""
 
 
-def read_state(path: Path) -> dict[str, torch.Tensor]:
+def read_state(path: Path, *, allow_pickle: bool = False) -> dict[str, torch.Tensor]:
     """Tensors by name from safetensors or a `torch.save` file of tensors; pickled code is never run."""
     if path.suffix not in SUFFIXES:
         raise BuildError(f"weights must be one of {', '.join(SUFFIXES)}: got {path.name}")
     try:
-        state = load_file(path) if path.suffix == ".safetensors" else _load_tensors(path)
+        if path.suffix == ".safetensors":
+            return pick_tensors(load_file(path), name=path.name)
+        return read_pickle(path, allowed=allow_pickle)
+    except (BuildError, OSError):
+        raise
     except Exception as error:
-        raise BuildError(
-            f"{path.name} cannot be read as weights ({type(error).__name__}: {error}); "
-            "save it with torch.save(model.state_dict(), …) or as safetensors"
-        ) from error
-    return _unwrap(state, path)
-
-
-def _load_tensors(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _unwrap(state: Any, path: Path) -> dict[str, torch.Tensor]:
-    # Training scripts often save {"state_dict": …} and DataParallel's "module." prefix.
-    for key in ("state_dict", "model"):
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
-    if not isinstance(state, dict) or not state or not all(_is_entry(*item) for item in state.items()):
-        raise BuildError(
-            f"{path.name} holds no state dict, which is tensors by name: got {_describe(state)}; "
-            "save it with torch.save(model.state_dict(), …)"
-        )
-    if all(key.startswith("module.") for key in state):
-        state = {key.removeprefix("module."): value for key, value in state.items()}
-    return state
-
-
-def _is_entry(key: object, value: object) -> bool:
-    return isinstance(key, str) and isinstance(value, torch.Tensor)
-
-
-def _describe(state: Any) -> str:
-    if not isinstance(state, dict):
-        return f"a {type(state).__name__}"
-    wrong = [f"{key!r}: {type(value).__name__}" for key, value in state.items() if not _is_entry(key, value)]
-    return f"{{{', '.join(wrong[:SHOWN])}}}"
+        raise BuildError(describe_failure(path.name, error)) from error
 
 
 def load_state(model: torch.nn.Module, state: dict[str, torch.Tensor], *, source: str) -> None:

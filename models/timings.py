@@ -135,12 +135,10 @@ class Trial:
     def _list_obstacles(self) -> dict[str, Any]:
         """Known without trying: what this machine lacks, and what the archive's accuracy gate refused."""
         found = {p: {"problem": why} for p, why in self.job.models[self.name]["impossible"].items()}
-        refused = self.definition["refused"]
-        return found | {
-            precision: {"problem": f"refused at build: {refused[precision]}"}
-            for precision in self._sizes
-            if precision in refused
-        }
+        refused = {p: f"refused at build: {why}" for p, why in self.definition["refused"].items()}
+        lacking = {p: f"not built: {one['cause']}" for p, one in self.definition["not_built"].items()}
+        problems = {**refused, **lacking}
+        return found | {p: {"problem": problems[p]} for p in self._sizes if p in problems}
 
     def _measure(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """Each in a process of its own, one after the other."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from config.plan import Plan
 from server.errors import ServerError
+
+SUMS_FILE = "SHA256SUMS"
+"""Written by the build: the hash of every other file, one a line (models/archive.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +40,16 @@ class Archive:
 
     name: str
     """The model's name."""
+    path: Path
+    """The file."""
     archive_id: str
-    """Changes whenever anything packed changes."""
+    """SHA-256 of SHA256SUMS, so it changes whenever anything that was packed changes."""
+    files: Mapping[str, str]
+    """File → SHA-256 at build, of everything packed but SHA256SUMS itself."""
     weights: str
     """Where the weights come from."""
+    fell_back: bool
+    """Whether it has random weights only because WEIGHTS=auto could have no others."""
     notes: tuple[str, ...]
     """What a user must know, such as a stand-in vocabulary."""
     canary: Canary
@@ -68,24 +78,40 @@ def read_archives_left(plan: Plan, model_store: Path) -> dict[str, Archive]:
     return found
 
 
+def check_chosen(archives: Iterable[Archive]) -> None:
+    """ServerError for weights that nobody asked for: a server in the foreground is one for others."""
+    lacking = [archive.name for archive in archives if archive.fell_back]
+    if lacking:
+        raise ServerError(
+            f"{', '.join(lacking)}: random weights, because WEIGHTS=auto could have no others at the build; "
+            "FOREGROUND=1 wants them chosen: make models WEIGHTS=random, WEIGHTS=pretrained or WEIGHTS=PATH"
+        )
+
+
 def read_archive(file: Path) -> Archive:
     """The archive's own description; ServerError when it is not one of ours."""
     try:
         with zipfile.ZipFile(file) as archive:
             definition = json.loads(archive.read("definition.json"))
             canary = json.loads(archive.read("canary.json"))
-            return _parse_archive(definition, canary, archive.read(canary["file"]))
+            sums = archive.read(SUMS_FILE)
+            return _parse_archive(file, definition, canary, archive.read(canary["file"]), sums)
     except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as problem:
         raise ServerError(
-            f"{file}: not an archive of this kit: {problem}; build it again: make models"
+            f"{file}: not an archive of this kit: {problem}; build it again: make models MODELS={file.stem}"
         ) from problem
 
 
-def _parse_archive(definition: dict[str, Any], canary: dict[str, Any], body: bytes) -> Archive:
+def _parse_archive(
+    file: Path, definition: dict[str, Any], canary: dict[str, Any], body: bytes, sums: bytes
+) -> Archive:
     return Archive(
         name=definition["name"],
-        archive_id=definition["id"],
+        path=file,
+        archive_id=hashlib.sha256(sums).hexdigest(),
+        files=parse_sums(sums.decode()),
         weights=definition["weights"],
+        fell_back=definition["request"]["source"] == "auto" and definition["weights"].startswith("random"),
         notes=tuple(definition.get("notes", ())),
         canary=Canary(
             file=canary["file"],
@@ -96,6 +122,12 @@ def _parse_archive(definition: dict[str, Any], canary: dict[str, Any], body: byt
         ),
         accuracy=definition["accuracy"],
     )
+
+
+def parse_sums(text: str) -> dict[str, str]:
+    """`<sha256>  <name>` a line → name → hash; ValueError for anything else."""
+    pairs = (line.split("  ", 1) for line in text.splitlines())
+    return {name: digest for digest, name in pairs}
 
 
 def check_answer(canary: Canary, precision: str, answer: Any) -> str | None:

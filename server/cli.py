@@ -18,7 +18,7 @@ from config.plan import Plan, read_plan
 from config.rules.network import plan_addresses
 from server import verify
 from server.api import INFERENCE
-from server.archives import find_samples, read_archives, read_archives_left, write_samples
+from server.archives import check_chosen, find_samples, read_archives, read_archives_left, write_samples
 from server.call import check_running, make_client, render_calls, write_authorization
 from server.clean import clean
 from server.errors import ServerError
@@ -156,12 +156,14 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
         with hold_lock(run.path):
             if options.asked:
                 check_is_plan(run, read_and_plan(build_parser().parse_args(options.asked)))
-            if is_running(run, read_archives(plan, store), progress.report):
+            archives = read_archives(plan, store)
+            if is_running(run, archives, progress.report):
                 return _stay_out(run, options)
             as_root = describe_root()
             if as_root:
                 progress.report(as_root)
             if options.foreground:
+                check_chosen(archives.values())
                 confine(plan)  # what stays beside the server counts against a quota too
                 at_end.callback(_end, run, options.graceful_seconds)
             try:

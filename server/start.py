@@ -16,6 +16,7 @@ from config.plan import Plan, read_plan
 from server.archives import Archive, read_archives
 from server.call import make_client
 from server.configuration import read_configuration
+from server.contents import check_packed
 from server.failures import Watcher, explain_server_death, read_log, read_oom_kills
 from server.launch import check_machine, launch, make_allocator_link, prepare_folders
 from server.ports import check_ports_free
@@ -62,6 +63,7 @@ def start(run: RunDir, model_store: Path, report: Report, tick: Report = ignore)
     """Start and wait; StartFailed (saved to failure.json) or Interrupted leave no process behind."""
     plan = read_plan(run.plan)
     archives = read_archives(plan, model_store)
+    check_packed(archives.values())
     check_machine(plan)
     check_ports_free(plan.properties)
     run.failure.unlink(missing_ok=True)

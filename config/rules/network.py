@@ -34,7 +34,9 @@ def plan_addresses(inputs: Inputs) -> dict[str, Setting]:
         "metrics_address": Setting(
             value=f"http://{HOST}:{inputs.port + 2}", reason="PORT + 2: Prometheus metrics"
         ),
-        "grpc_inference_address": Setting(value=HOST, reason="gRPC listens too and cannot be switched off; the agent refuses every call"),
+        "grpc_inference_address": Setting(
+            value=HOST, reason="gRPC listens too and cannot be switched off; the agent refuses every call"
+        ),
         "grpc_inference_port": Setting(value=str(inputs.port + 3), reason="PORT + 3"),
         "grpc_management_address": Setting(value=HOST, reason="as for inference"),
         "grpc_management_port": Setting(value=str(inputs.port + 4), reason="PORT + 4"),

@@ -17,6 +17,7 @@ CUDA_FOLDER = "/opt/kit/.venv/lib/python3.11/site-packages/nvidia"
 
 def build(engine: Engine, options: Namespace) -> int:
     """0 built, 1 failed or too large."""
+    check_values(options)
     command = render_build(engine, options, read_facts())
     print(f"building {options.tag} with {engine.name}", flush=True)
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
@@ -28,6 +29,32 @@ def build(engine: Engine, options: Namespace) -> int:
     )
     print(text)
     return 0 if good else 1
+
+
+def check_values(options: Namespace) -> None:
+    """Refuse what an image would carry to others without a word."""
+    for knob, value in (("TORCH_INDEX", options.torch_index), ("--pip-index", options.pip_index)):
+        if "@" in value.partition("://")[2].partition("/")[0]:
+            raise ImageError(
+                f"{knob} must hold no name or password for an image: the engine keeps build arguments; "
+                "use an index that asks for none, such as a mirror on this machine (NETWORK=host)"
+            )
+    lacking = [
+        name for name in options.models.replace(",", " ").split() if not _is_named(name, options.weights)
+    ]
+    if lacking:
+        raise ImageError(
+            "WEIGHTS must be pretrained or random where MODELS are baked in: got "
+            f"{options.weights or 'nothing'} for {', '.join(lacking)}; auto takes random weights where the "
+            "public ones cannot be had, and the image would carry them to others"
+        )
+
+
+def _is_named(model: str, weights: str) -> bool:
+    """Whether WEIGHTS, `WORD` or `MODEL=WORD,…`, says a word for this model, and not `auto`."""
+    pairs = [part.strip().rpartition("=") for part in weights.split(",")]
+    words = [word for name, _, word in pairs if name in ("", model)]
+    return bool(words) and not {*words} & {"", "auto"}
 
 
 def render_build(engine: Engine, options: Namespace, facts: dict[str, str]) -> list[str]:
@@ -104,7 +131,7 @@ def list_build_options() -> Sequence[tuple[str, str, str]]:
     """(option, default, help)."""
     return (
         ("--models", "", "archives to bake in; default: none, they are mounted"),
-        ("--weights", "", "their weights: auto, pretrained, random"),
+        ("--weights", "", "their weights: pretrained, random"),
         ("--torch-index", "", "where torch comes from"),
         ("--pip-index", "", "where the other wheels come from"),
         ("--base", "", "base image (default: debian:bookworm-slim)"),

@@ -6,6 +6,7 @@ mathematics alone; what depends on the machine arrives through `options.py`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,13 @@ DEFINITION_FILE = "definition.json"
 WEIGHTS_FILE = "model.safetensors"
 LABELS_FILE = "labels.json"
 CANARY_FILE = "canary.json"
+BUILD_AGAIN = (
+    "build the archive again with `make models`; if that says it is up to date, what was unpacked has "
+    "changed: make stop && make serve"
+)
+"""`make models` looks at the content and at the versions it was built with."""
+SUMS_FILE = "SHA256SUMS"
+"""The hash of every other file packed; only a folder that is not packed yet has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +43,8 @@ class Definition:
 
     name: str
     archive_id: str
-    """SHA-256 over everything packed; two archives with one id hold the same bytes."""
+    """SHA-256 of SHA256SUMS, which is of everything packed: two archives with one id hold the same bytes.
+    Empty for a folder that is not packed yet."""
     weights: str
     """Where the weights come from, e.g. `random (seed 0)`."""
     notes: tuple[str, ...]
@@ -45,6 +54,8 @@ class Definition:
     precisions: dict[str, PrecisionRecipe]
     refused: dict[str, str]
     """Precisions that failed the accuracy gate when the archive was built, and by how much."""
+    not_built: dict[str, str]
+    """Precisions that could not be built where the archive was built, and why; another CPU may."""
     accuracy: dict[str, Any]
     """By precision: how it compared with FP32 eager on held-out inputs at build."""
     default_precision: str
@@ -71,7 +82,7 @@ def read_definition(directory: Path) -> Definition:
     except (OSError, ValueError) as error:
         raise LoadError(
             f"{DEFINITION_FILE} cannot be read from the archive: {error}",
-            cure="build the archive again with `make models`",
+            cure=BUILD_AGAIN,
         ) from error
     return parse_definition(raw, directory=directory)
 
@@ -81,12 +92,13 @@ def parse_definition(raw: dict[str, Any], *, directory: Path) -> Definition:
     try:
         return Definition(
             name=raw["name"],
-            archive_id=raw["id"],
+            archive_id=_identify(directory / SUMS_FILE),
             weights=raw["weights"],
             notes=tuple(raw["notes"]),
             batch_sizes=tuple(raw["batch_sizes"]),
             precisions={name: PrecisionRecipe(**recipe) for name, recipe in raw["precisions"].items()},
             refused=raw["refused"],
+            not_built={name: one["cause"] for name, one in raw["not_built"].items()},
             accuracy=raw["accuracy"],
             default_precision=raw["default_precision"],
             model=raw["model"],
@@ -95,5 +107,9 @@ def parse_definition(raw: dict[str, Any], *, directory: Path) -> Definition:
     except (KeyError, TypeError) as error:
         raise LoadError(
             f"{DEFINITION_FILE} does not fit this handler: {error!r}",
-            cure="build the archive again with `make models`",
+            cure=BUILD_AGAIN,
         ) from error
+
+
+def _identify(sums: Path) -> str:
+    return hashlib.sha256(sums.read_bytes()).hexdigest() if sums.exists() else ""

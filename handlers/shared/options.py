@@ -52,6 +52,13 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
             f"{definition.refused[precision]}",
             cure=f"use PRECISION={definition.default_precision}, or other calibration data (CALIBRATION=)",
         )
+    if precision in definition.not_built:
+        raise LoadError(
+            f"precision {precision} is not in the archive: it could not be built where that was made: "
+            f"{definition.not_built[precision]}",
+            cure=f"build it on this machine: make models MODELS={definition.name}; "
+            f"or use PRECISION={definition.default_precision}",
+        )
     allowed = ", ".join(definition.precisions)
     _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
     threads = asked.get("threads")

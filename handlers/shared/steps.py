@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, count_operators, describe_layout
 from handlers.shared.ipex import import_ipex
@@ -94,7 +95,7 @@ def quantize(state: LoadState) -> None:
         )
     recipe = state.classifier.definition.directory / RECIPE_FILE
     if not recipe.is_file():
-        raise LoadError(f"the archive holds no {RECIPE_FILE}", cure="build it again with `make models`")
+        raise LoadError(f"the archive holds no {RECIPE_FILE}", cure=BUILD_AGAIN)
     state.model = convert_with_recipe(state.model, state.inputs(state.trace_shape), recipe)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from safetensors.torch import load_file
 
-from handlers.shared.definition import WEIGHTS_FILE, Definition
+from handlers.shared.definition import BUILD_AGAIN, WEIGHTS_FILE, Definition
 from handlers.shared.errors import LoadError
 
 SHOWN_CHARACTERS = 400
@@ -21,6 +21,6 @@ def load_weights(model: torch.nn.Module, definition: Definition) -> torch.nn.Mod
         message = " ".join(str(error).split())
         raise LoadError(
             f"{WEIGHTS_FILE} does not fit {definition.model['architecture']}: {message[:SHOWN_CHARACTERS]}",
-            cure="build the archive again with `make models`",
+            cure=BUILD_AGAIN,
         ) from error
     return model

@@ -72,4 +72,4 @@ def fetch_pretrained(definition: ModelDefinition) -> None:
     url = find_pretrained(definition).url
     if not locate_checkpoint(url).is_file():
         check_offered(url, seconds=RETRY_SECONDS)
-        fetch_checkpoint(url)
+        fetch_checkpoint(url, sha256=definition.pretrained_sha256)

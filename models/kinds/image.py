@@ -62,11 +62,12 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
     weights = find_pretrained(definition)
-    state = read_state(fetch_checkpoint(weights.url))
+    file = fetch_checkpoint(weights.url, sha256=definition.pretrained_sha256)
+    state = read_state(file, allow_pickle=request.allow_pickle)
     labels = list(weights.meta["categories"])
     model = build_model(definition, len(labels)).eval()
     load_state(model, state, source=f"torchvision {definition.pretrained}")
-    return model, labels, f"pretrained (torchvision {definition.pretrained})", ()
+    return model, labels, f"pretrained (torchvision {definition.pretrained}, sha256:{hash_file(file)})", ()
 
 
 def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -78,7 +79,7 @@ def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
 def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
     assert request.path is not None
     file = find_weights_file(request.path)
-    state = read_state(file)
+    state = read_state(file, allow_pickle=request.allow_pickle)
     classes = _count_classes(definition, state, file)
     labels_file = find_labels_file(file.parent)
     labels = read_labels(labels_file) if labels_file else read_default_labels(definition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from models.canary import write_canary_text
 from models.definition import ModelDefinition
+from models.download import check_file
 from models.errors import BuildError
 from models.files import TOKENIZER_FILES, find_labels_file, find_weights_file, has_tokenizer, hash_file
 from models.kinds import Prepared, prefer_pretrained
@@ -28,6 +30,8 @@ from models.vocabulary import NOTE, make_tokenizer
 CANARY = "canary.txt"
 HEAD_TEXTS = 16
 """Texts of each subject from which random weights' head learns."""
+OWN_ATTENTIONS = ("eager", "sdpa")
+"""Implementations that are part of transformers and torch."""
 SHOWN_CHARACTERS = 300
 """Of transformers' messages, which can be pages."""
 
@@ -122,7 +126,9 @@ def _fit_random_head(model: torch.nn.Module, tokenizer: Any, *, longest: int) ->
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
     file = find_weights_file(fetch_repository(definition.pretrained))
-    return _from_file(file, weights=f"pretrained ({definition.pretrained})", labels=list(definition.labels))
+    digest = check_file(file, sha256=definition.pretrained_sha256)
+    weights = f"pretrained ({definition.pretrained}, sha256:{digest})"
+    return _from_file(file, request, weights=weights, labels=list(definition.labels))
 
 
 def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -140,10 +146,10 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
             f"{file.parent} must be a Hugging Face model folder: it has no config.json; "
             "save the model with model.save_pretrained(DIR) and tokenizer.save_pretrained(DIR)"
         )
-    return _from_file(file, weights=weights, labels=None)
+    return _from_file(file, request, weights=weights, labels=None)
 
 
-def _from_file(file: Path, *, weights: str, labels: list[str] | None) -> Source:
+def _from_file(file: Path, request: WeightsRequest, *, weights: str, labels: list[str] | None) -> Source:
     """Weights in a Hugging Face folder; `labels` None takes labels.txt or the config's id2label."""
     folder = file.parent
     config = _read_config(folder)
@@ -154,7 +160,8 @@ def _from_file(file: Path, *, weights: str, labels: list[str] | None) -> Source:
             f"the model has {config.num_labels} classes, but {len(names)} labels are named: {names}"
         )
     model = _build_model(config, folder)
-    load_state(model, _drop_old_buffers(read_state(file), model), source=f"{folder.name}/{file.name}")
+    state = read_state(file, allow_pickle=request.allow_pickle)
+    load_state(model, _drop_old_buffers(state, model), source=f"{folder.name}/{file.name}")
     return Source(
         model=model,
         config=config,
@@ -166,6 +173,7 @@ def _from_file(file: Path, *, weights: str, labels: list[str] | None) -> Source:
 
 
 def _read_config(folder: Path) -> PretrainedConfig:
+    _refuse_foreign_code(folder / "config.json")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers has no common class for what may be wrong with it
@@ -175,6 +183,33 @@ def _read_config(folder: Path) -> PretrainedConfig:
             f"{folder}/config.json must be a text model's, with vocab_size: got {config.model_type}"
         )
     return config
+
+
+def _refuse_foreign_code(file: Path) -> None:
+    """BuildError for a config whose attention is code of the hub: transformers 4.57 would run it.
+
+    CVE-2026-4372: `_attn_implementation_internal: OWNER/NAME`, of the config or of one inside it.
+    """
+    try:
+        names = _find_attentions(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return  # AutoConfig says better what is wrong with it
+    foreign = [name for name in names if name not in OWN_ATTENTIONS]
+    if foreign:
+        raise BuildError(
+            f"{file}: attention must be one of {', '.join(OWN_ATTENTIONS)}: got {foreign[0]!r}, which may be "
+            "code of the hub; take the field out"
+        )
+
+
+def _find_attentions(value: Any, *, inside: bool = False) -> Iterator[str]:
+    """Every string below a key that speaks of the attention's implementation."""
+    pairs = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, one in pairs.items() if isinstance(pairs, dict) else ():
+        named = inside or "attn_implementation" in str(key)
+        if named and isinstance(one, str):
+            yield one
+        yield from _find_attentions(one, inside=named)
 
 
 def _build_model(config: PretrainedConfig, folder: Path) -> torch.nn.Module:

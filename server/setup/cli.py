@@ -175,7 +175,7 @@ def install_serving(
         check_free_space(venv, source)
         print(f"  torch from {describe_index(source.index)}: {source.reason}", flush=True)
         environment.install_torch(venv, REQUIREMENTS, source, pins, options.log)
-        index = source.index
+        index = torch_wheel.hide_credentials(source.index)
     size = environment.measure_torch(venv)
     build = (
         "CUDA build; the CPU-only one is far smaller" if environment.is_cuda_build(venv) else "CPU-only build"
@@ -185,7 +185,7 @@ def install_serving(
 
 
 def describe_index(index: str) -> str:
-    return "pip's own index" if index == torch_wheel.DEFAULT else index
+    return "pip's own index" if index == torch_wheel.DEFAULT else torch_wheel.hide_credentials(index)
 
 
 def check_free_space(venv: Path, source: torch_wheel.TorchSource) -> None:

@@ -16,7 +16,7 @@ from server.setup.commands import own_environment, run_logged
 from server.setup.facts import read_venv_python, site_packages
 from server.setup.progress import step
 from server.setup.requirements import CONSTRAINTS, SERVE
-from server.setup.torch_wheel import DEFAULT, TorchSource
+from server.setup.torch_wheel import DEFAULT, TorchSource, hide_credentials
 
 STAMP = "setup.json"
 PIP_INSTALL = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
@@ -32,7 +32,7 @@ class Stamp:
     digests: dict[str, str] = field(default_factory=dict)
     """Requirement set → digest."""
     torch_index: str = DEFAULT
-    """Where torch came from."""
+    """Where torch came from, without credentials: this file is part of the image."""
     torch_bytes: int = 0
     """What torch takes on disk."""
 
@@ -70,6 +70,7 @@ def judge(venv: Path, wanted: dict[str, str], python: tuple[int, int], asked_ind
         return Verdict(
             rebuild=True, install=sets, reason=f"it was moved from {stamp.location}: making it anew"
         )
+    asked_index = hide_credentials(asked_index)
     if asked_index and asked_index != stamp.torch_index:
         change = f"its torch came from {stamp.torch_index}, now TORCH_INDEX={asked_index}"
         return Verdict(rebuild=True, install=sets, reason=f"{change}: making it anew")
@@ -138,7 +139,9 @@ def install_torch(
         if source.index == DEFAULT:
             run_logged([python, *PIP_INSTALL, "-c", str(requirements / CONSTRAINTS), *wanted], log)
         else:
-            run_logged([python, *PIP_INSTALL, "--no-deps", "--index-url", source.index, *wanted], log)
+            # By the environment: the log begins with the command, and every user sees it in the process list.
+            index = {"PIP_INDEX_URL": source.index}
+            run_logged([python, *PIP_INSTALL, "--no-deps", *wanted], log, extra=index)
 
 
 def install_set(venv: Path, requirements: Path, name: str, log: Path) -> None:

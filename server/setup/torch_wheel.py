@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +36,7 @@ def choose_source(
     if asked == DEFAULT:
         return TorchSource(index=DEFAULT, suffix="", reason="TORCH_INDEX=default")
     if asked:
-        return TorchSource(index=asked, suffix="", reason=f"TORCH_INDEX={asked}")
+        return TorchSource(index=asked, suffix="", reason=f"TORCH_INDEX={hide_credentials(asked)}")
     failure = probe(CPU_INDEX, version, python)
     if failure:
         return TorchSource(index=DEFAULT, suffix="", reason=f"the CPU-only wheels' index {failure}")
@@ -42,13 +44,29 @@ def choose_source(
 
 
 def check_index(asked: str) -> None:
-    """Refuse a mistyped TORCH_INDEX before anything long runs."""
-    if asked in ("", DEFAULT) or re.match(r"(https?|file)://", asked):
+    """Refuse a mistyped TORCH_INDEX, and one that anybody on the way can answer, before it is used."""
+    if asked in ("", DEFAULT) or re.match(r"(https|file)://", asked) or _is_on_this_machine(asked):
         return
     raise SetupError(
-        f"TORCH_INDEX must be one of `default`, an address (https://…, http://…, file://…), or empty "
-        f"(the CPU-only wheels when they can be reached): got {asked}"
+        "TORCH_INDEX must be one of `default`, an address (https://…, file://…, and http://… on this machine "
+        "only: what comes without TLS can be anybody's), or empty (the CPU-only wheels when they can be "
+        f"reached): got {hide_credentials(asked)}"
     )
+
+
+def _is_on_this_machine(address: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(address)
+        return parts.scheme == "http" and (
+            parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback
+        )
+    except ValueError:
+        return False
+
+
+def hide_credentials(address: str) -> str:
+    """The address for a log, a message or a file: without the name and password that may stand in it."""
+    return re.sub(r"(://)[^/?#]*@", r"\1***@", address)
 
 
 def probe_index(index: str, version: str, python: tuple[int, int], seconds: float = PROBE_SECONDS) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from config.plan import Plan
 from server.activity import read_activity
 from server.api import Client
 from server.archives import Archive
+from server.contents import check_unpacked
 from server.errors import ApiError
 from server.processes import PROC, Process, find_marked, read_environment, read_process
 from server.queues import read_sizes
@@ -31,7 +33,7 @@ def collect(plan: Plan, run: RunDir, archives: Mapping[str, Archive], client: Cl
     if not any(process.is_java for process in processes):
         return ServerEvidence(running=False, plan_unchanged=None, stray_workers=_pids(processes))
     state = read_state(run.state)
-    models = {name: _collect_model(name, archives.get(name), client, state) for name in plan.models}
+    models = {name: _collect_model(name, archives.get(name), run, client, state) for name in plan.models}
     known = {worker.pid for model in models.values() for worker in model.workers}
     return ServerEvidence(
         running=True,
@@ -53,7 +55,9 @@ def _pids(processes: list[Process]) -> tuple[int, ...]:
     return tuple(process.pid for process in processes if process.is_worker)
 
 
-def _collect_model(name: str, archive: Archive | None, client: Client, state: State | None) -> ModelEvidence:
+def _collect_model(
+    name: str, archive: Archive | None, run: RunDir, client: Client, state: State | None
+) -> ModelEvidence:
     try:
         described = client.describe(name)
         queue_sizes = read_sizes(name, client, described)
@@ -70,7 +74,25 @@ def _collect_model(name: str, archive: Archive | None, client: Client, state: St
         workers=tuple(read_worker(name, pid, archive, descriptions, state) for pid in pids),
         settings=described,
         queue_sizes=queue_sizes,
+        changed_files=find_changed_files(archive, run.temporary / "models"),
     )
+
+
+def find_changed_files(archive: Archive | None, unpacked: Path) -> tuple[str, ...] | None:
+    """What is not as built in any folder that TorchServe unpacked this model to; None when there is none."""
+    if archive is None:
+        return ("no archive is left in the store to compare with",)
+    folders = [file.parent for file in unpacked.glob("*/definition.json") if _names(file) == archive.name]
+    if not folders:
+        return None
+    return tuple(change for folder in folders for change in check_unpacked(archive, folder))
+
+
+def _names(definition: Path) -> str | None:
+    try:
+        return str(json.loads(definition.read_text(encoding="utf-8"))["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_worker(

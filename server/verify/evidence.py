@@ -63,6 +63,8 @@ class ModelEvidence:
     """TorchServe's own description: batchSize, maxBatchDelay, responseTimeout, startupTimeout …"""
     queue_sizes: tuple[int, ...] = ()
     """Places of its queue, taken and free; more than one look where requests came and went meanwhile."""
+    changed_files: tuple[str, ...] | None = None
+    """Files of its unpacked archive that are not as built, in words; None when there is no such folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from server.verify.protection import (
     check_tokens,
 )
 from server.verify.server_checks import (
+    check_files,
     check_plan,
     check_ranks,
     check_running,
@@ -71,6 +72,7 @@ MODEL_CHECKS: tuple[Callable[[Plan, ModelEvidence], Finding], ...] = (
     check_batch,
     check_queue,
     check_timeouts,
+    check_files,
 )
 CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
     check_process,

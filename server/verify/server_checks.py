@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from config.plan import Plan
+from server.contents import render_changes
 from server.verify.evidence import ModelEvidence, ServerEvidence
 from server.verify.findings import Finding, cannot_check, compare
 from server.verify.placement import find_rank, is_pinned, render_cpus, render_numbers, union_of_cpus
@@ -41,6 +42,14 @@ def check_ranks(plan: Plan, seen: ModelEvidence) -> Finding:
     )
     cure = f"workers share cores while others idle (a scale call changes ranks): {_RESTART}"
     return compare("ranks", asked, got, evidence="launcher's --rank and thread affinity", cure=cure)
+
+
+def check_files(_plan: Plan, seen: ModelEvidence) -> Finding:
+    """The files that TorchServe unpacked, which the workers load, are those that were built."""
+    changed = seen.changed_files
+    got = "not unpacked" if changed is None else render_changes(list(changed)) or "as built"
+    cure = f"they changed after the start: {_RESTART} unpacks the archive anew"
+    return compare("archive files", "as built", got, evidence="RUN_DIR/tmp/models, SHA256SUMS", cure=cure)
 
 
 def check_running(_plan: Plan, seen: ServerEvidence) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from docker.image.__main__ import build_parser, main
-from docker.image.build import judge_size, read_certificates, render_build
+from docker.image.build import check_values, judge_size, read_certificates, render_build
 from docker.image.engines import Engine, ImageError, find_engine, parse_size
 from docker.image.run import check_token_file, list_knobs, render_run
 
@@ -61,6 +61,43 @@ def test_a_build_passes_on_only_what_is_given(name, words):
         *words, "--file", "docker/Dockerfile", "--tag", "kit:1",
         "--build-arg", "MODELS=bert", "--build-arg", "VERSION=1", ".",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["--models", "bert"],
+            "WEIGHTS must be pretrained or random where MODELS are baked in: got nothing for bert",
+        ),
+        (["--models", "bert", "--weights", "auto"], "got auto for bert; auto takes random weights where"),
+        (
+            ["--models", "bert resnet50", "--weights", "bert=random,resnet50=auto"],
+            "got bert=random,resnet50=auto for resnet50",
+        ),
+        (["--models", "bert resnet50", "--weights", "bert=random"], "got bert=random for resnet50"),
+        (["--torch-index", "https://me:secret@x.example/"], "TORCH_INDEX must hold no name or password"),
+        (["--pip-index", "https://secret@x.example/"], "--pip-index must hold no name or password"),
+    ],
+)
+def test_what_an_image_would_carry_to_others_is_refused(words, text):
+    with pytest.raises(ImageError) as error:
+        check_values(build_parser().parse_args(["build", *HERE, *words]))
+    assert text in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--models", "bert", "--weights", "random"],
+        ["--models", "bert resnet50", "--weights", "bert=random,resnet50=pretrained"],
+        ["--torch-index", "https://x.example/a@b"],
+    ],
+)
+def test_what_is_said_in_so_many_words_is_built(words):
+    check_values(build_parser().parse_args(["build", *HERE, *words]))
 
 
 def test_certificates_are_read_and_looked_at(tmp_path):

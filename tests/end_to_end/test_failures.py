@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -20,17 +21,20 @@ SOON_SECONDS = 60
 """A crash loop would take TorchServe's 300 s; a worker's start takes about 10 s on a quiet machine."""
 
 
-def store_with(tiny_kit: Kit, tmp_path, name: str, change) -> Kit:
-    """A store whose archive had one member changed, and a kit that serves it."""
+def store_with(tiny_kit: Kit, tmp_path, name: str, change, *, sums: bool = True) -> Kit:
+    """A store whose archive was built, as its sums say, with one member changed, and a kit that serves it."""
     store = tmp_path / "broken"
     store.mkdir()
-    with (
-        zipfile.ZipFile(tiny_kit.store / "tiny_image.mar") as old,
-        zipfile.ZipFile(store / "tiny_image.mar", "w") as new,
-    ):
-        for member in old.namelist():
-            content = old.read(member)
-            new.writestr(member, change(content) if member == name else content)
+    with zipfile.ZipFile(tiny_kit.store / "tiny_image.mar") as old:
+        members = {member: old.read(member) for member in old.namelist()}
+    before = hashlib.sha256(members[name]).hexdigest()
+    members[name] = change(members[name])
+    if sums:
+        after = hashlib.sha256(members[name]).hexdigest()
+        members["SHA256SUMS"] = members["SHA256SUMS"].replace(before.encode(), after.encode())
+    with zipfile.ZipFile(store / "tiny_image.mar", "w") as new:
+        for member, content in members.items():
+            new.writestr(member, content)
     return Kit(run_dir=tiny_kit.run_dir, store=store, port=tiny_kit.port, models_dir=tiny_kit.models_dir)
 
 
@@ -59,6 +63,16 @@ def test_a_worker_that_cannot_load_ends_the_start_with_its_cause(tiny_kit, tmp_p
     status = kit.call("server", "status")
     assert status.returncode == 1
     assert cause in status.stdout
+
+
+def test_an_archive_with_a_changed_handler_does_not_start(tiny_kit, tmp_path):
+    """Beside the same definition.json, which TorchServe and its worker would take."""
+    more = store_with(tiny_kit, tmp_path, "handlers/shared/runtime.py", lambda code: code + b"#", sums=False)
+    more.plan("tiny_image")
+    done = more.start()
+    assert done.returncode == 1
+    assert "tiny_image.mar: not as it was built: handlers/shared/runtime.py has sha256" in done.stderr
+    assert more.processes() == []
 
 
 def test_a_port_in_use_is_named(tiny_kit):

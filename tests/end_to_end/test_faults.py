@@ -12,6 +12,7 @@ import pytest
 
 from config.plan import read_plan
 from models.build import build_archive
+from server.rundir import RunDir
 from tests.conftest import RANDOM, TINY_IMAGE, write_definition
 from tests.end_to_end.kit import Kit, running
 
@@ -184,3 +185,14 @@ def test_a_worker_without_its_launcher_is_caught(tiny_kit):
         assert code == 1
         if set(differing) != {"launcher"}:  # where the launcher's end takes the worker with it
             assert set(differing) <= {"workers", "ranks", "process", "describe"}
+
+
+def test_an_unpacked_file_changed_after_the_start_is_seen(tiny_kit):
+    tiny_kit.plan("tiny_image")
+    with running(tiny_kit) as started:
+        assert started.returncode == 0, started.stdout + started.stderr
+        (labels,) = RunDir.at(tiny_kit.run_dir).temporary.glob("models/*/labels.json")
+        labels.write_bytes(labels.read_bytes() + b" ")
+        code, differing = tiny_kit.verify()
+        assert (code, set(differing)) == (1, {"archive files"})
+        assert differing["archive files"][0]["got"].startswith("labels.json has sha256 ")

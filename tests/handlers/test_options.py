@@ -70,6 +70,18 @@ def test_wrong_values_say_what_is_allowed(definition, asked, message):
     assert "make config" in caught.value.cure
 
 
+def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(packed_definition, tiny_image):
+    lacking = {**packed_definition, "not_built": {"bf16": {"cause": "no AVX-512", "cpu": ["avx2"]}}}
+    definition = parse_definition(lacking, directory=tiny_image)
+    assert read(definition).precision == "fp32"
+    with pytest.raises(LoadError) as error:
+        read(definition, {"precision": "bf16"})
+    assert str(error.value) == (
+        "precision bf16 is not in the archive: it could not be built where that was made: "
+        "no AVX-512; build it on this machine: make models MODELS=tiny_image; or use PRECISION=fp32"
+    )
+
+
 def test_broken_json_is_refused(definition):
     with pytest.raises(LoadError, match="CPU_KIT_OPTIONS is not JSON"):
         read(definition, CPU_KIT_OPTIONS="{")

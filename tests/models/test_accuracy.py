@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from handlers.shared.errors import LoadError
-from models import accuracy, build
+from models import accuracy, build, fresh
 from models.accuracy import Figures, Thresholds, compare, judge
 from models.build import build_archive, read_archive_definition
 from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
@@ -173,9 +173,23 @@ def test_a_precision_that_cannot_be_built_here_does_not_cost_fp32(tmp_path, monk
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
     build_archive(definition, RANDOM, store=tmp_path)
     packed = read_archive_definition(tmp_path / "tiny_image.mar")
-    assert packed["refused"] == {"int8": "it cannot be built on this machine: RuntimeError: no INT8 here"}
+    assert packed["refused"] == {}
+    assert packed["not_built"]["int8"]["cause"] == "RuntimeError: no INT8 here"
     assert set(packed["accuracy"]) == {"bf16"}
-    assert "int8: it cannot be built on this machine" in capsys.readouterr().out
+    assert "int8: not built on this machine: RuntimeError: no INT8 here" in capsys.readouterr().out
+
+
+def test_what_could_not_be_built_is_tried_again_on_another_cpu_only(tmp_path, monkeypatch, capsys):
+    outcomes = {"int8": {"figures": None, "failure": "no INT8 here"}}
+    monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
+    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
+    build_archive(definition, RANDOM, store=tmp_path)
+    assert not build_archive(definition, RANDOM, store=tmp_path)
+    outcomes["int8"] = {"figures": dataclasses.asdict(GOOD), "failure": None}
+    monkeypatch.setattr(fresh, "read_cpu_features", lambda: ["amx_int8", "avx2"])
+    assert build_archive(definition, RANDOM, store=tmp_path)
+    assert "int8 could not be built on another CPU: building again on this one" in capsys.readouterr().out
+    assert read_archive_definition(tmp_path / "tiny_image.mar")["not_built"] == {}
 
 
 def test_a_failing_precision_is_an_outcome_not_the_end(tiny_image, monkeypatch):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from handlers.shared.definition import read_definition
+from models import archive
 from models.build import build_archive, read_archive_definition
-from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from server.archives import read_archive
+from server.contents import check_packed
+from tests.conftest import LENIENT, PRECISIONS, RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
 
 LOAD_ALONE = """
 import importlib, json, pathlib, sys
@@ -57,24 +63,92 @@ def test_an_archive_works_alone_in_a_clean_process(archive, request):
 
 
 @pytest.mark.parametrize("raw", [TINY_IMAGE, TINY_TEXT], ids=["image", "text"])
-def test_same_inputs_give_same_bytes(tmp_path, raw):
-    definition = write_definition(tmp_path / "models", raw)
-    first, second = tmp_path / "first", tmp_path / "second"
-    for store in (first, second):
-        build_archive(definition, RANDOM, store=store)
-    name = f"{raw['name']}.mar"
-    assert (first / name).read_bytes() == (second / name).read_bytes()
+def test_same_inputs_give_same_bytes_in_every_precision(tmp_path, raw, monkeypatch):
+    """The gate, which calibrates INT8, is a new process each time: addresses and hash seeds differ."""
+    definition = write_definition(tmp_path / "models", with_every_precision(raw))
+    archives = []
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        build_archive(definition, RANDOM, store=tmp_path / seed)
+        archives.append((tmp_path / seed / f"{raw['name']}.mar").read_bytes())
+    assert read_archive_definition(tmp_path / "1" / f"{raw['name']}.mar")["accuracy"].keys() == {
+        "bf16",
+        "int8",
+    }
+    assert archives[0] == archives[1]
+
+
+def with_every_precision(raw):
+    recipe = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary_absolute": 0.2}
+    precisions = {**PRECISIONS, "int8": recipe}
+    memory = {"worker_memory_mib": dict.fromkeys(precisions, 500)}
+    return {**raw, "precisions": precisions, "accuracy_gate": LENIENT, **memory}
+
+
+def test_every_file_is_known_by_its_sum(tiny_image_archive, tiny_image):
+    done = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tiny_image, check=False)
+    assert done.returncode == 0
+    with zipfile.ZipFile(tiny_image_archive) as archive:
+        listed = {line.split("  ")[1] for line in archive.read("SHA256SUMS").decode().splitlines()}
+        assert listed == {*archive.namelist()} - {"SHA256SUMS"}
+
+
+def test_the_server_the_build_and_the_worker_know_it_by_one_id(tiny_image_archive, tiny_image):
+    known = read_archive(tiny_image_archive)
+    check_packed([known])
+    assert read_archive_definition(tiny_image_archive)["id"] == known.archive_id
+    assert read_definition(tiny_image).archive_id == known.archive_id
+
+
+def test_a_damaged_or_changed_archive_is_built_again(tmp_path, capsys):
+    definition = write_definition(tmp_path / "models", TINY_IMAGE)
+    build_archive(definition, RANDOM, store=tmp_path)
+    archive = tmp_path / "tiny_image.mar"
+    whole = archive.read_bytes()
+    with zipfile.ZipFile(archive) as packed:
+        block = packed.read("model.safetensors")[-64:]
+    archive.write_bytes(whole.replace(block, bytes(64)))
+    assert build_archive(definition, RANDOM, store=tmp_path)
+    said = "tiny_image.mar is not as it was built: "
+    assert f"{said}model.safetensors has changed" in capsys.readouterr().out
+    assert archive.read_bytes() == whole
+    with zipfile.ZipFile(archive, "a") as packed:
+        packed.writestr("sitecustomize.py", "")
+    assert build_archive(definition, RANDOM, store=tmp_path)
+    assert f"{said}sitecustomize.py is missing, or was put in" in capsys.readouterr().out
+    archive.write_bytes(whole[: len(whole) // 2])
+    assert build_archive(definition, RANDOM, store=tmp_path)
+    assert f"{said}it cannot be read: " in capsys.readouterr().out
+
+
+def test_what_a_killed_build_left_goes_and_what_another_writes_stays(tmp_path):
+    left, written = tmp_path / "bert.1.part", tmp_path / "bert.2.part"
+    left.write_bytes(b"x")
+    with written.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        build_archive(write_definition(tmp_path / "models", TINY_IMAGE), RANDOM, store=tmp_path)
+    assert [path.name for path in tmp_path.glob("*.part")] == ["bert.2.part"]
+
+
+def test_an_archive_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    order = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (order.append("fsync"), sync(number))[1])
+    monkeypatch.setattr(Path, "replace", lambda *paths: (order.append("rename"), replace(*paths))[1])
+    with archive._replace_whole(tmp_path / "a.mar") as draft:
+        draft.write_bytes(b"x")
+    assert order == ["fsync", "rename", "fsync"]
 
 
 def test_an_archive_holds_no_pickle_and_no_stray_files(tiny_image_archive):
     with zipfile.ZipFile(tiny_image_archive) as archive:
         names = archive.namelist()
-    assert names == sorted(names)
+    assert names == [*sorted(names[:-1]), "SHA256SUMS"]
     assert not [name for name in names if name.endswith((".pt", ".pth", ".bin", ".pkl", ".pyc"))]
     outside = {name for name in names if "/" not in name}
     assert outside == {
-        "canary.jpg", "canary.json", "cpu_image_classifier.py", "definition.json", "labels.json",
-        "model.safetensors", "requirements.txt",
+        "SHA256SUMS", "canary.jpg", "canary.json", "cpu_image_classifier.py", "definition.json",
+        "labels.json", "model.safetensors", "requirements.txt",
     }  # fmt: skip
 
 

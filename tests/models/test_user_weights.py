@@ -332,6 +332,25 @@ def test_a_wrong_config_is_answered(bert_folder, text_definition, staging, chang
         prepare_text(text_definition, from_path(bert_folder), staging)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"_attn_implementation_internal": "somebody/code"},
+        {"attn_implementation": {"": "somebody/code"}},
+        {"text_config": {"_attn_implementation": "somebody/code:one"}},
+    ],
+)
+def test_a_config_that_names_code_of_the_hub_is_refused(bert_folder, text_definition, staging, field):
+    change_json(bert_folder / "config.json", **field)
+    with pytest.raises(BuildError, match=r"must be one of eager, sdpa: got 'somebody/code"):
+        prepare_text(text_definition, from_path(bert_folder), staging)
+
+
+def test_a_config_that_names_transformers_own_attention_is_read(bert_folder, text_definition, staging):
+    change_json(bert_folder / "config.json", _attn_implementation_autoset=True, attn_implementation="sdpa")
+    prepare_text(text_definition, from_path(bert_folder), staging)
+
+
 def test_a_config_that_is_no_json_is_answered(bert_folder, text_definition, staging):
     (bert_folder / "config.json").write_text("{")
     with pytest.raises(BuildError, match=r"config\.json cannot be read as a model's"):

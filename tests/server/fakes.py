@@ -66,7 +66,8 @@ def started_from(evidence: ServerEvidence, plan: Plan) -> ServerEvidence:
 
 def _parse_model(raw: dict[str, Any]) -> ModelEvidence:
     workers = tuple(_parse_worker(worker) for worker in raw.pop("workers"))
-    return ModelEvidence(**{**raw, "queue_sizes": tuple(raw["queue_sizes"])}, workers=workers)
+    sizes = tuple(raw["queue_sizes"])
+    return ModelEvidence(**{**raw, "queue_sizes": sizes}, workers=workers, changed_files=())
 
 
 def _parse_worker(raw: dict[str, Any]) -> WorkerEvidence:
@@ -75,20 +76,32 @@ def _parse_worker(raw: dict[str, Any]) -> WorkerEvidence:
     return WorkerEvidence(**{**raw, **tuples, "thread_cpus": threads})
 
 
-def make_archive(file: Path, *, name: str = "echo", archive_id: str = "id-1", text: str = "hello") -> Path:
-    """An archive of our format, without a model in it."""
+def make_archive(
+    file: Path,
+    *,
+    name: str = "echo",
+    note: str = "a stand-in",
+    text: str = "hello",
+    source: str = "random",
+) -> Path:
+    """An archive of our format, without a model in it; another note gives it another id."""
     canary = {
         "file": "canary.txt",
         "content_type": "text/plain",
         "expected": {"good": 0.75, "bad": 0.25},
         "tolerance": {"fp32": {"relative": 0.01, "absolute": 0.001}},
     }
-    definition = {"name": name, "id": archive_id, "weights": "random (seed 0)", "notes": ["a stand-in"]}
-    definition["accuracy"] = {}
+    definition = {"name": name, "weights": "random (seed 0)", "notes": [note], "accuracy": {}}
+    definition["request"] = {"source": source}
+    members = {
+        "definition.json": json.dumps(definition).encode(),
+        "canary.json": json.dumps(canary).encode(),
+        "canary.txt": text.encode(),
+    }
+    sums = "".join(f"{hashlib.sha256(body).hexdigest()}  {name}\n" for name, body in members.items())
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("definition.json", json.dumps(definition))
-        archive.writestr("canary.json", json.dumps(canary))
-        archive.writestr("canary.txt", text)
+        for member, body in {**members, "SHA256SUMS": sums.encode()}.items():
+            archive.writestr(member, body)
     return file
 
 

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from config.plan import Setting
-from server.archives import check_answer, read_archive, read_archives, write_samples
+from server.archives import check_answer, check_chosen, read_archive, read_archives, write_samples
 from server.errors import ServerError
 from tests.server.fakes import make_archive
 
@@ -20,16 +20,24 @@ def archive(tmp_path):
 
 
 def test_an_archive_is_read(archive):
-    assert (archive.name, archive.archive_id, archive.weights, archive.notes) == (
-        "echo",
-        "id-1",
-        "random (seed 0)",
-        ("a stand-in",),
-    )
+    assert (archive.name, archive.weights, archive.notes) == ("echo", "random (seed 0)", ("a stand-in",))
+    assert set(archive.files) == {"definition.json", "canary.json", "canary.txt"}
     assert archive.canary.body == b"hello"
 
 
-@pytest.mark.parametrize("member", ["definition.json", "canary.json", "canary.txt"])
+def test_weights_that_nobody_chose_are_refused_where_others_are_served(tmp_path):
+    chosen = read_archive(make_archive(tmp_path / "a.mar", name="chosen", source="random"))
+    fallen = read_archive(make_archive(tmp_path / "b.mar", name="fallen", source="auto"))
+    check_chosen([chosen])
+    with pytest.raises(ServerError) as error:
+        check_chosen([chosen, fallen])
+    assert str(error.value) == (
+        "fallen: random weights, because WEIGHTS=auto could have no others at the build; FOREGROUND=1 wants "
+        "them chosen: make models WEIGHTS=random, WEIGHTS=pretrained or WEIGHTS=PATH"
+    )
+
+
+@pytest.mark.parametrize("member", ["definition.json", "canary.json", "canary.txt", "SHA256SUMS"])
 def test_an_archive_without_a_member_is_named(tmp_path, member):
     make_archive(tmp_path / "whole.mar")
     with (

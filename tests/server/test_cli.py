@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from server import cli
+from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.ready import StartFailed
 from server.start import Interrupted
@@ -165,6 +166,15 @@ def test_foreground_gives_the_time_it_was_told_to_end_in(foreground, monkeypatch
     monkeypatch.setattr(cli, "stop", lambda run, seconds: (given.append(seconds), stop(run, seconds))[1])
     assert cli.main([*arguments, "--graceful-seconds", "45"]) == 0
     assert given == [45.0]
+
+
+def test_foreground_wants_weights_that_somebody_chose(foreground, monkeypatch, capsys, tmp_path):
+    arguments, _ = foreground
+    archive = read_archive(make_archive(tmp_path / "fallen.mar", source="auto"))
+    monkeypatch.setattr(cli, "read_archives", lambda *_: {"echo": archive})
+    monkeypatch.setattr(cli, "start", lambda *_: pytest.fail("started"))
+    assert cli.main(arguments) == 1
+    assert "FOREGROUND=1 wants them chosen" in capsys.readouterr().err
 
 
 def test_foreground_keeps_to_the_servers_cpus(foreground, monkeypatch):

@@ -188,6 +188,17 @@ def test_a_file_system_that_refuses_permissions_too(run, monkeypatch):
         prepare_folders(run)
 
 
+def test_without_the_agent_nothing_is_started(plan, run, tmp_path):
+    prepare_folders(run)
+    (run.path / "config.properties").touch()
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "torchserve"):
+        (tmp_path / "bin" / name).touch()
+    inputs = dataclasses.replace(plan.inputs, prefix=str(tmp_path))
+    with pytest.raises(ServerError, match=r"^missing: /kit/.venv/lib/cpukit-agent.jar; run: make setup"):
+        launch(dataclasses.replace(plan, inputs=inputs), run, tmp_path)
+
+
 def test_what_torchserve_writes_is_private_from_the_first_instant(plan, run, tmp_path, monkeypatch):
     """TorchServe creates key_file.json and sets its permissions afterwards."""
     prepare_folders(run)
@@ -196,7 +207,11 @@ def test_what_torchserve_writes_is_private_from_the_first_instant(plan, run, tmp
     (prefix / "bin").mkdir(parents=True)
     (prefix / "bin/torchserve").write_text("open('key_file.json', 'w').close()")
     (prefix / "bin/python").symlink_to(sys.executable)
+    (tmp_path / "agent.jar").touch()
+    java = dataclasses.replace(
+        plan.java, vmargs=Setting(value=f"-javaagent:{tmp_path}/agent.jar=a=b", reason="")
+    )
     inputs = dataclasses.replace(plan.inputs, prefix=str(prefix))
-    assert launch(dataclasses.replace(plan, inputs=inputs), run, tmp_path).wait(10) == 0
+    assert launch(dataclasses.replace(plan, inputs=inputs, java=java), run, tmp_path).wait(10) == 0
     assert run.key_file.stat().st_mode & 0o777 == 0o600
     assert run.logs.stat().st_mode & 0o777 == 0o700

@@ -11,7 +11,7 @@ from config.folders import hold_lock
 from server.archives import read_archive
 from server.errors import ServerError
 from server.processes import JAVA_MAIN
-from server.running import check_is_plan, check_may_plan, is_running
+from server.running import check_is_plan, check_may_plan, identify_archives, is_running
 from server.state import READY, STARTING
 from tests.server.fakes import make_archive, read_recorded_plan, with_property, write_running
 
@@ -25,9 +25,8 @@ def another_plan():
     return with_property(read_recorded_plan(), inference_address="http://127.0.0.1:9999")
 
 
-def archives_of(folder, archive_id):
-    archive = read_archive(make_archive(folder / "bert.mar", name="bert", archive_id=archive_id))
-    return {"bert": archive}
+def archives_of(folder, note):
+    return {"bert": read_archive(make_archive(folder / "bert.mar", name="bert", note=note))}
 
 
 def test_nothing_runs_in_a_fresh_run_directory(planned, lines):
@@ -36,8 +35,9 @@ def test_nothing_runs_in_a_fresh_run_directory(planned, lines):
 
 def test_the_same_plan_is_already_running(planned, lines, dummy, tmp_path):
     dummy(planned.path, JAVA_MAIN)
-    write_running(planned, READY, archives={"bert": "id-1"})
-    assert is_running(planned, archives_of(tmp_path, "id-1"), lines.append) is True
+    archives = archives_of(tmp_path, "as started")
+    write_running(planned, READY, archives=identify_archives(archives))
+    assert is_running(planned, archives, lines.append) is True
 
 
 def test_another_plan_is_not_touched(planned, lines, dummy):
@@ -61,10 +61,10 @@ def test_an_unknown_start_is_called_that(planned, lines, dummy, text):
 
 def test_rebuilt_archives_are_named(planned, lines, dummy, tmp_path):
     dummy(planned.path, JAVA_MAIN)
-    write_running(planned, READY, archives={"bert": "id-1"})
+    write_running(planned, READY, archives=identify_archives(archives_of(tmp_path, "as started")))
     expected = r"the archives of bert were rebuilt since it was started; run `make stop` first"
     with pytest.raises(ServerError, match=expected):
-        is_running(planned, archives_of(tmp_path, "id-2"), lines.append)
+        is_running(planned, archives_of(tmp_path, "built again"), lines.append)
 
 
 @pytest.mark.parametrize("words", [(JAVA_MAIN,), ("model_service_worker.py",)])

@@ -109,7 +109,7 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     assert (state.phase, state.plan_sha256) == (READY, digest_plan(planned))
     assert state.properties_sha256 == hashlib.sha256(b"a=b\n").hexdigest()
     assert state.configuration == {"Torchserve version": "0.12.0", "Model API enabled": "false"}
-    assert state.archives == {"echo": "id-1"}
+    assert state.archives == {"echo": archives["echo"].archive_id}
     assert not planned.failure.exists()
     assert process.poll() is None
     start_module.stop(planned)

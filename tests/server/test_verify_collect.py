@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import zipfile
 
 import pytest
 
@@ -12,7 +13,7 @@ from server.api import Client
 from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.state import State
-from server.verify.collect import collect, parse_cpu_list, read_launcher, read_worker
+from server.verify.collect import collect, find_changed_files, parse_cpu_list, read_launcher, read_worker
 from server.verify.describing import Descriptions, collect_descriptions, describe_workers
 from tests.server.fakes import make_archive
 
@@ -58,7 +59,7 @@ def test_one_worker_is_read_whole(worker, proc, archive):
     assert seen.memory_policies == {"bind:0": 2, "local": 1}
     assert seen.libraries == ("/kit/a folder/libiomp5.so", "/usr/lib/libjemalloc.so.2")
     assert seen.environment == {"OMP_NUM_THREADS": "2"}
-    assert (seen.archive_id, seen.throttled_loading) == ("id-1", 4)
+    assert (seen.archive_id, seen.throttled_loading) == (archive.archive_id, 4)
 
 
 def test_a_worker_that_is_gone_is_none_everywhere(proc, archive):
@@ -195,3 +196,27 @@ def test_what_torchserve_says_of_a_model_is_kept(plan, planned, torchserve, clie
 @pytest.mark.parametrize(("text", "cpus"), [("0", (0,)), ("0-2,5", (0, 1, 2, 5)), ("3,7-8", (3, 7, 8))])
 def test_cpu_lists_are_read(text, cpus):
     assert parse_cpu_list(text) == cpus
+
+
+@pytest.fixture
+def unpacked(archive, tmp_path):
+    """TorchServe's folder of unpacked models, with byte code as the workers leave it."""
+    folder = tmp_path / "models" / "0a1b"
+    with zipfile.ZipFile(archive.path) as packed:
+        packed.extractall(folder)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "handler.cpython-311.pyc").write_bytes(b"x")
+    return folder
+
+
+def test_the_files_that_workers_load_are_those_that_were_built(archive, unpacked):
+    assert find_changed_files(archive, unpacked.parent) == ()
+    (unpacked / "canary.txt").write_text("other")
+    (unpacked / "extra.py").touch()
+    changed = find_changed_files(archive, unpacked.parent)
+    assert [change.split(" ", 1)[0] for change in changed] == ["canary.txt", "extra.py"]
+
+
+def test_a_model_that_is_not_unpacked_is_told_from_one_that_is_as_built(archive, unpacked):
+    (unpacked / "definition.json").write_text('{"name": "another"}')
+    assert find_changed_files(archive, unpacked.parent) is None

@@ -248,6 +248,8 @@ def test_a_dead_worker_is_one_difference(plan, evidence):
         ({"settings": {**SERVED, "startupTimeout": 1}}, "time-outs", "response 120 s, startup 1 s"),
         ({"queue_sizes": (100_000,)}, "queue", "100000 requests"),
         ({"queue_sizes": ()}, "queue", "unknown: TorchServe does not describe the model"),
+        ({"changed_files": ("labels.json is missing",)}, "archive files", "labels.json is missing"),
+        ({"changed_files": None}, "archive files", "not unpacked"),
     ],
 )
 def test_a_fault_of_a_model_is_seen_and_nothing_else(plan, evidence, values, item, got):

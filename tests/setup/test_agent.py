@@ -13,7 +13,6 @@ import pytest
 from server.setup import agent
 from server.setup.errors import SetupError
 
-
 REPLACED = ("org/pytorch/serve/ServerInitializer", "org/pytorch/serve/grpcimpl/GRPCInterceptor")
 
 

@@ -153,8 +153,9 @@ def test_make_accepts_each_form_of_weights(tmp_path: Path) -> None:
 
 
 def test_make_models_hands_the_words_over_as_they_are() -> None:
-    run = make("-n", "models", "WEIGHTS=bert=random", "CALIBRATION=bert=/a b", "EVAL=bert=c.txt")
-    asked = "--weights 'bert=random' --calibration 'bert=/a b' --eval 'bert=c.txt'"
+    given = ["WEIGHTS=bert=random", "CALIBRATION=bert=/a b", "EVAL=bert=c.txt", "ALLOW_PICKLE=1"]
+    run = make("-n", "models", *given)
+    asked = "--weights 'bert=random' --calibration 'bert=/a b' --eval 'bert=c.txt' --allow-pickle '1'"
     assert f"-m models build --models 'resnet50 bert' {asked}\n" in run.stdout
     assert "--weights '' " in make("-n", "models").stdout
 

@@ -11,6 +11,7 @@ import pytest
 
 from server.setup import environment
 from server.setup.environment import Stamp
+from server.setup.errors import SetupError
 from server.setup.torch_wheel import TorchSource
 
 WANTED = {"serve": "a1"}
@@ -152,7 +153,11 @@ def test_repair_without_a_working_pip_starts_anew(
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     ran: list[list[str]] = []
-    monkeypatch.setattr(environment, "run_logged", lambda command, log: ran.append(list(command)))
+    monkeypatch.setattr(
+        environment,
+        "run_logged",
+        lambda command, log, extra=None: ran.append([*command, *(extra or {}).items()]),
+    )
     return ran
 
 
@@ -167,9 +172,24 @@ def test_cpu_only_torch_names_its_build(commands: list[list[str]], tmp_path: Pat
     """The full version: another source pip is set up with may offer a newer `+cpu` build."""
     source = TorchSource(index="https://index.example", suffix="+cpu", reason="")
     environment.install_torch(tmp_path, tmp_path / "requirements", source, PINS, tmp_path / "log")
-    assert commands[0][-5:] == [
-        "--no-deps", "--index-url", "https://index.example", "torch==2.8.0+cpu", "torchvision==0.23.0+cpu",
+    assert commands[0][-4:] == [
+        "--no-deps", "torch==2.8.0+cpu", "torchvision==0.23.0+cpu", ("PIP_INDEX_URL", "https://index.example"),
     ]  # fmt: skip
+
+
+def test_credentials_are_not_written_down(venv: Path, tmp_path: Path) -> None:
+    """Neither by the command in the log nor by what an image is made of, nor taken for another index."""
+    address = "file://name:secret@localhost/none"
+    source = TorchSource(index=address, suffix="", reason="")
+    with pytest.raises(SetupError) as error:
+        environment.install_torch(venv, tmp_path, source, PINS, tmp_path / "log")
+    assert "secret" not in str(error.value) + (tmp_path / "log").read_text()
+    shown = "https://***@mirror.example/cpu"
+    stamp = Stamp(location=str(venv), digests=dict(WANTED), torch_index=shown)
+    environment.write_stamp(venv, stamp)
+    assert judge(venv, index="https://name:secret@mirror.example/cpu").install == ()
+    verdict = judge(venv, index="https://name:secret@other.example/cpu")
+    assert verdict.reason.endswith("now TORCH_INDEX=https://***@other.example/cpu: making it anew")
 
 
 @pytest.mark.parametrize("version", ["2.8.0", "2.8.0+cpu"])

@@ -16,6 +16,7 @@ from server.setup.torch_wheel import (
     CPU_INDEX,
     check_index,
     choose_source,
+    hide_credentials,
     offers_wheel,
     probe_index,
 )
@@ -93,7 +94,10 @@ def test_else_the_default_and_why() -> None:
     assert source.reason == "the CPU-only wheels' index did not answer within 4 s"
 
 
-@pytest.mark.parametrize("asked", ["default", "https://mirror.example/whl/cpu", "file:///wheels"])
+@pytest.mark.parametrize(
+    "asked",
+    ["default", "https://mirror.example/whl/cpu", "file:///wheels", "http://127.0.0.1:8/", "http://[::1]:8/"],
+)
 def test_an_order_is_obeyed_without_a_probe(asked: str) -> None:
     check_index(asked)
     source = choose_source(asked, "2.8.0", (3, 11), lambda *_: pytest.fail("probed"))
@@ -103,3 +107,21 @@ def test_an_order_is_obeyed_without_a_probe(asked: str) -> None:
 def test_a_mistyped_order_is_refused() -> None:
     with pytest.raises(SetupError, match=r"TORCH_INDEX must be one of `default`, an address .*: got cpu"):
         check_index("cpu")
+
+
+@pytest.mark.parametrize(
+    "asked", ["http://mirror.example/cpu", "http://127.0.0.1.evil.example/", "http://10.0.0.1/", "http://["]
+)
+def test_an_index_without_tls_is_this_machines_own(asked: str) -> None:
+    with pytest.raises(SetupError, match="on this machine only: what comes without TLS can be anybody's"):
+        check_index(asked)
+
+
+def test_no_message_shows_credentials() -> None:
+    asked = "https://name:secret@mirror.example/cpu"
+    assert hide_credentials(asked) == "https://***@mirror.example/cpu"
+    assert hide_credentials("https://to@ken@mirror.example/a@b") == "https://***@mirror.example/a@b"
+    assert "secret" not in choose_source(asked, "2.8.0", (3, 11), lambda *_: "").reason
+    with pytest.raises(SetupError) as error:
+        check_index("http://name:secret@mirror.example/cpu")
+    assert "secret" not in str(error.value)

@@ -1,0 +1,122 @@
+"""A file that gets the better of the unpickler finds a process that can do nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from models import pickles
+from models.__main__ import _parse_arguments, main, parse_order
+from models.definition import read_definition
+from models.errors import BuildError, InputError
+from models.fresh import plan_build
+from models.pickles import pick_tensors
+from models.request import DataRequest, parse_allow_pickle
+from models.state import read_state
+
+EVIL = """
+import io, os, socket, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from models import pickles
+
+def work(source, **options):
+    if isinstance(source, io.BytesIO):  # the example that is read before the rights are given up
+        return load(source, **options)
+    attempts = {{
+        "write": lambda: open({target!r}, "w"),
+        "read": lambda: open("/etc/passwd"),
+        "delete": lambda: os.unlink({victim!r}),
+        "call": lambda: socket.socket(),
+        "start": lambda: os.posix_spawn("/bin/true", ["true"], {{}}),
+        "signal": lambda: os.kill(os.getppid(), 0),
+    }}
+    done = []
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+            done.append(name)
+        except OSError:
+            pass
+    raise RuntimeError(f"done: {{done}}")
+
+load, torch.load = torch.load, work
+{more}
+pickles.convert()
+"""
+ALL = ["write", "read", "delete", "call", "start", "signal"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    torch.save({"a": torch.arange(4.0), "b": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "mine.pth")
+    return tmp_path / "mine.pth"
+
+
+@pytest.mark.parametrize(("more", "done"), [("", []), ("pickles.confine = lambda: None", ALL)])
+def test_code_that_runs_while_a_file_is_read_does_no_harm(tmp_path, monkeypatch, file, more, done):
+    """With the confinement taken out, the same code does all of it."""
+    target, victim = tmp_path / "written", tmp_path / "victim"
+    victim.touch()
+    monkeypatch.setattr(pickles, "CHILD", EVIL.format(target=str(target), victim=str(victim), more=more))
+    with pytest.raises(BuildError) as error:
+        read_state(file)
+    assert f"RuntimeError: done: {done}" in str(error.value)
+    assert target.exists() == ("write" in done)
+    assert victim.exists() != ("delete" in done)
+
+
+def test_tensors_come_back_as_they_were(tmp_path, monkeypatch, file):
+    monkeypatch.setattr(pickles, "WORKSPACES", tmp_path / "build")
+    state = read_state(file)
+    assert state["a"].tolist() == [0, 1, 2, 3]
+    assert state["b"].dtype == torch.bfloat16
+    assert list((tmp_path / "build").iterdir()) == []
+
+
+def test_where_no_such_process_can_be_made_a_pickle_is_refused_unless_allowed(monkeypatch, file):
+    unable = "from models import confinement; confinement.SECCOMP = -1; confinement.confine()"
+    monkeypatch.setattr(pickles, "PROBE", f"import sys; sys.path.insert(0, sys.argv[1]); {unable}")
+    with pytest.raises(BuildError) as error:
+        read_state(file)
+    assert str(error.value) == (
+        "mine.pth is a pickle, which is only read in a process without rights, and this machine cannot make "
+        "one: models.confinement.CannotConfine: seccomp is not to be had: Function not implemented; "
+        "save it as safetensors, or trust it with ALLOW_PICKLE=1"
+    )
+    assert read_state(file, allow_pickle=True).keys() == {"a", "b"}
+
+
+def test_a_file_that_blows_itself_up_is_stopped(tmp_path):
+    torch.save({"a": torch.zeros(1).expand(1 << 31)}, tmp_path / "bomb.pth")
+    with pytest.raises(BuildError, match=r"bomb\.pth cannot be read as weights \(RuntimeError: .*allocate"):
+        read_state(tmp_path / "bomb.pth")
+
+
+def test_a_message_cannot_move_the_cursor(tmp_path):
+    assert pickles._parse(tmp_path / "a.pt", b'"a\\u001b[2Jb"', 0) == "a [2Jb"
+
+
+@pytest.mark.parametrize(("said", "code"), [(b"", 0), (b"[]", 0), (b"{", 0), (b'""', -31)])
+def test_a_process_that_ends_without_a_word_is_told(tmp_path, said, code):
+    told = f"a.pt cannot be read as weights: what read it ended with code {code}"
+    assert pickles._parse(tmp_path / "a.pt", said, code) == told
+
+
+def test_allow_pickle_is_a_switch():
+    assert [parse_allow_pickle(text) for text in ("", "0", "1")] == [False, False, True]
+    with pytest.raises(InputError, match="ALLOW_PICKLE must be one of 0, 1: got yes"):
+        parse_allow_pickle("yes")
+
+
+def test_allow_pickle_reaches_the_build(capsys):
+    assert main(["check", "--models", "bert", "--allow-pickle", "yes"]) == 2
+    assert "ALLOW_PICKLE must be one of 0, 1: got yes" in capsys.readouterr().err
+    order = parse_order(_parse_arguments(["build", "--models", "bert", "--allow-pickle", "1"]))
+    plan = plan_build(read_definition("bert"), order.weights["bert"], DataRequest(), None)
+    assert plan.weights.allow_pickle
+
+
+def test_what_is_no_state_dict_is_described():
+    with pytest.raises(BuildError, match=r"x\.pt holds no state dict.*got \{'a': int\}"):
+        pick_tensors({"a": 1}, name="x.pt")

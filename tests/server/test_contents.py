@@ -1,0 +1,97 @@
+"""An archive that holds anything else than what was built does not start, and the message names the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+
+import pytest
+
+from server.archives import read_archive
+from server.contents import check_packed, check_unpacked, find_changes, hash_packed, render_changes
+from server.errors import ServerError
+from tests.server.fakes import make_archive
+
+
+@pytest.fixture
+def file(tmp_path):
+    return make_archive(tmp_path / "echo.mar")
+
+
+def rewrite(file, **changed):
+    """The same archive with other members."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, body in {**members, **changed}.items():
+            archive.writestr(name, body)
+    return read_archive(file)
+
+
+def changes_of(file):
+    return find_changes(read_archive(file), hash_packed(file))
+
+
+def test_an_archive_as_built_is_taken(file):
+    check_packed([read_archive(file)])
+
+
+def test_a_changed_archive_is_refused_with_the_file_and_the_cure(file):
+    archive = rewrite(file, **{"canary.txt": b"hallo"})
+    with pytest.raises(ServerError) as error:
+        check_packed([archive])
+    assert str(error.value) == (
+        f"{file}: not as it was built: canary.txt has sha256 d3751d33f9cd…, 2cf24dba5fb0… was built; "
+        "build it again: make models MODELS=echo"
+    )
+
+
+def test_a_file_that_was_put_in_is_named(file):
+    rewrite(file, **{"handler.py": b"import os"})
+    assert changes_of(file) == ["handler.py was not built in"]
+
+
+def test_a_file_that_is_gone_is_named(file):
+    archive = read_archive(file)
+    gone = dataclasses.replace(archive, files={**archive.files, "labels.json": "0" * 64})
+    assert find_changes(gone, hash_packed(file)) == ["labels.json is missing"]
+
+
+def test_a_file_that_is_packed_twice_is_damage(file):
+    # TorchServe unpacks one of them, Python's reader another.
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("canary.txt", "hello")
+    assert changes_of(file) == ["canary.txt is damaged"]
+
+
+def test_a_flipped_block_is_damage(file):
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b'"expected"', b'"ex\0ected"', 1))
+    archive = make_archive(file.with_name("whole.mar"))
+    assert find_changes(read_archive(archive), hash_packed(file)) == ["canary.json is damaged"]
+
+
+def test_sums_that_were_rewritten_make_another_archive(file):
+    before = read_archive(file).archive_id
+    sums = "".join(f"{digest}  {name}\n" for name, digest in read_archive(file).files.items())
+    assert rewrite(file, SHA256SUMS=f"{sums}{'0' * 64}  more.py\n").archive_id != before
+
+
+def test_what_is_unpacked_is_judged_by_the_same_sums(file, tmp_path):
+    folder = tmp_path / "unpacked"
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(folder)
+    assert check_unpacked(read_archive(file), folder) == []
+    (folder / "canary.txt").unlink()
+    (folder / "SHA256SUMS").write_text("")
+    (folder / "more").symlink_to(tmp_path)
+    changes = check_unpacked(read_archive(file), folder)
+    assert [change[:24] for change in changes] == [
+        "SHA256SUMS has sha256 e3",
+        "canary.txt is missing",
+        "more was not built in",
+    ]
+
+
+def test_many_changes_are_counted():
+    assert render_changes(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

@@ -30,7 +30,7 @@ def test_json_is_read_from_each_form(body):
     [
         (b"{", "the body is not JSON"),
         (b"[1]", "the body must be a JSON object: got list; send a thing"),
-        (None, "the body is not JSON"),
+        (None, "the body must be a JSON object: got NoneType; send a thing"),
     ],
 )
 def test_wrong_json_is_refused(body, message):

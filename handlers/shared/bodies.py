@@ -131,7 +131,8 @@ def _parse_json(text: str, wanted: str, max_values: int) -> Any:
     values = sum(map(text.count, ",[{"))
     if values > max_values:
         raise RequestError(
-            f"JSON may have {max_values} of , [ and {{ together: got {values}; send {wanted}", status=413
+            f"the JSON has {values} commas and brackets: at most {max_values} are read; send {wanted}",
+            status=413,
         )
     try:
         return json.loads(text, parse_constant=_refuse_constant)

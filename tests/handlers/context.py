@@ -90,9 +90,12 @@ def rows_and_context(directory: Path, *sent: Sent) -> tuple[list[dict[str, Any]]
     batch = [
         {
             "requestId": f"id-{position}".encode(),
-            "headers": [{"name": name.encode(), "value": value.encode()} for name, value in one.headers.items()],
+            "headers": [
+                {"name": name.encode(), "value": value.encode()} for name, value in one.headers.items()
+            ],
             "parameters": [
-                {"name": name, "contentType": kind, "value": bytearray(value)} for name, kind, value in one.values
+                {"name": name, "contentType": kind, "value": bytearray(value)}
+                for name, kind, value in one.values
             ],
         }
         for position, one in enumerate(sent)

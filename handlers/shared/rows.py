@@ -7,6 +7,7 @@ client's case, each value's own content type under the value's name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,11 +39,14 @@ def read_body(row: Mapping[str, Any], headers: Mapping[str, Any]) -> Body:
 
 
 def _find_content_type(headers: Mapping[str, Any]) -> str:
-    # A form's field may have any name, this one too: then the value is no text.
-    found = (value for name, value in headers.items() if name.lower() == "content-type")
-    return next((value for value in found if isinstance(value, str)), "")
+    for name, value in headers.items():
+        # A form's field may have any name, this one too: then the value is no text.
+        if name.lower() == "content-type" and isinstance(value, str):
+            return value
+    return ""
 
 
+@functools.lru_cache(maxsize=64)
 def _parse_content_type(value: str) -> tuple[str, str]:
     content_type, *parameters = (part.strip() for part in value.lower().split(";"))
     given = dict(part.partition("=")[::2] for part in parameters)

@@ -14,7 +14,7 @@ PASSING = (KeyboardInterrupt, SystemExit, GeneratorExit)
 tokenizers' Rust arrives as a BaseException."""
 
 SHOWN_CAUSE = 200
-"""Characters of an exception's text in the log: some quote what the client sent."""
+"""Characters of a failure's text in the log: other exceptions than ours may quote what the client sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,8 @@ class Reply:
 
 def refuse(error: RequestError) -> Reply:
     """The answer to a request that is wrong, or that this batch has no room for."""
-    return Reply(status=error.status, body=_to_error(error.status, str(error)), cause=error.cause)
+    body = _to_error(error.status, str(error))
+    return Reply(status=error.status, body=body, cause=error.cause[:SHOWN_CAUSE])
 
 
 def fail(error: BaseException, doing: str) -> Reply:

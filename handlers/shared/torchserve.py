@@ -94,11 +94,9 @@ class TorchServeHandler(Classifier):
             with contextlib.suppress(Exception):
                 _set_status(context, position, reply)
         if reply.status != http.HTTPStatus.OK:
-            facts = {
-                "status": reply.status,
-                "cause": reply.cause,
-                **({"trace": reply.trace} if reply.trace else {}),
-            }
+            facts: dict[str, Any] = {"status": reply.status, "cause": reply.cause}
+            if reply.trace:
+                facts["trace"] = reply.trace
             log("request_failed", self.definition.name, request=context.get_request_id(position), **facts)
         return reply.body
 

@@ -122,7 +122,7 @@ def _parse_batch_sizes(sizes: list[Any], file: Path) -> tuple[int, ...]:
 
 
 def _parse_lengths(model: Any, file: Path) -> dict[str, Any]:
-    """Of the section the handler reads; models of images have neither field."""
+    """Of the section the handler reads; models of images have none of these."""
     fields = model if isinstance(model, dict) else {}
     lengths, per_run = fields.get("token_lengths", []), fields.get("tokens_per_run")
     if not isinstance(lengths, list) or not all(_is_positive(length) for length in lengths):

@@ -20,13 +20,13 @@ PRIMITIVES_PER_SHAPE = 256
 """Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers,
 DenseNet121 121, BERT 74."""
 
-
 SET_BY_TORCHSERVE = {
     "TS_DECODE_INPUT_REQUEST": Setting(
         value="false",
         reason="how decode_input_request reaches a worker (ConfigManager.getBackendConfiguration)",
     )
 }
+"""Properties that are in effect only where they are seen in the workers."""
 
 
 def plan_environment(

@@ -42,6 +42,8 @@ class ModelDefinition:
     """Lengths that texts are padded to; empty where all inputs have one size."""
     tokens_per_run: int | None = None
     """Batch size × length that a batch of more than one text may have; None is no limit."""
+    max_texts_per_request: int = 1
+    """Texts that one request may hold."""
 
     def count_shapes(self) -> int:
         """How many shapes of the input a worker warms (handlers/shared/shapes.py)."""
@@ -120,14 +122,23 @@ def _parse_batch_sizes(sizes: list[Any], file: Path) -> tuple[int, ...]:
 
 
 def _parse_lengths(model: Any, file: Path) -> dict[str, Any]:
-    """Of the section the handler reads; models of images have neither field."""
+    """Of the section the handler reads; models of images have none of these."""
     fields = model if isinstance(model, dict) else {}
     lengths, per_run = fields.get("token_lengths", []), fields.get("tokens_per_run")
     if not isinstance(lengths, list) or not all(_is_positive(length) for length in lengths):
         raise ConfigError(f"model.token_lengths must be whole numbers above 0: got {lengths!r} ({file})")
     if per_run is not None and not _is_positive(per_run):
         raise ConfigError(f"model.tokens_per_run must be a whole number above 0: got {per_run!r} ({file})")
-    return {"token_lengths": tuple(sorted(lengths)), "tokens_per_run": per_run}
+    texts = fields.get("max_texts_per_request", 1)
+    if not _is_positive(texts):
+        raise ConfigError(
+            f"model.max_texts_per_request must be a whole number above 0: got {texts!r} ({file})"
+        )
+    return {
+        "token_lengths": tuple(sorted(lengths)),
+        "tokens_per_run": per_run,
+        "max_texts_per_request": texts,
+    }
 
 
 def _parse_memory(memory: dict[str, Any], file: Path) -> dict[str, int]:

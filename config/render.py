@@ -29,8 +29,8 @@ SECTIONS: Mapping[str, str] = {
         "enable_envvars_config install_py_dep_per_model"
     ),
     "Frontend": (
-        "number_of_netty_threads netty_client_threads metrics_mode model_metrics_auto_detect "
-        "disable_system_metrics vmargs"
+        "number_of_netty_threads netty_client_threads decode_input_request metrics_mode "
+        "model_metrics_auto_detect disable_system_metrics vmargs"
     ),
 }
 """The order of config.properties, for the reader: TorchServe does not mind it."""
@@ -92,14 +92,21 @@ def _explain_models(plan: Plan) -> str:
     first = next(iter(plan.models.values()))
     return (
         f"per model and archive version: workers as planned; batch: {_explain_batches(plan)}; delay (ms): "
-        f"{first.max_batch_delay_ms.reason}; responseTimeout (s): {first.response_timeout_s.reason}; "
+        f"{first.max_batch_delay_ms.reason}; responseTimeout (s): {_explain_timeouts(plan)}; "
         f"startupTimeout (s): {first.startup_timeout_s.reason}"
     )
 
 
 def _explain_batches(plan: Plan) -> str:
-    """Models of different precisions have different reasons."""
-    reasons = {name: model.batch_size.reason for name, model in sorted(plan.models.items())}
+    return _join({name: model.batch_size.reason for name, model in sorted(plan.models.items())})
+
+
+def _explain_timeouts(plan: Plan) -> str:
+    return _join({name: model.response_timeout_s.reason for name, model in sorted(plan.models.items())})
+
+
+def _join(reasons: Mapping[str, str]) -> str:
+    """Models of different kinds and precisions have different reasons."""
     if len(set(reasons.values())) == 1:
         return next(iter(reasons.values()))
     return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())

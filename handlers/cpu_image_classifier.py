@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from handlers.shared.bodies import as_bytes, decode_base64, parse_json_object, take_field
+from handlers.shared.bodies import as_bytes, decode_base64, is_json, parse_json_object, take_field
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
 from handlers.shared.images import decode_image
@@ -43,7 +43,7 @@ class CpuImageClassifier(TorchServeHandler):
 
     def read_request(self, body: Any) -> Request:
         data = as_bytes(body)
-        if data is None or data.lstrip()[:1] == b"{":
+        if data is None or is_json(data):
             encoded = take_field(parse_json_object(body, wanted=JSON_FORM), "data", wanted=JSON_FORM)
             data = decode_base64(encoded, field='"data"')
         return Request(inputs=[decode_image(data, self.preprocessing)])

@@ -2,8 +2,8 @@
 
 Run as a script with a job file. It stands alone: the `handlers` it imports must be those of the archive.
 Protocol: `measure SECONDS` a line on the standard input, a JSON object a line on the standard output.
-What is imitated: ts/service.py (one dictionary a request), ts/protocol/otf_message_handler.py (texts and
-JSON arrive parsed, anything else as a bytearray), ts/model_loader.py (the handler file's own class).
+What is imitated: ts/service.py (one dictionary a request), ts/protocol/otf_message_handler.py (with
+decode_input_request=false each body is a bytearray), ts/model_loader.py (the handler file's own class).
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ class Context:
         self.describe = False
         self.refused: list[str] = []
 
-    def get_request_header(self, _position: int, name: str) -> str | None:
-        return "True" if self.describe and name == "describe" else None
+    def get_all_request_header(self, _position: int) -> dict[str, str]:
+        return {"describe": "True"} if self.describe else {}
+
+    def get_request_id(self, position: int) -> str:
+        return str(position)
 
     def set_response_content_type(self, _position: int, _value: str) -> None:
         pass
@@ -111,18 +114,10 @@ def describe(handler: Any, context: Context) -> dict[str, Any]:
 
 def repeat_batches(job: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
     """The requests in the job's order, batch by batch, again and again."""
-    bodies = [read_body(Path(one["file"]), one["content_type"]) for one in job["payloads"]]
+    bodies = [bytearray(Path(one["file"]).read_bytes()) for one in job["payloads"]]
     requests = ({"body": bodies[number]} for number in itertools.cycle(job["order"]))
     while True:
         yield list(itertools.islice(requests, job["batch_size"]))
-
-
-def read_body(file: Path, content_type: str) -> Any:
-    """A body in the form in which TorchServe hands it to a handler."""
-    data = file.read_bytes()
-    if content_type == "application/json":
-        return json.loads(data)
-    return data.decode("utf-8") if content_type.startswith("text") else bytearray(data)
 
 
 def measure(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from config.definitions import ModelDefinition
 from config.plan import Inputs, ModelPlan, Setting, Settings
 from config.rules.limits import plan_limits
+from config.rules.work import plan_response_timeout
 
 THROUGHPUT_BATCH = {"fp32": 8, "bf16": 16, "int8": 16}
 """About a third of a second of ResNet50 on one core (25 and 52 images/s were seen): enough to pay for a
@@ -23,9 +24,6 @@ MIN_QUEUE = 100
 
 QUEUED_BATCHES = 8
 """Batches per worker that may wait: a few seconds of work; more would only be answered late."""
-
-RESPONSE_TIMEOUT_S = 120
-"""TorchServe's default. A late batch gets its worker killed, so it must only catch workers that hang."""
 
 LOAD_S = 180
 """A worker's start was seen to take 14 s alone; each shape it warms adds to that, and so does a slower
@@ -45,13 +43,10 @@ def plan_models(
             max_batch_delay_ms=_choose_delay(inputs),
             workers=Setting(value=workers, reason="the layout's: one number for all models"),
             queue_size=queue,
-            response_timeout_s=Setting(
-                value=RESPONSE_TIMEOUT_S,
-                reason="a late batch gets its worker killed: catch only workers that hang",
-            ),
+            response_timeout_s=plan_response_timeout(model, batches[model.name].value, len(models)),
             startup_timeout_s=_plan_startup(len(models)),
             archive=Setting(value=f"{model.name}.mar", reason="the archive make models builds"),
-            limits=plan_limits(model),
+            limits=plan_limits(model, precisions[model.name].value, batches[model.name].value, len(models)),
         )
         for model in models
     }

@@ -20,6 +20,14 @@ PRIMITIVES_PER_SHAPE = 256
 """Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers,
 DenseNet121 121, BERT 74."""
 
+SET_BY_TORCHSERVE = {
+    "TS_DECODE_INPUT_REQUEST": Setting(
+        value="false",
+        reason="how decode_input_request reaches a worker (ConfigManager.getBackendConfiguration)",
+    )
+}
+"""Properties that are in effect only where they are seen in the workers."""
+
 
 def plan_environment(
     models: Sequence[ModelDefinition],
@@ -84,8 +92,9 @@ def plan_worker_environment(
             name: setting
             for name, setting in _without_launcher(libraries, cores_per_worker).items()
             if name != "LD_PRELOAD"
-        } | _preload_list(libraries)
+        } | {**_preload_list(libraries), **SET_BY_TORCHSERVE}
     settings = {
+        **SET_BY_TORCHSERVE,
         "OMP_NUM_THREADS": Setting(
             value=str(cores_per_worker), reason="the launcher sets one thread per core"
         ),

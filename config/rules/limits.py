@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from config.definitions import ModelDefinition
 from config.plan import Settings
+from config.rules.work import plan_text_work
 
 
-def plan_limits(model: ModelDefinition) -> Settings:
-    """By the kind of the model; a kind without limits has none."""
-    plan = PLANS.get(model.kind)
-    return plan(model) if plan else {}
+def plan_limits(model: ModelDefinition, precision: str, batch: int, models: int) -> Settings:
+    """By the kind of the model, of `models` on the same cores; a kind without limits has none."""
+    if model.kind == "image":
+        return _plan_image(model)
+    if model.kind == "text" and model.token_lengths:
+        return plan_text_work(model, precision, batch, models)
+    return {}
 
 
 def _plan_image(model: ModelDefinition) -> Settings:
     return {}
-
-
-def _plan_text(model: ModelDefinition) -> Settings:
-    return {}
-
-
-PLANS = {"image": _plan_image, "text": _plan_text}

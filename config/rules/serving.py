@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from config.plan import Inputs, Java, Libraries, ModelPlan, Setting
-from config.rules.batching import RESPONSE_TIMEOUT_S
 from config.rules.java import count_frontend_threads
 from config.rules.libraries import render_library_flags
 from config.rules.pinning import Pinning
@@ -52,8 +51,8 @@ def plan_models_switches(inputs: Inputs, models: Mapping[str, ModelPlan], worker
         ),
         "job_queue_size": Setting(value=str(queue.value), reason=queue.reason),
         "default_response_timeout": Setting(
-            value=str(RESPONSE_TIMEOUT_S),
-            reason="seconds, as for each model below: catches workers that hang",
+            value=str(max(model.response_timeout_s.value for model in models.values())),
+            reason="seconds, the longest of the models' own below: catches workers that hang",
         ),
         "number_of_gpu": Setting(
             value="0", reason="a graphics card in the machine must not change workers or devices"
@@ -68,6 +67,11 @@ def plan_frontend(topology: Topology) -> dict[str, Setting]:
     return {
         "number_of_netty_threads": Setting(value=str(threads), reason=reason),
         "netty_client_threads": Setting(value=str(threads), reason="the same towards the workers"),
+        "decode_input_request": Setting(
+            value="false",
+            reason="the handler parses JSON and texts itself, after a look at their size: TorchServe's part "
+            "of the worker makes 360 MB of 16 MiB of JSON, for each request of a batch",
+        ),
         "metrics_mode": Setting(
             value="prometheus", reason="kept in memory and scraped; `log` writes for every request"
         ),

@@ -13,6 +13,7 @@ import torch
 from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
 from handlers.shared.shapes import ShapeGrid
+from handlers.shared.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +57,18 @@ class Classifier(ABC):
         """The shapes to warm and serve."""
         return ShapeGrid(batch_sizes=self.definition.batch_sizes)
 
+    def plan_work(self, seconds_each: float) -> Work:
+        """What a batch may hold, where a token (or a sample) takes so many seconds of a core."""
+        return Work(seconds_each=seconds_each)
+
     @abstractmethod
     def build_model(self) -> torch.nn.Module:
         """The eager FP32 model with its weights, in eval mode; `forward(*inputs)` → logits (N, classes)."""
 
     @abstractmethod
     def read_request(self, body: Any) -> Request:
-        """Decode one request body; RequestError says what is wrong with it."""
+        """Decode one request body (bodies.Body, or its content alone); RequestError says what is wrong with
+        it."""
 
     def encode(self, inputs: Sequence[Any]) -> list[Any]:
         """Samples from the inputs of a whole batch of requests, in order."""

@@ -13,8 +13,10 @@ class LoadError(Exception):
 
 
 class RequestError(Exception):
-    """One request is wrong; only this request is answered with `status`, its batch goes on."""
+    """One request cannot be answered; only this request gets `status`, its batch goes on."""
 
-    def __init__(self, message: str, *, status: int = 400) -> None:
+    def __init__(self, message: str, *, status: int = 400, cause: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.cause = cause or message
+        """What is logged: the message, where that quotes nothing of what the client sent."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from handlers.shared.bodies import check_content_type
 from handlers.shared.classifier import Classifier, Request
 from handlers.shared.errors import RequestError
 from handlers.shared.evidence import (
@@ -24,20 +23,20 @@ from handlers.shared.evidence import (
     read_versions,
 )
 from handlers.shared.ipex import IPEX
+from handlers.shared.log import log
 from handlers.shared.options import BUCKETS, LoadOptions
+from handlers.shared.replies import Reply, fail, refuse, to_json
 from handlers.shared.shapes import Padding, Run, plan_one_run, plan_runs
 from handlers.shared.state import LoadState
 from handlers.shared.steps import StepRecord, memory_format, run_steps
 
-logger = logging.getLogger("cpu_kit")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
-    """One request's answer: an HTTP status and a JSON body."""
+class Encoded:
+    """One request on its way through a batch."""
 
-    status: int
-    body: bytes
+    request: Request
+    samples: Sequence[Any]
 
 
 class ModelRuntime:
@@ -48,27 +47,63 @@ class ModelRuntime:
         self._classifier = state.classifier
         self._grid = state.classifier.grid
         self._one_run = BUCKETS in state.options.off
+        self.work = state.work
         self.padding = Padding()
         self.records = records
         self.seconds = seconds
 
     def predict(self, bodies: Sequence[Any]) -> list[Reply]:
-        """Answer each body in its place; a wrong one gets its own error and does not touch the others."""
+        """Answer each body in its place; one that fails gets its own error and does not touch the others."""
         read = [self._read(body) for body in bodies]
-        inputs = [one for request in read if isinstance(request, Request) for one in request.inputs]
-        samples = self._classifier.encode(inputs)
-        answers = map(self._classifier.to_answer, self._infer(samples), samples)
-        return [_reply(one, answers) if isinstance(one, Request) else one for one in read]
+        encoded = self._advance(read, self._encode)
+        return self._advance(self._admit(encoded), self._answer)
+
+    def _advance(self, items: Sequence[Any], step: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+        """Those that have no reply yet, one step on."""
+        done = iter(self._try(step, [one for one in items if not isinstance(one, Reply)]))
+        return [one if isinstance(one, Reply) else next(done) for one in items]
+
+    def _try(self, step: Callable[[Sequence[Any]], list[Any]], items: Sequence[Any]) -> list[Any]:
+        """All at once; where that raises, each alone, so that only those fail that cannot be answered."""
+        try:
+            return step(items) if items else []
+        except BaseException as error:
+            failed = fail(error, "answered")
+        if len(items) == 1:
+            return [failed]
+        name = self._classifier.definition.name
+        log("batch_failed", name, requests=len(items), cause=failed.cause, trace=failed.trace)
+        return [result for one in items for result in self._try(step, [one])]
 
     def _read(self, body: Any) -> Request | Reply:
         try:
+            check_content_type(body)
             return self._classifier.read_request(body)
-        except RequestError as error:
-            return _refuse(error.status, str(error))
-        except Exception as error:
-            # One request must never fail its batch, whatever a decoder raises.
-            logger.exception("a request could not be read")
-            return _refuse(500, f"the request could not be read: {type(error).__name__}")
+        except BaseException as error:
+            return fail(error, "read")
+
+    def _encode(self, requests: Sequence[Request]) -> list[Encoded]:
+        samples = iter(self._classifier.encode([one for request in requests for one in request.inputs]))
+        return [
+            Encoded(request=request, samples=[next(samples) for _ in request.inputs]) for request in requests
+        ]
+
+    def _admit(self, items: Sequence[Encoded | Reply]) -> list[Encoded | Reply]:
+        """What the batch has no time for is refused before anything is computed."""
+        costs = [self._weigh(one.samples) for one in items if isinstance(one, Encoded)]
+        refusals = iter(self.work.admit(costs))
+        judged = ((one, None if isinstance(one, Reply) else next(refusals)) for one in items)
+        return [refuse(refusal) if refusal else one for one, refusal in judged]
+
+    def _weigh(self, samples: Sequence[Any]) -> int:
+        """What a request costs: tokens as they go through the model; samples where all have one size."""
+        lengths = (self._grid.fit_length(self._classifier.sample_length(sample)) for sample in samples)
+        return sum(max(1, length) for length in lengths)
+
+    def _answer(self, items: Sequence[Encoded]) -> list[Reply]:
+        samples = [sample for one in items for sample in one.samples]
+        answers = map(self._classifier.to_answer, self._infer(samples), samples)
+        return [_reply(one.request, answers) for one in items]
 
     def _infer(self, samples: list[Any]) -> np.ndarray:
         """Probabilities, float32 (len(samples), classes), in the samples' order."""
@@ -77,6 +112,8 @@ class ModelRuntime:
         for run in plan_one_run(needed) if self._one_run else plan_runs(needed, self._grid):
             result[list(run.samples)] = self._run(run, samples)
             self.padding.count(run, needed)
+        if not np.isfinite(result).all():
+            raise RequestError("the model's probabilities are no numbers (NaN or infinite)", status=500)
         return result
 
     def _run(self, run: Run, samples: list[Any]) -> np.ndarray:
@@ -114,16 +151,13 @@ class ModelRuntime:
             "accuracy": definition.accuracy.get(state.options.precision),
             "shapes": [asdict(shape) for shape in self._grid.list_shapes()],
             "padding": self.padding.describe(),
+            "work": asdict(self.work),
         }
 
 
 def _reply(request: Request, answers: Iterator[Any]) -> Reply:
     own = [next(answers) for _ in request.inputs]
     return Reply(status=200, body=to_json(own if request.many else own[0]))
-
-
-def _refuse(status: int, message: str) -> Reply:
-    return Reply(status=status, body=to_json({"code": status, "error": message}))
 
 
 def load_runtime(classifier: Classifier, options: LoadOptions) -> ModelRuntime:
@@ -142,8 +176,3 @@ def _set_interop_threads(count: int) -> None:
     """One model at a time runs in a worker, so more inter-op threads only compete for its cores."""
     if torch.get_num_interop_threads() != count:
         torch.set_num_interop_threads(count)
-
-
-def to_json(value: Any) -> bytes:
-    """Compact UTF-8 JSON, with the line end that a terminal wants."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8") + b"\n"

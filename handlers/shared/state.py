@@ -12,6 +12,7 @@ from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.options import LoadOptions
 from handlers.shared.precision import precision_context
 from handlers.shared.shapes import Shape
+from handlers.shared.work import Work
 
 EXAMPLES = 4
 """Different samples used for tracing, warm-up and the self-check; at least 2."""
@@ -34,6 +35,8 @@ class LoadState:
     """Logits of the eager FP32 model, float32 (EXAMPLES, classes)."""
     warmed: dict[Shape, torch.Tensor] = field(default_factory=dict)
     """What the finished model answered for each shape, float32 (rows, classes)."""
+    work: Work = field(default_factory=Work)
+    """What answering costs; without bounds until it is timed."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What describe answers beyond the step records."""
 

@@ -21,6 +21,7 @@ from handlers.shared.ipex import import_ipex
 from handlers.shared.precision import INT8, OPTIMIZED_DTYPES, precision_context
 from handlers.shared.quantization import RECIPE_FILE, convert_with_recipe
 from handlers.shared.state import EXAMPLES, LoadState
+from handlers.shared.work import time_work
 
 PROFILING_RUNS = 2
 """TorchScript's profiling executor records in run 1 and compiles in run 2; the next is the first fast one."""
@@ -121,6 +122,7 @@ def warm_up(state: LoadState) -> None:
     for shape in shapes:
         state.warmed[shape] = state.run(state.inputs(shape))
     state.facts["operators"] = count_operators(state.graph_kind)
+    state.work = time_work(state)
 
 
 def self_check(state: LoadState) -> None:

@@ -6,7 +6,8 @@ as long as the batch must come back, and only `set_response_status` gives one it
 
 from __future__ import annotations
 
-import json
+import contextlib
+import http
 import logging
 import os
 import time
@@ -17,17 +18,18 @@ from typing import Any
 from handlers.shared.classifier import Classifier
 from handlers.shared.definition import read_definition
 from handlers.shared.errors import LoadError
+from handlers.shared.log import log, logger
 from handlers.shared.options import read_options
 from handlers.shared.process import end_with_launcher
-from handlers.shared.runtime import ModelRuntime, Reply, load_runtime, to_json
+from handlers.shared.replies import Reply, fail, to_json
+from handlers.shared.rows import is_describe, read_body
+from handlers.shared.runtime import ModelRuntime, load_runtime
 from handlers.shared.shapes import Padding
 
-logger = logging.getLogger("cpu_kit")
 JSON = "application/json"
 METRIC_SECONDS = 1.0
 TOKENS_METRIC = "TextTokens"
 PADDED_METRIC = "TextTokensPadded"
-PHRASES = {400: "Bad Request", 413: "Payload Too Large", 500: "Internal Server Error"}
 
 
 class PaddingReport:
@@ -42,10 +44,10 @@ class PaddingReport:
         now = time.monotonic()
         if now < self._next or padding.padded_tokens == self._sent.padded_tokens:
             return
+        self._next = now + METRIC_SECONDS
         metrics.add_counter(TOKENS_METRIC, padding.tokens - self._sent.tokens)
         metrics.add_counter(PADDED_METRIC, padding.padded_tokens - self._sent.padded_tokens)
         self._sent = replace(padding)
-        self._next = now + METRIC_SECONDS
 
 
 class TorchServeHandler(Classifier):
@@ -67,45 +69,49 @@ class TorchServeHandler(Classifier):
             self.limit(options.limits)
             self.runtime = load_runtime(self, options)
         except LoadError as error:
-            _log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, cure=error.cure)
+            log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, cure=error.cure)
             # TorchServe answers RuntimeError with an orderly 500 for the load; other types kill the worker.
             raise RuntimeError(str(error)) from error
         self.padding_report = PaddingReport()
         steps = [asdict(record) for record in self.runtime.records]
-        _log("loaded", name, seconds=self.runtime.seconds, steps=steps)
+        log("loaded", name, seconds=self.runtime.seconds, steps=steps, work=asdict(self.runtime.work))
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[Any]:
         """Answer one batch; also the describe call, which TorchServe sends as a batch of one."""
-        if _is_describe(data, context):
+        headers = [context.get_all_request_header(position) for position in range(len(data))]
+        if is_describe(data, headers):
             return [to_json(self.runtime.describe())]
-        replies = self.runtime.predict([_read_body(row) for row in data])
-        for position, reply in enumerate(replies):
+        bodies = [read_body(row, said) for row, said in zip(data, headers, strict=True)]
+        replies = self.runtime.predict(bodies)
+        answers = [self._send(context, position, reply) for position, reply in enumerate(replies)]
+        self._report_padding(context)
+        return answers
+
+    def _send(self, context: Any, position: int, reply: Reply) -> bytes:
+        """Status and body of one item of the batch, and the one line a failure leaves in the log."""
+        try:
             _set_status(context, position, reply)
-        self.padding_report.send(self.runtime.padding, context.metrics)
-        return [reply.body for reply in replies]
+        except Exception as error:
+            reply = fail(error, "answered")
+            with contextlib.suppress(Exception):
+                _set_status(context, position, reply)
+        if reply.status != http.HTTPStatus.OK:
+            facts: dict[str, Any] = {"status": reply.status, "cause": reply.cause}
+            if reply.trace:
+                facts["trace"] = reply.trace
+            log("request_failed", self.definition.name, request=context.get_request_id(position), **facts)
+        return reply.body
 
-
-def _is_describe(data: list[dict[str, Any]], context: Any) -> bool:
-    """The management API's describe call has no parameters; a client's header comes with a body."""
-    return len(data) == 1 and not data[0] and context.get_request_header(0, "describe") == "True"
-
-
-def _read_body(row: dict[str, Any]) -> Any:
-    """The body of a plain request, or of a form: its `data` or `body` field, else all its fields."""
-    for name in ("data", "body"):
-        if name in row:
-            return row[name]
-    return {
-        name: value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else value
-        for name, value in row.items()
-    }
+    def _report_padding(self, context: Any) -> None:
+        """Counters are no reason to lose a batch that is answered."""
+        try:
+            self.padding_report.send(self.runtime.padding, context.metrics)
+        except Exception as error:
+            log("metrics_failed", self.definition.name, cause=f"{type(error).__name__}: {error}")
 
 
 def _set_status(context: Any, position: int, reply: Reply) -> None:
     context.set_response_content_type(position, JSON)
-    if reply.status != 200:
-        context.set_response_status(code=reply.status, phrase=PHRASES[reply.status], idx=position)
-
-
-def _log(event: str, model: str, **facts: Any) -> None:
-    logger.info(json.dumps({"cpu_kit": event, "model": model, "pid": os.getpid(), **facts}))
+    if reply.status != http.HTTPStatus.OK:
+        phrase = http.HTTPStatus(reply.status).phrase
+        context.set_response_status(code=reply.status, phrase=phrase, idx=position)

@@ -40,7 +40,8 @@ def make_model(name: str, **changes: Any) -> ModelDefinition:
     return ModelDefinition(**{**fields, **changes})
 
 
-MODELS = (make_model("bert"), make_model("resnet50"))
+TEXTS = {"token_lengths": (128, 512), "tokens_per_run": 256, "max_texts_per_request": 8}
+MODELS = (make_model("bert", **TEXTS), make_model("resnet50"))
 
 
 def make_inputs(**changes: Any) -> Inputs:

@@ -67,7 +67,7 @@ def test_models_are_keyed_by_name_and_version():
         "maxWorkers": 2,
         "batchSize": 8,
         "maxBatchDelay": 20,
-        "responseTimeout": 120,
+        "responseTimeout": 101,
         "startupTimeout": 360,
     }
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,12 +95,15 @@ class Kit:
         content_type: str = "application/octet-stream",
         token: str | None = None,
         management: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """One request with the right token, or the one given."""
+        """One request with the right token, or the one given; a POST where there is a body."""
         key = self.key_file["management" if management else "inference"]["key"]
-        headers = {"Authorization": f"Bearer {key if token is None else token}", "Content-Type": content_type}
+        sent = {"Authorization": f"Bearer {key if token is None else token}", **(headers or {})}
+        if body is not None:
+            sent["Content-Type"] = content_type
         url = f"http://127.0.0.1:{self.port + management}/{path}"
-        request = urllib.request.Request(url, data=body, headers=headers, method="POST" if body else "GET")
+        request = urllib.request.Request(url, data=body, headers=sent)
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 return Answer(status=answer.status, body=answer.read())

@@ -66,6 +66,29 @@ def test_text_in_each_form_is_answered(kit):
     assert len(several) == 2
 
 
+def test_texts_are_read_as_they_were_meant(kit):
+    plain = kit.predict("bert", b'{"text": "a fine day"}', "application/json")
+    marked = kit.predict("bert", b'\xef\xbb\xbf{"text": "a fine day"}', "application/json; charset=utf-8")
+    assert marked.body == plain.body
+    assert kit.predict("bert", b"{ a fine day", "text/plain").status == 200
+    assert kit.predict("bert", b"{ a fine day").status == 400
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/octet-stream"])
+def test_wide_json_is_refused_before_it_is_parsed(kit, content_type):
+    answer = kit.predict("bert", b"[" + b"[]," * 100_000 + b"[]]", content_type)
+    assert answer.status == 413
+    assert "commas and brackets" in answer.json["error"]
+
+
+@pytest.mark.parametrize("path", ["predictions/bert", "models/bert/invoke"])
+def test_describe_is_not_for_holders_of_the_inference_token(kit, path):
+    urlencoded = "application/x-www-form-urlencoded"
+    answer = kit.request(path, b"", content_type=urlencoded, headers={"describe": "True"})
+    assert answer.status == 415
+    assert b"pid" not in answer.body
+
+
 @pytest.mark.parametrize(
     ("model", "body", "message"),
     [

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from handlers.cpu_image_classifier import CpuImageClassifier
-from tests.handlers.context import FakeContext
+from handlers.shared.bodies import as_bytes
+from tests.handlers.context import FakeContext, Sent, form, plain, rows_and_context
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_what_no_decoder_should_raise_fails_one_request_only(handler, tiny_image
     read = handler.read_request
 
     def explode(body):
-        if body == b"bomb":
+        if as_bytes(body) == b"bomb":
             raise RuntimeError("planted")
         return read(body)
 
@@ -79,12 +80,30 @@ def test_what_no_decoder_should_raise_fails_one_request_only(handler, tiny_image
     assert len(good) == 3
 
 
-def test_a_clients_describe_header_is_no_describe_call(handler, tiny_image, canary):
-    context = FakeContext(tiny_image, describe=True)
-    answers = handler.handle([{"body": canary}, {"body": canary}], context)
-    assert len(answers) == 2
-    (alone,) = handler.handle([{"body": canary}], context)
-    assert "pid" not in alone.decode()
+@pytest.mark.parametrize(
+    "sent",
+    [
+        plain(b"", describe="True"),
+        form(describe="True"),
+        form(content_type="application/x-www-form-urlencoded", describe="True"),
+        # the addresses beside /predictions, which put no header of their own
+        Sent(headers={"content-type": "application/x-www-form-urlencoded", "describe": "True"}),
+        Sent(headers={"describe": "True", "explain": "False"}),
+        form(("describe", "", b"True")),
+    ],
+)
+def test_a_prediction_is_no_describe_call_whatever_its_headers(handler, tiny_image, sent):
+    rows, context = rows_and_context(tiny_image, sent)
+    (answer,) = handler.handle(rows, context)
+    assert json.loads(answer)["code"] in (400, 415)
+    assert b"pid" not in answer
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x", "Host": "h", "Accept": "*/*"}])
+def test_the_management_apis_describe_call_is_answered(handler, tiny_image, headers):
+    rows, context = rows_and_context(tiny_image, Sent(headers={**headers, "describe": "True"}))
+    (answer,) = handler.handle(rows, context)
+    assert "pid" in json.loads(answer)
 
 
 def test_a_batch_of_bad_requests_only_is_answered(handler, tiny_image):

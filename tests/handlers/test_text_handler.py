@@ -9,9 +9,9 @@ import pytest
 
 from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.cpu_text_classifier import CpuTextClassifier
-from handlers.shared import torchserve
+from handlers.shared import texts, torchserve
 from handlers.shared.shapes import Padding
-from tests.handlers.context import FakeContext, FakeMetrics
+from tests.handlers.context import FakeContext, FakeMetrics, Sent, form, plain, rows_and_context
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +64,14 @@ def test_a_cut_text_is_said(handler, tiny_text):
 def test_a_huge_text_is_not_read_whole_and_says_so(handler, tiny_text):
     (answer,), _ = ask(handler, tiny_text, "word " * 1_000_000)
     assert answer["truncated"]["characters"] == 5_000_000
-    assert answer["truncated"]["characters_read"] == 3200
+    assert answer["truncated"]["characters_read"] == 640
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         (b'{"text": "\\ud800 a"}', "not valid Unicode"),
-        (b'{"a":' * 200_000, "the body is not JSON"),
+        (b'{"a":' * 20_000, "the body is not JSON"),
         (b"", "non-empty string"),
         (b"   ", "non-empty string"),
         ({"text": []}, '"text" must hold 1 to 4 texts: got 0'),
@@ -80,7 +80,11 @@ def test_a_huge_text_is_not_read_whole_and_says_so(handler, tiny_text):
         ({"text": None}, "non-empty string"),
         ({"txt": "a"}, "has no \"text\": got 'txt'"),
         (b'{"text": ', "the body is not JSON"),
-        (b"\xff\xfe", "the text is not UTF-8"),
+        (b"\xe4rger", "the text is not UTF-8"),
+        (b'{"text": NaN}', "not JSON (NaN is no JSON value)"),
+        (b'["a", "b"]', 'must be a JSON object: got list; send {"text": "…"}, {"text": ["…", "…"]}'),
+        (["a", "b"], 'must be a JSON object: got list; send {"text": "…"}, {"text": ["…", "…"]}'),
+        (b'{"text": "a"', "a text that looks like JSON with Content-Type: text/plain"),
     ],
 )
 def test_wrong_bodies_are_refused_alone(handler, tiny_text, body, message):
@@ -90,9 +94,113 @@ def test_wrong_bodies_are_refused_alone(handler, tiny_text, body, message):
     assert "label" in good
 
 
-def test_form_fields_are_read(handler, tiny_text):
-    (answer,) = handler.handle([{"text": b"good"}], FakeContext(tiny_text))
-    assert "label" in json.loads(answer)
+@pytest.mark.parametrize(
+    ("sent", "status", "message"),
+    [
+        (plain("good".encode("utf-16"), "text/plain"), 415, "got UTF-16"),
+        (plain('{"text": "good"}'.encode("utf-16"), "application/json"), 415, "got UTF-16"),
+        (plain("gut für".encode("latin-1"), "text/plain; charset=ISO-8859-1"), 415, "got charset=iso-8859-1"),
+        (plain(b'{"a":' * 100_000, "application/json"), 413, "commas and brackets: at most 82000 are read"),
+        (plain(b"[" + b"[]," * 100_000 + b"[]]"), 413, "commas and brackets: at most 82000 are read"),
+        (form(("text", "", b"\xe4rger")), 400, "the text is not UTF-8"),
+        (form(("txt", "", b"good")), 400, "has no \"text\": got 'txt'"),
+        (form(), 400, 'has no "text": got no field'),
+        (
+            form(('{"text": "good"}', "", b""), content_type="application/x-www-form-urlencoded"),
+            415,
+            "-H 'Content-Type: application/json' -d '{…}'",
+        ),
+        (plain(b"good", "application/json"), 400, "the body is not JSON"),
+    ],
+)
+def test_what_is_not_meant_as_a_text_is_refused_with_its_status(handler, tiny_text, sent, status, message):
+    rows, context = rows_and_context(tiny_text, sent, plain(b"good"))
+    bad, good = map(json.loads, handler.handle(rows, context))
+    assert message in bad["error"]
+    assert {position: code for position, (code, _) in context.statuses.items()} == {0: status}
+    assert "label" in good
+
+
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        plain(b"good"),
+        plain(MARK + b"good"),
+        plain(MARK + b"good", "text/plain; charset=utf-8"),
+        plain(b'{"text": "good"}', "application/json"),
+        plain(MARK + b'{"text": "good"}', "application/json; charset=UTF-8"),
+        plain(MARK + b'{"text": "good"}'),
+        plain(MARK + b'{"text": "good"}', "application/octet-stream"),
+        form(("text", "", b"good")),
+        form(("text", "text/plain", MARK + b"good")),
+        form(("data", "", b"good")),
+        form(("data", "application/json", b'{"text": "good"}')),
+        form(("body", "application/octet-stream", b'{"text": "good"}')),
+        form(("content-type", "", b"x"), ("text", "", b"good")),
+        Sent(values=[("body", "", b'{"text": "good"}')]),  # gRPC has no headers
+    ],
+)
+def test_one_text_gets_one_answer_however_it_is_sent(handler, tiny_text, sent):
+    rows, context = rows_and_context(tiny_text, sent)
+    (answer,) = handler.handle(rows, context)
+    assert answer == handler.handle([{"body": b"good"}], FakeContext(tiny_text))[0]
+
+
+def test_a_text_that_begins_like_json_is_sent_as_plain_text_or_in_json(handler, tiny_text):
+    text = '{ that is how some texts begin, ["and" others'
+    rows, context = rows_and_context(
+        tiny_text,
+        plain(text.encode(), "text/plain"),
+        plain(json.dumps({"text": text}).encode(), "application/json"),
+        form(("data", "text/plain", text.encode())),
+        form(("text", "", text.encode())),
+    )
+    answers = [json.loads(answer)["probabilities"] for answer in handler.handle(rows, context)]
+    assert context.statuses == {}
+    for answer in answers[1:]:
+        assert answer == pytest.approx(answers[0], abs=1e-5)
+
+
+def test_a_text_in_brackets_is_a_text(handler, tiny_text):
+    (answer,), _ = ask(handler, tiny_text, b"[deleted] by its author")
+    assert "label" in answer
+
+
+def test_only_what_is_read_of_a_text_is_kept_while_its_batch_waits(handler):
+    request = handler.read_request(("word \N{GRINNING FACE} " * 100_000).encode())
+    assert [(len(text.read), text.characters) for text in request.inputs] == [(640, 700_000)]
+
+
+def test_the_tokenizer_takes_a_few_texts_at_once(handler, monkeypatch):
+    monkeypatch.setattr(texts, "TEXTS_AT_ONCE", 2)
+    read = [handler.tokenizer.read("word " * number) for number in (1, 3, 5, 7, 9)]
+    assert [tokens.total for tokens in handler.encode(read)] == [3, 5, 7, 9, 11]
+
+
+def test_the_largest_batch_is_timed_and_shown(handler):
+    work = handler.runtime.describe()["work"]
+    assert 0 < work["seconds_each"] < 0.01
+    assert work["per_request"] == 4 * 32
+    assert work["per_request"] <= work["per_batch"] <= handler.limits["tokens_per_batch"]
+    assert work["worst_batch_s"] == pytest.approx(work["per_batch"] * work["seconds_each"], abs=0.001)
+
+
+def test_what_the_plan_leaves_no_room_for_is_refused_and_the_rest_answered(tiny_text, monkeypatch):
+    limits = {"tokens_per_batch": 128, "batch_s": 30}
+    monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_text": {"limits": limits}}))
+    handler = CpuTextClassifier()
+    handler.initialize(FakeContext(tiny_text))
+    full = {"text": ["word " * 30] * 4}
+    (first, second, small), context = ask(handler, tiny_text, full, full, "good")
+    assert len(first) == 4
+    assert second["error"] == (
+        "the requests before this one leave no room for its 128 tokens: 128 of 128 are taken; send it again"
+    )
+    assert context.statuses == {1: (503, "Service Unavailable"), 2: (503, "Service Unavailable")}
+    assert small["code"] == 503
 
 
 def test_channels_last_means_nothing_for_text(handler):

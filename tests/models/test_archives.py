@@ -32,7 +32,7 @@ class Context:
     model_name = "alone"
     metrics = Metrics()
     system_properties = {"model_dir": "."}
-    def get_request_header(self, position, name): return None
+    def get_all_request_header(self, position): return {}
     def set_response_content_type(self, position, value): pass
 
 handler = classes[0]()

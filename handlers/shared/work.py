@@ -1,0 +1,100 @@
+"""What answering costs, as timed when the model loads, and how much of it one batch and one request may ask.
+
+TorchServe hands over whole batches and kills a worker that answers one too late, and with it the whole batch.
+A batch is therefore bounded in seconds: what it has no room for is refused, not computed too late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from handlers.shared.errors import LoadError, RequestError
+
+if TYPE_CHECKING:
+    from handlers.shared.shapes import Shape
+    from handlers.shared.state import LoadState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Costs are tokens as they go through the model, padding included; samples where all have one size."""
+
+    seconds_each: float = 0.0
+    """Of a core, for one token (or sample) of the largest warmed shape."""
+    per_batch: int | None = None
+    """The most that one batch computes; None is no limit: TorchServe's batch size bounds it alone."""
+    per_request: int | None = None
+    """The most that one request may ask; no more than `per_batch` allows one that comes first."""
+    worst_batch_s: float | None = None
+    """What the largest batch that is computed takes of a core that does nothing else."""
+
+    def admit(self, costs: Sequence[int]) -> list[RequestError | None]:
+        """For each request of a batch, in order, why it is not computed, or None.
+
+        The first is always computed if it may be asked at all; where a large one is refused, a small one
+        after it may still have room.
+        """
+        used, refused = 0, []
+        for cost in costs:
+            refusal = self._find_refusal(cost, used)
+            used += cost if refusal is None else 0
+            refused.append(refusal)
+        return refused
+
+    def _find_refusal(self, cost: int, used: int) -> RequestError | None:
+        if self.per_request is not None and cost > self.per_request:
+            return RequestError(
+                f"the request's texts are {cost} tokens: at most {self.per_request} are computed in the time "
+                "that a batch may take; send fewer texts, or shorter ones",
+                status=413,
+            )
+        if self.per_batch is not None and used and used + cost > self.per_batch:
+            return RequestError(
+                f"the requests before this one leave no room for its {cost} tokens: {used} of "
+                f"{self.per_batch} are taken; send it again",
+                status=503,
+            )
+        return None
+
+
+def time_work(state: LoadState) -> Work:
+    """Times the largest shape once, when it is warm."""
+    largest = state.classifier.grid.list_shapes()[0]
+    seconds_each = _time_shape(state, largest) / (largest.batch_size * max(1, largest.length))
+    return state.classifier.plan_work(seconds_each)
+
+
+def _time_shape(state: LoadState, shape: Shape) -> float:
+    """Seconds of a core: the clock counts what other processes take meanwhile, the CPU time counts each of
+    several threads, so that the lower of the two is nearer the truth and never below it."""
+    inputs = state.inputs(shape)
+    clock, cpu = time.perf_counter(), time.process_time()
+    state.run(inputs)
+    return min(time.perf_counter() - clock, time.process_time() - cpu)
+
+
+def plan_token_work(
+    seconds_each: float, *, tokens_per_batch: int, batch_s: int, longest: int, most_tokens: int
+) -> Work:
+    """The bounds for texts: the plan's tokens, or as many as `batch_s` seconds of a core hold here.
+
+    `longest` is the longest text, `most_tokens` the largest request of those. LoadError where not even one
+    text can be answered in time."""
+    in_time = int(batch_s / seconds_each)
+    if in_time < longest:
+        raise LoadError(
+            f"one text of {longest} tokens takes {longest * seconds_each:.1f} s of a core here, and a batch "
+            f"may take {batch_s} s",
+            cure="serve it in a faster precision (PRECISION=), or with shorter token_lengths in model.yaml",
+        )
+    per_batch = min(tokens_per_batch, in_time)
+    per_request = min(most_tokens, in_time)
+    return Work(
+        seconds_each=seconds_each,
+        per_batch=per_batch,
+        per_request=per_request,
+        worst_batch_s=round(max(per_batch, per_request) * seconds_each, 3),
+    )

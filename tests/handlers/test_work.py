@@ -1,0 +1,112 @@
+"""What a batch may hold: what is admitted, what is refused, and how the bounds come from a timing."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from handlers.shared import work as module
+from handlers.shared.errors import LoadError
+from handlers.shared.shapes import Shape
+from handlers.shared.work import Work, plan_token_work, time_work
+from tests.handlers.stub import StubClassifier, make_runtime
+
+BERT = {"tokens_per_batch": 16_470, "batch_s": 28, "longest": 512, "most_tokens": 4096}
+
+
+def list_statuses(work: Work, *costs: int) -> list[int]:
+    return [200 if refusal is None else refusal.status for refusal in work.admit(costs)]
+
+
+@pytest.mark.parametrize(
+    ("costs", "statuses"),
+    [
+        ((100,), [200]),
+        ((60, 40), [200, 200]),
+        ((60, 41), [200, 503]),
+        ((60, 41, 40), [200, 503, 200]),  # a small one still has room
+        ((101, 100), [413, 200]),  # what is never computed takes no room
+        ((), []),
+    ],
+)
+def test_a_batch_is_cut_by_its_cost(costs, statuses):
+    assert list_statuses(Work(per_batch=100, per_request=100), *costs) == statuses
+
+
+def test_the_first_is_computed_even_where_it_is_all_a_batch_may_hold():
+    assert list_statuses(Work(per_batch=50, per_request=100), 80, 1) == [200, 503]
+
+
+def test_without_bounds_all_is_computed():
+    assert list_statuses(Work(), 10**9, 10**9) == [200, 200]
+
+
+def test_no_batch_is_ever_above_its_bound():
+    draw = random.Random(1)
+    work = Work(per_batch=1000, per_request=400)
+    for _ in range(200):
+        costs = [draw.randint(1, 500) for _ in range(draw.randint(1, 40))]
+        taken = [cost for cost, refusal in zip(costs, work.admit(costs), strict=True) if refusal is None]
+        assert sum(taken) <= 1000
+        assert all(cost > 400 or sum(taken) + cost > 1000 for cost in costs if cost not in taken)
+
+
+@pytest.mark.parametrize(
+    ("seconds_each", "per_batch", "per_request", "worst"),
+    [
+        (0.0005, 16_470, 4096, 8.235),  # as planned
+        (0.0035, 8000, 4096, 28.0),  # half as fast as planned for: fewer tokens, the same time
+        (0.014, 2000, 2000, 28.0),  # a full request would take a minute beside another model
+    ],
+)
+def test_a_slow_machine_gets_smaller_batches_not_later_answers(seconds_each, per_batch, per_request, worst):
+    work = plan_token_work(seconds_each, **BERT)
+    assert (work.per_batch, work.per_request, work.worst_batch_s) == (per_batch, per_request, worst)
+    assert 3 * 2 * work.worst_batch_s <= 180
+
+
+def test_a_machine_that_cannot_answer_one_text_in_time_does_not_load():
+    with pytest.raises(LoadError) as caught:
+        plan_token_work(0.06, **BERT)
+    assert caught.value.cause == (
+        "one text of 512 tokens takes 30.7 s of a core here, and a batch may take 28 s"
+    )
+    assert "PRECISION=" in caught.value.cure
+
+
+def test_the_largest_shape_is_timed_by_the_lower_of_clock_and_cpu(monkeypatch):
+    clock, cpu = iter([0.0, 8.0]), iter([0.0, 2.0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(module.time, "process_time", lambda: next(cpu))
+    runs: list[Shape] = []
+
+    class State:
+        classifier = StubClassifier()
+
+        def inputs(self, shape: Shape) -> Shape:
+            return shape
+
+        def run(self, inputs: Shape) -> None:
+            runs.append(inputs)
+
+    work = time_work(State())
+    assert runs == [Shape(batch_size=1, length=512)]
+    assert work == Work(seconds_each=2.0 / 512)
+
+
+def test_a_refused_request_stays_refused_when_its_batch_is_tried_again():
+    classifier = StubClassifier()
+    runtime = make_runtime(classifier, Work(per_batch=600, per_request=512))
+
+    def raise_for_the_bad_one(stage: str, value: object) -> None:
+        if stage == "model" and value == 77:
+            raise RuntimeError("planted")
+
+    classifier.planted = raise_for_the_bad_one
+    replies = runtime.predict([b"512", b"512", b"77", b"64", b"20"])
+    assert [reply.status for reply in replies] == [200, 503, 503, 200, 503]
+    replies = runtime.predict([b"256", b"512", b"77", b"64", b"20"])
+    assert [reply.status for reply in replies] == [200, 503, 500, 200, 200]
+    assert "256 of 600" in json.loads(replies[1].body)["error"]

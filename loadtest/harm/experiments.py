@@ -1,0 +1,348 @@
+"""The experiments, in the order in which they run: a name, what it does, and what it must not do."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadtest.harm import bodies
+from loadtest.harm.client import HOST, Outcome, Request, hold_open, send_all
+from loadtest.harm.row import Promise, Seen
+from loadtest.harm.site import CANARY_SECONDS, MODELS, Site
+from server.processes import send_signal
+
+PNG, JPEG, OCTETS = "image/png", "image/jpeg", "application/octet-stream"
+IMAGE_MIB, IMAGE_CPU_S = 400.0, 2.0
+"""What no body of up to 16 MiB may cost (`limits` of the plan)."""
+KEPT_MIB = 100.0
+"""A quarter of that: what allocators keep of it for the next one."""
+COPIES = 4
+"""Of a refused body: what came over the socket, what the worker's protocol makes of it, and as much spare."""
+REFUSED_FORMAT = frozenset({"415"})
+REFUSED = frozenset({"400", "413", "415", "422", "429", "503"})
+LONG_SECONDS = 150.0
+"""Longer than TorchServe's default response time-out of 120 s, so that its end is seen."""
+HELD = 60
+"""Connections left open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One thing that could take the server down."""
+
+    name: str
+    title: str
+    run: Callable[[Site], Seen]
+    promise: Promise
+
+
+def sending(
+    make: Callable[[Site], Sequence[Request]], *, clients: int = 1, seconds: float = LONG_SECONDS,
+    at_most_s: float = LONG_SECONDS,
+) -> Callable[[Site], Seen]:  # fmt: skip
+    """The experiments that are nothing but requests."""
+
+    def run(site: Site) -> Seen:
+        requests = make(site)
+        outcomes = send_all(requests, site.port, clients=clients, seconds=seconds, at_most_s=at_most_s)
+        missing = len(requests) - len(outcomes)
+        late = (f"{missing} of {len(requests)} requests could not be sent within {at_most_s:g} s",)
+        return Seen(outcomes=outcomes, faults=late if missing else ())
+
+    return run
+
+
+def overload(site: Site) -> list[Request]:
+    """600 noisy PNGs of 8 MB each."""
+    return [site.ask("resnet50", bodies.make_noise_png(1650), PNG)] * 600
+
+
+def send_as_curl_does(site: Site) -> Seen:
+    """A photograph by `--data-binary` with curl's own content type, then by `-F data=@photo.jpg`."""
+    photo = site.canary("resnet50").body
+    wrong, right = (
+        site.send(site.ask("resnet50", body, kind))
+        for body, kind in ((photo, bodies.FORM), (bodies.make_upload(photo), bodies.MULTIPART))
+    )
+    faults = []
+    if b"Content-Type" not in wrong.body:
+        faults.append(f"the answer to curl's default must name the right line: got {wrong.body[:100]!r}")
+    if not site.is_right("resnet50", right):
+        faults.append(f"curl -F data=@photo.jpg must be classified: got {right.kind} {right.body[:100]!r}")
+    return Seen(outcomes=[wrong], notes=(f"curl -F: {right.kind}",), faults=tuple(faults))
+
+
+def scan_beside_photos(site: Site) -> list[Request]:
+    """A JPEG of 100 megapixels and 24,000 scans, and seven photographs at the same time."""
+    scans = site.ask("resnet50", bodies.make_scans(10_000, 24_000), JPEG)
+    return [scans, *[site.canary("resnet50")] * 7]
+
+
+def send_bad_urls(_: Site) -> list[Request]:
+    """Addresses that cannot be decoded, by somebody without a token."""
+    return [Request(path="/%zz")] * 1000
+
+
+def hold_bodies(*, with_token: bool) -> Callable[[Site], Seen]:
+    """Bodies that never become whole, and whether anybody else is served meanwhile."""
+
+    def run(site: Site) -> Seen:
+        request = site.ask("resnet50", b"\0" * 16_000_000, OCTETS)
+        token = request.token if with_token else ""
+        head = Request(path=request.path, body=request.body, content_type=OCTETS, token=token).render_head()
+        part = request.body[:15_900_000]
+        return _serve_beside(site, lambda: hold_open(head, [part], site.port, seconds=10.0))
+
+    return run
+
+
+def _serve_beside(site: Site, hold: Callable[[], tuple[socket.socket, str]]) -> Seen:
+    """So many connections held open, then canaries one by one."""
+    with contextlib.ExitStack() as held:
+        fates: Counter[str] = Counter()
+
+        def one() -> None:
+            try:
+                link, fate = hold()
+            except OSError as problem:
+                fates[type(problem).__name__] += 1
+                return
+            held.callback(link.close)
+            fates[fate] += 1
+
+        threads = [threading.Thread(target=one) for _ in range(HELD)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        outcomes, faults = ask_canaries(site, rounds=5)
+    fate = ", ".join(f"{count} × {kind}" for kind, count in sorted(fates.items()))
+    return Seen(outcomes=outcomes, notes=(f"of {HELD} connections held: {fate}",), faults=faults)
+
+
+def ask_canaries(site: Site, rounds: int) -> tuple[list[Outcome], tuple[str, ...]]:
+    """Of each model in turn; wrong ones are faults."""
+    asked = [(model, site.send(site.canary(model))) for _ in range(rounds) for model in MODELS]
+    wrong = sum(not site.is_right(model, outcome) for model, outcome in asked)
+    text = f"{wrong} of {len(asked)} canaries not answered right within {CANARY_SECONDS:g} s meanwhile"
+    return [outcome for _, outcome in asked], (text,) if wrong else ()
+
+
+def dribble(site: Site) -> Seen:
+    """Headers that come a byte at a time and never end."""
+    ended = threading.Event()
+
+    def drip(link: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            link.sendall(b"POST /predictions/resnet50 HTTP/1.1\r\nX-Slow: ")
+            while not ended.wait(0.5):
+                link.sendall(b"a")
+
+    with contextlib.ExitStack() as held:
+        held.callback(ended.set)
+        for _ in range(HELD):
+            link = held.enter_context(socket.create_connection((HOST, site.port), timeout=CANARY_SECONDS))
+            threading.Thread(target=drip, args=(link,), daemon=True).start()
+        outcomes, faults = ask_canaries(site, rounds=5)
+    return Seen(outcomes=outcomes, faults=faults)
+
+
+def send_long_texts(site: Site) -> Seen:
+    """The worst legal requests, and short sentences beside them."""
+    long = [site.ask("bert", bodies.make_long_texts(), bodies.JSON)] * 16
+    short: list[Outcome] = []
+    ended = threading.Event()
+
+    def ask_short() -> None:
+        while not ended.wait(1.0):
+            short.append(site.send(site.canary("bert"), seconds=LONG_SECONDS))
+
+    thread = threading.Thread(target=ask_short)
+    thread.start()
+    try:
+        outcomes = send_all(long, site.port, clients=16, seconds=LONG_SECONDS)
+    finally:
+        ended.set()
+        thread.join()
+    wrong = sum(not site.is_right("bert", one) and one.status not in (429, 503) for one in short)
+    slowest = max((one.seconds for one in short), default=0.0)
+    note = f"{len(short)} short sentences beside them, the slowest answered after {slowest:.1f} s"
+    faults = (f"{wrong} of {len(short)} short sentences were not answered right",) if wrong else ()
+    return Seen(outcomes=outcomes, notes=(note,), faults=faults)
+
+
+def halt_worker(site: Site) -> Seen:
+    """A worker that hangs for half a minute."""
+    with site.halted(site.find_worker_of("resnet50")):
+        outcomes = send_all([site.canary("resnet50")] * 8, site.port, clients=4, seconds=30.0)
+    return Seen(outcomes=outcomes, notes=(NEXT,))
+
+
+NEXT = "what clients see is not promised yet: there are no deadlines in front of TorchServe"
+
+
+def kill_worker(site: Site) -> Seen:
+    """A worker that dies with requests under way."""
+    worker = site.find_worker_of("resnet50")
+    killer = threading.Timer(1.0, send_signal, (worker, signal.SIGKILL))
+    killer.start()
+    outcomes = send_all([site.canary("resnet50")] * 200, site.port, clients=16, seconds=30.0)
+    killer.join()
+    back = site.wait_for_workers()
+    faults = ("the worker did not come back within a minute",) if back is None else ()
+    return Seen(outcomes=outcomes, notes=(NEXT, f"back {back} s after the last answer"), faults=faults)
+
+
+def pipeline(site: Site) -> Seen:
+    """A slow picture and a bad text in one write: answers must come in the order of the requests."""
+    slow = site.ask("resnet50", bodies.make_plain_png(4800, mode="RGBA"), PNG)
+    quick = site.ask("bert", b"{", bodies.JSON)
+    received = b""
+    began = time.monotonic()
+    with socket.create_connection((HOST, site.port), timeout=30.0) as link, contextlib.suppress(OSError):
+        link.sendall(b"".join(one.render_head() + one.body for one in (slow, quick)))
+        while len(find_statuses(received)) < 2 and (piece := link.recv(1 << 16)):
+            received += piece
+    statuses = find_statuses(received)
+    took = time.monotonic() - began
+    note = f"answers to a slow picture and a broken text came as {statuses}: a front must not pipeline"
+    return Seen(outcomes=[Outcome(status=status, seconds=took) for status in statuses], notes=(note,))
+
+
+def find_statuses(received: bytes) -> list[int]:
+    """Of several answers in a row."""
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", received)]
+
+
+def _one(model: str, make: Callable[[], bytes], kind: str, count: int = 1) -> Callable[[Site], list[Request]]:
+    return lambda site: [site.ask(model, make(), kind)] * count
+
+
+# Those that only cost something first, those that kill workers last.
+EXPERIMENTS = (
+    Experiment(
+        name="curl",
+        title="a photograph with curl's default content type",
+        run=send_as_curl_does,
+        promise=Promise(kinds=REFUSED_FORMAT),
+    ),
+    Experiment(
+        name="bad-urls",
+        title="1,000 addresses that cannot be decoded, without a token",
+        run=sending(send_bad_urls),
+        promise=Promise(kinds=frozenset({"400", "401", "403", "404"}), log_kib=100.0),
+    ),
+    Experiment(
+        name="iptc",
+        title="a picture that says 16×16 and is 13,000×13,000",
+        run=sending(_one("resnet50", lambda: bodies.make_iptc(13_000), OCTETS)),
+        promise=Promise(kinds=REFUSED_FORMAT, peak_mib=IMAGE_MIB, kept_mib=KEPT_MIB, cpu_s=IMAGE_CPU_S),
+    ),
+    Experiment(
+        name="large-png",
+        title="24 megapixels with transparency",
+        run=sending(_one("resnet50", lambda: bodies.make_plain_png(4898, mode="RGBA"), PNG)),
+        promise=Promise(
+            kinds=frozenset({"200", "413"}), peak_mib=IMAGE_MIB, kept_mib=KEPT_MIB, cpu_s=IMAGE_CPU_S
+        ),
+    ),
+    Experiment(
+        name="scans",
+        title="a JPEG of 24,000 scans beside seven photographs",
+        run=sending(scan_beside_photos, clients=8),
+        # A second more for the photographs.
+        promise=Promise(
+            kinds=frozenset({"200", "413", "422"}),
+            peak_mib=IMAGE_MIB,
+            kept_mib=KEPT_MIB,
+            cpu_s=IMAGE_CPU_S + 1,
+        ),
+    ),
+    Experiment(
+        name="qoi",
+        title="16 pictures of a format whose decoder is written in Python",
+        run=sending(_one("resnet50", lambda: bodies.make_qoi(4090), OCTETS, 16), clients=16),
+        promise=Promise(kinds=REFUSED_FORMAT | {"413", "429", "503"}, cpu_s=16 * IMAGE_CPU_S),
+    ),
+    Experiment(
+        name="wide-json",
+        title="5.5 million empty lists in one body",
+        run=sending(_one("bert", lambda: bodies.make_wide_json(bodies.MOST_BYTES), bodies.JSON)),
+        promise=Promise(kinds=REFUSED, peak_mib=COPIES * 16, cpu_s=IMAGE_CPU_S),
+    ),
+    Experiment(
+        name="wide-json-16",
+        title="the same, 16 at once",
+        run=sending(
+            _one("bert", lambda: bodies.make_wide_json(bodies.MOST_BYTES), bodies.JSON, 16), clients=16
+        ),
+        promise=Promise(kinds=REFUSED, peak_mib=16 * COPIES * 16, cpu_s=16 * IMAGE_CPU_S),
+    ),
+    Experiment(
+        name="form",
+        title="a form of 8 million fields",
+        run=sending(_one("resnet50", lambda: bodies.make_form(bodies.MOST_BYTES - 2), bodies.FORM)),
+        promise=Promise(kinds=REFUSED_FORMAT),
+    ),
+    Experiment(
+        name="parts",
+        title="a multipart form of as many empty fields as fit",
+        run=sending(_one("resnet50", lambda: bodies.make_parts(bodies.MOST_BYTES - 2), bodies.MULTIPART)),
+        promise=Promise(kinds=REFUSED),
+    ),
+    Experiment(
+        name="dribble",
+        title=f"{HELD} clients whose headers never end",
+        run=dribble,
+        promise=Promise(kinds=frozenset({"200"})),
+    ),
+    Experiment(
+        name="half-sent",
+        title=f"{HELD} bodies of 16 MB that stay unfinished, without a token",
+        run=hold_bodies(with_token=False),
+        promise=Promise(kinds=frozenset({"200"})),
+    ),
+    Experiment(
+        name="half-sent-token",
+        title="the same with a token",
+        run=hold_bodies(with_token=True),
+        promise=Promise(kinds=frozenset({"200"})),
+    ),
+    Experiment(
+        name="overload",
+        title="200 clients send 600 pictures of 8 MB",
+        run=sending(overload, clients=200, seconds=60.0, at_most_s=120.0),
+        promise=Promise(),
+    ),
+    Experiment(
+        name="long-texts",
+        title="16 requests of 8 long texts each beside short sentences",
+        run=send_long_texts,
+        promise=Promise(kinds=frozenset({"200", "413", "422", "429", "503"})),
+    ),
+    Experiment(
+        name="pipeline",
+        title="two requests in one write",
+        run=pipeline,
+        promise=Promise(kinds=None),
+    ),
+    Experiment(
+        name="halted-worker",
+        title="a worker hangs for half a minute",
+        run=halt_worker,
+        promise=Promise(kinds=None),
+    ),
+    Experiment(
+        name="killed-worker",
+        title="kill -9 of a worker with requests under way",
+        run=kill_worker,
+        promise=Promise(kinds=None, workers_lost=1),
+    ),
+)

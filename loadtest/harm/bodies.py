@@ -52,9 +52,7 @@ def make_scans(side: int, count: int) -> bytes:
     frame = struct.pack(">BHHB", 8, side, side, 1) + bytes([1, 0x11, 0])
     head = b"\xff\xd8" + _segment(0xDB, bytes([0] + [1] * 64)) + _segment(0xC2, frame)
     # The DC code "0" means "no difference"; the AC code "0" a run of 2^14 empty blocks and 14 bits more.
-    tables = _segment(0xC4, bytes([0x00, 1] + [0] * 16)) + _segment(
-        0xC4, bytes([0x10, 1] + [0] * 15 + [0xE0])
-    )
+    tables = _define_code(table=0x00, symbol=0x00) + _define_code(table=0x10, symbol=0xE0)
     first = _start_scan(table=0x00, begin=0, end=0) + _pack_bits("0" * blocks)
     empty = _start_scan(table=0x10, begin=1, end=63) + _pack_bits(("0" + "1" * 14) * (blocks // 32767 + 1))
     return head + tables + first + empty * count + b"\xff\xd9"
@@ -62,6 +60,11 @@ def make_scans(side: int, count: int) -> bytes:
 
 def _segment(marker: int, content: bytes) -> bytes:
     return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+
+def _define_code(*, table: int, symbol: int) -> bytes:
+    """A Huffman table of one code, a single bit."""
+    return _segment(0xC4, bytes([table, 1, *[0] * 15, symbol]))
 
 
 def _start_scan(*, table: int, begin: int, end: int) -> bytes:

@@ -81,7 +81,7 @@ class Connection:
         """The whole request, as far as the server wants it."""
         kept = self._socket is not None
         outcome = self._send_once(request)
-        # RFC 9112, 9.3.1: a kept connection may have ended while nobody used it. A second reset is the server's.
+        # A kept connection may have ended while nobody used it (RFC 9112, 9.3.1); a new one cannot have.
         return self._send_once(request) if kept and outcome.failure == RESET else outcome
 
     def close(self) -> None:

@@ -225,6 +225,10 @@ def _one(model: str, make: Callable[[], bytes], kind: str, count: int = 1) -> Ca
     return lambda site: [site.ask(model, make(), kind)] * count
 
 
+def _send_wide_json(count: int) -> Callable[[Site], list[Request]]:
+    return _one("bert", lambda: bodies.make_wide_json(bodies.MOST_BYTES), bodies.JSON, count)
+
+
 # Those that only cost something first, those that kill workers last.
 EXPERIMENTS = (
     Experiment(
@@ -274,15 +278,13 @@ EXPERIMENTS = (
     Experiment(
         name="wide-json",
         title="5.5 million empty lists in one body",
-        run=sending(_one("bert", lambda: bodies.make_wide_json(bodies.MOST_BYTES), bodies.JSON)),
+        run=sending(_send_wide_json(1)),
         promise=Promise(kinds=REFUSED, peak_mib=COPIES * 16, cpu_s=IMAGE_CPU_S),
     ),
     Experiment(
         name="wide-json-16",
         title="the same, 16 at once",
-        run=sending(
-            _one("bert", lambda: bodies.make_wide_json(bodies.MOST_BYTES), bodies.JSON, 16), clients=16
-        ),
+        run=sending(_send_wide_json(16), clients=16),
         promise=Promise(kinds=REFUSED, peak_mib=16 * COPIES * 16, cpu_s=16 * IMAGE_CPU_S),
     ),
     Experiment(

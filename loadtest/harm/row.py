@@ -163,13 +163,13 @@ def render_table(rows: Sequence[Harm]) -> list[str]:
     """A line an experiment, then what was broken and noted."""
     cells = [HEAD, *(_render_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
-    lines = [
-        "  ".join(
-            [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in cells
-    ]
-    return [line.rstrip() for line in lines] + [line for row in rows for line in render_words(row)]
+    lines = [_align(line, widths) for line in cells]
+    return lines + [line for row in rows for line in render_words(row)]
+
+
+def _align(cells: Sequence[str], widths: Sequence[int]) -> str:
+    numbers = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+    return "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
 
 
 def _render_cells(row: Harm) -> tuple[str, ...]:

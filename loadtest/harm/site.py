@@ -43,10 +43,9 @@ class Site:
         self._up.close()
 
     def _start(self) -> None:
+        models = " ".join(MODELS)
         self.server = self._up.enter_context(
-            kit_server(
-                "kit", self._folder, port=self._port, model=" ".join(MODELS), arguments=self._arguments
-            )
+            kit_server("kit", self._folder, port=self._port, model=models, arguments=self._arguments)
         )
         plan = self.server.plan
         self.archives = read_archives(plan, Path(plan.inputs.model_store))
@@ -54,7 +53,7 @@ class Site:
 
     def ensure(self) -> bool:
         """Every worker there and every canary right, by a new start if need be; True when it took one."""
-        if self.wait_for_workers() and self.time_canaries() is not None:
+        if self.wait_for_workers() is not None and self.time_canaries() is not None:
             return False
         self._up.close()
         self._start()

@@ -13,6 +13,7 @@ MOST_BYTES = 16 << 20
 """What the plan lets a request weigh (config/rules/network.py)."""
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
+PNG, JPEG, OCTETS = "image/png", "image/jpeg", "application/octet-stream"
 BOUNDARY = "kit-harm-boundary"
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 _DATASET = 8

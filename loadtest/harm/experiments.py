@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import signal
-import socket
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadtest.harm import bodies
-from loadtest.harm.client import HOST, Outcome, Request, hold_open, send_all
+from loadtest.harm.client import Request, send_all
+from loadtest.harm.crowds import HELD, LONG_SECONDS, dribble, hold_bodies, send_long_texts
+from loadtest.harm.faults import halt_worker, kill_worker, pipeline
 from loadtest.harm.row import Promise, Seen
-from loadtest.harm.site import CANARY_SECONDS, MODELS, Site
-from server.processes import send_signal
+from loadtest.harm.site import Site
 
-PNG, JPEG, OCTETS = "image/png", "image/jpeg", "application/octet-stream"
 IMAGE_MIB, IMAGE_CPU_S = 400.0, 2.0
 """What no body of up to 16 MiB may cost (`limits` of the plan)."""
 KEPT_MIB = 100.0
@@ -27,10 +20,6 @@ COPIES = 4
 """Of a refused body: what came over the socket, what the worker's protocol makes of it, and as much spare."""
 REFUSED_FORMAT = frozenset({"415"})
 REFUSED = frozenset({"400", "413", "415", "422", "429", "503"})
-LONG_SECONDS = 150.0
-"""Longer than TorchServe's default response time-out of 120 s, so that its end is seen."""
-HELD = 60
-"""Connections left open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +50,7 @@ def sending(
 
 def overload(site: Site) -> list[Request]:
     """600 noisy PNGs of 8 MB each."""
-    return [site.ask("resnet50", bodies.make_noise_png(1650), PNG)] * 600
+    return [site.ask("resnet50", bodies.make_noise_png(1650), bodies.PNG)] * 600
 
 
 def send_as_curl_does(site: Site) -> Seen:
@@ -81,144 +70,13 @@ def send_as_curl_does(site: Site) -> Seen:
 
 def scan_beside_photos(site: Site) -> list[Request]:
     """A JPEG of 100 megapixels and 24,000 scans, and seven photographs at the same time."""
-    scans = site.ask("resnet50", bodies.make_scans(10_000, 24_000), JPEG)
+    scans = site.ask("resnet50", bodies.make_scans(10_000, 24_000), bodies.JPEG)
     return [scans, *[site.canary("resnet50")] * 7]
 
 
 def send_bad_urls(_: Site) -> list[Request]:
     """Addresses that cannot be decoded, by somebody without a token."""
     return [Request(path="/%zz")] * 1000
-
-
-def hold_bodies(*, with_token: bool) -> Callable[[Site], Seen]:
-    """Bodies that never become whole, and whether anybody else is served meanwhile."""
-
-    def run(site: Site) -> Seen:
-        request = site.ask("resnet50", b"\0" * 16_000_000, OCTETS)
-        token = request.token if with_token else ""
-        head = Request(path=request.path, body=request.body, content_type=OCTETS, token=token).render_head()
-        part = request.body[:15_900_000]
-        return _serve_beside(site, lambda: hold_open(head, [part], site.port, seconds=10.0))
-
-    return run
-
-
-def _serve_beside(site: Site, hold: Callable[[], tuple[socket.socket, str]]) -> Seen:
-    """So many connections held open, then canaries one by one."""
-    with contextlib.ExitStack() as held:
-        fates: Counter[str] = Counter()
-
-        def one() -> None:
-            try:
-                link, fate = hold()
-            except OSError as problem:
-                fates[type(problem).__name__] += 1
-                return
-            held.callback(link.close)
-            fates[fate] += 1
-
-        threads = [threading.Thread(target=one) for _ in range(HELD)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        outcomes, faults = ask_canaries(site, rounds=5)
-    fate = ", ".join(f"{count} × {kind}" for kind, count in sorted(fates.items()))
-    return Seen(outcomes=outcomes, notes=(f"of {HELD} connections held: {fate}",), faults=faults)
-
-
-def ask_canaries(site: Site, rounds: int) -> tuple[list[Outcome], tuple[str, ...]]:
-    """Of each model in turn; wrong ones are faults."""
-    asked = [(model, site.send(site.canary(model))) for _ in range(rounds) for model in MODELS]
-    wrong = sum(not site.is_right(model, outcome) for model, outcome in asked)
-    text = f"{wrong} of {len(asked)} canaries not answered right within {CANARY_SECONDS:g} s meanwhile"
-    return [outcome for _, outcome in asked], (text,) if wrong else ()
-
-
-def dribble(site: Site) -> Seen:
-    """Headers that come a byte at a time and never end."""
-    ended = threading.Event()
-
-    def drip(link: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            link.sendall(b"POST /predictions/resnet50 HTTP/1.1\r\nX-Slow: ")
-            while not ended.wait(0.5):
-                link.sendall(b"a")
-
-    with contextlib.ExitStack() as held:
-        held.callback(ended.set)
-        for _ in range(HELD):
-            link = held.enter_context(socket.create_connection((HOST, site.port), timeout=CANARY_SECONDS))
-            threading.Thread(target=drip, args=(link,), daemon=True).start()
-        outcomes, faults = ask_canaries(site, rounds=5)
-    return Seen(outcomes=outcomes, faults=faults)
-
-
-def send_long_texts(site: Site) -> Seen:
-    """The worst legal requests, and short sentences beside them."""
-    long = [site.ask("bert", bodies.make_long_texts(), bodies.JSON)] * 16
-    short: list[Outcome] = []
-    ended = threading.Event()
-
-    def ask_short() -> None:
-        while not ended.wait(1.0):
-            short.append(site.send(site.canary("bert"), seconds=LONG_SECONDS))
-
-    thread = threading.Thread(target=ask_short)
-    thread.start()
-    try:
-        outcomes = send_all(long, site.port, clients=16, seconds=LONG_SECONDS)
-    finally:
-        ended.set()
-        thread.join()
-    wrong = sum(not site.is_right("bert", one) and one.status not in (429, 503) for one in short)
-    slowest = max((one.seconds for one in short), default=0.0)
-    note = f"{len(short)} short sentences beside them, the slowest answered after {slowest:.1f} s"
-    faults = (f"{wrong} of {len(short)} short sentences were not answered right",) if wrong else ()
-    return Seen(outcomes=outcomes, notes=(note,), faults=faults)
-
-
-def halt_worker(site: Site) -> Seen:
-    """A worker that hangs for half a minute."""
-    with site.halted(site.find_worker_of("resnet50")):
-        outcomes = send_all([site.canary("resnet50")] * 8, site.port, clients=4, seconds=30.0)
-    return Seen(outcomes=outcomes, notes=(NEXT,))
-
-
-NEXT = "what clients see is not promised yet: there are no deadlines in front of TorchServe"
-
-
-def kill_worker(site: Site) -> Seen:
-    """A worker that dies with requests under way."""
-    worker = site.find_worker_of("resnet50")
-    killer = threading.Timer(1.0, send_signal, (worker, signal.SIGKILL))
-    killer.start()
-    outcomes = send_all([site.canary("resnet50")] * 200, site.port, clients=16, seconds=30.0)
-    killer.join()
-    back = site.wait_for_workers()
-    faults = ("the worker did not come back within a minute",) if back is None else ()
-    return Seen(outcomes=outcomes, notes=(NEXT, f"back {back} s after the last answer"), faults=faults)
-
-
-def pipeline(site: Site) -> Seen:
-    """A slow picture and a bad text in one write: answers must come in the order of the requests."""
-    slow = site.ask("resnet50", bodies.make_plain_png(4800, mode="RGBA"), PNG)
-    quick = site.ask("bert", b"{", bodies.JSON)
-    received = b""
-    began = time.monotonic()
-    with socket.create_connection((HOST, site.port), timeout=30.0) as link, contextlib.suppress(OSError):
-        link.sendall(b"".join(one.render_head() + one.body for one in (slow, quick)))
-        while len(find_statuses(received)) < 2 and (piece := link.recv(1 << 16)):
-            received += piece
-    statuses = find_statuses(received)
-    took = time.monotonic() - began
-    note = f"answers to a slow picture and a broken text came as {statuses}: a front must not pipeline"
-    return Seen(outcomes=[Outcome(status=status, seconds=took) for status in statuses], notes=(note,))
-
-
-def find_statuses(received: bytes) -> list[int]:
-    """Of several answers in a row."""
-    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", received)]
 
 
 def _one(model: str, make: Callable[[], bytes], kind: str, count: int = 1) -> Callable[[Site], list[Request]]:
@@ -246,13 +104,13 @@ EXPERIMENTS = (
     Experiment(
         name="iptc",
         title="a picture that says 16×16 and is 13,000×13,000",
-        run=sending(_one("resnet50", lambda: bodies.make_iptc(13_000), OCTETS)),
+        run=sending(_one("resnet50", lambda: bodies.make_iptc(13_000), bodies.OCTETS)),
         promise=Promise(kinds=REFUSED_FORMAT, peak_mib=IMAGE_MIB, kept_mib=KEPT_MIB, cpu_s=IMAGE_CPU_S),
     ),
     Experiment(
         name="large-png",
         title="24 megapixels with transparency",
-        run=sending(_one("resnet50", lambda: bodies.make_plain_png(4898, mode="RGBA"), PNG)),
+        run=sending(_one("resnet50", lambda: bodies.make_plain_png(4898, mode="RGBA"), bodies.PNG)),
         promise=Promise(
             kinds=frozenset({"200", "413"}), peak_mib=IMAGE_MIB, kept_mib=KEPT_MIB, cpu_s=IMAGE_CPU_S
         ),
@@ -272,7 +130,7 @@ EXPERIMENTS = (
     Experiment(
         name="qoi",
         title="16 pictures of a format whose decoder is written in Python",
-        run=sending(_one("resnet50", lambda: bodies.make_qoi(4090), OCTETS, 16), clients=16),
+        run=sending(_one("resnet50", lambda: bodies.make_qoi(4090), bodies.OCTETS, 16), clients=16),
         promise=Promise(kinds=REFUSED_FORMAT | {"413", "429", "503"}, cpu_s=16 * IMAGE_CPU_S),
     ),
     Experiment(

@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from loadtest.harm.bodies import BOUNDARY, FORM, JSON, MULTIPART, repair_png
+from loadtest.harm.bodies import BOUNDARY, FORM, JSON, MULTIPART, OCTETS, repair_png
 from loadtest.harm.client import Request
-from loadtest.harm.seeds import BERT, OCTETS, RESNET50, TEXT, Seed
+from loadtest.harm.seeds import BERT, RESNET50, TEXT, Seed
 
 MOST_CHANGES = 3
 """More of them leave nothing that a decoder would read on."""

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from loadtest.harm.bodies import FORM, JSON, MULTIPART, make_upload
+from loadtest.harm.bodies import FORM, JSON, MULTIPART, OCTETS, make_upload
 
 SIZE = (48, 36)
 """Large enough for several blocks and rows, small enough that most of the bytes are structure."""
 RESNET50, BERT = "resnet50", "bert"
 TEXT = "text/plain; charset=utf-8"
-OCTETS = "application/octet-stream"
 SENTENCE = "The room was far better than we had hoped – “quiet”, and clean."
 
 

@@ -100,8 +100,8 @@ class Site:
             connection.close()
 
     def find_workers(self) -> list[Process]:
-        """Those that live."""
-        return [process for process in find_marked(self.server.run.path) if process.is_worker]
+        """Those that live and have a parent that waits for them; others compute on for nobody."""
+        return choose_workers(find_marked(self.server.run.path))
 
     def find_worker_of(self, model: str) -> Process:
         """One worker of a model."""
@@ -136,7 +136,7 @@ class Site:
     def look(self) -> Look:
         """Processes, memory, CPU and logs now."""
         processes = find_marked(self.server.run.path)
-        pids = [process.pid for process in processes if process.is_worker]
+        pids = [process.pid for process in choose_workers(processes)]
         resident, peak = _read_all(pids, peak=False), _read_all(pids, peak=True)
         logs = [file for file in self.server.run.logs.glob("*") if file.is_file()]
         return Look(
@@ -147,6 +147,12 @@ class Site:
             out_of_memory=sum(file.read_bytes().count(_OUT_OF_MEMORY) for file in logs),
             log_kib=sum(file.stat().st_size for file in logs) / 1024,
         )
+
+
+def choose_workers(marked: list[Process]) -> list[Process]:
+    """Workers whose launcher (or, unpinned, TorchServe) is there: one may outlive its killed launcher."""
+    pids = {process.pid for process in marked}
+    return [process for process in marked if process.is_worker and process.parent_pid in pids]
 
 
 def _read_all(pids: list[int], *, peak: bool) -> dict[int, float]:

@@ -8,7 +8,8 @@ import pytest
 
 from loadtest.harm import __main__ as command
 from loadtest.harm.client import RESET, Outcome
-from loadtest.harm.experiments import EXPERIMENTS, Experiment, find_statuses, sending
+from loadtest.harm.experiments import EXPERIMENTS, Experiment, sending
+from loadtest.harm.faults import find_statuses
 from loadtest.harm.row import Look, Promise, Seen
 
 CALM = Look(java=1, resident_mib={2: 9.0}, peak_mib={2: 9.0}, cpu_s={2: 1.0}, out_of_memory=0, log_kib=1.0)

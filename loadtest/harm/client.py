@@ -212,8 +212,12 @@ def send_all(
         return done
 
     with ThreadPoolExecutor(clients) as pool:
-        found = sorted(itertools.chain.from_iterable(pool.map(work, range(clients))), key=lambda one: one[0])
-    return [outcome for _, outcome in found]
+        try:
+            found = list(itertools.chain.from_iterable(pool.map(work, range(clients))))
+        finally:
+            for _ in places:  # whoever interrupts us waits for what is under way only
+                pass
+    return [outcome for _, outcome in sorted(found, key=lambda one: one[0])]
 
 
 def _take(places: Iterator[tuple[int, Request]], end: float) -> Iterator[tuple[int, Request]]:

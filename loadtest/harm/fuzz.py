@@ -90,7 +90,7 @@ def find_broken(fuzz: Fuzz) -> Iterator[str]:
     for one in fuzz.growths:
         if one.percent > GROWTH_PERCENT:
             yield (
-                f"worker {one.pid} grew from {one.early_mib:.0f} to {one.late_mib:.0f} MiB "
+                f"{one.model} worker {one.pid} grew from {one.early_mib:.0f} to {one.late_mib:.0f} MiB "
                 f"({one.percent:+.1f} %), promised: {GROWTH_PERCENT:g} %"
             )
 
@@ -149,7 +149,7 @@ def warm_up(site: Site, seeds: Sequence[Seed]) -> None:
 def send_cases(site: Site, cases: Sequence[Case], kept: Path) -> Fuzz:
     """All of them over kept connections; what failed once more alone."""
     requests = [replace(case.request, token=site.token) for case in cases]
-    before, began = site.look(), time.monotonic()
+    models, before, began = site.find_models(), site.look(), time.monotonic()
     outcomes = send_all(requests, site.port, clients=CLIENTS, keep=True, at_most_s=AT_MOST_S)
     seconds = time.monotonic() - began
     again_s, after = site.time_canaries(), site.look()
@@ -160,7 +160,7 @@ def send_cases(site: Site, cases: Sequence[Case], kept: Path) -> Fuzz:
         asked=len(cases),
         seconds=round(seconds, 1),
         kinds=dict(sorted(Counter(outcome.kind for outcome in outcomes).items())),
-        growths=compare(before, after),
+        growths=compare(before, after, models),
         workers_lost=len(set(before.resident_mib) - set(after.resident_mib)),
         server_lost=before.java != after.java,
         again_s=again_s,
@@ -176,11 +176,13 @@ def is_failure(outcome: Outcome) -> bool:
     return bool(outcome.failure) or outcome.status >= 500
 
 
-def compare(before: Look, after: Look) -> list[Growth]:
+def compare(before: Look, after: Look, models: Mapping[int, str]) -> list[Growth]:
     """Workers that live through both looks."""
     both = [pid for pid in before.resident_mib if pid in after.resident_mib]
     early, late = before.resident_mib, after.resident_mib
-    return [Growth(model="", pid=pid, early_mib=early[pid], late_mib=late[pid]) for pid in both]
+    return [
+        Growth(model=models.get(pid, ""), pid=pid, early_mib=early[pid], late_mib=late[pid]) for pid in both
+    ]
 
 
 def keep_failure(kept: Path, number: int, case: Case, outcome: Outcome, alone: str) -> Failure:
@@ -213,7 +215,7 @@ def render_fuzz(fuzz: Fuzz) -> list[str]:
     counts = ", ".join(f"{count} × {kind}" for kind, count in fuzz.kinds.items())
     lines = [f"{fuzz.sent} bodies in {fuzz.seconds:.0f} s ({rate:.0f} a second), seed {fuzz.seed}: {counts}"]
     lines += [
-        f"  worker {one.pid}: {one.early_mib:.0f} → {one.late_mib:.0f} MiB ({one.percent:+.1f} %)"
+        f"  {one.model} worker {one.pid}: {one.early_mib:.0f} → {one.late_mib:.0f} MiB ({one.percent:+.1f} %)"
         for one in fuzz.growths
     ]
     for failure in fuzz.failures[:LISTED]:

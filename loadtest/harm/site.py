@@ -105,8 +105,12 @@ class Site:
 
     def find_worker_of(self, model: str) -> Process:
         """One worker of a model."""
-        pids = self.server.list_workers(model)
-        return next(process for process in self.find_workers() if process.pid in pids)
+        models = self.find_models()
+        return next(process for process in self.find_workers() if models.get(process.pid) == model)
+
+    def find_models(self) -> dict[int, str]:
+        """Worker → its model, as TorchServe says."""
+        return {pid: model for model in MODELS for pid in self.server.list_workers(model)}
 
     def wait_for_workers(self) -> float | None:
         """Seconds until as many live as were planned; None after PATIENCE_SECONDS."""

@@ -129,6 +129,22 @@ def test_no_request_is_begun_after_the_time():
     assert 2 <= len(outcomes) <= 4
 
 
+def test_after_an_interruption_nothing_more_is_sent(monkeypatch):
+    begun = []
+
+    def send(self, request):
+        begun.append(request)
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        time.sleep(0.01)
+        return Outcome(status=200)
+
+    monkeypatch.setattr(Connection, "send", send)
+    with pytest.raises(KeyboardInterrupt):
+        send_all([SMALL] * 1000, 1, clients=2)
+    assert len(begun) < 100
+
+
 def test_a_head_says_what_was_asked_for():
     request = Request(
         path="/p", body=b"abc", content_type="text/plain", token="secret", headers=(("describe", "True"),)

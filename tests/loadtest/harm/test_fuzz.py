@@ -84,8 +84,8 @@ def test_what_held_is_not_broken():
         ({"server_lost": True}, "0 workers and the server lost, promised: none"),
         ({"again_s": None}, "no right answer within a minute afterwards"),
         (
-            {"growths": [Growth(model="", pid=5, early_mib=100.0, late_mib=111.0)]},
-            "worker 5 grew from 100 to 111 MiB (+11.0 %), promised: 10 %",
+            {"growths": [Growth(model="bert", pid=5, early_mib=100.0, late_mib=111.0)]},
+            "bert worker 5 grew from 100 to 111 MiB (+11.0 %), promised: 10 %",
         ),
     ],
 )
@@ -104,6 +104,9 @@ class FakeSite:
 
     def look(self):
         return Look(java=1, resident_mib={2: 9.0}, peak_mib={}, cpu_s={}, out_of_memory=0, log_kib=0.0)
+
+    def find_models(self):
+        return {2: "bert"}
 
     def time_canaries(self):
         return 0.1
@@ -128,6 +131,7 @@ def test_what_failed_is_kept_and_sent_again_alone(monkeypatch, tmp_path):
         (RESET, "200", "0001-jpeg.body"),
     ]
     assert [(tmp_path / "failures" / one.file).read_bytes() for one in found.failures] == [b"xa", b"y'"]
+    assert [(one.model, one.pid) for one in found.growths] == [("bert", 2)]
     assert found.kinds == {"400": 1, "503": 1, RESET: 1}
     assert list(find_broken(found)) == ["2 bodies were not answered, or with 5xx, promised: none"]
 

@@ -14,6 +14,7 @@ from loadtest.harm.client import (
     RESET,
     SILENT,
     Connection,
+    Outcome,
     Request,
     hold_open,
     parse_answer,

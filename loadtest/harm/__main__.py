@@ -79,8 +79,9 @@ def harm_and_keep(site: Site, experiment: Experiment, kept: Path) -> Harm:
         print("  the server was started again first", flush=True)
     began = time.monotonic()
     row = harm(site, experiment)
-    print(*(f"  {line}" for line in render_words(row)), sep="\n")
-    print(f"  {row.kinds}, {time.monotonic() - began:.0f} s", flush=True)
+    kinds = ", ".join(f"{count} × {kind}" for kind, count in row.kinds.items())
+    summary = f"{kinds}; {time.monotonic() - began:.0f} s"
+    print(*(f"  {line}" for line in (*render_words(row), summary)), sep="\n", flush=True)
     with (kept / f"{row.experiment}.json").open("x", encoding="utf-8") as file:
         json.dump(asdict(row), file, indent=1, ensure_ascii=False)
     return row

@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
 from loadtest.harm.experiments import EXPERIMENTS, Experiment
-from loadtest.harm.row import Harm, find_broken, make_row, render_table, render_words
+from loadtest.harm.row import Harm, Seen, judge, make_row, render_table, render_words
 from loadtest.harm.site import Site
 from loadtest.results import make_results_folder
 from loadtest.servers import ROOT
@@ -28,14 +28,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     if options.check:
         return 0
+    rows: list[Harm] = []
     try:
         with catch_signals():
-            rows = do_harm(options)
+            do_harm(options, rows)
     except (LoadTestError, ServerError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(*render_table(rows), f"error: {error}", sep="\n", file=sys.stderr)
         return 1
     except Interrupted as signal:
-        print("stopped", file=sys.stderr)
+        print(*render_table(rows), "stopped", sep="\n", file=sys.stderr)
         return signal.exit_code
     print("", *render_table(rows), sep="\n")
     return 1 if any(row.broken for row in rows) else 0
@@ -63,13 +64,14 @@ def add_options(parser: argparse.ArgumentParser, results: Path) -> None:
     parser.add_argument("--check", action="store_true", help="look at these values and do nothing")
 
 
-def do_harm(options: argparse.Namespace) -> list[Harm]:
-    """Each experiment in turn; its row is kept as soon as it is known."""
+def do_harm(options: argparse.Namespace, rows: list[Harm]) -> None:
+    """Each experiment in turn; its row is kept as soon as it is known, whatever becomes of the next one."""
     chosen = [one for one in EXPERIMENTS if not options.experiments or one.name in options.experiments]
     kept = make_results_folder(options.results)
     print(f"starting the kit with both models in {options.precision}; results and logs: {kept}", flush=True)
     with Site(kept / "server", options.store, port=options.port, precision=options.precision) as site:
-        return [harm_and_keep(site, experiment, kept) for experiment in chosen]
+        for experiment in chosen:
+            rows.append(harm_and_keep(site, experiment, kept))
 
 
 def harm_and_keep(site: Site, experiment: Experiment, kept: Path) -> Harm:
@@ -91,10 +93,18 @@ def harm(site: Site, experiment: Experiment) -> Harm:
     """Look, do it, wait for the canaries, look again, judge."""
     site.forget_peaks()
     before = site.look()
-    seen = experiment.run(site)
+    seen = run_anyhow(experiment, site)
     again_s = site.time_canaries()
     row = make_row(experiment.name, seen, before, site.look(), again_s)
-    return replace(row, broken=(*row.broken, *find_broken(row, experiment.promise)))
+    return judge(row, experiment.promise)
+
+
+def run_anyhow(experiment: Experiment, site: Site) -> Seen:
+    """A server that is gone may end an experiment, never the command."""
+    try:
+        return experiment.run(site)
+    except (OSError, LoadTestError, ServerError) as problem:
+        return Seen(outcomes=(), faults=(f"could not go on: {type(problem).__name__}: {problem}",))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from loadtest.harm.client import SILENT, Outcome
 
@@ -89,8 +89,14 @@ class Harm:
     """Of all workers that still live."""
     log_kib: float
     notes: tuple[str, ...] = ()
-    broken: tuple[str, ...] = field(default=())
+    promised: bool = True
+    """False: what clients get is only looked at."""
+    broken: tuple[str, ...] = ()
     """What was promised and did not hold."""
+
+    @property
+    def verdict(self) -> str:
+        return "BROKEN" if self.broken else "kept" if self.promised else "seen"
 
     @property
     def sent(self) -> int:
@@ -121,6 +127,12 @@ def make_row(name: str, seen: Seen, before: Look, after: Look, again_s: float | 
         notes=seen.notes,
         broken=seen.faults,
     )
+
+
+def judge(row: Harm, promise: Promise) -> Harm:
+    """The row with everything that was broken."""
+    broken = (*row.broken, *find_broken(row, promise))
+    return replace(row, promised=promise.kinds is not None, broken=broken)
 
 
 def find_broken(row: Harm, promise: Promise) -> Iterator[str]:
@@ -186,7 +198,7 @@ def _render_cells(row: Harm) -> tuple[str, ...]:
         f"{row.peak_mib:+.0f} MiB",
         f"{row.kept_mib:+.0f} MiB",
         f"{row.cpu_s:.1f} s",
-        "BROKEN" if row.broken else "kept",
+        row.verdict,
     )
 
 

@@ -106,7 +106,10 @@ class Site:
     def find_worker_of(self, model: str) -> Process:
         """One worker of a model."""
         models = self.find_models()
-        return next(process for process in self.find_workers() if models.get(process.pid) == model)
+        for process in self.find_workers():
+            if models.get(process.pid) == model:
+                return process
+        raise LoadTestError(f"{model} has no worker that lives: TorchServe names {sorted(models)}")
 
     def find_models(self) -> dict[int, str]:
         """Worker → its model, as TorchServe says."""

@@ -6,11 +6,13 @@ import json
 
 import pytest
 
+from loadtest.errors import LoadTestError
 from loadtest.harm import __main__ as command
 from loadtest.harm.client import RESET, Outcome
 from loadtest.harm.experiments import EXPERIMENTS, Experiment, sending
 from loadtest.harm.faults import find_statuses
 from loadtest.harm.row import Look, Promise, Seen
+from server.errors import ApiError
 
 CALM = Look(java=1, resident_mib={2: 9.0}, peak_mib={2: 9.0}, cpu_s={2: 1.0}, out_of_memory=0, log_kib=1.0)
 
@@ -73,6 +75,29 @@ def test_a_broken_promise_is_exit_code_1_and_the_others_run_on(run, tmp_path, ca
     assert run(make_experiment("a", RESET), make_experiment("b", 200)) == 1
     assert {file.stem for file in tmp_path.glob("*/*.json")} == {"a", "b"}
     assert "a: BROKEN: answered 1 × reset, promised: 200, 413, 429, 503" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("problem", [ConnectionRefusedError(111, "refused"), ApiError("no answer")])
+def test_an_experiment_that_lost_its_server_is_broken_and_the_others_run_on(run, tmp_path, capsys, problem):
+    def fail(_):
+        raise problem
+
+    lost = Experiment(name="a", title="about a", run=fail, promise=Promise())
+    assert run(lost, make_experiment("b", 200)) == 1
+    assert {file.stem for file in tmp_path.glob("*/*.json")} == {"a", "b"}
+    assert f"a: BROKEN: could not go on: {type(problem).__name__}: {problem}" in capsys.readouterr().out
+
+
+def test_a_start_that_fails_leaves_the_rows_before_it(run, capsys):
+    class Lost(FakeSite):
+        def ensure(self):
+            if self.restarts:
+                raise LoadTestError("python -m server start failed")
+            self.restarts.append(True)
+
+    assert run(make_experiment("a", 200), make_experiment("b", 200), site=Lost()) == 1
+    shown = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in shown] == ["experiment", "a", "error:"]
 
 
 def test_only_those_that_are_named_run(run, tmp_path):

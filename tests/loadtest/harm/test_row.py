@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadtest.harm.client import REFUSED, RESET, SILENT, Outcome
-from loadtest.harm.row import Look, Promise, Seen, find_broken, make_row, render_table, render_words
+from loadtest.harm.row import Look, Promise, Seen, find_broken, judge, make_row, render_table, render_words
 
 BEFORE = Look(
     java=7,
@@ -82,6 +82,13 @@ def test_overload_may_answer_four_things_only(kind):
     assert list(find_broken(row(200, kind), Promise())) == [
         f"answered 1 × {kind}, promised: 200, 413, 429, 503"
     ]
+
+
+def test_what_was_only_looked_at_is_not_called_kept():
+    assert judge(row(200), Promise()).verdict == "kept"
+    assert judge(row(500), Promise(kinds=None)).verdict == "seen"
+    assert judge(row(500, faults=("wrong",)), Promise()).broken[0] == "wrong"
+    assert judge(row(500), Promise()).verdict == "BROKEN"
 
 
 def test_what_nothing_is_promised_of_breaks_nothing():

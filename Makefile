@@ -31,6 +31,8 @@ RUN_DIR ?= run
 #? SECONDS, REPEATS  of each turn of the ladder             (3.75, 3)
 #? RESULT OUTPUT     ladder and folder of its report        (latest; terminal only)
 #? REQUESTS          of `make soak`, 1004 or more           (20000)
+#? EXPERIMENT        names of `make harm`                  (all)
+#? BODIES SEED       how many of `make fuzz`, which ones    (5500, 7)
 #? SCENARIO          names in loadtest/scenarios, or files   (all that fit)
 #? DURATION, USERS, RATE, DRIVER, PAYLOADS, PROCESSES  change one thing of a scenario (see README)
 #? SLO_P99_MS        the limit `make loadtest-peak` searches for
@@ -67,6 +69,10 @@ LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --d
 # With --check they only judge their values: before archives are built for minutes.
 TARGETS = $(VENV_PYTHON) -m loadtest.targets --store run/test-store $(foreach row,$(TARGET),'$(row)')
 SOAK = $(VENV_PYTHON) -m loadtest.soak --store run/test-store $(if $(REQUESTS),--requests '$(REQUESTS)')
+HARM_INPUTS = --store run/test-store $(if $(PRECISION),--precision '$(PRECISION)') $(if $(PORT),--port '$(PORT)')
+HARM = $(VENV_PYTHON) -m loadtest.harm $(HARM_INPUTS) $(foreach name,$(EXPERIMENT),'$(name)')
+FUZZ = $(VENV_PYTHON) -m loadtest.harm.fuzz $(HARM_INPUTS) \
+	$(if $(BODIES),--bodies '$(BODIES)') $(if $(SEED),--seed '$(SEED)')
 LADDER = $(VENV_PYTHON) -m loadtest.ladder --store run/test-store --model '$(MODEL)' --resume '$(RESUME)' \
 	$(if $(SECONDS),--seconds '$(SECONDS)') $(if $(REPEATS),--repeats '$(REPEATS)')
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
@@ -94,7 +100,7 @@ unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
 unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL
 unexport ALLOW_PICKLE RUN_DIR
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
-unexport MODEL RESUME SECONDS REPEATS RESULT OUTPUT
+unexport MODEL RESUME SECONDS REPEATS RESULT OUTPUT EXPERIMENT BODIES SEED
 unexport IMAGE ENGINE CPUS CPUSET MEMORY TOKEN_FILE STORE BIND_MEMORY NETWORK CA_FILE
 # Every Python below prints and reads UTF-8, whatever the locale: `→` must not end a command in a Latin-1 one.
 export PYTHONUTF8 := 1
@@ -202,6 +208,19 @@ soak: ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyon
 	@$(SOAK) --check
 	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
 	@$(SOAK)
+
+.PHONY: harm
+harm: ## Overload, dear bodies, lost workers: does the server stand? (10 minutes; EXPERIMENT=name for one)
+	@$(SETUP) --with loadtest
+	@$(HARM) --check
+	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(HARM)
+
+.PHONY: fuzz
+fuzz: dev ## Send 5,500 broken bodies; exit 1 on any 5xx, lost worker or grown memory (5 minutes)
+	@$(FUZZ) --check
+	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(FUZZ)
 
 .PHONY: loadtest
 loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the running server (6 minutes)

@@ -155,11 +155,12 @@ def read_memory(server: Server, models: list[str]) -> dict[tuple[str, int], floa
     return {(model, pid): read_resident_mib(pid) for model in models for pid in server.list_workers(model)}
 
 
-def read_resident_mib(pid: int, proc: Path = PROC) -> float:
-    """VmRSS of /proc/PID/status."""
+def read_resident_mib(pid: int, proc: Path = PROC, *, peak: bool = False) -> float:
+    """VmRSS of /proc/PID/status, or its highest so far (VmHWM)."""
+    wanted = "VmHWM:" if peak else "VmRSS:"
     try:
         lines = (proc / str(pid) / "status").read_text().splitlines()
-        line = next(line for line in lines if line.startswith("VmRSS:"))
+        line = next(line for line in lines if line.startswith(wanted))
     except (OSError, StopIteration) as problem:
         raise LoadTestError(f"worker {pid} has ended: its memory cannot be read") from problem
     return int(line.split()[1]) / 1024

@@ -203,11 +203,12 @@ def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:
     assert set_up.search(make("-n", "config", "DRY_RUN=0").stdout)
 
 
-@pytest.mark.parametrize("target", ["targets", "soak", "ladder"])
-def test_long_measurements_judge_their_values_before_archives_are_built(target: str) -> None:
-    steps = make("-n", target, "TARGET=x", "REQUESTS=1", "MODEL=x").stdout.splitlines()
+@pytest.mark.parametrize("module", ["targets", "soak", "ladder", "harm", "harm.fuzz"])
+def test_long_measurements_judge_their_values_before_archives_are_built(module: str) -> None:
+    target = module.rpartition(".")[2]
+    steps = make("-n", target, "TARGET=x", "REQUESTS=1", "MODEL=x", "EXPERIMENT=x").stdout.splitlines()
     measured, checked = steps[-1], steps.index(f"{steps[-1]} --check")
-    assert f"-m loadtest.{target} " in measured
+    assert f"-m loadtest.{module} " in measured
     assert any("models build " in step for step in steps[checked:])
     assert not any("models build " in step for step in steps[:checked])
 

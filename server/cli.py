@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(line_buffering=True)
     run = RunDir.at(options.run_dir)
     try:
+        if options.command != "status":  # which says it as an answer
+            check_own_server(run)
         code = _COMMANDS[options.command](run, options)
         sys.stdout.flush()
         return code
@@ -120,14 +122,12 @@ def _find_model_store(options: argparse.Namespace, plan: Plan) -> Path:
 
 def _check_ports(run: RunDir, options: argparse.Namespace) -> int:
     """What PORT and RUN_DIR alone can tell, before anything long runs."""
-    check_own_server(run)
     if not find_marked(run.path):  # else the ports may be its own; check-plan and start judge that
         check_ports_free(plan_addresses(parse_inputs(options, ())))
     return 0
 
 
 def _check_plan(run: RunDir, options: argparse.Namespace) -> int:
-    check_own_server(run)
     check_may_plan(run, lambda: read_and_plan(options))
     return 0
 
@@ -143,7 +143,6 @@ def _private_files() -> Iterator[None]:
 
 
 def _start(run: RunDir, options: argparse.Namespace) -> int:
-    check_own_server(run)
     plan = read_plan(run.plan)
     check_run_folder(run.path)
     store = _find_model_store(options, plan)

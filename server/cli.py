@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.plan import Plan, read_plan
 from config.rules.network import plan_addresses
+from config.terminal import print_in_any_locale
 from server import verify
 from server.archives import read_archives, write_samples
 from server.call import make_client, render_calls
@@ -40,10 +40,8 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 good, 1 failed or different, 2 wrong usage."""
+    print_in_any_locale()
     options = _make_parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # In the foreground the process stays: lines held back in a pipe's buffer would never be seen.
-        sys.stdout.reconfigure(line_buffering=True)
     run = RunDir.at(options.run_dir)
     try:
         if options.command != "status":  # which says it as an answer

@@ -96,7 +96,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 # The values above reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
-unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHON
+unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING PYTHON
 unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL
 unexport ALLOW_PICKLE RUN_DIR
 unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
@@ -275,6 +275,7 @@ clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR;
 
 .PHONY: distclean
 distclean: clean ## As clean, and remove .venv
+	@$(SETUP) --unused
 	@rm -rf -- .venv
 
 # Judge the values at once, before anything long runs.

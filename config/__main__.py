@@ -24,6 +24,7 @@ from config.render import render_environment, render_properties
 from config.rules import NO_TIMINGS, make_plan, make_timing_job
 from config.rules.requests import ALLOCATORS, AUTO, OPENMPS, PRECISIONS, PROFILES, SWITCHES
 from config.table import render_table
+from config.terminal import print_in_any_locale
 from config.timings import read_timings
 from config.topology import Topology, read_topology
 
@@ -33,6 +34,7 @@ USAGE_ERROR = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 planned, 2 a value that cannot be planned with."""
+    print_in_any_locale()
     options = build_parser().parse_args(arguments)
     try:
         if options.timing_job:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from config.errors import ConfigError
+from config.terminal import print_in_any_locale
 from loadtest.compare import compare_results, render_verdict
 from loadtest.drivers.generator import locust_command, locust_environment
 from loadtest.drivers.job import make_job, write_job
@@ -36,6 +37,7 @@ TOKEN_SECONDS = 3000
 
 def main(arguments: list[str] | None = None) -> int:
     """0 good; 1 invalid, a regression or a failure; 2 wrong usage."""
+    print_in_any_locale()
     options = _make_parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = _COMMANDS[options.command]
     try:

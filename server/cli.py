@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.plan import Plan, read_plan
 from config.rules.network import plan_addresses
+from config.terminal import print_in_any_locale
 from server import verify
 from server.api import INFERENCE
 from server.archives import check_chosen, find_samples, read_archives, read_archives_left, write_samples
@@ -41,12 +41,12 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 good, 1 failed or different, 2 wrong usage."""
+    print_in_any_locale()
     options = _make_parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # In the foreground the process stays: lines held back in a pipe's buffer would never be seen.
-        sys.stdout.reconfigure(line_buffering=True)
     run = RunDir.at(options.run_dir)
     try:
+        if options.command != "status":  # which says it as an answer
+            check_own_server(run)
         code = _COMMANDS[options.command](run, options)
         sys.stdout.flush()
         return code
@@ -124,14 +124,12 @@ def _find_model_store(options: argparse.Namespace, plan: Plan) -> Path:
 
 def _check_ports(run: RunDir, options: argparse.Namespace) -> int:
     """What PORT and RUN_DIR alone can tell, before anything long runs."""
-    check_own_server(run)
     if not find_marked(run.path):  # else the ports may be its own; check-plan and start judge that
         check_ports_free(plan_addresses(parse_inputs(options, ())))
     return 0
 
 
 def _check_plan(run: RunDir, options: argparse.Namespace) -> int:
-    check_own_server(run)
     check_may_plan(run, lambda: read_and_plan(options))
     return 0
 
@@ -147,7 +145,6 @@ def _private_files() -> Iterator[None]:
 
 
 def _start(run: RunDir, options: argparse.Namespace) -> int:
-    check_own_server(run)
     plan = read_plan(run.plan)
     check_run_folder(run.path)
     store = _find_model_store(options, plan)

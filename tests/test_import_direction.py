@@ -55,6 +55,6 @@ def test_what_runs_before_the_environment_exists_needs_only_the_standard_library
 
 
 STANDARD = {
-    "__future__", "argparse", "collections", "contextlib", "dataclasses", "fcntl", "json", "math", "os",
+    "__future__", "argparse", "collections", "contextlib", "dataclasses", "fcntl", "io", "json", "math", "os",
     "pathlib", "pwd", "re", "shutil", "subprocess", "sys", "textwrap", "typing",
 }  # fmt: skip

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from config.errors import ConfigError
+from config.terminal import print_in_any_locale
 from loadtest.bench import Bench
 from loadtest.errors import LoadTestError
 from loadtest.ladder.figures import LEAST_REPEATS
@@ -31,6 +32,7 @@ TIMING = Timing(seconds=3.75, warm_up_seconds=1.5, repeats=3)
 
 def main(arguments: list[str] | None = None) -> int:
     """0 all rungs are valid; 1 some are not, or nothing could be measured."""
+    print_in_any_locale()
     options = parse_arguments(arguments)
     try:
         if options.report:

@@ -29,6 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if options.check:
             return report(find_problems(read_facts(options.venv)))
+        if options.unused:
+            check_unused(options.venv.absolute(), "it was to be removed")
+            return 0
         torch_wheel.check_index(options.torch_index)
         if options.inputs:
             return check_inputs(options)
@@ -46,6 +49,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     sets = [name for name in requirements.read_sets(REQUIREMENTS) if name != requirements.SERVE]
     parser = argparse.ArgumentParser(prog="python3 -m server.setup", description=__doc__)
     parser.add_argument("--check", action="store_true", help="only look for conflicts; install nothing")
+    parser.add_argument("--unused", action="store_true", help="only refuse while a server runs on it")
     parser.add_argument(
         "--with",
         dest="extra",

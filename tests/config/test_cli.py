@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +16,8 @@ from config.__main__ import main
 from config.folders import hold_lock
 from config.plan import read_plan
 from tests.config.planning import MACHINES
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -132,3 +138,11 @@ def test_an_unpinned_plan_says_so_with_its_reason(arguments, capsys):
     assert "cores 1 · NOT PINNED: switched off with --no-pinning: a baseline · fp32" in line
     assert main(arguments) == 0
     assert "PINNED" not in capsys.readouterr().out
+
+
+def test_a_plan_is_told_of_in_a_locale_without_its_signs(arguments):
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "config", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=latin, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert " → ".encode() in done.stdout

@@ -14,7 +14,7 @@ import pytest
 
 from server import cli
 from server.archives import read_archive
-from server.processes import JAVA_MAIN
+from server.processes import JAVA_MAIN, Process
 from server.ready import StartFailed
 from server.start import Interrupted
 from server.state import READY, Failure
@@ -246,6 +246,17 @@ def test_status_of_another_users_server_says_whose_it_is(folders, monkeypatch, c
     monkeypatch.setattr(cli, "find_other_user", lambda _: sentence)
     assert cli.main(["status", *folders]) == 1
     assert capsys.readouterr().out == f"{sentence}\n"
+
+
+@pytest.mark.parametrize("command", ["stop", "verify", "curl", "start", "clean", "check-plan", "check-ports"])
+def test_every_other_command_refuses_another_users_server(command, run, monkeypatch, capsys):
+    """Before a plan is looked for, which may not be readable."""
+    hidden = Process(pid=42, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
+    monkeypatch.setattr("server.users.find_hidden", lambda _: [(hidden, 4_000_000)])
+    run.state.write_text("{}")
+    assert cli.main([command, "--run-dir", str(run.path)]) == 1
+    assert "runs as user 4000000 (process 42)" in capsys.readouterr().err
+    assert [file.name for file in run.path.iterdir()] == ["server.json"]
 
 
 @pytest.mark.parametrize("command", ["stop", "status", "verify", "curl", "start"])

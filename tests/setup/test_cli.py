@@ -382,7 +382,8 @@ def test_every_command_of_make_prints_in_any_locale(tmp_path: Path) -> None:
     """`→` in a Latin-1 locale ended `make serve` in a traceback, with the plan already written."""
     show = "show: ; @$(PYTHON) -c 'import sys; print(sys.flags.utf8_mode, sys.stdout.encoding)'"
     command = ["make", "-f", str(ROOT / "Makefile"), f"--eval={show}", "show", f"PYTHON={sys.executable}"]
-    latin = {**os.environ, "LC_ALL": "de_DE.ISO-8859-1", "PYTHONUTF8": "0"}
+    # A UTF-8 locale, because in one that is not installed Python is in that mode by itself.
+    latin = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
     run = subprocess.run(command, cwd=tmp_path, env=latin, capture_output=True, text=True, check=True)
     assert run.stdout.split()[-2:] == ["1", "utf-8"]
 
@@ -422,6 +423,17 @@ def test_an_environment_does_not_change_under_a_running_server(
     )
     with pytest.raises(SetupError, match=re.escape(expected)):
         complete(tmp_path, monkeypatch, verdict)
+
+
+def test_an_environment_that_other_servers_use_is_not_removed(
+    tmp_path: Path, running: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make distclean` stops the server of one RUN_DIR; several may share the environment."""
+    (tmp_path / ".venv").mkdir()
+    assert cli.main(["--unused", "--venv", str(tmp_path / ".venv")]) == 1
+    assert "(it was to be removed): got TorchServe 42 of RUN_DIR=/x" in capsys.readouterr().err
+    steps = make("-n", "distclean").stdout
+    assert steps.index("server.setup --torch-index '' --unused") < steps.index("rm -rf -- .venv")
 
 
 def test_a_link_to_another_checkouts_environment_is_replaced_and_that_one_stays_whole(

@@ -166,7 +166,5 @@ def test_an_archive_that_is_not_as_built_does_not_start(planned, tmp_path, monke
     make_archive(tmp_path / "echo.mar", text="another")
     monkeypatch.setattr(start_module, "read_archives", lambda *_: {"echo": archive})
     monkeypatch.setattr(start_module, "launch", lambda *_: pytest.fail("launched"))
-    with pytest.raises(
-        ServerError, match=r"echo\.mar: not as it was built: SHA256SUMS has .*canary\.txt has"
-    ):
+    with pytest.raises(ServerError, match=r"echo\.mar: not as it was built: SHA256SUMS has .*canary"):
         start_module.start(planned, tmp_path, pytest.fail)

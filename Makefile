@@ -263,10 +263,17 @@ audit: ## Known holes of what is installed, and which are accepted why (exit 3: 
 	@$(VENV_PYTHON) -m server.audit
 
 .PHONY: lock
-lock: dev ## Renew requirements/constraints.txt after a change in requirements/
+lock: dev ## Renew requirements/constraints.txt and hashes/ after a change in requirements/
 	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
 	@UV_PYTHON_DOWNLOADS=never .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --annotation-style line \
 		$(filter-out %/constraints.txt,$(wildcard requirements/*.txt)) -o requirements/constraints.txt
+	@unhashed=$$(grep -oE '^(nvidia-[a-z0-9-]+|triton|torch|torchvision)==' requirements/constraints.txt | \
+		sed 's/==//; s/^/--no-emit-package /') && \
+	for set in $(filter-out constraints,$(basename $(notdir $(wildcard requirements/*.txt)))); do \
+		UV_PYTHON_DOWNLOADS=never .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header \
+			--no-annotate --generate-hashes $$unhashed -c requirements/constraints.txt \
+			requirements/$$set.txt -o requirements/hashes/$$set.txt || exit 1; \
+	done
 
 .PHONY: clean
 clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv

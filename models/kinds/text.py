@@ -191,8 +191,8 @@ def _refuse_foreign_code(file: Path) -> None:
     CVE-2026-4372: `_attn_implementation_internal: OWNER/NAME`, of the config or of one inside it.
     """
     try:
-        names = _find_attentions(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        names = list(_find_attentions(json.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, RecursionError):
         return  # AutoConfig says better what is wrong with it
     foreign = [name for name in names if name not in OWN_ATTENTIONS]
     if foreign:

@@ -139,10 +139,11 @@ def complete_environment(options: argparse.Namespace, facts: Facts) -> None:
     else:
         environment.repair(venv, options.log)
     fresh = stamp or environment.Stamp(location=str(venv))
-    if requirements.SERVE in verdict.install:
-        fresh = install_serving(options, venv, facts.python, fresh)
     for name in verdict.install:
         environment.install_set(venv, REQUIREMENTS, name, options.log)
+    if requirements.SERVE in verdict.install:
+        # Last: what torch needs is there by then, by its hash.
+        fresh = install_serving(options, venv, facts.python, fresh)
     environment.write_stamp(venv, replace(fresh, digests=wanted))
 
 
@@ -167,7 +168,7 @@ def check_unused(venv: Path, reason: str) -> None:
 def install_serving(
     options: argparse.Namespace, venv: Path, python: tuple[int, int], stamp: environment.Stamp
 ) -> environment.Stamp:
-    """torch first and on its own, because where it comes from is a choice."""
+    """torch on its own, because where it comes from is a choice."""
     pins = {name: requirements.read_pin(REQUIREMENTS, name) for name in ("torch", "torchvision")}
     if environment.torch_is_in_place(read_facts(venv).versions, pins):
         print(f"  torch {pins['torch']} is in place", flush=True)

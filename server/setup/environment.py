@@ -15,7 +15,7 @@ from pathlib import Path
 from server.setup.commands import own_environment, run_logged
 from server.setup.facts import read_venv_python, site_packages
 from server.setup.progress import step
-from server.setup.requirements import CONSTRAINTS, SERVE
+from server.setup.requirements import CONSTRAINTS, HASHES, SERVE
 from server.setup.torch_wheel import DEFAULT, TorchSource, hide_credentials
 
 STAMP = "setup.json"
@@ -145,8 +145,9 @@ def install_torch(
 
 
 def install_set(venv: Path, requirements: Path, name: str, log: Path) -> None:
-    title = "the other packages" if name == SERVE else f"packages for `{name}`"
-    files = ["-r", str(requirements / f"{name}.txt"), "-c", str(requirements / CONSTRAINTS)]
+    """Every package by its hash; dependencies are not looked for, because the lock names them all."""
+    title = "the packages" if name == SERVE else f"packages for `{name}`"
+    files = ["--require-hashes", "--no-deps", "-r", str(requirements / HASHES / f"{name}.txt")]
     with step(title):
         run_logged([str(venv / "bin/python"), *PIP_INSTALL, *files], log)
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from server.setup.errors import SetupError
 
 CONSTRAINTS = "constraints.txt"
+HASHES = "hashes"
+"""Folder of the sets as they are installed: each package with its hashes, but torch and what comes with it,
+whose source is a choice."""
 SERVE = "serve"
 
 

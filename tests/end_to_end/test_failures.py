@@ -31,7 +31,8 @@ def store_with(tiny_kit: Kit, tmp_path, name: str, change, *, sums: bool = True)
     members[name] = change(members[name])
     if sums:
         after = hashlib.sha256(members[name]).hexdigest()
-        members["SHA256SUMS"] = members["SHA256SUMS"].replace(before.encode(), after.encode())
+        lines = [f"{digest}  {name}\n".encode() for digest in (before, after)]
+        members["SHA256SUMS"] = members["SHA256SUMS"].replace(*lines)
     with zipfile.ZipFile(store / "tiny_image.mar", "w") as new:
         for member, content in members.items():
             new.writestr(member, content)

@@ -34,7 +34,7 @@ def offline(monkeypatch):
     monkeypatch.setattr(fresh, "fetch_pretrained", _fail)
 
 
-def _fail(*_):
+def _fail(*_, **__):
     raise DownloadError("no internet")
 
 
@@ -104,7 +104,7 @@ def test_random_for_want_of_internet_is_built_again_when_it_is_back(
     monkeypatch.setattr(fresh, "fetch_pretrained", lambda definition: None)
     checkpoint = tmp_path / "net.pth"
     torch.save(get_model("resnet18", num_classes=1000).state_dict(), checkpoint)
-    monkeypatch.setattr("models.kinds.image.fetch_checkpoint", lambda url: checkpoint)
+    monkeypatch.setattr("models.kinds.image.fetch_checkpoint", lambda url, sha256: checkpoint)
     assert build_archive(definition, AUTO, store=tmp_path)
     assert read_archive_definition(tmp_path / "tiny_image.mar")["weights"].startswith("pretrained")
 

@@ -13,6 +13,7 @@ import pytest
 
 from server import start as start_module
 from server.archives import read_archive
+from server.errors import ServerError
 from server.processes import JAVA_MAIN, find_marked
 from server.running import digest_plan
 from server.start import Interrupted, catch_signals, find_death, stay
@@ -166,3 +167,12 @@ def ready(around):
     failure = around.find_death()
     if failure:
         raise start_module.StartFailed(failure)
+
+
+def test_an_archive_that_is_not_as_built_does_not_start(planned, tmp_path, monkeypatch):
+    archive = read_archive(make_archive(tmp_path / "echo.mar"))
+    make_archive(tmp_path / "echo.mar", text="another")
+    monkeypatch.setattr(start_module, "read_archives", lambda *_: {"echo": archive})
+    monkeypatch.setattr(start_module, "launch", lambda *_: pytest.fail("launched"))
+    with pytest.raises(ServerError, match=r"echo\.mar: not as it was built: SHA256SUMS has .*canary"):
+        start_module.start(planned, tmp_path, pytest.fail)

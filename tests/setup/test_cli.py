@@ -325,6 +325,22 @@ def test_every_exact_pin_is_in_the_lock() -> None:
             assert re.search(rf"^{re.escape(pin)}\s", lock, re.MULTILINE), f"{pin}: run `make lock`"
 
 
+@pytest.mark.parametrize("name", requirements.read_sets(REQUIREMENTS))
+def test_every_set_is_locked_with_hashes(name: str) -> None:
+    """But torch and what comes with it, whose source is a choice."""
+    locked = (REQUIREMENTS / requirements.HASHES / f"{name}.txt").read_text()
+    pins = re.findall(
+        r"^(\S+)==(\S+)[^\n]*\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", locked, re.MULTILINE
+    )
+    assert len(pins) == len(re.findall(r"^\S+==", locked, re.MULTILINE))
+    constraints = (REQUIREMENTS / requirements.CONSTRAINTS).read_text()
+    assert [pin for pin in pins if f"\n{pin[0]}=={pin[1]} " not in f"\n{constraints}"] == []
+    names = {pin[0] for pin in pins}
+    asked = re.findall(r"^([A-Za-z][\w.-]*)", (REQUIREMENTS / f"{name}.txt").read_text(), re.MULTILINE)
+    assert {one.lower().replace("_", "-") for one in asked} - names <= {"torch", "torchvision"}
+    assert not names & {"torch", "torchvision", "triton"}
+
+
 def test_each_requirement_says_why() -> None:
     for name in requirements.read_sets(REQUIREMENTS):
         blocks = (REQUIREMENTS / f"{name}.txt").read_text().split("\n\n")

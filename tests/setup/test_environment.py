@@ -192,6 +192,12 @@ def test_credentials_are_not_written_down(venv: Path, tmp_path: Path) -> None:
     assert verdict.reason.endswith("now TORCH_INDEX=https://***@other.example/cpu: making it anew")
 
 
+def test_a_set_is_installed_by_its_hashes(commands: list[list[str]], tmp_path: Path) -> None:
+    environment.install_set(tmp_path, tmp_path / "requirements", "serve", tmp_path / "log")
+    locked = str(tmp_path / "requirements/hashes/serve.txt")
+    assert commands[0][-4:] == ["--require-hashes", "--no-deps", "-r", locked]
+
+
 @pytest.mark.parametrize("version", ["2.8.0", "2.8.0+cpu"])
 def test_torch_in_place(version: str) -> None:
     assert environment.torch_is_in_place({"torch": version, "torchvision": "0.23.0"}, PINS)

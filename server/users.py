@@ -17,9 +17,10 @@ def find_other_user(run: RunDir) -> str | None:
         return None
     process, uid = hidden[0]
     owner = name_user(uid)
+    who = owner if uid == 0 else f"{owner} or as root"
     return (
         f"the server of {run.path} runs as {owner} (process {process.pid}), and this is "
-        f"{name_user(os.geteuid())}: run the command as {owner} or as root"
+        f"{name_user(os.geteuid())}: run the command as {who}"
     )
 
 

@@ -112,6 +112,13 @@ def test_another_users_server_is_named_and_nothing_is_deleted(run, monkeypatch):
     assert run.key_file.exists()
 
 
+def test_roots_server_is_roots_alone(run, monkeypatch):
+    hidden = Process(pid=4242, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
+    monkeypatch.setattr("server.users.find_hidden", lambda _: [(hidden, 0)])
+    with pytest.raises(ServerError, match=r"run the command as root$"):
+        stop(run)
+
+
 def test_root_removes_the_temporary_folder_of_a_users_server(run, monkeypatch):
     run.temporary.mkdir()
     monkeypatch.setattr("server.launch.os.getuid", lambda: 4_000_000)

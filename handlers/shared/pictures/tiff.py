@@ -1,0 +1,159 @@
+"""Reads a TIFF's first directory and keeps of it what makes pixels (TIFF 6.0, Adobe's Technical Note 2).
+
+Directories point to anywhere, also to each other: further pages, EXIF and private directories are cut off
+before a decoder follows them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from handlers.shared.pictures.exif import BYTE_ORDERS, ORIENTATION, read_entries
+from handlers.shared.pictures.formats import refuse_variant
+from handlers.shared.pictures.picture import LARGEST_PROFILE, Broken, Picture, check_parts
+
+WIDTH, HEIGHT, COMPRESSION, PROFILE = 256, 257, 259, 34675
+STRIP_PLACES, STRIP_BYTES = 273, 279
+TILE_WIDTH, TILE_HEIGHT, TILE_PLACES, TILE_BYTES = 322, 323, 324, 325
+KEPT = frozenset(
+    {254, WIDTH, HEIGHT, 258, COMPRESSION, 262, 266, STRIP_PLACES, 277, 278, STRIP_BYTES, 284, 292, 293, 317}
+    | {320, TILE_WIDTH, TILE_HEIGHT, TILE_PLACES, TILE_BYTES, 332, 338, 339, 347, 529, 530, 531, 532}
+)
+"""What says how pixels are stored; 254 and 332 to 532 are the kind of page, inks, samples, JPEG and YCbCr."""
+JPEG = 7
+COMPRESSIONS = {1: "none", 2: "CCITT RLE", 3: "fax G3", 4: "fax G4", 5: "LZW", JPEG: "JPEG"} | {
+    8: "deflate",
+    32773: "PackBits",
+    32946: "deflate",
+}
+"""What cameras, scanners and drawing programs write. LZMA, Zstandard, WebP and LERC cost a start of their
+decoder for each strip, and strips may be one pixel."""
+PROGRESSIVE = b"\xff\xc2"
+TYPE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
+WHOLE_NUMBERS = {1: "B", 3: "H", 4: "L"}
+PIXEL_BYTES = 12
+"""A strip is decoded whole and may be the picture: up to 8 bytes a pixel beside Pillow's 4 (then the array of
+3 takes the strip's place)."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One tag of the directory."""
+
+    kind: int
+    count: int
+    value: bytes
+
+    @property
+    def size(self) -> int:
+        return TYPE_BYTES.get(self.kind, 0) * self.count
+
+
+@dataclass(frozen=True)
+class _Directory:
+    """The first directory of a file."""
+
+    data: bytes
+    order: str
+    start: int
+    entries: Mapping[int, _Entry]
+    count: int
+
+    def content(self, tag: int) -> bytes:
+        """A tag's values as they stand in the file; empty where there are none."""
+        entry = self.entries.get(tag)
+        if entry is None:
+            return b""
+        if entry.size <= 4:
+            return entry.value[: entry.size]
+        (place,) = struct.unpack(self.order + "L", entry.value)
+        return self.data[place : place + entry.size]
+
+    def numbers(self, tag: int) -> tuple[int, ...]:
+        """Of a tag of whole numbers."""
+        entry = self.entries.get(tag)
+        if entry is None or entry.kind not in WHOLE_NUMBERS:
+            return ()
+        content = self.content(tag)
+        count = len(content) // TYPE_BYTES[entry.kind]
+        return struct.unpack_from(f"{self.order}{count}{WHOLE_NUMBERS[entry.kind]}", content)
+
+    def number(self, tag: int, default: int = 0) -> int:
+        """The first of them."""
+        numbers = self.numbers(tag)
+        return numbers[0] if numbers else default
+
+
+def read_tiff(data: bytes, limits: Mapping[str, int]) -> Picture:
+    """What the first page says."""
+    page = _read_directory(data)
+    for tag in KEPT & set(page.entries):
+        check_parts(page.entries[tag].count, limits, f"values in tag {tag}")
+    _check_compression(page)
+    _check_places(page)
+    width, height = page.number(WIDTH), page.number(HEIGHT)
+    across, down = max(width, page.number(TILE_WIDTH)), max(height, page.number(TILE_HEIGHT))
+    profile = page.content(PROFILE)
+    return Picture(
+        format="TIFF",
+        data=_cut_off(page),
+        width=width,
+        height=height,
+        pixel_bytes=PIXEL_BYTES,
+        # A tile may be larger than the picture; it is decoded whole.
+        extra_bytes=PIXEL_BYTES * (across * down - width * height),
+        orientation=page.number(ORIENTATION, 1) if page.number(ORIENTATION, 1) in range(1, 9) else 1,
+        profile=profile if 0 < len(profile) <= LARGEST_PROFILE else None,
+    )
+
+
+def _read_directory(data: bytes) -> _Directory:
+    order = BYTE_ORDERS[data[:4]]
+    try:
+        (start,) = struct.unpack_from(order + "L", data, 4)
+        (count,) = struct.unpack_from(order + "H", data, start)
+        rows = list(read_entries(data, start, order))
+    except struct.error as error:
+        raise Broken("it ends before its directory") from error
+    if len(rows) < count:
+        raise Broken("it ends in its directory")
+    if len({tag for tag, *_ in rows}) < count:
+        # Readers differ in which of the two they believe.
+        raise Broken("a tag stands twice in its directory")
+    return _Directory(data, order, start, {tag: _Entry(*rest) for tag, *rest in rows}, count)
+
+
+def _check_compression(page: _Directory) -> None:
+    compression = page.number(COMPRESSION, 1)
+    if compression not in COMPRESSIONS:
+        names = ", ".join(dict.fromkeys(COMPRESSIONS.values()))
+        raise refuse_variant(f"a TIFF with compression {compression}", instead=f"taken are {names}")
+
+
+def _check_places(page: _Directory) -> None:
+    """Strips that share their bytes would be decoded once for each of them."""
+    tiled = TILE_PLACES in page.entries
+    places = page.numbers(TILE_PLACES if tiled else STRIP_PLACES)
+    sizes = page.numbers(TILE_BYTES if tiled else STRIP_BYTES)
+    if sum(sizes) > 2 * len(page.data):
+        raise Broken("its strips are longer than the file")
+    if page.number(COMPRESSION, 1) != JPEG:
+        return
+    if len(sizes) != len(places):
+        raise Broken("its strips have no length")
+    if any(page.data.find(PROGRESSIVE, at, at + size) >= 0 for at, size in zip(places, sizes, strict=True)):
+        raise refuse_variant("a TIFF that holds a progressive JPEG", instead="send the JPEG itself")
+
+
+def _cut_off(page: _Directory) -> bytes:
+    """The file with a directory of only what makes pixels, and no other pages."""
+    kept = [
+        struct.pack(page.order + "HHL", tag, entry.kind, entry.count) + entry.value
+        for tag, entry in sorted(page.entries.items())
+        if tag in KEPT
+    ]
+    rewritten = struct.pack(page.order + "H", len(kept)) + b"".join(kept) + bytes(4)
+    end = page.start + len(rewritten)
+    return page.data[: page.start] + rewritten + page.data[end:]

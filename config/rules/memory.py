@@ -33,9 +33,15 @@ def plan_heap_mib(topology: Topology) -> int:
 
 
 def set_mib(models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings) -> int:
-    """Memory of one worker of each model, in the precision it is served in."""
+    """Memory of one worker of each model, in the precision it is served in, with its worst batch of requests.
+
+    All workers may have theirs at once: nothing tells one what the others are decoding.
+    """
     launcher = LAUNCHER_MIB if inputs.pinning else 0
-    return sum(model.worker_memory_mib[precisions[model.name].value] + launcher for model in models)
+    return sum(
+        model.worker_memory_mib[precisions[model.name].value] + model.request_memory_mib + launcher
+        for model in models
+    )
 
 
 def shared_mib(topology: Topology) -> int:

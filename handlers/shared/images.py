@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from handlers.shared.errors import RequestError
-from handlers.shared.memory import return_memory
+from handlers.shared.memory import MemoryReturn
 from handlers.shared.pictures.colours import to_rgb, transform_sample
 from handlers.shared.pictures.exif import turn_upright
 from handlers.shared.pictures.jpeg import Jpeg
@@ -26,6 +26,10 @@ from handlers.shared.preprocessing import Preprocessing
 RETURNED_MIB = 128
 """A picture that took more gives its memory back. A photograph of 16 megapixels takes as much where it is
 decoded whole; at a smaller scale none does."""
+RETURNED_BYTES = 12 << 20
+"""And so does a body of this size, which no telephone's photograph has."""
+MEMORY = MemoryReturn()
+"""Of this worker, as its allocator is."""
 DECODERS = frozenset({"jpeg", "zip", "raw", "gif", "libtiff"})
 """Pillow's, for the six formats; those it has in Python (`bmp_rle`) are not among them."""
 SCALES = (8, 4, 2)
@@ -34,9 +38,10 @@ SCALES = (8, 4, 2)
 
 def decode_image(data: bytes, preprocessing: Preprocessing, limits: Mapping[str, int] = LIMITS) -> torch.Tensor:
     """JPEG, PNG, WebP … → uint8 (crop, crop, 3) as people see it; RequestError if it cannot be."""
+    MEMORY.before_next()
     needed_mib, result = _decode_or_refuse(data, preprocessing, limits)
-    if needed_mib > RETURNED_MIB:
-        return_memory()
+    if needed_mib > RETURNED_MIB or len(data) > RETURNED_BYTES:
+        MEMORY.after_large()
     if isinstance(result, RequestError):
         raise result
     return result
@@ -83,11 +88,11 @@ def _make_sample(
     with warnings.catch_warnings():
         # PyTorch's: these bytes are read, never written.
         warnings.filterwarnings("ignore", message="The given (NumPy array|buffer) is not writable")
-        if isinstance(picture, Jpeg) and picture.components in (1, 3) and scale == 1:
+        if isinstance(picture, Jpeg) and picture.is_plain and scale == 1:
             pixels, mode = _decode_jpeg(picture.data), "L" if picture.components == 1 else "RGB"
         else:
             pixels, mode = _decode(picture, scale)
-        sample = preprocessing.resize_and_crop(turn_upright(pixels, picture.orientation))
+        sample = preprocessing.resize_and_crop(pixels)
     return sample if picture.profile is None else transform_sample(sample, picture.profile, mode)
 
 
@@ -97,17 +102,22 @@ def _decode_jpeg(data: bytes) -> torch.Tensor:
 
 
 def _decode(picture: Picture, scale: int) -> tuple[torch.Tensor, str]:
-    """(uint8 (height, width, 3), Pillow's mode before) as it lies in the file."""
+    """(uint8 (height, width, 3) turned upright, the mode that Pillow decoded)."""
     with warnings.catch_warnings():
         # Of sizes, which were judged, and of metadata, which is not used.
         warnings.simplefilter("ignore")
-        opened = Image.open(io.BytesIO(picture.data), formats=(picture.format,))
-        size = opened.size
-        if scale > 1:
-            opened.draft("RGB", (picture.width // scale, picture.height // scale))
-        if {tile.codec_name for tile in opened.tile} - DECODERS:
-            raise Broken(f"it wants another decoder: {opened.tile[0].codec_name}")
-        pixels = to_rgb(opened, picture.profile)
-    if size != (picture.width, picture.height):
-        raise Broken(f"it decodes to {size[0]}×{size[1]} and says {picture.width}×{picture.height}")
-    return pixels, opened.mode
+        opened = _open(picture, scale)
+        opened.load()
+    return to_rgb(turn_upright(opened, picture.orientation), picture), opened.mode
+
+
+def _open(picture: Picture, scale: int) -> Image.Image:
+    opened = Image.open(io.BytesIO(picture.data), formats=(picture.format,))
+    if opened.size != (picture.width, picture.height):
+        size = f"{opened.width}×{opened.height}"
+        raise Broken(f"it decodes to {size} and says {picture.width}×{picture.height}")
+    if {tile.codec_name for tile in opened.tile} - DECODERS:
+        raise Broken(f"it wants another decoder: {opened.tile[0].codec_name}")
+    if scale > 1:
+        opened.draft("RGB", (picture.width // scale, picture.height // scale))
+    return opened

@@ -7,6 +7,7 @@ use them again and again; one huge picture would stay in the worker's size for e
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from functools import cache
 
@@ -14,8 +15,30 @@ ALL_ARENAS = 4096
 """MALLCTL_ARENAS_ALL of jemalloc 5."""
 
 
+BATCH_S = 1.0
+"""A batch's bodies are freed when it has been answered; its pictures take less than this to follow them."""
+
+
+class MemoryReturn:
+    """Gives back what a large picture took: at once, and when its batch, bodies and all, is surely gone."""
+
+    def __init__(self) -> None:
+        self._owed_since: float | None = None
+
+    def after_large(self) -> None:
+        """A large picture has been decoded; what it took is free, its batch is not yet."""
+        return_memory()
+        self._owed_since = time.monotonic()
+
+    def before_next(self) -> None:
+        """A picture of a later batch comes; costs nothing where nothing is owed."""
+        if self._owed_since is not None and time.monotonic() - self._owed_since > BATCH_S:
+            self._owed_since = None
+            return_memory()
+
+
 def return_memory() -> None:
-    """Takes 1 ms for each 10 MiB or so; whoever needs pages next pays for them again."""
+    """Takes some ms, and whoever needs pages next pays for them again."""
     _find_way()()
 
 

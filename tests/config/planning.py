@@ -34,6 +34,7 @@ def make_model(name: str, **changes: Any) -> ModelDefinition:
         "kind": {"bert": "text", "resnet50": "image"}.get(name, "other"),
         "batch_sizes": (1, 2, 4, 8, 16),
         "worker_memory_mib": {"fp32": 1500, "bf16": 1200},
+        "request_memory_mib": 200,
         "precisions": ("bf16", "fp32"),
         "default_build": True,
     }

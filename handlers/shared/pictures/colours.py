@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from handlers.shared.errors import RequestError
+from handlers.shared.pictures.picture import Picture
 from handlers.shared.pictures.profiles import Transform, find_transform, lab_transform
 
 Convert = Callable[[Image.Image], "Image.Image | np.ndarray"]
@@ -20,13 +21,13 @@ STRIP_PIXELS = 1 << 20
 WITH_ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 RANGES = (1.0, 255.0, 65535.0)
 """What white is in pictures of whole or real numbers: 1 by convention of real ones, or an integer's largest."""
-SAMPLE_FORMAT, PHOTOMETRIC = 339, 262
-"""TIFF's tags: 1 is unsigned; 0 says that white is zero."""
 
 
-def to_rgb(image: Image.Image, profile: bytes | None) -> torch.Tensor:
-    """uint8 (height, width, 3) of a picture that is decoded or will be now."""
-    convert = _choose(image, profile)
+def to_rgb(image: Image.Image, picture: Picture) -> torch.Tensor:
+    """uint8 (height, width, 3) of a decoded picture."""
+    convert = _choose(image, picture)
+    if image.width * image.height <= STRIP_PIXELS:
+        return torch.from_numpy(np.asarray(convert(image)))
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
     for top, strip in _cut(image):
         pixels[top : top + strip.height] = np.asarray(convert(strip))
@@ -52,15 +53,16 @@ def _cut(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
         yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
 
 
-def _choose(image: Image.Image, profile: bytes | None) -> Convert:
-    image.load()
+def _choose(image: Image.Image, picture: Picture) -> Convert:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return lambda strip: strip
     if image.mode in ("I", "F"):
-        return _scale_to_range(image)
+        return _scale_to_range(image, picture)
     if image.mode.startswith("I;16"):
-        return _scale_sixteen_bits(image)
+        return _scale_sixteen_bits(image, picture)
     if image.mode == "LAB":
         return _by(lab_transform())
-    if image.mode == "CMYK" and (transform := find_transform(profile, "CMYK")):
+    if image.mode == "CMYK" and (transform := find_transform(picture.profile, "CMYK")):
         return _by(transform)
     if image.mode in WITH_ALPHA or "transparency" in image.info:
         return _put_on_white
@@ -83,30 +85,28 @@ def _put_on_white(strip: Image.Image) -> Image.Image:
     return white
 
 
-def _scale_sixteen_bits(image: Image.Image) -> Convert:
+def _scale_sixteen_bits(image: Image.Image, picture: Picture) -> Convert:
     """65535 is white. Pillow would clip at 255."""
     transparent = image.info.get("transparency")
-    inverted = _tag(image, PHOTOMETRIC, 1) == 0
 
     def convert(strip: Image.Image) -> np.ndarray:
         levels = np.asarray(strip).astype(np.uint32)
         grey = ((levels + 128) // 257).astype(np.uint8)
-        grey = 255 - grey if inverted else grey
+        grey = 255 - grey if picture.inverted else grey
         return _repeat(grey if transparent is None else np.where(levels == transparent, np.uint8(255), grey))
 
     return convert
 
 
-def _scale_to_range(image: Image.Image) -> Convert:
+def _scale_to_range(image: Image.Image, picture: Picture) -> Convert:
     """32-bit pictures say nowhere what white is: the first of RANGES that holds all values, else their own."""
-    unsigned = image.mode == "I" and _tag(image, SAMPLE_FORMAT, 2) == 1
-    inverted = _tag(image, PHOTOMETRIC, 1) == 0
+    unsigned = image.mode == "I" and picture.unsigned
     low, high = _find_range(image, unsigned=unsigned)
 
     def convert(strip: Image.Image) -> np.ndarray:
         share = (_numbers(strip, unsigned=unsigned) - low) / max(high - low, np.finfo(np.float64).tiny)
         grey = np.rint(share.clip(0, 1) * 255).astype(np.uint8)
-        return _repeat(255 - grey if inverted else grey)
+        return _repeat(255 - grey if picture.inverted else grey)
 
     return convert
 
@@ -126,12 +126,6 @@ def _find_range(image: Image.Image, *, unsigned: bool) -> tuple[float, float]:
 def _numbers(strip: Image.Image, *, unsigned: bool) -> np.ndarray:
     numbers = np.asarray(strip)
     return (numbers.view(np.uint32) if unsigned else numbers).astype(np.float64)
-
-
-def _tag(image: Image.Image, tag: int, default: int) -> int:
-    """Of a TIFF; the first where each channel has its own."""
-    value = getattr(image, "tag_v2", {}).get(tag, default)
-    return value[0] if isinstance(value, tuple) else value
 
 
 def _repeat(grey: np.ndarray) -> np.ndarray:

@@ -8,12 +8,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-import torch
+from PIL import Image
 
 ORIENTATION = 0x0112
 SHORT = 3
 HEADER = b"Exif\0\0"
 """Stands before the TIFF structure in JPEG, and in some PNG and WebP files."""
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What turns a picture upright, by orientation (EXIF 2.3)."""
 BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 
 
@@ -41,10 +51,6 @@ def read_orientation(exif: bytes) -> int:
     return 1
 
 
-def turn_upright(pixels: torch.Tensor, orientation: int) -> torch.Tensor:
-    """(height, width, channels) as it is to be looked at (EXIF 2.3, tag Orientation)."""
-    if orientation >= 5:
-        pixels = pixels.transpose(0, 1)
-    # Which ends of the (transposed) rows and columns change places.
-    turned = {2: (1,), 3: (0, 1), 4: (0,), 6: (1,), 7: (0, 1), 8: (0,)}.get(orientation, ())
-    return pixels.flip(turned) if turned else pixels
+def turn_upright(image: Image.Image, orientation: int) -> Image.Image:
+    """As it is to be looked at."""
+    return image.transpose(TURNS[orientation]) if orientation in TURNS else image

@@ -49,6 +49,11 @@ class Jpeg(Picture):
     components: int
     """1 is grey, 3 are colours, 4 are inks."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Libjpeg gives RGB as it is to be seen; inks have to be inverted or not, which Pillow knows."""
+        return self.components in (1, 3) and self.orientation == 1
+
 
 def read_jpeg(data: bytes, limits: Mapping[str, int]) -> Jpeg:
     """What the segments say; RequestError or Broken for what is not decoded."""
@@ -108,11 +113,14 @@ def _to_jpeg(
     if len(frame) < 6 or len(frame) < 6 + 3 * frame[5]:
         raise Broken("its size is cut off")
     height, width, components = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big"), frame[5]
-    in_scans = header.progressive or scan_components < components
-    if in_scans:
+    samples = 0
+    if header.progressive or scan_components < components:
+        samples = _count_samples(frame, width, height)
+        _check_samples(samples, limits)
         _check_scans(data, end, limits)
     # Without what only costs time and memory to read: comments, thumbnails, more EXIF than there is picture.
-    rest = b"".join([b"\xff\xd8", *header.kept, data[start - 4 :]]) if header.dropped else data
+    scans = memoryview(data)[start - 4 :]
+    rest = b"".join([b"\xff\xd8", *header.kept, scans]) if header.dropped else data
     return Jpeg(
         format="JPEG",
         data=rest,
@@ -121,10 +129,19 @@ def _to_jpeg(
         components=components,
         pixel_bytes=PIXEL_BYTES,
         # All coefficients are kept until the last scan has been read.
-        extra_bytes=_count_samples(frame, width, height) * COEFFICIENT_BYTES if in_scans else 0,
+        extra_bytes=samples * COEFFICIENT_BYTES,
         orientation=header.orientation or 1,
         profile=_join_profile(header.profile),
     )
+
+
+def _check_samples(samples: int, limits: Mapping[str, int]) -> None:
+    if samples > limits["jpeg_samples"]:
+        raise RequestError(
+            f"the image is a JPEG in several scans, of which {samples} samples would have to be kept; at most "
+            f"{limits['jpeg_samples']} are: send it as a baseline JPEG, or smaller",
+            status=413,
+        )
 
 
 def _check_scans(data: bytes, place: int, limits: Mapping[str, int]) -> None:

@@ -11,8 +11,9 @@ LIMITS: Mapping[str, int] = {
     "jpeg_pixels": 128_000_000,
     "pixels": 24_000_000,
     "side_pixels": 65_535,
-    "decode_mib": 256,
+    "decode_mib": 240,
     "jpeg_scans": 32,
+    "jpeg_samples": 72_000_000,
     "parts": 16_384,
 }
 """What one picture may cost where no plan says so; config/rules/limits.py has the reasons, a test compares."""
@@ -39,6 +40,10 @@ class Picture:
     """EXIF's, 1 to 8; 1 is upright."""
     profile: bytes | None = None
     """The embedded ICC profile."""
+    inverted: bool = False
+    """Whether zero is white in what Pillow decodes to 16 or 32 bits; it turns 8 bits by itself."""
+    unsigned: bool = False
+    """Whether 32-bit numbers are; Pillow reads them as signed."""
 
 
 class Broken(Exception):

@@ -15,11 +15,14 @@ from handlers.shared.pictures.formats import refuse_variant
 from handlers.shared.pictures.picture import LARGEST_PROFILE, Broken, Picture, check_parts
 
 WIDTH, HEIGHT, COMPRESSION, PROFILE = 256, 257, 259, 34675
-STRIP_PLACES, STRIP_BYTES = 273, 279
+STRIP_PLACES, STRIP_BYTES, STRIP_ROWS = 273, 279, 278
+SAMPLES, SAMPLE_BITS = 277, 258
 TILE_WIDTH, TILE_HEIGHT, TILE_PLACES, TILE_BYTES = 322, 323, 324, 325
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
+SAMPLE_FORMAT, UNSIGNED = 339, 1
 KEPT = frozenset(
-    {254, WIDTH, HEIGHT, 258, COMPRESSION, 262, 266, STRIP_PLACES, 277, 278, STRIP_BYTES, 284, 292, 293, 317}
-    | {320, TILE_WIDTH, TILE_HEIGHT, TILE_PLACES, TILE_BYTES, 332, 338, 339, 347, 529, 530, 531, 532}
+    {254, WIDTH, HEIGHT, SAMPLE_BITS, COMPRESSION, PHOTOMETRIC, 266, SAMPLES, STRIP_PLACES, STRIP_ROWS}
+    | {STRIP_BYTES, 284, 292, 293, 317, 320, TILE_WIDTH, TILE_HEIGHT, TILE_PLACES, TILE_BYTES, 332, 338, SAMPLE_FORMAT, 347, 529, 530, 531, 532}
 )
 """What says how pixels are stored; 254 and 332 to 532 are the kind of page, inks, samples, JPEG and YCbCr."""
 JPEG = 7
@@ -33,9 +36,10 @@ decoder for each strip, and strips may be one pixel."""
 PROGRESSIVE = b"\xff\xc2"
 TYPE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
 WHOLE_NUMBERS = {1: "B", 3: "H", 4: "L"}
-PIXEL_BYTES = 12
-"""A strip is decoded whole and may be the picture: up to 8 bytes a pixel beside Pillow's 4 (then the array of
-3 takes the strip's place)."""
+PIXEL_BYTES = 8
+"""Pillow's image with 4 bytes a pixel, and beside it the strip that is being decoded, later the array of 3."""
+BESIDE_BYTES = 4
+"""Of them what is there for the strip."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,6 @@ def read_tiff(data: bytes, limits: Mapping[str, int]) -> Picture:
     _check_compression(page)
     _check_places(page)
     width, height = page.number(WIDTH), page.number(HEIGHT)
-    across, down = max(width, page.number(TILE_WIDTH)), max(height, page.number(TILE_HEIGHT))
     profile = page.content(PROFILE)
     return Picture(
         format="TIFF",
@@ -102,10 +105,11 @@ def read_tiff(data: bytes, limits: Mapping[str, int]) -> Picture:
         width=width,
         height=height,
         pixel_bytes=PIXEL_BYTES,
-        # A tile may be larger than the picture; it is decoded whole.
-        extra_bytes=PIXEL_BYTES * (across * down - width * height),
+        extra_bytes=max(0, _count_strip_bytes(page) - BESIDE_BYTES * width * height),
         orientation=page.number(ORIENTATION, 1) if page.number(ORIENTATION, 1) in range(1, 9) else 1,
         profile=profile if 0 < len(profile) <= LARGEST_PROFILE else None,
+        inverted=PHOTOMETRIC in page.entries and page.number(PHOTOMETRIC) == WHITE_IS_ZERO,
+        unsigned=page.number(SAMPLE_FORMAT, UNSIGNED) == UNSIGNED,
     )
 
 
@@ -145,6 +149,17 @@ def _check_places(page: _Directory) -> None:
         raise Broken("its strips have no length")
     if any(page.data.find(PROGRESSIVE, at, at + size) >= 0 for at, size in zip(places, sizes, strict=True)):
         raise refuse_variant("a TIFF that holds a progressive JPEG", instead="send the JPEG itself")
+
+
+def _count_strip_bytes(page: _Directory) -> int:
+    """Of a strip, which may be the whole picture, or of a tile, which may be larger; each is decoded whole."""
+    if TILE_PLACES in page.entries:
+        pixels = page.number(TILE_WIDTH) * page.number(TILE_HEIGHT)
+    else:
+        height = page.number(HEIGHT)
+        pixels = page.number(WIDTH) * min(page.number(STRIP_ROWS, height), height)
+    bits = max(page.numbers(SAMPLE_BITS), default=1) * page.number(SAMPLES, 1)
+    return pixels * bits // 8
 
 
 def _cut_off(page: _Directory) -> bytes:

@@ -42,6 +42,8 @@ def make_model(name: str, **changes: Any) -> ModelDefinition:
 
 
 MODELS = (make_model("bert"), make_model("resnet50"))
+UNLIMITED = (make_model("bert", kind="other"), make_model("resnet50", kind="other"))
+"""For tests that look at everything but what a request may cost."""
 
 
 def make_inputs(**changes: Any) -> Inputs:

@@ -13,7 +13,7 @@ from config.rules import make_plan
 from config.rules.java import plan_java
 from config.rules.requests import check_machine
 from config.topology import read_topology
-from tests.config.planning import MACHINES, MODELS, make_inputs, make_model, plan_machine
+from tests.config.planning import UNLIMITED, MACHINES, MODELS, make_inputs, make_model, plan_machine
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_jemalloc_keeps_its_pages_and_uses_them_again():
 
 
 def test_options_for_the_handler():
-    plan = plan_machine("two-cores", precision="bf16", workers=1)
+    plan = plan_machine("two-cores", UNLIMITED, precision="bf16", workers=1)
     assert plan.environment["CPU_KIT_OPTIONS"].value == (
         '{"bert":{"precision":"bf16","threads":2},"resnet50":{"precision":"bf16","threads":2}}'
     )
 
 
 def test_what_is_off_reaches_the_handler_of_each_model():
-    setting = plan_machine("two-cores", off=("buckets", "trace")).environment["CPU_KIT_OPTIONS"]
+    setting = plan_machine("two-cores", UNLIMITED, off=("buckets", "trace")).environment["CPU_KIT_OPTIONS"]
     assert setting.value == (
         '{"bert":{"off":["buckets","trace"],"precision":"fp32","threads":1},'
         '"resnet50":{"off":["buckets","trace"],"precision":"fp32","threads":1}}'

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -226,6 +229,18 @@ def test_large_jpegs_are_decoded_at_a_smaller_scale():
     exact = torchvisions_pixels(picture).astype(int)
     assert np.abs(small - exact).mean() < 3
     assert "1600×1200 = 1920000 pixels" in str(refuse(encode(picture, "JPEG"), REFERENCE, pixels=800 * 600))
+
+
+def test_a_refused_body_is_free_at_once():
+    data = encode(PHOTO, "JPEG")[:400]
+    gc.disable()
+    try:
+        before = sys.getrefcount(data)
+        with contextlib.suppress(RequestError):
+            decode_image(data, FAST)
+        assert sys.getrefcount(data) == before
+    finally:
+        gc.enable()
 
 
 def test_only_what_was_large_gives_its_memory_back(monkeypatch):

@@ -36,8 +36,9 @@ def read_webp(data: bytes, limits: Mapping[str, int]) -> Picture:
 
 
 def _walk(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    place = HEADER_BYTES
-    while place + 8 <= len(data):
+    """(name, start of its content, end) of each chunk; what follows the file in the body is not looked at."""
+    place, whole = HEADER_BYTES, 8 + int.from_bytes(data[4:8], "little")
+    while place + 8 <= min(whole, len(data)):
         start = place + 8
         end = start + int.from_bytes(data[place + 4 : place + 8], "little")
         yield data[place : place + 4], start, end

@@ -90,7 +90,9 @@ def read_definition(file: Path) -> ModelDefinition:
         kind=_field(raw, "kind", str, file),
         batch_sizes=_parse_batch_sizes(_field(raw, "batch_sizes", list, file), file),
         worker_memory_mib=_parse_memory(_field(raw, "worker_memory_mib", dict, file), file),
-        request_memory_mib=_parse_mib("request_memory_mib", _field(raw, "request_memory_mib", int, file), file),
+        request_memory_mib=_parse_mib(
+            "request_memory_mib", _field(raw, "request_memory_mib", int, file), file
+        ),
         precisions=tuple(sorted(_field(raw, "precisions", dict, file))),
         default_build=_field(raw, "default_build", bool, file),
         **_parse_lengths(raw.get("model") or {}, file),

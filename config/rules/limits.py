@@ -21,7 +21,7 @@ def _plan_image(model: ModelDefinition) -> Settings:
     return {
         "pixels": Setting(
             value=24_000_000,
-            reason="a camera's picture; as an interlaced PNG of 16 bits a channel, the slowest, 1.4 s of a core",
+            reason="a camera's; an interlaced PNG of 16 bits a channel, the slowest, takes 1.4 s of a core",
         ),
         "jpeg_pixels": Setting(
             value=128_000_000,

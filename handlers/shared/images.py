@@ -19,7 +19,14 @@ from handlers.shared.memory import MemoryReturn
 from handlers.shared.pictures.colours import to_rgb, transform_sample
 from handlers.shared.pictures.exif import turn_upright
 from handlers.shared.pictures.jpeg import Jpeg
-from handlers.shared.pictures.picture import LIMITS, Broken, Picture, check_memory, check_pixels, check_size
+from handlers.shared.pictures.picture import (
+    LIMITS,
+    BrokenError,
+    Picture,
+    check_memory,
+    check_pixels,
+    check_size,
+)
 from handlers.shared.pictures.readers import read_picture
 from handlers.shared.preprocessing import Preprocessing
 
@@ -36,7 +43,9 @@ SCALES = (8, 4, 2)
 """What libjpeg can decode at for less."""
 
 
-def decode_image(data: bytes, preprocessing: Preprocessing, limits: Mapping[str, int] = LIMITS) -> torch.Tensor:
+def decode_image(
+    data: bytes, preprocessing: Preprocessing, limits: Mapping[str, int] = LIMITS
+) -> torch.Tensor:
     """JPEG, PNG, WebP … → uint8 (crop, crop, 3) as people see it; RequestError if it cannot be."""
     MEMORY.before_next()
     needed_mib, result = _decode_or_refuse(data, preprocessing, limits)
@@ -47,7 +56,7 @@ def decode_image(data: bytes, preprocessing: Preprocessing, limits: Mapping[str,
     try:
         raise result
     finally:
-        # The error would hold this frame, and the frame the error: a body of 16 MiB until the next collection.
+        # The error would hold this frame and the frame the error, and so 16 MiB until the next collection.
         del result
 
 
@@ -65,7 +74,7 @@ def _decode_or_refuse(
         return needed_mib, error.with_traceback(None)
     except Exception as error:
         # Pillow's plug-ins raise nearly any type on broken files.
-        reason = error if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, BrokenError) else f"{type(error).__name__}: {error}"
         return needed_mib, RequestError(f"the image is broken ({len(data)} bytes, {reason})")
 
 
@@ -110,18 +119,21 @@ def _decode(picture: Picture, scale: int) -> tuple[torch.Tensor, str]:
     with warnings.catch_warnings():
         # Of sizes, which were judged, and of metadata, which is not used.
         warnings.simplefilter("ignore")
-        opened = _open(picture, scale)
-        opened.load()
-    return to_rgb(turn_upright(opened, picture.orientation), picture), opened.mode
+        image = _open(picture, scale)
+        image.load()
+    mode = image.mode
+    # In the same name, so that no third picture is there beside the turned one and its array.
+    image = turn_upright(image, picture.orientation)
+    return to_rgb(image, picture), mode
 
 
 def _open(picture: Picture, scale: int) -> Image.Image:
     opened = Image.open(io.BytesIO(picture.data), formats=(picture.format,))
     if opened.size != (picture.width, picture.height):
         size = f"{opened.width}×{opened.height}"
-        raise Broken(f"it decodes to {size} and says {picture.width}×{picture.height}")
+        raise BrokenError(f"it decodes to {size} and says {picture.width}×{picture.height}")
     if {tile.codec_name for tile in opened.tile} - DECODERS:
-        raise Broken(f"it wants another decoder: {opened.tile[0].codec_name}")
+        raise BrokenError(f"it wants another decoder: {opened.tile[0].codec_name}")
     if scale > 1:
         opened.draft("RGB", (picture.width // scale, picture.height // scale))
     return opened

@@ -26,7 +26,13 @@ JSON = "application/json"
 METRIC_SECONDS = 1.0
 TOKENS_METRIC = "TextTokens"
 PADDED_METRIC = "TextTokensPadded"
-PHRASES = {400: "Bad Request", 413: "Payload Too Large", 500: "Internal Server Error"}
+PHRASES = {
+    400: "Bad Request",
+    413: "Payload Too Large",
+    415: "Unsupported Media Type",
+    422: "Unprocessable Content",
+    500: "Internal Server Error",
+}
 
 
 class PaddingReport:

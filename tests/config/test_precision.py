@@ -152,7 +152,10 @@ def test_each_model_goes_by_its_own_precision():
         "resnet50": 16,
     }
     options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
-    assert {name: asked["precision"] for name, asked in options.items()} == {"bert": "fp32", "resnet50": "int8"}
+    assert {name: asked["precision"] for name, asked in options.items()} == {
+        "bert": "fp32",
+        "resnet50": "int8",
+    }
 
 
 def test_memory_is_counted_in_the_chosen_precisions():

@@ -13,7 +13,7 @@ from config.rules import make_plan
 from config.rules.java import plan_java
 from config.rules.requests import check_machine
 from config.topology import read_topology
-from tests.config.planning import UNLIMITED, MACHINES, MODELS, make_inputs, make_model, plan_machine
+from tests.config.planning import MACHINES, MODELS, UNLIMITED, make_inputs, make_model, plan_machine
 
 
 @pytest.mark.parametrize(

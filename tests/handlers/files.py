@@ -1,4 +1,4 @@
-"""Picture files as no library writes them: from bytes, for tests of what readers and decoders make of them."""
+"""Picture files made from bytes, as no library writes them, for tests of readers and decoders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pack_bits(text: str) -> bytes:
 
 
 def make_scans(side: int, scans: int) -> bytes:
-    """A progressive grey JPEG whose scans after the first say nothing, in some bytes for the whole picture."""
+    """A progressive grey JPEG whose scans after the first say nothing, in a few bytes each."""
     blocks = (side // 8) ** 2
     start = (
         b"\xff\xd8"
@@ -75,7 +75,7 @@ TIFF_LETTERS = {3: "H", 4: "L", 11: "f"}
 
 
 def make_tiff(pixels: bytes, width: int, height: int, entries: dict[int, tuple[int, Sequence[int]]]) -> bytes:
-    """A little-endian TIFF of one strip; `entries` are tag → (type, values) besides or instead of the usual."""
+    """A little-endian TIFF of one strip; `entries`, tag → (type, values), are added or replace."""
     usual = {
         256: (4, [width]), 257: (4, [height]), 258: (3, [8]), 259: (3, [1]), 262: (3, [1]), 273: (4, [8]),
         277: (3, [1]), 278: (4, [height]), 279: (4, [len(pixels)]),
@@ -151,5 +151,7 @@ def make_ink_profile() -> bytes:
     matrix = b"".join(map(_icc_number, (1, 0, 0, 0, 1, 0, 0, 0, 1)))
     corners = np.full((16, 3), (0, 128, 128), dtype=np.uint8)
     corners[0] = (255, 128, 128)
-    table = b"mft1" + bytes(4) + bytes([4, 3, 2, 0]) + matrix + identity * 4 + corners.tobytes() + identity * 3
+    table = (
+        b"mft1" + bytes(4) + bytes([4, 3, 2, 0]) + matrix + identity * 4 + corners.tobytes() + identity * 3
+    )
     return make_profile("CMYK", {"A2B0": table})

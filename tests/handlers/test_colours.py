@@ -14,9 +14,9 @@ from handlers.shared.images import decode_image
 from handlers.shared.pictures import profiles
 from handlers.shared.preprocessing import FastPreprocessing, ImageSize, ReferencePreprocessing
 from tests.handlers.files import (
+    chunk,
     encode,
     insert_chunks,
-    chunk,
     make_display_p3,
     make_grey_profile,
     make_ink_profile,

@@ -216,7 +216,9 @@ def test_very_long_pictures_cost_no_more_than_their_pixels(size, way, monkeypatc
     made = []
     resize = Image.Image.resize
     monkeypatch.setattr(
-        Image.Image, "resize", lambda self, size, *more, **named: made.append(size) or resize(self, size, *more, **named)
+        Image.Image,
+        "resize",
+        lambda self, size, *more, **named: made.append(size) or resize(self, size, *more, **named),
     )
     assert decode_image(encode(draw_image(*size, seed=1)), way).shape == (64, 64, 3)
     assert made == [(64, 64)]

@@ -14,7 +14,7 @@ from handlers.shared.errors import RequestError
 from handlers.shared.images import DECODERS, decode_image
 from handlers.shared.pictures.exif import read_orientation
 from handlers.shared.pictures.formats import name_format
-from handlers.shared.pictures.picture import LARGEST_PROFILE, LIMITS, Broken
+from handlers.shared.pictures.picture import LARGEST_PROFILE, LIMITS, BrokenError
 from handlers.shared.pictures.readers import READERS, read_picture
 from handlers.shared.preprocessing import FastPreprocessing, ImageSize
 from models.canary import draw_image
@@ -153,7 +153,7 @@ def test_scans_are_counted(scans):
         return
     error = refuse(data)
     assert error.status == 413
-    assert str(error) == "the image is a JPEG of more than 32 scans; progressive ones have 3 to 18"
+    assert str(error) == "the image is a JPEG of more than 32 scans; encoders write 3 to 18"
 
 
 def test_scans_hide_neither_in_a_comment_nor_behind_one():
@@ -193,14 +193,20 @@ def test_jpegs_that_no_browser_shows_are_refused(frame):
 
 @pytest.mark.parametrize(
     "filler",
-    [b"\xff\xfe\0\2" * 4_000_000, b"\xff" * 16_000_000, b"\xff\xe1\0\4ab" * 2_000_000, b"\xff\x01" * 8_000_000],
+    [
+        b"\xff\xfe\0\2" * 4_000_000,
+        b"\xff" * 16_000_000,
+        b"\xff\xe1\0\4ab" * 2_000_000,
+        b"\xff\x01" * 8_000_000,
+    ],
 )
 def test_headers_without_end_are_passed_over_or_refused_at_once(filler):
-    started = time.process_time()
+    started, refused = time.process_time(), "the image has more than 16384 segments"
     try:
         decode_image(JPEG[:2] + filler + JPEG[2:], FAST)
     except RequestError as error:
-        assert (error.status, str(error)) == (413, "the image has more than 16384 segments")
+        refused = str(error)
+    assert refused == "the image has more than 16384 segments"
     assert time.process_time() - started < 1
 
 
@@ -308,7 +314,11 @@ def test_rare_compressions_are_refused(compression):
     [
         ({273: (4, [8] * 17_000)}, 413, "more than 16384 values in tag 273"),
         ({273: (4, [8] * 99), 279: (4, [64] * 99)}, 400, "its strips are longer than the file"),
-        ({322: (4, [60_000]), 323: (4, [60_000]), 324: (4, [8]), 325: (4, [64])}, 413, "MiB to decode as TIFF"),
+        (
+            {322: (4, [60_000]), 323: (4, [60_000]), 324: (4, [8]), 325: (4, [64])},
+            413,
+            "MiB to decode as TIFF",
+        ),
         ({256: (4, [1 << 20])}, 413, "at most 65535 a side"),
         ({256: (4, [0])}, 400, "it has 0×8 pixels"),
     ],
@@ -346,10 +356,17 @@ def test_orientation_is_the_only_thing_read_and_rubbish_is_upright():
         return b"Exif\0\0II*\0\x08\0\0\0\1\0" + struct.pack("<HHLHH", 0x112, kind, 1, value, 0)
 
     assert [read_orientation(exif(value)) for value in (1, 6, 8)] == [1, 6, 8]
-    for rubbish in (exif(0), exif(9), exif(6, kind=2), b"", b"Exif\0\0II*\0", b"Exif\0\0II*\0\xff\xff\xff\xff"):
+    for rubbish in (
+        exif(0),
+        exif(9),
+        exif(6, kind=2),
+        b"",
+        b"Exif\0\0II*\0",
+        b"Exif\0\0II*\0\xff\xff\xff\xff",
+    ):
         assert read_orientation(rubbish) == 1
 
 
 def test_broken_is_what_readers_say_of_a_file_that_contradicts_itself():
-    with pytest.raises(Broken, match="it ends before its directory"):
+    with pytest.raises(BrokenError, match="it ends before its directory"):
         read_picture(b"II*\0\x08\0", LIMITS)

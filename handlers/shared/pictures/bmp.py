@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 
 from handlers.shared.pictures.formats import refuse_variant
-from handlers.shared.pictures.picture import Broken, Picture
+from handlers.shared.pictures.picture import BrokenError, Picture
 
 CORE_BYTES = 12
 RAW, BITFIELDS = 0, 3
@@ -19,7 +19,7 @@ def read_bmp(data: bytes, limits: Mapping[str, int]) -> Picture:
     try:
         width, height, packing = _read_header(data)
     except struct.error as error:
-        raise Broken("it ends before its size") from error
+        raise BrokenError("it ends before its size") from error
     if packing not in (RAW, BITFIELDS):
         raise refuse_variant("a BMP that is compressed", instead="save it uncompressed, or as PNG")
     # A negative height means that the rows begin at the top.

@@ -20,7 +20,7 @@ Convert = Callable[[Image.Image], "Image.Image | np.ndarray"]
 STRIP_PIXELS = 1 << 20
 WITH_ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 RANGES = (1.0, 255.0, 65535.0)
-"""What white is in pictures of whole or real numbers: 1 by convention of real ones, or an integer's largest."""
+"""What white may be in pictures of numbers: 1 by convention of real ones, or the largest of 8 or 16 bits."""
 
 
 def to_rgb(image: Image.Image, picture: Picture) -> torch.Tensor:
@@ -99,7 +99,7 @@ def _scale_sixteen_bits(image: Image.Image, picture: Picture) -> Convert:
 
 
 def _scale_to_range(image: Image.Image, picture: Picture) -> Convert:
-    """32-bit pictures say nowhere what white is: the first of RANGES that holds all values, else their own."""
+    """32-bit pictures do not say what white is: the first of RANGES that holds all values, else their own."""
     unsigned = image.mode == "I" and picture.unsigned
     low, high = _find_range(image, unsigned=unsigned)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from handlers.shared.pictures.picture import Broken, Picture, check_parts
+from handlers.shared.pictures.picture import BrokenError, Picture, check_parts
 
 SCREEN_BYTES = 13
 EXTENSION, FRAME = 0x21, 0x2C
@@ -17,7 +17,7 @@ PIXEL_BYTES = 8
 def read_gif(data: bytes, limits: Mapping[str, int]) -> Picture:
     """The screen's size, or the first frame's where that is larger."""
     if len(data) < SCREEN_BYTES:
-        raise Broken("it ends before its size")
+        raise BrokenError("it ends before its size")
     start = SCREEN_BYTES + _count_colour_bytes(data[10])
     frame, control = _find_frame(data, start, limits)
     left, top, width, height = (
@@ -44,7 +44,7 @@ def _find_frame(data: bytes, place: int, limits: Mapping[str, int]) -> tuple[int
         if data[start + 1 : start + 2] == b"%c" % CONTROL:
             control = data[start:place]
     if data[place : place + 1] != b"%c" % FRAME or place + 10 > len(data):
-        raise Broken("it has no frame")
+        raise BrokenError("it has no frame")
     return place, control
 
 

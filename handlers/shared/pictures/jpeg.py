@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from handlers.shared.errors import RequestError
 from handlers.shared.pictures.exif import HEADER, read_orientation
 from handlers.shared.pictures.formats import refuse_variant
-from handlers.shared.pictures.picture import LARGEST_PROFILE, Broken, Picture, check_parts
+from handlers.shared.pictures.picture import LARGEST_PROFILE, BrokenError, Picture, check_parts
 
 MARKER = re.compile(rb"\xff+([^\x00\xff])")
 """Fill bytes may stand before a marker; decoders pass over what else does not belong there."""
@@ -56,13 +56,13 @@ class Jpeg(Picture):
 
 
 def read_jpeg(data: bytes, limits: Mapping[str, int]) -> Jpeg:
-    """What the segments say; RequestError or Broken for what is not decoded."""
+    """What the segments say; RequestError or BrokenError for what is not decoded."""
     header = _Header()
     for parts, (marker, start, end) in enumerate(_walk(data)):
         check_parts(parts, limits, "segments")
         if marker == SCAN:
             if not header.frame:
-                raise Broken("it has a scan before the size")
+                raise BrokenError("it has a scan before the size")
             scan_components = data[start] if start < end else 0
             return _to_jpeg(data, header, scan_components, start, end, limits)
         _note(header, marker, data[start:end])
@@ -70,7 +70,7 @@ def read_jpeg(data: bytes, limits: Mapping[str, int]) -> Jpeg:
             header.dropped = True
         elif marker not in WITHOUT_LENGTH:
             header.kept.append(b"\xff%c" % marker + data[start - 2 : end])
-    raise Broken("it ends before its pixels")
+    raise BrokenError("it ends before its pixels")
 
 
 def _walk(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -93,7 +93,7 @@ def _walk(data: bytes) -> Iterator[tuple[int, int, int]]:
 def _note(header: _Header, marker: int, payload: bytes) -> None:
     if marker in FRAMES:
         if header.frame:
-            raise Broken("it says its size twice")
+            raise BrokenError("it says its size twice")
         if marker not in SHOWN_BY_BROWSERS or payload[:1] != b"\x08":
             raise refuse_variant(
                 "a JPEG that is lossless, arithmetic-coded or of more than 8 bits",
@@ -111,7 +111,7 @@ def _to_jpeg(
 ) -> Jpeg:
     frame = header.frame
     if len(frame) < 6 or len(frame) < 6 + 3 * frame[5]:
-        raise Broken("its size is cut off")
+        raise BrokenError("its size is cut off")
     height, width, components = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big"), frame[5]
     samples = 0
     if header.progressive or scan_components < components:
@@ -138,7 +138,7 @@ def _to_jpeg(
 def _check_samples(samples: int, limits: Mapping[str, int]) -> None:
     if samples > limits["jpeg_samples"]:
         raise RequestError(
-            f"the image is a JPEG in several scans, of which {samples} samples would have to be kept; at most "
+            f"the image is a JPEG in several scans, of which {samples} samples would be kept; at most "
             f"{limits['jpeg_samples']} are: send it as a baseline JPEG, or smaller",
             status=413,
         )
@@ -155,7 +155,7 @@ def _check_scans(data: bytes, place: int, limits: Mapping[str, int]) -> None:
         scans += found[1][0] == SCAN
         if scans > limits["jpeg_scans"]:
             raise RequestError(
-                f"the image is a JPEG of more than {limits['jpeg_scans']} scans; progressive ones have 3 to 18",
+                f"the image is a JPEG of more than {limits['jpeg_scans']} scans; encoders write 3 to 18",
                 status=413,
             )
         if found[1][0] not in WITHOUT_LENGTH:

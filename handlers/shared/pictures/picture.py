@@ -16,7 +16,7 @@ LIMITS: Mapping[str, int] = {
     "jpeg_samples": 72_000_000,
     "parts": 16_384,
 }
-"""What one picture may cost where no plan says so; config/rules/limits.py has the reasons, a test compares."""
+"""What one picture may cost where no plan says so; the plan has the reasons, and a test compares the two."""
 
 LARGEST_PROFILE = 4 << 20
 """Bytes; the profiles of printing presses have 0.5 to 3 MB. A larger one is no profile."""
@@ -46,7 +46,7 @@ class Picture:
     """Whether 32-bit numbers are; Pillow reads them as signed."""
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """A file that contradicts its own format; the message says where."""
 
 
@@ -54,7 +54,7 @@ def check_size(picture: Picture, limits: Mapping[str, int], *, most_pixels: int)
     """RequestError 413 when a picture is larger than is decoded here."""
     width, height = picture.width, picture.height
     if not width or not height:
-        raise Broken(f"it has {width}×{height} pixels")
+        raise BrokenError(f"it has {width}×{height} pixels")
     if max(width, height) > limits["side_pixels"]:
         raise RequestError(
             f"the image has {width}×{height} pixels; at most {limits['side_pixels']} a side are decoded",

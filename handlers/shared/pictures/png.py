@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 from handlers.shared.pictures.exif import read_orientation
-from handlers.shared.pictures.picture import LARGEST_PROFILE, Broken, Picture, check_parts
+from handlers.shared.pictures.picture import LARGEST_PROFILE, BrokenError, Picture, check_parts
 
 SIGNATURE_BYTES = 8
 PIXEL_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
@@ -32,7 +32,7 @@ def read_png(data: bytes, limits: Mapping[str, int]) -> Picture:
         elif name == b"iCCP":
             profile = _unpack_profile(data[start:end])
     if len(header) < 13:
-        raise Broken("it ends before its size")
+        raise BrokenError("it ends before its size")
     width = int.from_bytes(header[:4], "big")
     return Picture(
         format="PNG",

@@ -24,5 +24,5 @@ READERS: Mapping[str, Callable[[bytes, Mapping[str, int]], Picture]] = {
 
 
 def read_picture(data: bytes, limits: Mapping[str, int]) -> Picture:
-    """What the body holds; RequestError 415 or 413, or Broken, before anything is decoded."""
+    """What the body holds; RequestError 415 or 413, or BrokenError, before anything is decoded."""
     return READERS[name_format(data)](data, limits)

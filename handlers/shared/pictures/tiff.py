@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from handlers.shared.pictures.exif import BYTE_ORDERS, ORIENTATION, read_entries
 from handlers.shared.pictures.formats import refuse_variant
-from handlers.shared.pictures.picture import LARGEST_PROFILE, Broken, Picture, check_parts
+from handlers.shared.pictures.picture import LARGEST_PROFILE, BrokenError, Picture, check_parts
 
 WIDTH, HEIGHT, COMPRESSION, PROFILE = 256, 257, 259, 34675
 STRIP_PLACES, STRIP_BYTES, STRIP_ROWS = 273, 279, 278
@@ -22,7 +22,26 @@ PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
 SAMPLE_FORMAT, UNSIGNED = 339, 1
 KEPT = frozenset(
     {254, WIDTH, HEIGHT, SAMPLE_BITS, COMPRESSION, PHOTOMETRIC, 266, SAMPLES, STRIP_PLACES, STRIP_ROWS}
-    | {STRIP_BYTES, 284, 292, 293, 317, 320, TILE_WIDTH, TILE_HEIGHT, TILE_PLACES, TILE_BYTES, 332, 338, SAMPLE_FORMAT, 347, 529, 530, 531, 532}
+    | {
+        STRIP_BYTES,
+        284,
+        292,
+        293,
+        317,
+        320,
+        TILE_WIDTH,
+        TILE_HEIGHT,
+        TILE_PLACES,
+        TILE_BYTES,
+        332,
+        338,
+        SAMPLE_FORMAT,
+        347,
+        529,
+        530,
+        531,
+        532,
+    }
 )
 """What says how pixels are stored; 254 and 332 to 532 are the kind of page, inks, samples, JPEG and YCbCr."""
 JPEG = 7
@@ -37,7 +56,7 @@ PROGRESSIVE = b"\xff\xc2"
 TYPE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
 WHOLE_NUMBERS = {1: "B", 3: "H", 4: "L"}
 PIXEL_BYTES = 8
-"""Pillow's image with 4 bytes a pixel, and beside it the strip that is being decoded, later the array of 3."""
+"""Pillow's image of 4 bytes a pixel, and beside it the strip that is decoded, later the array of 3."""
 BESIDE_BYTES = 4
 """Of them what is there for the strip."""
 
@@ -120,13 +139,15 @@ def _read_directory(data: bytes) -> _Directory:
         (count,) = struct.unpack_from(order + "H", data, start)
         rows = list(read_entries(data, start, order))
     except struct.error as error:
-        raise Broken("it ends before its directory") from error
+        raise BrokenError("it ends before its directory") from error
     if len(rows) < count:
-        raise Broken("it ends in its directory")
+        raise BrokenError("it ends in its directory")
     if len({tag for tag, *_ in rows}) < count:
         # Readers differ in which of the two they believe.
-        raise Broken("a tag stands twice in its directory")
-    return _Directory(data, order, start, {tag: _Entry(*rest) for tag, *rest in rows}, count)
+        raise BrokenError("a tag stands twice in its directory")
+    return _Directory(
+        data, order, start, {tag: _Entry(kind, size, value) for tag, kind, size, value in rows}, count
+    )
 
 
 def _check_compression(page: _Directory) -> None:
@@ -142,17 +163,17 @@ def _check_places(page: _Directory) -> None:
     places = page.numbers(TILE_PLACES if tiled else STRIP_PLACES)
     sizes = page.numbers(TILE_BYTES if tiled else STRIP_BYTES)
     if sum(sizes) > 2 * len(page.data):
-        raise Broken("its strips are longer than the file")
+        raise BrokenError("its strips are longer than the file")
     if page.number(COMPRESSION, 1) != JPEG:
         return
     if len(sizes) != len(places):
-        raise Broken("its strips have no length")
+        raise BrokenError("its strips have no length")
     if any(page.data.find(PROGRESSIVE, at, at + size) >= 0 for at, size in zip(places, sizes, strict=True)):
         raise refuse_variant("a TIFF that holds a progressive JPEG", instead="send the JPEG itself")
 
 
 def _count_strip_bytes(page: _Directory) -> int:
-    """Of a strip, which may be the whole picture, or of a tile, which may be larger; each is decoded whole."""
+    """Of a strip, which may be the whole picture, or a tile, which may be larger; each is decoded whole."""
     if TILE_PLACES in page.entries:
         pixels = page.number(TILE_WIDTH) * page.number(TILE_HEIGHT)
     else:

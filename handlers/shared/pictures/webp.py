@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from handlers.shared.pictures.exif import read_orientation
-from handlers.shared.pictures.picture import LARGEST_PROFILE, Broken, Picture, check_parts
+from handlers.shared.pictures.picture import LARGEST_PROFILE, BrokenError, Picture, check_parts
 
 HEADER_BYTES = 12
 PIXEL_BYTES = 20
@@ -23,7 +23,7 @@ def read_webp(data: bytes, limits: Mapping[str, int]) -> Picture:
         elif name == b"ICCP" and end - start <= LARGEST_PROFILE:
             profile = data[start:end]
     if size is None:
-        raise Broken("it ends before its size")
+        raise BrokenError("it ends before its size")
     return Picture(
         format="WEBP",
         data=data,
@@ -55,4 +55,4 @@ def _read_size(name: bytes, start: bytes) -> tuple[int, int] | None:
     if name == b"VP8 ":
         low = (int.from_bytes(start[at : at + 2], "little") & 0x3FFF for at in (6, 8))
         return next(low), next(low)
-    raise Broken("it does not begin with a picture")
+    raise BrokenError("it does not begin with a picture")

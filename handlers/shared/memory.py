@@ -38,7 +38,7 @@ class MemoryReturn:
 
 
 def return_memory() -> None:
-    """Takes 4 ms in a worker of ResNet50, and its next batch 10 ms more for page faults (of 360; measured)."""
+    """Takes 4 ms in a worker of ResNet50, and its next batch 10 ms more for page faults (of 360)."""
     _find_way()()
 
 

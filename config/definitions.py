@@ -18,6 +18,7 @@ KINDS = {
     bool: "true or false",
     dict: "a mapping that is not empty",
     list: "a list that is not empty",
+    int: "a whole number above 0",
     str: "a text",
 }
 
@@ -34,6 +35,8 @@ class ModelDefinition:
     """Batch sizes the handler warms when it loads, ascending."""
     worker_memory_mib: Mapping[str, int]
     """Precision → resident memory of one worker, measured."""
+    request_memory_mib: int
+    """What the worst batch of requests adds to that beside its bodies, measured."""
     precisions: tuple[str, ...]
     """Precisions the archive can serve."""
     default_build: bool
@@ -89,6 +92,9 @@ def read_definition(file: Path) -> ModelDefinition:
         kind=_field(raw, "kind", str, file),
         batch_sizes=_parse_batch_sizes(_field(raw, "batch_sizes", list, file), file),
         worker_memory_mib=_parse_memory(_field(raw, "worker_memory_mib", dict, file), file),
+        request_memory_mib=_parse_mib(
+            "request_memory_mib", _field(raw, "request_memory_mib", int, file), file
+        ),
         precisions=tuple(sorted(_field(raw, "precisions", dict, file))),
         default_build=_field(raw, "default_build", bool, file),
         **_parse_lengths(raw.get("model") or {}, file),
@@ -142,12 +148,16 @@ def _parse_lengths(model: Any, file: Path) -> dict[str, Any]:
 
 
 def _parse_memory(memory: dict[str, Any], file: Path) -> dict[str, int]:
-    for precision, mib in memory.items():
-        if not _is_positive(mib):
-            raise ConfigError(
-                f"worker_memory_mib.{precision} must be a whole number above 0: got {mib!r} ({file})"
-            )
-    return dict(memory)
+    return {
+        precision: _parse_mib(f"worker_memory_mib.{precision}", mib, file)
+        for precision, mib in memory.items()
+    }
+
+
+def _parse_mib(field: str, mib: Any, file: Path) -> int:
+    if not _is_positive(mib):
+        raise ConfigError(f"{field} must be a whole number above 0: got {mib!r} ({file})")
+    return mib
 
 
 def _is_positive(number: Any) -> bool:

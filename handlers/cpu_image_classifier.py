@@ -12,6 +12,7 @@ from handlers.shared.bodies import as_bytes, decode_base64, is_json, parse_json_
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
 from handlers.shared.images import decode_image
+from handlers.shared.pictures.picture import LIMITS
 from handlers.shared.preprocessing import PREPROCESSINGS, ImageSize
 from handlers.shared.torchserve import TorchServeHandler
 from handlers.shared.weights import load_weights
@@ -24,6 +25,7 @@ class CpuImageClassifier(TorchServeHandler):
 
     convolutional = True
     libraries = ("torchvision", "pillow", "numpy")
+    LIMITS = LIMITS
 
     def configure(self, definition: Definition) -> None:
         super().configure(definition)
@@ -46,7 +48,7 @@ class CpuImageClassifier(TorchServeHandler):
         if data is None or is_json(data):
             encoded = take_field(parse_json_object(body, wanted=JSON_FORM), "data", wanted=JSON_FORM)
             data = decode_base64(encoded, field='"data"')
-        return Request(inputs=[decode_image(data, self.preprocessing)])
+        return Request(inputs=[decode_image(data, self.preprocessing, self.limits)])
 
     def example_samples(self, count: int) -> list[torch.Tensor]:
         canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()

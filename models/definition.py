@@ -46,6 +46,8 @@ class ModelDefinition:
     """`imagenet`, or the class names in order."""
     batch_sizes: tuple[int, ...]
     worker_memory_mib: dict[str, int]
+    request_memory_mib: int
+    """What the worst batch of requests adds to a worker; the plan counts it."""
     default_precision: str
     precisions: dict[str, dict[str, Any]]
     accuracy_gate: dict[str, float]
@@ -136,6 +138,9 @@ def _check_precisions(definition: ModelDefinition) -> None:
         )
     if set(definition.worker_memory_mib) != set(precisions):
         raise BuildError(f"{path}: worker_memory_mib must have one number for each precision")
+    mib = definition.request_memory_mib
+    if not isinstance(mib, int) or isinstance(mib, bool) or mib < 1:
+        raise BuildError(f"{path}: request_memory_mib must be a whole number above 0: got {mib!r}")
 
 
 def _check_sections(definition: ModelDefinition) -> None:

@@ -30,6 +30,7 @@ TINY_IMAGE = {
     "labels": "imagenet",
     "batch_sizes": [1, 2, 4],
     "worker_memory_mib": {"fp32": 500},
+    "request_memory_mib": 100,
     "default_precision": "fp32",
     "precisions": FP32_ONLY,
     "model": {
@@ -56,6 +57,7 @@ TINY_TEXT = {
     "labels": ["negative", "neutral", "positive"],
     "batch_sizes": [1, 2],
     "worker_memory_mib": {"fp32": 500},
+    "request_memory_mib": 100,
     "default_precision": "fp32",
     "precisions": FP32_ONLY,
     "model": {

@@ -82,7 +82,7 @@ def _explain_bodies(frontend: FrontendMemory) -> str:
         "what the bodies of all requests that come, wait or are in a batch may take together; the next one "
         f"is answered 503: room for {room // MAX_REQUEST_BYTES} of the largest, or for "
         f"{room // WEB_PHOTO_BYTES} photographs of 100 kB; {BODIES_PER_CORE_MIB} MiB a core, within a "
-        f"{BODIES_SHARE}nd of the memory, at least {MIN_BODIES_MIB}"
+        f"{BODIES_SHARE}th of the memory, at least {MIN_BODIES_MIB}"
     )
 
 

@@ -14,15 +14,16 @@ LAUNCHER_MIB = 260
 """The launcher imports torch and stays the parent of its worker: 259 MiB of anonymous memory measured
 (torch 2.8)."""
 
-JVM_BEYOND_MIB = 256
-"""Classes, compiled code and thread stacks of TorchServe."""
+JVM_BEYOND_MIB = 192
+"""Classes, compiled code and thread stacks of TorchServe, and netty's buffers in use: 140 were seen beside a
+heap that an overload had filled."""
 
 RESERVE_SHARE = 0.05
 """Left to the page cache and the rest of the system."""
 
 BODIES_PER_CORE_MIB = 128
-BODIES_SHARE = 32
-"""The bodies may be a 32nd of the memory, so that the heap with its copies is no more than about a sixth."""
+BODIES_SHARE = 48
+"""The bodies may be a 48th of the memory: all their copies together are then about an eighth."""
 MIN_BODIES_MIB = 64
 """Four of the largest requests."""
 MAX_BODIES_MIB = 1024
@@ -30,8 +31,10 @@ MAX_BODIES_MIB = 1024
 COPIES = 4
 """The bodies; as many that clients left behind in a batch (the agent takes back what still waits); and a
 batch while it is encoded, when its buffer grows into a larger one (TorchServe's ModelRequestEncoder)."""
-HEAP_BASE_MIB = 256
+HEAP_BASE_MIB = 192
 """TorchServe itself, and forms: netty's decoder copies one three times in each of its two threads."""
+IN_WORKERS = 1.25
+"""Memory of the workers for each byte of the bodies in their batches: 320 MiB for 256 (BERT, measured)."""
 DIRECT_BASE_MIB = 64
 """netty's arenas of 16 MiB for what is being read and written."""
 
@@ -62,16 +65,25 @@ def plan_frontend_memory(topology: Topology) -> FrontendMemory:
 
 
 def set_mib(models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings) -> int:
-    """Memory of one worker of each model, in the precision it is served in."""
+    """Memory of one worker of each model, in the precision it is served in, with what its worst batch is made
+    into.
+
+    All workers may have theirs at once: nothing tells one what the others are decoding. The bodies themselves
+    are not in it: all together they have a bound.
+    """
     launcher = LAUNCHER_MIB if inputs.pinning else 0
-    return sum(model.worker_memory_mib[precisions[model.name].value] + launcher for model in models)
+    return sum(
+        model.worker_memory_mib[precisions[model.name].value] + model.request_memory_mib + launcher
+        for model in models
+    )
 
 
 def shared_mib(topology: Topology) -> int:
-    """Memory that is needed once: TorchServe and the reserve."""
+    """Memory that is needed once: TorchServe, the bodies of requests in the workers, and the reserve."""
     frontend = plan_frontend_memory(topology)
     java = frontend.heap_mib + frontend.direct_mib + JVM_BEYOND_MIB
-    return java + int(topology.memory_limit_mib * RESERVE_SHARE)
+    in_workers = int(frontend.bodies_mib * IN_WORKERS)
+    return java + in_workers + int(topology.memory_limit_mib * RESERVE_SHARE)
 
 
 def count_workers_in_memory(

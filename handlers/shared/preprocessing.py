@@ -17,6 +17,10 @@ from PIL import Image
 LONGEST_RATIO = 3.0
 """Of a picture's sides; beyond, resizing the whole of it costs more than resampling just the square."""
 
+LONGEST_REFERENCE_RATIO = 100.0
+"""Beyond, the resized picture that torchvision makes before it crops is past 21 MB: 65,535 × 1 pixels would
+become 10 GB."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSize:
@@ -94,6 +98,8 @@ class ReferencePreprocessing(Preprocessing):
 
     def resize_and_crop(self, pixels: torch.Tensor) -> torch.Tensor:
         image = _to_image(pixels)
+        if max(image.size) > LONGEST_REFERENCE_RATIO * min(image.size):
+            return _resample_box(image, self.size)
         width, height = resized_size(*image.size, self.size.resize)
         resized = image.resize((width, height), Image.Resampling.BILINEAR)
         left, top = crop_corner(width, height, self.size.crop)

@@ -34,6 +34,7 @@ def make_model(name: str, **changes: Any) -> ModelDefinition:
         "kind": {"bert": "text", "resnet50": "image"}.get(name, "other"),
         "batch_sizes": (1, 2, 4, 8, 16),
         "worker_memory_mib": {"fp32": 1500, "bf16": 1200},
+        "request_memory_mib": 200,
         "precisions": ("bf16", "fp32"),
         "default_build": True,
     }
@@ -42,6 +43,8 @@ def make_model(name: str, **changes: Any) -> ModelDefinition:
 
 TEXTS = {"token_lengths": (128, 512), "tokens_per_run": 256, "max_texts_per_request": 8}
 MODELS = (make_model("bert", **TEXTS), make_model("resnet50"))
+UNLIMITED = (make_model("bert", kind="other"), make_model("resnet50", kind="other"))
+"""For tests that look at everything but what a request may cost."""
 
 
 def make_inputs(**changes: Any) -> Inputs:

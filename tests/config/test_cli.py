@@ -27,7 +27,7 @@ def arguments(tmp_path):
     model.mkdir(parents=True)
     (model / "model.yaml").write_text(
         "name: tiny\nkind: other\nbatch_sizes: [1, 8]\nworker_memory_mib: {fp32: 500}\n"
-        "precisions: {fp32: {}}\ndefault_build: true\n"
+        "request_memory_mib: 100\nprecisions: {fp32: {}}\ndefault_build: true\n"
     )
     return [
         "--topology", str(MACHINES / "two-cores"), "--models-dir", str(tmp_path / "models"),

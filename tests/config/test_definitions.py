@@ -18,6 +18,7 @@ GOOD = {
     "kind": "other",
     "batch_sizes": "[8, 1]",
     "worker_memory_mib": "{fp32: 900}",
+    "request_memory_mib": "300",
     "precisions": "{fp32: {}}",
     "default_build": "true",
 }
@@ -34,7 +35,7 @@ def test_definition(tmp_path):
     write_model(tmp_path)
     (model,) = read_definitions(tmp_path)
     assert (model.name, model.batch_sizes, model.precisions) == ("m", (1, 8), ("fp32",))
-    assert model.worker_memory_mib == {"fp32": 900}
+    assert (model.worker_memory_mib, model.request_memory_mib) == ({"fp32": 900}, 300)
 
 
 def test_shapes_of_texts(tmp_path):
@@ -74,6 +75,11 @@ def test_named_models_and_defaults(tmp_path):
         (
             {"worker_memory_mib": "{fp32: big}"},
             "worker_memory_mib.fp32 must be a whole number above 0: got 'big' ({file})",
+        ),
+        ({"request_memory_mib": None}, "field request_memory_mib is missing: add it ({file})"),
+        (
+            {"request_memory_mib": "-1"},
+            "request_memory_mib must be a whole number above 0: got -1 ({file})",
         ),
         (
             {"model": "{token_lengths: [a]}"},

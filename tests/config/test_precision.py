@@ -151,14 +151,15 @@ def test_each_model_goes_by_its_own_precision():
         "bert": 8,
         "resnet50": 16,
     }
-    assert json.loads(plan.environment["CPU_KIT_OPTIONS"].value) == {
-        "bert": {"precision": "fp32", "threads": 1},
-        "resnet50": {"precision": "int8", "threads": 1},
+    options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
+    assert {name: asked["precision"] for name, asked in options.items()} == {
+        "bert": "fp32",
+        "resnet50": "int8",
     }
 
 
 def test_memory_is_counted_in_the_chosen_precisions():
-    topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=5200)
+    topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=5600)
     timings = {name: time_job(make_job(topology), bert=FAST, resnet50=given) for name, given in
                (("narrow", FAST), ("mixed", {"fp32": 12.3, "bf16": 12.3}))}  # fmt: skip
 
@@ -166,7 +167,7 @@ def test_memory_is_counted_in_the_chosen_precisions():
         return plan_machine(topology, MODELS, timed, precision="auto", topology="live", workers=1)
 
     assert plan(timings["narrow"]).layout.workers_per_model.value == 1
-    tight = dataclasses.replace(topology, memory_limit_mib=4050)
+    tight = dataclasses.replace(topology, memory_limit_mib=4150)
     with pytest.raises(ConfigError, match=r"each model \(bert int8, resnet50 fp32\): needed \d+ MiB"):
         plan_machine(tight, MODELS, timings["mixed"], precision="auto", topology="live")
     assert plan_machine(tight, MODELS, timings["narrow"], precision="auto", topology="live").models

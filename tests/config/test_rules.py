@@ -70,9 +70,9 @@ def test_jemalloc_keeps_its_pages_and_uses_them_again():
 def test_options_for_the_handler():
     plan = plan_machine("two-cores", precision="bf16", workers=1)
     options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
-    assert options["resnet50"] == {"precision": "bf16", "threads": 2}
-    limits = {name: limit.value for name, limit in plan.models["bert"].limits.items()}
-    assert options["bert"] == {"precision": "bf16", "threads": 2, "limits": limits}
+    for name, model in plan.models.items():
+        limits = {limit: setting.value for limit, setting in model.limits.items()}
+        assert options[name] == {"precision": "bf16", "threads": 2, "limits": limits}
 
 
 def test_what_is_off_reaches_the_handler_of_each_model():
@@ -140,13 +140,13 @@ def test_models_that_load_together_get_more_time():
     [
         (
             "two-cores",
-            "-Xms1280m -Xmx1280m -XX:MaxDirectMemorySize=320m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 "
+            "-Xms1216m -Xmx1216m -XX:MaxDirectMemorySize=320m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 "
             "-XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 "
             "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=268435456,connections=1000,drain_s=15",
         ),
         (
             "two-sockets-smt",
-            "-Xms4352m -Xmx4352m -XX:MaxDirectMemorySize=1088m -XX:+UseG1GC -XX:ActiveProcessorCount=4 "
+            "-Xms4288m -Xmx4288m -XX:MaxDirectMemorySize=1088m -XX:+UseG1GC -XX:ActiveProcessorCount=4 "
             "-XX:+ExitOnOutOfMemoryError "
             "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=1073741824,connections=1000,drain_s=15",
         ),
@@ -167,17 +167,17 @@ def test_the_optimising_compiler_is_left_out_on_few_cores(cores, stops):
 
 @pytest.mark.parametrize(
     ("memory_mib", "bodies_mib"),
-    # a 32nd, but never less than four of the largest requests
-    [(1024, 64), (3072, 96), (6400, 200), (24000, 256), (1_000_000, 256)],
+    # a 48th, but never less than four of the largest requests
+    [(1024, 64), (3072, 64), (9600, 200), (24000, 256), (1_000_000, 256)],
 )
 def test_what_requests_may_take_is_planned_together(memory_mib, bodies_mib):
     topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=memory_mib)
     java = plan_java(topology, make_inputs())
     assert java.bodies_mib.value == bodies_mib
-    assert java.heap_mib.value == 256 + 4 * bodies_mib
+    assert java.heap_mib.value == 192 + 4 * bodies_mib
     assert java.direct_mib.value == 64 + bodies_mib
     assert f"body_bytes={bodies_mib << 20}," in java.vmargs.value
-    assert f"256 + 4 × {bodies_mib} MiB" in java.heap_mib.reason
+    assert f"192 + 4 × {bodies_mib} MiB" in java.heap_mib.reason
     assert bodies_mib << 20 >= 4 * MAX_REQUEST_BYTES
 
 

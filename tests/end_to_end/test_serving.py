@@ -92,7 +92,7 @@ def test_describe_is_not_for_holders_of_the_inference_token(kit, path):
 @pytest.mark.parametrize(
     ("model", "body", "message"),
     [
-        ("resnet50", b"not an image", "no image that can be decoded"),
+        ("resnet50", b'{"nothing": 1}', 'has no "data"'),
         ("bert", b'{"nothing": 1}', 'has no "text"'),
     ],
 )
@@ -102,11 +102,16 @@ def test_a_wrong_body_is_a_400_that_says_what_is_wrong(kit, model, body, message
     assert message in answer.json["error"]
 
 
+def test_what_is_no_image_is_a_415_that_names_it(kit):
+    answer = kit.predict("resnet50", b"%PDF-1.7 not an image")
+    assert (answer.status, answer.json["error"][:15]) == (415, "the body is PDF")
+
+
 def test_good_and_bad_requests_share_batches_without_harm(kit, canary):
     bodies = [canary if number % 5 else b"rubbish" for number in range(40)]
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda body: kit.predict("resnet50", body), bodies))
-    assert [answer.status for answer in answers] == [200 if number % 5 else 400 for number in range(40)]
+    assert [answer.status for answer in answers] == [200 if number % 5 else 415 for number in range(40)]
     assert len({answer.json[0]["label"] for answer in answers if answer.status == 200}) == 1
 
 

@@ -58,8 +58,8 @@ def test_base64_json_answers_as_raw_bytes_do(handler, tiny_image, canary):
 def test_one_bad_request_does_not_touch_its_batch(handler, tiny_image, canary):
     bodies = [canary, b"rubbish", canary, {"nothing": 1}, canary, b"", canary]
     answers, context = ask(handler, tiny_image, bodies)
-    assert context.statuses == {1: (400, "Bad Request"), 3: (400, "Bad Request"), 5: (400, "Bad Request")}
-    assert "no image that can be decoded" in answers[1]["error"]
+    assert {position: code for position, (code, _) in context.statuses.items()} == {1: 415, 3: 400, 5: 400}
+    assert answers[1]["error"].startswith("the body is text (7 bytes starting b'rubbish')")
     assert "has no \"data\": got 'nothing'" in answers[3]["error"]
     good = [answers[position][0]["label"] for position in (0, 2, 4, 6)]
     assert len(set(good)) == 1
@@ -108,7 +108,7 @@ def test_the_management_apis_describe_call_is_answered(handler, tiny_image, head
 
 def test_a_batch_of_bad_requests_only_is_answered(handler, tiny_image):
     answers, context = ask(handler, tiny_image, [b"", b"x"])
-    assert [answer["code"] for answer in answers] == [400, 400]
+    assert [answer["code"] for answer in answers] == [400, 415]
     assert len(context.statuses) == 2
 
 

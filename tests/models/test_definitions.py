@@ -39,6 +39,7 @@ def test_an_unknown_model_is_answered_with_the_known_ones():
         ({"kind": "audio"}, "kind must be one of image, text: got audio"),
         ({"default_precision": "int4"}, "default_precision must be one of fp32: got int4"),
         ({"worker_memory_mib": {"bf16": 1}}, "worker_memory_mib must have one number for each precision"),
+        ({"request_memory_mib": 0}, "request_memory_mib must be a whole number above 0: got 0"),
         (
             {"precisions": {"fp32": {"self_check_relative_error": 0.1, "canary_absolute": 0.1}}},
             r"precisions\.fp32: missing fields \['canary_relative'\]",

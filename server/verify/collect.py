@@ -34,12 +34,13 @@ def collect(plan: Plan, run: RunDir, archives: Mapping[str, Archive], client: Cl
         return ServerEvidence(running=False, plan_unchanged=None, stray_workers=_pids(processes))
     state = read_state(run.state)
     models = {name: _collect_model(name, archives.get(name), run, client, state) for name in plan.models}
+    told = not any(model.problem for model in models.values())
     known = {worker.pid for model in models.values() for worker in model.workers}
     return ServerEvidence(
         running=True,
         plan_unchanged=state.plan_sha256 == digest_plan(run) if state else None,
         server_cpus=_read_server_cpus(processes),
-        stray_workers=tuple(pid for pid in _pids(processes) if pid not in known),
+        stray_workers=tuple(pid for pid in _pids(processes) if pid not in known) if told else None,
         frontend=collect_frontend(plan, run, client, processes, state),
         models=models,
     )

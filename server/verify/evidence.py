@@ -99,8 +99,8 @@ class ServerEvidence:
     """Whether plan.json is what the server was started from; None when that was not recorded."""
     server_cpus: tuple[int, ...] | None = None
     """CPUs the threads of TorchServe's java process may use; None when it cannot be read."""
-    stray_workers: tuple[int, ...] = ()
-    """Worker processes of this run directory that TorchServe does not know."""
+    stray_workers: tuple[int, ...] | None = ()
+    """Worker processes of this run directory that TorchServe does not know; None when it does not tell."""
     frontend: FrontendEvidence | None = None
     """TorchServe's own process; None when it does not run."""
     models: Mapping[str, ModelEvidence] = field(default_factory=dict)

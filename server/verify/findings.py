@@ -17,7 +17,7 @@ NO_ANSWER = "unknown: no answer to describe"
 RESTART = "make stop && make serve"
 RECONFIGURE = f"config.properties was changed behind the plan's back? make config && {RESTART}"
 """The cure of most differences in what TorchServe read when it started."""
-TRY_AGAIN = "try again when fewer requests wait"
+TRY_AGAIN = "try again when its workers are free to answer"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,9 @@ def check_model_api(plan: Plan, seen: FrontendEvidence) -> Finding:
     asked = "taken" if enabled else "refused"
     if answer in _BUSY:
         return cannot_check("model API", asked, f"answered {answer}", evidence=evidence, cure="try again")
+    if seen.key_file_mode is None and not _is_open(plan):
+        reason = "no key file, so no token to ask with"
+        return cannot_check("model API", asked, reason, evidence=evidence, cure="see key file")
     got = {"403": "refused", "405": "refused", "400": "taken"}.get(answer, answer)
     return compare("model API", asked, got, evidence=evidence, cure=RECONFIGURE)
 

@@ -84,6 +84,9 @@ def check_server_cpus(plan: Plan, seen: ServerEvidence) -> Finding:
 
 def check_strays(_plan: Plan, seen: ServerEvidence) -> Finding:
     """No worker process runs that TorchServe has lost; one would keep its cores and memory."""
+    if seen.stray_workers is None:
+        reason = "TorchServe does not say which workers it knows"
+        return cannot_check("lost workers", "none", reason, evidence="GET /models/<name>", cure="see workers")
     got = ", ".join(f"pid {pid}" for pid in seen.stray_workers) or "none"
     pids = " ".join(str(pid) for pid in seen.stray_workers)
     cure = f"TorchServe has started others in their place: kill -9 {pids}, or {_RESTART}"

@@ -189,6 +189,7 @@ def test_what_torchserve_says_of_a_model_is_kept(plan, planned, torchserve, clie
     assert seen.models["bert"].settings["batchSize"] == 3
     assert seen.models["bert"].queue_sizes[:2] == (129, 128)
     assert "answered 404" in seen.models["resnet50"].problem
+    assert seen.stray_workers is None  # a worker that TorchServe says nothing of is not lost
     assert seen.frontend.key_file_mode is None
     assert seen.frontend.answers["management without a token"] == "404"
 

@@ -282,6 +282,12 @@ def test_faults_of_the_whole_server_are_seen(plan, evidence, values, item, got):
     assert [(one.finding.item, one.finding.got) for one in result.differences] == [(item, got)]
 
 
+def test_workers_of_a_torchserve_that_does_not_tell_are_not_called_lost(plan, evidence):
+    result = judge(plan, dataclasses.replace(evidence, stray_workers=None))
+    assert result.good
+    assert [one.finding.item for one in result.judged if not one.finding.ok] == ["lost workers"]
+
+
 def test_no_server_is_a_difference(plan):
     result = judge(plan, ServerEvidence(running=False, plan_unchanged=None))
     assert [(one.finding.item, one.finding.got) for one in result.differences] == [

@@ -140,6 +140,23 @@ def test_bodies_of_every_size_arrive_whole_on_one_connection(connect):
         assert ask(peer, body=b"x" * size).body == f"{size} null 1"
 
 
+@pytest.mark.parametrize(
+    ("version", "more", "kept"),
+    [
+        ("HTTP/1.1", "", True),
+        ("HTTP/1.1", "Connection: close\r\n", False),
+        ("HTTP/1.0", "", False),
+        ("HTTP/1.0", "Connection: keep-alive\r\n", True),
+    ],
+)
+def test_a_connection_ends_with_the_answer_where_its_client_waits_for_that(connect, version, more, kept):
+    peer = connect()
+    peer.send(head(length=1, more=more).replace("HTTP/1.1", version), b"a")
+    answer = peer.read()
+    assert (answer.status, answer.headers.get("connection") == "close") == (200, not kept)
+    assert ask(peer).status == 200 if kept else peer.is_closed()
+
+
 def test_a_body_of_untold_length_arrives_whole(connect):
     peer = connect()
     chunk = b"186a0\r\n" + b"y" * 100_000 + b"\r\n"

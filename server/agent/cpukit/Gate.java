@@ -202,13 +202,27 @@ public final class Gate extends ChannelDuplexHandler {
 
     @Override
     public void write(ChannelHandlerContext context, Object message, ChannelPromise promise) {
-        if (message instanceof HttpResponse && ((HttpResponse) message).status().code() == 503) {
-            ((HttpResponse) message).headers().set(HttpHeaderNames.RETRY_AFTER, Refusal.RETRY_AFTER_S);
+        // TorchServe keeps every connection open, and HTTP/1.0 waits for its end.
+        boolean last = head != null && !HttpUtil.isKeepAlive(head);
+        if (message instanceof HttpResponse) {
+            prepare((HttpResponse) message, last);
         }
         if (message instanceof LastHttpContent) {
-            context.write(message, promise.unvoid()).addListener(written -> next());
+            ChannelFuture written = context.write(message, promise.unvoid()).addListener(done -> next());
+            if (last) {
+                written.addListener(ChannelFutureListener.CLOSE);
+            }
         } else {
             context.write(message, promise);
+        }
+    }
+
+    private static void prepare(HttpResponse response, boolean last) {
+        if (response.status().code() == 503) {
+            response.headers().set(HttpHeaderNames.RETRY_AFTER, Refusal.RETRY_AFTER_S);
+        }
+        if (last) {
+            HttpUtil.setKeepAlive(response, false);
         }
     }
 

@@ -36,7 +36,9 @@ AT_MOST_S = 240.0
 """Leaves a minute of five for drawing bodies and the start."""
 GROWTH_PERCENT = 10.0
 LISTED = 10
-"""Failures that are printed; all are kept."""
+"""Kinds of failures that are printed; all are kept."""
+SHOWN_CHARACTERS = 200
+"""Of an answer; a decoder's complaint may hold the whole body."""
 SENT_AGAIN = 50
 """Failures that are sent once more, each alone."""
 
@@ -47,6 +49,8 @@ class Failure:
 
     origin: str
     got: str
+    answer: str
+    """The beginning of what was said."""
     alone: str
     """What it got when it was sent again, with no other beside it; empty when it was not."""
     file: str
@@ -191,6 +195,7 @@ def keep_failure(kept: Path, number: int, case: Case, outcome: Outcome, alone: s
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(case.request.body)
     return Failure(
+        answer=outcome.body[:SHOWN_CHARACTERS].decode(errors="replace"),
         origin=case.origin,
         got=outcome.kind,
         alone=alone,
@@ -218,12 +223,24 @@ def render_fuzz(fuzz: Fuzz) -> list[str]:
         f"  {one.model} worker {one.pid}: {one.early_mib:.0f} → {one.late_mib:.0f} MiB ({one.percent:+.1f} %)"
         for one in fuzz.growths
     ]
-    for failure in fuzz.failures[:LISTED]:
-        alone = f" (alone: {failure.alone})" if failure.alone else ""
-        lines.append(f"  {failure.origin}: {failure.got}{alone}: {failure.again}")
-    if len(fuzz.failures) > LISTED:
-        lines.append(f"  … and {len(fuzz.failures) - LISTED} more in fuzz.json")
+    lines += render_failures(fuzz.failures)
     return [*lines, *(f"BROKEN: {text}" for text in find_broken(fuzz))]
+
+
+def render_failures(failures: Sequence[Failure]) -> list[str]:
+    """How many of each origin, the most first, with the first one of it."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for one in failures:
+        groups.setdefault((one.origin, one.got), []).append(one)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    lines = []
+    for (origin, got), (first, *others) in ordered[:LISTED]:
+        alone = f" (alone: {first.alone})" if first.alone else ""
+        lines.append(f"  {1 + len(others)} × {origin}: {got}{alone}: {first.again}")
+        lines.append(f"    {' '.join(first.answer.split())}")
+    if len(ordered) > LISTED:
+        lines.append(f"  … and {len(ordered) - LISTED} more kinds in fuzz.json")
+    return lines
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from loadtest.harm.row import Look
 from loadtest.servers import Server, kit_server
 from loadtest.soak import read_resident_mib
 from server.archives import Archive, check_answer, read_archives
+from server.errors import ApiError
 from server.processes import PROC, Process, find_marked, send_signal
 
 MODELS = ("resnet50", "bert")
@@ -116,14 +117,22 @@ class Site:
         return {pid: model for model in MODELS for pid in self.server.list_workers(model)}
 
     def wait_for_workers(self) -> float | None:
-        """Seconds until as many live as were planned; None after PATIENCE_SECONDS."""
+        """Seconds until as many are ready as were planned; None after PATIENCE_SECONDS."""
         planned = sum(int(model.workers.value) for model in self.server.plan.models.values())
         began = time.monotonic()
-        while len(self.find_workers()) < planned:
+        while self._count_ready() < planned:
             if time.monotonic() - began > PATIENCE_SECONDS:
                 return None
             time.sleep(0.2)
         return round(time.monotonic() - began, 2)
+
+    def _count_ready(self) -> int:
+        """A new process takes 14 s to load; TorchServe knows when it has."""
+        try:
+            described = [self.server.client.describe(model) for model in MODELS]
+        except ApiError:
+            return 0
+        return sum(one.get("status") == "READY" for model in described for one in model.get("workers", []))
 
     @contextlib.contextmanager
     def halted(self, process: Process) -> Iterator[None]:

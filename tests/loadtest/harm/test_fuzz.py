@@ -160,13 +160,17 @@ def test_the_line_that_sends_it_again_says_every_header(tmp_path):
 
 
 def test_the_report_lists_some_failures_and_the_verdict():
-    one = Failure(origin="jpeg", got="503", alone="400", file="a", again="curl a")
-    lines = render_fuzz(change(failures=[one] * 12))
+    kinds = [*["jpeg"] * 2, *(f"png-{number}" for number in range(11))]
+    failures = [
+        Failure(origin=kind, got="503", answer='{"a":\n 1}', alone="400", file="a", again="curl a")
+        for kind in kinds
+    ]
+    lines = render_fuzz(change(failures=failures))
     assert lines[0] == "3 bodies in 1 s (3 a second), seed 7: 1 × 200, 2 × 400"
-    assert lines[1] == "  jpeg: 503 (alone: 400): curl a"
-    assert lines[11:] == [
-        "  … and 2 more in fuzz.json",
-        "BROKEN: 12 bodies were not answered, or with 5xx, promised: none",
+    assert lines[1:3] == ["  2 × jpeg: 503 (alone: 400): curl a", '    {"a": 1}']
+    assert lines[21:] == [
+        "  … and 2 more kinds in fuzz.json",
+        "BROKEN: 13 bodies were not answered, or with 5xx, promised: none",
     ]
 
 

@@ -13,6 +13,7 @@ from loadtest.harm import site as module
 from loadtest.harm.client import Outcome
 from loadtest.harm.site import Site, choose_workers
 from server.archives import Canary
+from server.errors import ApiError
 from server.processes import JAVA_MAIN, LAUNCHER_MODULE, WORKER_SCRIPT, Process
 from server.rundir import RunDir
 
@@ -97,7 +98,10 @@ def test_a_server_that_lost_something_is_started_again(monkeypatch, tmp_path, fo
     started = []
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(site, "_start", lambda: started.append(1))
-    monkeypatch.setattr(site, "find_workers", lambda: [make_worker(30 + n, 20) for n in range(found)])
+    workers = [{"status": "READY"}] * found + [{"status": "WORKER_STARTED"}]
+    site.server.client = SimpleNamespace(
+        describe=lambda model: {"workers": workers if model == "bert" else []}
+    )
     monkeypatch.setattr(site, "time_canaries", lambda: canaries)
     assert site.ensure() is restarted
     assert len(started) == restarted
@@ -115,3 +119,12 @@ def test_a_look_reads_processes_memory_and_logs(monkeypatch, tmp_path):
     assert look.peak_mib[os.getpid()] >= look.resident_mib[os.getpid()] > 5
     assert look.out_of_memory == 3
     assert look.log_kib == pytest.approx(49 * 3 / 1024)
+
+
+def test_a_server_that_does_not_answer_has_no_worker_ready(tmp_path):
+    def describe(_):
+        raise ApiError("no answer")
+
+    site = make_site(tmp_path)
+    site.server.client = SimpleNamespace(describe=describe)
+    assert site._count_ready() == 0

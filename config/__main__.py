@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--token-file", default="", help="the inference token (default: TorchServe makes one)"
     )
     parser.add_argument(
-        "--drain-seconds", default="", help="to answer what was accepted at a stop (default 15)"
+        "--drain-seconds", default="", help="to answer what was accepted at a stop (default 35)"
     )
     parser.add_argument("--no-ipex", action="store_true", help="ipex_enable=false: a baseline")
     parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")

@@ -55,9 +55,9 @@ class Inputs:
     """The IPv4 address predictions are served on; everything else stays on loopback."""
     token_file: str = ""
     """A file with the inference token; "" lets TorchServe make one."""
-    drain_s: int = 15
+    drain_s: int = 35
     """How long accepted requests may take to be answered once the server shall end, at most; it is ended for
-    good after 20 s (server/processes.py)."""
+    good after 45 s (server/processes.py)."""
     ipex: bool = True
     """False writes ipex_enable=false: the baseline without IPEX."""
     pinning: bool = True

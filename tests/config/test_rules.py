@@ -142,13 +142,13 @@ def test_models_that_load_together_get_more_time():
             "two-cores",
             "-Xms1216m -Xmx1216m -XX:MaxDirectMemorySize=320m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 "
             "-XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 "
-            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=268435456,connections=1000,drain_s=15",
+            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=268435456,connections=1000,drain_s=35",
         ),
         (
             "two-sockets-smt",
             "-Xms4288m -Xmx4288m -XX:MaxDirectMemorySize=1088m -XX:+UseG1GC -XX:ActiveProcessorCount=4 "
             "-XX:+ExitOnOutOfMemoryError "
-            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=1073741824,connections=1000,drain_s=15",
+            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=1073741824,connections=1000,drain_s=35",
         ),
     ],
 )

@@ -234,8 +234,9 @@ def hold_open(head: bytes, sent: Iterable[bytes], port: int, *, seconds: float) 
     deadline, answer = time.monotonic() + seconds, "open"
     link.setblocking(False)
     unsent = [memoryview(head), *(memoryview(part) for part in sent)]
-    while unsent and answer == "open":
-        ready = wait(link, deadline, write=True)
+    while answer == "open":
+        # With nothing left to send (or nobody to take it), just what has come by now is looked at.
+        ready = wait(link, deadline if unsent else 0.0, write=bool(unsent))
         if ready & ~select.POLLOUT:
             found = parse_answer(piece := receive(link), ended=True)
             answer = found.kind if found else ("reset" if not piece else "open")

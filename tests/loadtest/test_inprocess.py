@@ -74,7 +74,7 @@ def test_refused_requests_give_no_figure(tiny_image_archive, photos, tmp_path):
         in_process_reference(
             "limit", tmp_path / "run", plan=plan, model="tiny_image", payloads=photos
         ) as reference,
-        pytest.raises(LoadTestError, match="answers were not 200: 400 Bad Request"),
+        pytest.raises(LoadTestError, match="answers were not 200: 415 Unsupported Media Type"),
     ):
         reference.measure(0.1)
 

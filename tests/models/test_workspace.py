@@ -38,6 +38,6 @@ def test_weights_join_the_archive_without_the_archivers_copies(tmp_path):
         tmp_path / "small.zip", tmp_path / "out", added={"model.safetensors": tmp_path / "weights"}
     )
     with zipfile.ZipFile(tmp_path / "out") as archive:
-        assert archive.namelist() == sorted([MANIFEST, "model.safetensors", "z.py"])
+        assert archive.namelist() == [*sorted([MANIFEST, "model.safetensors", "z.py"]), "SHA256SUMS"]
         assert archive.read("model.safetensors") == b"w" * 9
         assert {entry.date_time for entry in archive.infolist()} == {EPOCH}

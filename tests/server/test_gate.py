@@ -29,15 +29,20 @@ TOKEN = "Authorization: Bearer good\r\n"
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory):
-    classes = tmp_path_factory.mktemp("classes")
+def printed(tmp_path_factory):
+    """What the stub prints: its port, and its log."""
+    return tmp_path_factory.mktemp("stub") / "printed"
+
+
+@pytest.fixture(scope="module")
+def port(printed):
+    classes = printed.parent
     server = Path(importlib.util.find_spec("ts").origin).parent / "frontend/model-server.jar"
     sources = [str(file) for file in (*list_sources(), STUB)]
     javac = ["javac", "-nowarn", "-XDignore.symbol.file", "-d", str(classes), "-cp", str(server), *sources]
     subprocess.run(javac, check=True, capture_output=True)
     numbers = [str(number) for number in (BODIES, CONNECTIONS, LARGEST)]
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{server}", "cpukit.Stub", *numbers]
-    printed = classes / "printed"
     with printed.open("wb") as sink:
         process = subprocess.Popen(command, cwd=classes, stdout=sink, stderr=subprocess.STDOUT)
     try:
@@ -176,6 +181,22 @@ def test_without_a_token_nothing_of_the_body_is_waited_for(connect, token):
     assert answer.headers["x-request-id"]
 
 
+def read_refusals(printed, status):
+    """The log's lines of refusals with this status."""
+    lines = [line for line in printed.read_text().splitlines() if f'"status":{status}' in line]
+    return [json.loads(line.partition(" - ")[2]) for line in lines]
+
+
+def test_strangers_cannot_fill_the_logs(connect, printed):
+    before = len(read_refusals(printed, 401))
+    for _ in range(50):
+        ask(connect(), token="")
+    assert len(read_refusals(printed, 401)) - before <= 5
+    time.sleep(1.1)
+    assert ask(connect(), token="").status == 401
+    assert read_refusals(printed, 401)[-1]["others_unlogged"] > 40
+
+
 def test_a_refused_body_is_read_to_its_end_so_that_nobody_is_cut_off(connect):
     peer = connect()
     peer.send(head(length=LARGEST, token=""), b"x" * LARGEST)
@@ -301,7 +322,10 @@ def form(fields, ended=True):
     ],
 )
 def test_forms_are_read_before_torchserve_reads_them(connect, body, kind, status):
-    assert ask(connect(), body=body, kind=kind).status == status
+    answer = ask(connect(), body=body, kind=kind)
+    assert answer.status == status
+    if status == 200:
+        assert answer.body == f"{len(body)} null 1"  # all of it is left to be read again
 
 
 def test_only_torchserve_itself_asks_a_worker_to_describe_itself(connect):

@@ -60,6 +60,7 @@ final class Forms {
             if (form != null) {
                 form.destroy();
             }
+            request.content().readerIndex(0); // the decoder has read it, and TorchServe's is to read it again
         }
         return fields;
     }

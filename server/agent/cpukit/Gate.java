@@ -264,11 +264,17 @@ public final class Gate extends ChannelDuplexHandler {
     }
 
     private void log(Refusal refusal, String id) {
+        if (refusal.status() == 401 && !Strangers.mayLog()) {
+            return;
+        }
         JsonObject line = new JsonObject();
         line.addProperty("cpu_kit", "refused");
         line.addProperty("request_id", id);
         line.addProperty("status", refusal.status());
         line.addProperty("cause", refusal.text());
+        if (refusal.status() == 401) {
+            line.addProperty("others_unlogged", Strangers.takeUnlogged());
+        }
         if (head != null && head.decoderResult().isSuccess()) {
             String uri = head.uri();
             line.addProperty("request", head.method() + " " + uri.substring(0, Math.min(SHOWN, uri.length())));

@@ -64,7 +64,7 @@ public final class Stub {
                 house.drain();
             }
             String wait = request.uri().replaceAll("\\D", "");
-            String text = request.content().array().length + " " + request.headers().get("describe");
+            String text = request.content().readableBytes() + " " + request.headers().get("describe");
             boolean full = request.uri().endsWith("/full");
             context.executor()
                     .schedule(

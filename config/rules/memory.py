@@ -31,12 +31,13 @@ MAX_BODIES_MIB = 1024
 COPIES = 4
 """The bodies; as many that clients left behind in a batch (the agent takes back what still waits); and a
 batch while it is encoded, when its buffer grows into a larger one (TorchServe's ModelRequestEncoder)."""
-HEAP_BASE_MIB = 192
-"""TorchServe itself, and forms: netty's decoder copies one three times in each of its two threads."""
+HEAP_BASE_MIB = 128
+"""TorchServe itself, and a form's fields in each of two threads."""
 IN_WORKERS = 1.25
 """Memory of the workers for each byte of the bodies in their batches: 320 MiB for 256 (BERT, measured)."""
-DIRECT_BASE_MIB = 64
-"""netty's arenas of 16 MiB for what is being read and written."""
+DIRECT_BASE_MIB = 128
+"""netty's arenas of 16 MiB for what is being read and written, and forms: its decoder copies one once more,
+in each of two threads."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,13 +140,13 @@ def test_models_that_load_together_get_more_time():
     [
         (
             "two-cores",
-            "-Xms1216m -Xmx1216m -XX:MaxDirectMemorySize=320m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 "
+            "-Xms1152m -Xmx1152m -XX:MaxDirectMemorySize=384m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 "
             "-XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 "
             "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=268435456,connections=1000,drain_s=35",
         ),
         (
             "two-sockets-smt",
-            "-Xms4288m -Xmx4288m -XX:MaxDirectMemorySize=1088m -XX:+UseG1GC -XX:ActiveProcessorCount=4 "
+            "-Xms4224m -Xmx4224m -XX:MaxDirectMemorySize=1152m -XX:+UseG1GC -XX:ActiveProcessorCount=4 "
             "-XX:+ExitOnOutOfMemoryError "
             "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=1073741824,connections=1000,drain_s=35",
         ),
@@ -174,10 +174,10 @@ def test_what_requests_may_take_is_planned_together(memory_mib, bodies_mib):
     topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=memory_mib)
     java = plan_java(topology, make_inputs())
     assert java.bodies_mib.value == bodies_mib
-    assert java.heap_mib.value == 192 + 4 * bodies_mib
-    assert java.direct_mib.value == 64 + bodies_mib
+    assert java.heap_mib.value == 128 + 4 * bodies_mib
+    assert java.direct_mib.value == 128 + bodies_mib
     assert f"body_bytes={bodies_mib << 20}," in java.vmargs.value
-    assert f"192 + 4 × {bodies_mib} MiB" in java.heap_mib.reason
+    assert f"128 + 4 × {bodies_mib} MiB" in java.heap_mib.reason
     assert bodies_mib << 20 >= 4 * MAX_REQUEST_BYTES
 
 

@@ -2,6 +2,7 @@ package cpukit;
 
 import io.netty.handler.codec.http.FullHttpRequest;
 import io.netty.handler.codec.http.HttpHeaderNames;
+import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.multipart.DefaultHttpDataFactory;
 import io.netty.handler.codec.http.multipart.HttpPostRequestDecoder;
 import java.nio.charset.StandardCharsets;
@@ -15,17 +16,25 @@ final class Forms {
 
     private Forms() {}
 
-    /** null for what is no multipart form, or a good one. */
-    static Refusal judge(FullHttpRequest request) {
-        String type = request.headers().get(HttpHeaderNames.CONTENT_TYPE, "");
-        if (!type.regionMatches(true, 0, "multipart/", 0, "multipart/".length())) {
+    static boolean isForm(HttpRequest request) {
+        return type(request).regionMatches(true, 0, "multipart/", 0, "multipart/".length());
+    }
+
+    private static String type(HttpRequest request) {
+        return request.headers().get(HttpHeaderNames.CONTENT_TYPE, "");
+    }
+
+    /** null for what is no multipart form, or a good one; `body` is the request's. */
+    static Refusal judge(FullHttpRequest request, byte[] body) {
+        if (!isForm(request)) {
             return null;
         }
+        String type = type(request);
         String[] boundary = HttpPostRequestDecoder.isMultipart(request) ? boundary(type) : new String[0];
         if (boundary.length == 0) {
             return new Refusal(415, "a multipart form must be multipart/form-data with a boundary: got " + type + HOW);
         }
-        int fields = count(request.content().array(), boundary[0].getBytes(StandardCharsets.ISO_8859_1)) - 1;
+        int fields = count(body, boundary[0].getBytes(StandardCharsets.ISO_8859_1)) - 1;
         if (fields > MOST_FIELDS) {
             return new Refusal(413, "a form may have " + MOST_FIELDS + " fields: got " + fields + HOW);
         }

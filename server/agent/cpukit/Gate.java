@@ -171,9 +171,11 @@ public final class Gate extends ChannelDuplexHandler {
     private void pass(LastHttpContent last) {
         cancelDeadline();
         house.received(this);
-        FullHttpRequest request = join(last);
-        Refusal refusal = last.decoderResult().isSuccess() ? judge.judgeWhole(request) : Refusal.CUT;
+        byte[] bytes = body.whole();
+        FullHttpRequest request = join(bytes, last);
+        Refusal refusal = last.decoderResult().isSuccess() ? judge.judgeWhole(request, bytes) : Refusal.CUT;
         if (refusal != null) {
+            request.release();
             refuse(refusal);
             return;
         }
@@ -183,15 +185,19 @@ public final class Gate extends ChannelDuplexHandler {
         ctx.fireChannelRead(request);
     }
 
-    private FullHttpRequest join(LastHttpContent last) {
-        byte[] bytes = body.whole();
+    private FullHttpRequest join(byte[] bytes, LastHttpContent last) {
         body = null;
+        // Of a form's fields TorchServe takes the whole array behind them, where there is one (NettyUtils.getBytes).
+        ByteBuf content =
+                Forms.isForm(head)
+                        ? ctx.alloc().directBuffer(bytes.length).writeBytes(bytes)
+                        : Unpooled.wrappedBuffer(bytes);
         FullHttpRequest request =
                 new DefaultFullHttpRequest(
                         head.protocolVersion(),
                         head.method(),
                         head.uri(),
-                        Unpooled.wrappedBuffer(bytes),
+                        content,
                         head.headers(),
                         last.trailingHeaders());
         HttpUtil.setTransferEncodingChunked(request, false);

@@ -99,12 +99,12 @@ public final class Judge {
     }
 
     /** null when the whole request may go on; takes away what only TorchServe itself may say. */
-    Refusal judgeWhole(FullHttpRequest request) {
+    Refusal judgeWhole(FullHttpRequest request, byte[] body) {
         if (predictions) {
             // TorchServe asks a worker to describe itself by this header.
             request.headers().remove(DESCRIBE);
         }
-        return predictions ? Forms.judge(request) : null;
+        return predictions ? Forms.judge(request, body) : null;
     }
 
     private static boolean isForm(HttpRequest request) {

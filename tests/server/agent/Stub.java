@@ -14,11 +14,14 @@ import io.netty.handler.codec.http.HttpResponseStatus;
 import io.netty.handler.codec.http.HttpServerCodec;
 import io.netty.handler.codec.http.HttpUtil;
 import io.netty.handler.codec.http.HttpVersion;
+import io.netty.handler.codec.http.multipart.DefaultHttpDataFactory;
+import io.netty.handler.codec.http.multipart.HttpPostRequestDecoder;
 import io.netty.handler.flow.FlowControlHandler;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.concurrent.TimeUnit;
+import org.pytorch.serve.util.NettyUtils;
 
 /**
  * The gate in front of a handler that answers "LENGTH DESCRIBE UNANSWERED" after the milliseconds in its path, or
@@ -64,13 +67,32 @@ public final class Stub {
                 house.drain();
             }
             String wait = request.uri().replaceAll("\\D", "");
-            String text = request.content().readableBytes() + " " + request.headers().get("describe");
+            String text = length(request) + " " + request.headers().get("describe");
             boolean full = request.uri().endsWith("/full");
             context.executor()
                     .schedule(
                             () -> answer(context, full, text),
                             wait.isEmpty() ? 0 : Long.parseLong(wait),
                             TimeUnit.MILLISECONDS);
+        }
+
+        /** Of the body, or of a form's fields together, read as TorchServe reads them. */
+        private static int length(FullHttpRequest request) {
+            if (!HttpPostRequestDecoder.isMultipart(request)) {
+                return NettyUtils.getBytes(request.content()).length;
+            }
+            HttpPostRequestDecoder form = new HttpPostRequestDecoder(new DefaultHttpDataFactory(1 << 24), request);
+            int bytes = 0;
+            try {
+                while (form.hasNext()) {
+                    bytes += NettyUtils.getFormData(form.next()).getValue().length;
+                }
+            } catch (HttpPostRequestDecoder.EndOfDataDecoderException end) {
+                return bytes;
+            } finally {
+                form.destroy();
+            }
+            return bytes;
         }
 
         private void answer(ChannelHandlerContext context, boolean full, String text) {

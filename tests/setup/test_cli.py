@@ -399,7 +399,8 @@ def test_every_command_of_make_prints_in_any_locale(tmp_path: Path) -> None:
     show = "show: ; @$(PYTHON) -c 'import sys; print(sys.flags.utf8_mode, sys.stdout.encoding)'"
     command = ["make", "-f", str(ROOT / "Makefile"), f"--eval={show}", "show", f"PYTHON={sys.executable}"]
     # A UTF-8 locale, because in one that is not installed Python is in that mode by itself.
-    latin = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    latin = {**own, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
     run = subprocess.run(command, cwd=tmp_path, env=latin, capture_output=True, text=True, check=True)
     assert run.stdout.split()[-2:] == ["1", "utf-8"]
 

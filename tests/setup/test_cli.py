@@ -114,10 +114,14 @@ def test_values_that_were_not_given_are_fine() -> None:
     inputs.check_plan(["--precision", "", "--workers", "", "--port", "", "--topology", str(MACHINE)])
 
 
+def outside_of_make() -> dict[str, str]:
+    """Below `make test` it would be a sub-make, which names the folders it enters on standard output."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+
+
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     command = ["make", *words, f"PYTHON={sys.executable}"]
-    # Below `make test` it would be a sub-make, which names the folders it enters on standard output.
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    own = outside_of_make()
     return subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
 
 
@@ -399,8 +403,7 @@ def test_every_command_of_make_prints_in_any_locale(tmp_path: Path) -> None:
     show = "show: ; @$(PYTHON) -c 'import sys; print(sys.flags.utf8_mode, sys.stdout.encoding)'"
     command = ["make", "-f", str(ROOT / "Makefile"), f"--eval={show}", "show", f"PYTHON={sys.executable}"]
     # A UTF-8 locale, because in one that is not installed Python is in that mode by itself.
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    latin = {**own, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
+    latin = {**outside_of_make(), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
     run = subprocess.run(command, cwd=tmp_path, env=latin, capture_output=True, text=True, check=True)
     assert run.stdout.split()[-2:] == ["1", "utf-8"]
 

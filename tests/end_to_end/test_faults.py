@@ -154,7 +154,6 @@ def kill_launcher(worker: int) -> None:
 
 OPENED = {
     "disable_token_authorization": "true",
-    "enable_model_api": "true",
     "max_request_size": "33554432",
     "max_response_size": "33554432",
     "allowed_urls": "file://.*",
@@ -163,17 +162,20 @@ OPENED = {
 
 
 def test_what_protects_is_seen_to_be_gone(tiny_kit):
-    """Another address (of loopback still), no tokens, the model API on, larger requests, another heap."""
+    """Another address (of loopback still), no tokens, larger requests, another heap."""
     tiny_kit.plan("tiny_image")
     elsewhere = tiny_kit.read_property("metrics_address").replace("127.0.0.1", "127.0.0.2")
     flags = tiny_kit.read_property("vmargs") + " -Xmx2g"
     models = tiny_kit.read_property("models").replace('"maxBatchDelay":20', '"maxBatchDelay":30')
     code, differing = start_with(tiny_kit, metrics_address=elsewhere, vmargs=flags, models=models, **OPENED)
     assert code == 1
-    items = (
-        "addresses, tokens, key file, model API, request size, response size, allowed_urls, queue, JVM flags"
-    )
+    items = "addresses, tokens, key file, request size, response size, allowed_urls, queue, JVM flags"
     assert set(differing) == {*items.split(", "), "batch", "config.properties"}
+
+
+def test_an_open_model_api_is_seen(tiny_kit):
+    code, differing = start_with(tiny_kit, enable_model_api="true")
+    assert (code, set(differing)) == (1, {"model API", "config.properties"})
 
 
 def test_a_worker_ends_with_its_launcher_and_another_takes_its_place(tiny_kit):

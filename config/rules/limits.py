@@ -14,13 +14,13 @@ from config.rules.work import plan_text_work
 def plan_limits(model: ModelDefinition, precision: str, batch: int, models: int) -> Settings:
     """By the kind of the model, of `models` on the same cores; a kind without limits has none."""
     if model.kind == "image":
-        return _plan_image(model)
+        return _plan_image()
     if model.kind == "text" and model.token_lengths:
         return plan_text_work(model, precision, batch, models)
     return {}
 
 
-def _plan_image(model: ModelDefinition) -> Settings:
+def _plan_image() -> Settings:
     """Measured with the worst file of each format at its limit: no body of 16 MiB takes 2 s or 400 MiB."""
     return {
         "pixels": Setting(

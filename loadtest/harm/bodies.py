@@ -125,11 +125,6 @@ def make_long_texts(texts: int = 8, words: int = 510) -> bytes:
     return json.dumps({"text": ["word " * words] * texts}).encode()
 
 
-def count_scans(jpeg: bytes) -> int:
-    """Start-of-scan markers; within a scan no other byte 0xFF is followed by 0xDA."""
-    return jpeg.count(b"\xff\xda")
-
-
 def repair_png(data: bytes) -> bytes:
     """The same chunks with right checksums, so that a decoder reads on behind what was changed."""
     out, at = bytearray(data[:8]), 8

@@ -3,58 +3,64 @@
 from __future__ import annotations
 
 import ast
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-
-MAY_IMPORT: dict[str, set[str]] = {
-    "handlers": set(),  # packed into archives, where nothing else of ours is
-    "models": {"handlers"},
-    "config": set(),
-    "server": {"config"},
-    "loadtest": {"config", "server"},
-    "docker": set(),
-}
+ROWS = re.findall(r"^\| `([\w/]+)/` \| ([^|]*) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+MAY_IMPORT = {folder: set(re.findall(r"`(\w+)`", allowed)) for folder, allowed in ROWS}
 
 
-def imported_packages(file: Path) -> set[str]:
-    """Our own packages a file imports, anywhere in it."""
+def find_room(path: str) -> str | None:
+    """The folder of the table, or `tests`, that a path lies in: the innermost one."""
+    rooms = [room for room in (*MAY_IMPORT, "tests") if f"{path}/".startswith(f"{room}/")]
+    return max(rooms, key=len, default=None)
+
+
+def imported_rooms(file: Path) -> set[str]:
+    """The rooms a file imports from, anywhere in it."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names.add(node.module)
-    return {name.split(".")[0] for name in names} & {*MAY_IMPORT, "tests"}
+    return {room for name in names if (room := find_room(name.replace(".", "/")))}
 
 
-@pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_import_direction(folder):
-    for file in sorted((ROOT / folder).rglob("*.py")):
-        forbidden = imported_packages(file) - MAY_IMPORT[folder] - {folder}
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_import_direction(room):
+    files = [file for file in (ROOT / room).rglob("*.py") if find_room(str(file.relative_to(ROOT))) == room]
+    assert files
+    for file in files:
+        forbidden = imported_rooms(file) - MAY_IMPORT[room] - {room}
         assert not forbidden, f"{file.relative_to(ROOT)} imports {', '.join(sorted(forbidden))}"
 
 
 def test_every_folder_with_code_is_in_the_table():
-    known = {*MAY_IMPORT, "tests"}
     folders = {file.relative_to(ROOT).parts[0] for file in ROOT.glob("[!.]*/**/*.py")}
-    assert folders - {"run", "model-store"} <= known
+    assert folders - {"run", "model-store"} == {*MAY_IMPORT, "tests"} - {"docker/image"}
 
 
-def test_what_runs_before_the_environment_exists_needs_only_the_standard_library():
-    """Set-up imports config with the system's Python; what is not there is imported where it is used."""
-    for file in sorted((ROOT / "config").rglob("*.py")):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                root = name.split(".")[0]
-                assert root == "config" or root in STANDARD, f"{file.name} imports {name}"
+def run_bare(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """A Python with the standard library alone."""
+    command = [sys.executable, "-S", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-STANDARD = {
-    "__future__", "argparse", "collections", "contextlib", "dataclasses", "fcntl", "io", "json", "math", "os",
-    "pathlib", "pwd", "re", "shutil", "subprocess", "sys", "textwrap", "typing",
-}  # fmt: skip
+def test_the_set_up_begins_with_nothing_else_of_ours_there(tmp_path):
+    """As in the stage of the image that installs the packages."""
+    for folder in ("setup", "requirements"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    done = run_bare(tmp_path, "-m", "setup", "--check", "--venv", "none")
+    assert done.stderr.startswith("setup: "), done.stderr
+
+
+def test_what_judges_before_the_environment_exists_needs_only_the_standard_library():
+    done = run_bare(ROOT, "-c", "import setup.inputs, server.processes, docker.image.__main__")
+    assert (done.returncode, done.stderr) == (0, "")

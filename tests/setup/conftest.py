@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.setup.facts import Facts, Java
+from setup.facts import Facts, Java
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.setup import agent
-from server.setup.errors import SetupError
+from setup import agent
+from setup.errors import SetupError
 
 REPLACED = ("org/pytorch/serve/ServerInitializer", "org/pytorch/serve/grpcimpl/GRPCInterceptor")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from server.setup import environment
-from server.setup.environment import Stamp
-from server.setup.errors import SetupError
-from server.setup.torch_wheel import TorchSource
+from setup import environment
+from setup.environment import Stamp
+from setup.errors import SetupError
+from setup.torch_wheel import TorchSource
 
 WANTED = {"serve": "a1"}
 PYTHON = (3, 11)
@@ -34,63 +34,63 @@ def judge(venv: Path, wanted: dict[str, str] = WANTED, index: str = "") -> envir
     return environment.judge(venv, wanted, PYTHON, index)
 
 
-def test_finished(venv: Path) -> None:
+def test_a_finished_environment_is_left_as_it_is(venv: Path) -> None:
     assert judge(venv) == environment.Verdict(rebuild=False, install=(), reason="")
 
 
-def test_absent(tmp_path: Path) -> None:
+def test_an_absent_one_is_made(tmp_path: Path) -> None:
     assert judge(tmp_path / ".venv") == environment.Verdict(rebuild=True, install=("serve",), reason="")
 
 
-def test_killed_before_the_end(venv: Path) -> None:
+def test_one_that_was_killed_before_the_end_is_completed(venv: Path) -> None:
     (venv / environment.STAMP).unlink()
     verdict = judge(venv)
     assert (verdict.rebuild, verdict.install) == (False, ("serve",))
     assert verdict.reason == "its set-up was not finished: checking and completing it"
 
 
-def test_killed_while_writing_the_stamp(venv: Path) -> None:
+def test_half_a_stamp_is_none(venv: Path) -> None:
     (venv / environment.STAMP).write_text('{"location": "')
     assert judge(venv).install == ("serve",)
 
 
-def test_killed_while_it_was_made(venv: Path) -> None:
+def test_half_an_environment_is_made_anew(venv: Path) -> None:
     (venv / "pyvenv.cfg").unlink()
     assert judge(venv).rebuild
 
 
-def test_its_python_was_removed(venv: Path) -> None:
+def test_one_without_its_python_is_made_anew(venv: Path) -> None:
     (venv / "bin/python").unlink()
     (venv / "bin/python").symlink_to("/nowhere/python3.11")
     assert judge(venv).rebuild
 
 
-def test_another_python(venv: Path) -> None:
+def test_one_of_another_python_is_made_anew(venv: Path) -> None:
     (venv / "pyvenv.cfg").write_text("version = 3.10.13\n")
     verdict = judge(venv)
     assert verdict.rebuild
     assert verdict.reason == "it was made for Python 3.10, this is 3.11: making it anew"
 
 
-def test_a_moved_checkout(venv: Path) -> None:
+def test_one_that_was_moved_is_made_anew(venv: Path) -> None:
     moved = venv.rename(venv.with_name("moved"))
     verdict = judge(moved)
     assert verdict.rebuild
     assert verdict.reason == f"it was moved from {venv}: making it anew"
 
 
-def test_changed_requirements(venv: Path) -> None:
+def test_changed_requirements_are_installed(venv: Path) -> None:
     verdict = judge(venv, {"serve": "b2"})
     assert (verdict.rebuild, verdict.install) == (False, ("serve",))
     assert verdict.reason == "requirements changed: serve"
 
 
-def test_a_set_on_top(venv: Path) -> None:
+def test_a_set_on_top_is_installed_alone(venv: Path) -> None:
     verdict = judge(venv, {"serve": "a1", "dev": "d1"})
     assert (verdict.rebuild, verdict.install, verdict.reason) == (False, ("dev",), "")
 
 
-def test_another_torch_index(venv: Path) -> None:
+def test_another_torch_index_makes_it_anew(venv: Path) -> None:
     assert judge(venv, index="default").install == ()
     verdict = judge(venv, index="https://mirror.example/cpu")
     assert verdict.rebuild
@@ -124,7 +124,7 @@ def package(site: Path, name: str, *, record: bool = True, lost: bool = False) -
     return info
 
 
-def test_half_written_packages(tmp_path: Path) -> None:
+def test_half_written_packages_are_found(tmp_path: Path) -> None:
     package(tmp_path, "whole")
     killed = package(tmp_path, "killed", record=False)
     lost = package(tmp_path, "lost", lost=True)
@@ -199,13 +199,13 @@ def test_a_set_is_installed_by_its_hashes(commands: list[list[str]], tmp_path: P
 
 
 @pytest.mark.parametrize("version", ["2.8.0", "2.8.0+cpu"])
-def test_torch_in_place(version: str) -> None:
+def test_a_torch_of_the_pinned_version_is_in_place(version: str) -> None:
     assert environment.torch_is_in_place({"torch": version, "torchvision": "0.23.0"}, PINS)
     assert not environment.torch_is_in_place({"torch": version}, PINS)
     assert not environment.torch_is_in_place({"torch": "2.13.0+cpu", "torchvision": "0.23.0"}, PINS)
 
 
-def test_size_on_disk(tmp_path: Path) -> None:
+def test_torch_is_measured_as_du_counts(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/a").write_bytes(b"x" * 10_000)
     du = subprocess.run(

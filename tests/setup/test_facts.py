@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.setup import facts
+from setup import facts
 
 DEBIAN = """631 libs found in cache `/etc/ld.so.cache'
 \tlibtcmalloc_minimal.so.4 (libc6,x86-64) => /lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
@@ -25,7 +25,7 @@ DEBIAN = """631 libs found in cache `/etc/ld.so.cache'
         ("Error: could not find libjava.so", 0),
     ],
 )
-def test_java_version(output: str, major: int) -> None:
+def test_javas_version_is_read(output: str, major: int) -> None:
     assert facts.parse_java_version("java", output).major == major
 
 
@@ -39,7 +39,7 @@ def test_java_home_goes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found == facts.Java(path=str(java), major=11, text="11.0.2")
 
 
-def test_java_home_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_home_without_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     found = facts.read_java()
     assert found
@@ -47,20 +47,20 @@ def test_java_home_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.text.startswith("does not run")
 
 
-def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_java_none_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert facts.read_java() is None
 
 
-def test_flags(tmp_path: Path) -> None:
+def test_the_processors_flags_are_read(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f\nbugs\t\t:\n")
     assert facts.read_cpu_flags(cpuinfo) == {"fpu", "avx2", "avx512f"}
     assert facts.read_cpu_flags(tmp_path / "absent") == frozenset()
 
 
-def test_libraries_through_the_loader(tmp_path: Path) -> None:
+def test_libraries_are_found_through_the_loader(tmp_path: Path) -> None:
     folder = tmp_path / "lib/x86_64-linux-gnu"
     folder.mkdir(parents=True)
     (folder / "libjemalloc.so.2").touch()
@@ -76,13 +76,13 @@ def test_a_stale_loader_cache_is_not_believed(tmp_path: Path) -> None:
     assert facts.find_libraries(tmp_path, DEBIAN) == {}
 
 
-def test_libraries_without_ldconfig(tmp_path: Path) -> None:
+def test_libraries_are_found_without_ldconfig(tmp_path: Path) -> None:
     (tmp_path / "usr/lib64").mkdir(parents=True)
     (tmp_path / "usr/lib64/libjemalloc.so.2").touch()
     assert facts.find_libraries(tmp_path, "") == {"jemalloc": str(tmp_path / "usr/lib64/libjemalloc.so.2")}
 
 
-def test_versions_without_importing(tmp_path: Path) -> None:
+def test_versions_are_read_without_importing(tmp_path: Path) -> None:
     site = tmp_path / "lib/python3.12/site-packages"
     for name, version in (("torch", "2.8.0+cpu"), ("torch_model_archiver", "0.12.0")):
         info = site / f"{name}-{version}.dist-info"
@@ -91,7 +91,7 @@ def test_versions_without_importing(tmp_path: Path) -> None:
     assert facts.read_versions(tmp_path) == {"torch": "2.8.0+cpu", "torch-model-archiver": "0.12.0"}
 
 
-def test_python_of_the_environment(tmp_path: Path) -> None:
+def test_the_environments_python_is_read(tmp_path: Path) -> None:
     assert facts.read_venv_python(tmp_path) is None
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.12.1\n")
     assert facts.read_venv_python(tmp_path) == (3, 12)

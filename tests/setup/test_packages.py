@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from server.setup import packages
-from server.setup.errors import SetupError
-from server.setup.facts import Facts, Java
+from setup import packages
+from setup.errors import SetupError
+from setup.facts import Facts, Java
 
 POLICY = """libtcmalloc-minimal4:
   Installed: (none)
@@ -52,12 +52,14 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def test_nothing_missing_nothing_done(good: Facts, told: list[list[str]], tmp_path: Path) -> None:
+def test_where_nothing_is_missing_nothing_is_done(good: Facts, told: list[list[str]], tmp_path: Path) -> None:
     packages.install_missing(good, lambda: good, tmp_path / "log")
     assert told == []
 
 
-def test_a_bare_machine(bare: Facts, good: Facts, told: list[list[str]], tmp_path: Path) -> None:
+def test_a_bare_machine_gets_everything(
+    bare: Facts, good: Facts, told: list[list[str]], tmp_path: Path
+) -> None:
     packages.install_missing(bare, lambda: good, tmp_path / "log")
     update, install = told
     assert update == ["apt-get", "-q", "update"]
@@ -68,7 +70,7 @@ def test_a_bare_machine(bare: Facts, good: Facts, told: list[list[str]], tmp_pat
     ]  # fmt: skip
 
 
-def test_only_what_is_missing(good: Facts, told: list[list[str]], tmp_path: Path) -> None:
+def test_only_what_is_missing_is_installed(good: Facts, told: list[list[str]], tmp_path: Path) -> None:
     without_ab = replace(good, tools=good.tools - {"ab"})
     packages.install_missing(without_ab, lambda: good, tmp_path / "log")
     assert told[1][-2:] == ["DPkg::Lock::Timeout=120", "apache2-utils"]
@@ -79,7 +81,7 @@ def test_java_without_its_compiler_is_not_enough(good: Facts, told: list[list[st
     assert told[1][-2:] == ["DPkg::Lock::Timeout=120", "openjdk-17-jdk-headless"]
 
 
-def test_what_the_distribution_calls_it(bare: Facts) -> None:
+def test_a_package_has_the_distributions_name(bare: Facts) -> None:
     tcmalloc = [need for need in packages.NEEDS if need.name in ("tcmalloc", "Java 17")]
     candidates = packages.parse_candidates(POLICY)
     assert packages.choose_packages(tcmalloc, bare, candidates) == [
@@ -96,12 +98,12 @@ def test_without_java_17_the_next_is_taken(bare: Facts) -> None:
     assert chosen == ["openjdk-21-jdk-headless"]
 
 
-def test_without_package_lists_the_first_name(bare: Facts) -> None:
+def test_without_package_lists_the_first_name_is_taken(bare: Facts) -> None:
     assert packages.choose_packages(packages.NEEDS[:1], bare, frozenset()) == ["openjdk-17-jdk-headless"]
 
 
 @pytest.mark.parametrize(("sudo", "become"), [("/usr/bin/sudo", "sudo sh -c"), (None, "su -c")])
-def test_without_root_the_exact_line(
+def test_without_root_the_exact_line_is_told(
     bare: Facts,
     told: list[list[str]],
     tmp_path: Path,
@@ -135,7 +137,9 @@ def test_java_home_is_not_papered_over(good: Facts, told: list[list[str]], tmp_p
     assert told == []
 
 
-def test_installed_but_still_not_there(good: Facts, told: list[list[str]], tmp_path: Path) -> None:
+def test_what_is_installed_and_still_not_there_is_told(
+    good: Facts, told: list[list[str]], tmp_path: Path
+) -> None:
     old = replace(good, java=Java(path="/usr/local/bin/java", major=11, text="11.0.2"))
     with pytest.raises(SetupError, match="Java 17: still not found after installing openjdk-17-jdk-headless"):
         packages.install_missing(old, lambda: old, tmp_path / "log")
@@ -154,17 +158,17 @@ def fake_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int]
     return make
 
 
-def test_sudo_without_password(fake_sudo: Callable[[int], Path]) -> None:
+def test_sudo_that_asks_nothing_is_used(fake_sudo: Callable[[int], Path]) -> None:
     sudo = fake_sudo(0)
     assert packages.find_privilege() == [str(sudo), "-n"]
 
 
-def test_sudo_with_password(fake_sudo: Callable[[int], Path]) -> None:
+def test_sudo_that_asks_for_a_password_is_none(fake_sudo: Callable[[int], Path]) -> None:
     fake_sudo(1)
     assert packages.find_privilege() is None
 
 
-def test_no_sudo_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sudo_it_cannot_become_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages.os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert packages.find_privilege() is None

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.setup.facts import Facts, Java
-from server.setup.preflight import CHECKS, find_problems
+from setup.facts import Facts, Java
+from setup.preflight import CHECKS, find_problems
 
 
 def spoil(good: Facts, changes: dict[str, Any]) -> Facts:
@@ -91,7 +91,7 @@ def test_cpu_only_builds_go_together(good: Facts) -> None:
     assert find_problems(spoil(good, {"versions": versions})) == []
 
 
-def test_the_whole_text_of_one(good: Facts) -> None:
+def test_a_conflict_says_what_which_got_do(good: Facts) -> None:
     (problem,) = find_problems(spoil(good, {"versions": {"intel_extension_for_pytorch": "2.7.0"}}))
     assert problem.render() == (
         "torch and IPEX: must be of the same minor version (else IPEX ends the worker with exit code 127): "

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from server.setup.errors import SetupError
-from server.setup.torch_wheel import (
+from setup.errors import SetupError
+from setup.torch_wheel import (
     CPU_INDEX,
     check_index,
     choose_source,
@@ -63,7 +63,7 @@ def index() -> Iterator[str]:
         ("2.8", (3, 11), False),
     ],
 )
-def test_wheel_on_the_page(version: str, python: tuple[int, int], offered: bool) -> None:
+def test_the_wheel_is_found_on_the_page(version: str, python: tuple[int, int], offered: bool) -> None:
     assert offers_wheel(PAGE, version, python) is offered
 
 
@@ -83,12 +83,12 @@ def test_probe_does_not_wait(index: str) -> None:
     assert time.monotonic() - began < 1.5
 
 
-def test_the_cpu_only_wheel_when_offered() -> None:
+def test_the_cpu_only_wheel_is_taken_when_offered() -> None:
     source = choose_source("", "2.8.0", (3, 11), lambda *_: "")
     assert (source.index, source.suffix) == (CPU_INDEX, "+cpu")
 
 
-def test_else_the_default_and_why() -> None:
+def test_else_the_default_is_taken_with_the_reason() -> None:
     source = choose_source("", "2.8.0", (3, 11), lambda *_: "did not answer within 4 s")
     assert (source.index, source.suffix) == ("default", "")
     assert source.reason == "the CPU-only wheels' index did not answer within 4 s"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from server.setup.errors import Problem
-from server.setup.facts import Facts
+from setup.errors import Problem
+from setup.facts import Facts
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)  # the wheels of IPEX 2.8
 OLDEST_JAVA = 17  # TorchServe's maintainers: "Java 17 is required … older java versions are not supported"

@@ -1,4 +1,4 @@
-"""python3 -m server.setup: system packages, virtual environment, preflight; does only what is missing."""
+"""python3 -m setup: system packages, virtual environment, preflight; does only what is missing."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from server.setup import agent, environment, packages, requirements, torch_wheel
-from server.setup.errors import Problem, SetupError
-from server.setup.facts import Facts, read_facts
-from server.setup.preflight import MACHINE_CHECKS, find_problems
-from server.setup.progress import human_size
+from setup import agent, environment, packages, requirements, torch_wheel
+from setup.errors import Problem, SetupError
+from setup.facts import Facts, read_facts
+from setup.preflight import MACHINE_CHECKS, find_problems
+from setup.progress import human_size
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 REQUIREMENTS = ROOT / "requirements"
 # Seen: an environment with the CUDA build is 7.1 GB, and pip keeps the downloaded wheels beside it meanwhile.
 FREE_BYTES_DEFAULT, FREE_BYTES_CPU = 12_000_000_000, 3_000_000_000
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     sets = [name for name in requirements.read_sets(REQUIREMENTS) if name != requirements.SERVE]
-    parser = argparse.ArgumentParser(prog="python3 -m server.setup", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m setup", description=__doc__)
     parser.add_argument("--check", action="store_true", help="only look for conflicts; install nothing")
     parser.add_argument("--unused", action="store_true", help="only refuse while a server runs on it")
     parser.add_argument(
@@ -67,8 +67,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--no-agent", action="store_true", help="leave the Java agent to another stage")
     parser.add_argument("--inputs", action="store_true", help="only judge the values given; install nothing")
-    parser.add_argument("--models", default="", help="with --inputs: names of folders in models/")
-    parser.add_argument("--format", default="", help="with --inputs: text or json")
     parser.add_argument("--foreground", default="", help="with --inputs: 0 or 1")
     parser.add_argument("--dry-run", default="", help="with --inputs: 0 or 1")
     parser.add_argument(
@@ -80,11 +78,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def check_inputs(options: argparse.Namespace) -> int:
-    from server.setup import inputs  # reads config, which nothing else of the set-up needs
+    from setup import inputs  # reads config, which nothing else of the set-up needs
 
     inputs.check_place(ROOT)
-    inputs.check_models(options.models, ROOT / "models")
-    inputs.check_format(options.format)
     inputs.check_switch("FOREGROUND", options.foreground)
     inputs.check_switch("DRY_RUN", options.dry_run)
     inputs.check_plan(options.plan)

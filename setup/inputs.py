@@ -10,22 +10,9 @@ from config.errors import ConfigError
 from config.folders import check_run_folder
 from config.rules.requests import check_inputs, check_machine
 from config.topology import read_topology
-from server.setup.errors import SetupError
+from setup.errors import SetupError
 
-FORMATS = ("text", "json")
 SWITCH = ("0", "1")
-
-
-def check_models(asked: str, folder: Path) -> None:
-    known = sorted(path.parent.name for path in folder.glob("*/model.yaml"))
-    unknown = [name for name in asked.replace(",", " ").split() if name not in known]
-    if unknown:
-        raise SetupError(f"MODELS must be some of {', '.join(known)}: got {' '.join(unknown)}")
-
-
-def check_format(asked: str) -> None:
-    if asked and asked not in FORMATS:
-        raise SetupError(f"FORMAT must be one of {', '.join(FORMATS)}: got {asked}")
 
 
 def check_switch(variable: str, asked: str) -> None:

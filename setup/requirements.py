@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from server.setup.errors import SetupError
+from setup.errors import SetupError
 
 CONSTRAINTS = "constraints.txt"
 HASHES = "hashes"

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from server.setup.errors import SetupError
+from setup.errors import SetupError
 
 TAIL_LINES, TAIL_WIDTH = 12, 200
 

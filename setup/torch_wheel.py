@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.setup.errors import SetupError
+from setup.errors import SetupError
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # documented on pytorch.org under "Get started"
 PROBE_SECONDS = 4.0  # for name look-up, connection and page together

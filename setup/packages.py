@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.setup.commands import run_logged
-from server.setup.errors import SetupError
-from server.setup.facts import Facts
-from server.setup.preflight import check_java
-from server.setup.progress import step
+from setup.commands import run_logged
+from setup.errors import SetupError
+from setup.facts import Facts
+from setup.preflight import check_java
+from setup.progress import step
 
 APT_OPTIONS = ("-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120")
 

@@ -9,12 +9,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from server.setup.commands import run_logged
-from server.setup.errors import SetupError
-from server.setup.facts import site_packages
-from server.setup.progress import step
+from setup.commands import run_logged
+from setup.errors import SetupError
+from setup.facts import site_packages
+from setup.progress import step
 
-SOURCES = Path(__file__).resolve().parents[1] / "agent"
+SOURCES = Path(__file__).resolve().parents[1] / "server/agent"
 JAR = "lib/cpukit-agent.jar"
 """Below the environment, where the plan looks for it (config/rules/java.py)."""
 MAIN_CLASS = "cpukit.Agent"

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from server.setup.commands import own_environment, run_logged
-from server.setup.facts import read_venv_python, site_packages
-from server.setup.progress import step
-from server.setup.requirements import CONSTRAINTS, HASHES, SERVE
-from server.setup.torch_wheel import DEFAULT, TorchSource, hide_credentials
+from setup.commands import own_environment, run_logged
+from setup.facts import read_venv_python, site_packages
+from setup.progress import step
+from setup.requirements import CONSTRAINTS, HASHES, SERVE
+from setup.torch_wheel import DEFAULT, TorchSource, hide_credentials
 
 STAMP = "setup.json"
 PIP_INSTALL = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")

@@ -20,6 +20,6 @@ if __name__ == "__main__":
     sentence = unsupported_python(sys.version_info[:3], sys.executable)
     if sentence:
         sys.exit(sentence)
-    from server.setup.cli import main
+    from setup.cli import main
 
     sys.exit(main(sys.argv[1:]))

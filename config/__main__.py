@@ -7,22 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from config.atomic import write_text_atomically
 from config.definitions import ModelDefinition, read_definitions
 from config.errors import ConfigError
 from config.folders import claim_run_folder, explain_os_error, hold_lock
 from config.installed import Installed, read_installed
-from config.plan import (
-    ENVIRONMENT_FILE,
-    PLAN_FILE,
-    PROPERTIES_FILE,
-    Inputs,
-    Plan,
-    write_plan,
-    write_text_atomically,
-)
+from config.knobs.table import add_knobs
+from config.plan import ENVIRONMENT_FILE, PLAN_FILE, PROPERTIES_FILE, Inputs, Plan, write_plan
 from config.render import render_environment, render_properties
 from config.rules import NO_TIMINGS, make_plan, make_timing_job
-from config.rules.requests import ALLOCATORS, AUTO, OPENMPS, PRECISIONS, PROFILES, SWITCHES
+from config.rules.requests import AUTO, SWITCHES
 from config.table import render_table
 from config.terminal import print_in_any_locale
 from config.timings import read_timings
@@ -30,6 +24,10 @@ from config.topology import Topology, read_topology
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
+KNOBS = (
+    *("MODELS", "PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP", "PORT"),
+    "TOPOLOGY",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,23 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """An empty value means "not given", because make passes its unset variables so."""
     parser = argparse.ArgumentParser(prog="python -m config", description=__doc__)
-    parser.add_argument(
-        "--models", default="", help="names, separated by blanks; default: those built by default"
-    )
-    parser.add_argument(
-        "--precision", default="", help=f"{' | '.join((*PRECISIONS, AUTO))} (default {PRECISIONS[0]})"
-    )
+    add_knobs(parser, KNOBS)
     parser.add_argument(
         "--timings", default="", help=f"for {AUTO}: the file that `python -m models time` wrote on this host"
     )
-    parser.add_argument("--profile", default="", help=f"{' | '.join(PROFILES)} (default {PROFILES[0]})")
-    parser.add_argument("--workers", default="", help="workers per model; default: from the machine")
-    parser.add_argument(
-        "--cores-per-worker", default="", help="physical cores each; default: from the machine"
-    )
-    parser.add_argument("--allocator", default="", help=f"{' | '.join(ALLOCATORS)} (default {ALLOCATORS[0]})")
-    parser.add_argument("--openmp", default="", help=f"{' | '.join(OPENMPS)} (default {OPENMPS[0]})")
-    parser.add_argument("--port", default="", help="inference port; the others count from it (default 8080)")
     parser.add_argument("--bind", default="", help="IPv4 address of predictions alone (default: loopback)")
     parser.add_argument(
         "--token-file", default="", help="the inference token (default: TorchServe makes one)"
@@ -86,7 +71,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--off", default="", help=f"what the handlers leave out, of {', '.join(SWITCHES)}: a baseline"
     )
-    parser.add_argument("--topology", default="", help="folder of a recorded machine; default: this machine")
     parser.add_argument(
         "--prefix", default="", help="the virtual environment (default: the one running this)"
     )
@@ -128,8 +112,8 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     drain_s = parse_number("--drain-seconds", options.drain_seconds)
     return Inputs(
         models=models,
-        precision=options.precision or PRECISIONS[0],
-        profile=options.profile or PROFILES[0],
+        precision=options.precision or Inputs.precision,
+        profile=options.profile or Inputs.profile,
         workers=parse_number("WORKERS", options.workers),
         cores_per_worker=parse_number("CORES_PER_WORKER", options.cores_per_worker),
         allocator=options.allocator or None,

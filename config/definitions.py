@@ -1,4 +1,4 @@
-"""Reads of models/<name>/model.yaml what planning needs: handler, batch sizes, memory, precisions.
+"""Reads of models/<name>/model.yaml what planning needs: kind, batch sizes, memory, precisions.
 
 How a model computes stays in its definition; here only its size counts.
 """

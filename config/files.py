@@ -7,6 +7,7 @@ lines has many such lines.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def parse_id_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(ids))
 
 
-def render_id_list(ids: tuple[int, ...] | list[int]) -> str:
+def render_id_list(ids: Iterable[int]) -> str:
     """The kernel's list format back: (0, 1, 2, 3, 8) → "0-3,8"."""
     runs: list[list[int]] = []
     for number in sorted(ids):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from config.atomic import write_text_atomically
 from config.errors import ConfigError
 
 SCHEMA = 2
@@ -89,13 +90,6 @@ class Layout:
     """[[node …] or None per rank]: the NUMA nodes `numactl -m` binds worker `rank` to; None = not bound."""
     server_cpus: Setting
     """[cpu …] TorchServe itself is confined to before it starts anything; None = not confined."""
-
-    @property
-    def memory_node(self) -> Setting:
-        """The one node all workers are bound to; None when they are not bound or not all to the same one."""
-        first = self.memory_nodes.value[0]
-        same = first is not None and len(first) == 1 and all(n == first for n in self.memory_nodes.value)
-        return Setting(value=first[0] if same else None, reason=self.memory_nodes.reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,13 +206,6 @@ def read_plan(path: Path | str) -> Plan:
 def write_plan(plan: Plan, path: Path) -> None:
     """Whole or not at all: a half-written plan must never be read."""
     write_text_atomically(path, plan.to_json())
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write beside the file and rename over it."""
-    scratch = path.with_name(f".{path.name}.new")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
 
 
 def _parse_object(text: str, source: str) -> dict[str, Any]:

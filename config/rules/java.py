@@ -24,7 +24,7 @@ C1_MAX_CORES = 8
 the optimising compiler (C2) took 0.7-1.3 s of CPU in 24 s, all request threads together 0.5 (measured)."""
 
 AGENT = "lib/cpukit-agent.jar"
-"""Below the virtual environment, where set-up builds it (server/setup/agent.py)."""
+"""Below the virtual environment, where set-up builds it (setup/agent.py)."""
 
 WEB_PHOTO_BYTES = 100_000
 """For the reason alone: what a photograph of 500×375 in good quality has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from config.errors import ConfigError
 from config.installed import ALLOCATOR_PACKAGES, OPENMP_FILE, Installed
+from config.knobs.table import find
 from config.plan import Inputs, Libraries, Setting
 
 MALLOC_CONF = (
@@ -40,8 +41,8 @@ OPENMP_REASONS = {
 
 def plan_libraries(inputs: Inputs, installed: Installed) -> Libraries:
     """Real files and the names the launcher looks for; a missing library is an error on the live machine."""
-    allocator = inputs.allocator or "jemalloc"
-    openmp = inputs.openmp or "intel"
+    allocator = inputs.allocator or find("ALLOCATOR").default
+    openmp = inputs.openmp or find("OPENMP").default
     given = {True: "asked for", False: "default"}
     return Libraries(
         allocator=Setting(

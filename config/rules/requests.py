@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from config.definitions import ModelDefinition
 from config.errors import ConfigError, must_be_one_of
+from config.knobs.table import find
 from config.plan import Inputs
 from config.topology import Topology
 
@@ -14,10 +15,6 @@ PRECISIONS = ("fp32", "bf16", "int8")
 
 AUTO = "auto"
 """For each model the fastest precision that passed the accuracy gate, by timings of this host."""
-
-PROFILES = ("throughput", "latency")
-ALLOCATORS = ("jemalloc", "tcmalloc", "system")
-OPENMPS = ("intel", "gnu")
 
 SWITCHES = ("channels_last", "trace", "freeze", "buckets")
 """What the handlers can leave out (handlers/shared/options.py)."""
@@ -43,14 +40,14 @@ def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs:
 
 def check_inputs(inputs: Inputs) -> None:
     """Each value against what is allowed."""
-    for name, value, allowed in (
-        ("PRECISION", inputs.precision, (*PRECISIONS, AUTO)),
-        ("PROFILE", inputs.profile, PROFILES),
-        ("ALLOCATOR", inputs.allocator or ALLOCATORS[0], ALLOCATORS),
-        ("OPENMP", inputs.openmp or OPENMPS[0], OPENMPS),
+    for name, value in (
+        ("PRECISION", inputs.precision),
+        ("PROFILE", inputs.profile),
+        ("ALLOCATOR", inputs.allocator),
+        ("OPENMP", inputs.openmp),
     ):
-        if value not in allowed:
-            raise must_be_one_of(name, value, allowed)
+        if value not in (None, *find(name).choices):
+            raise must_be_one_of(name, value, find(name).choices)
     for switch in inputs.off:
         if switch not in SWITCHES:
             raise ConfigError(f"--off must be among {', '.join(SWITCHES)}: got {switch}")

@@ -97,7 +97,7 @@ def _node_lines(machine: Machine, places: Sequence[tuple[int, int, int]]) -> lis
     if not machine.nodes:
         return []
     total, size = machine.sockets * machine.nodes, machine.cores / machine.nodes
-    lines = [f"{NODES}/online:{render_id_list(range(total))}"]  # type: ignore[arg-type]
+    lines = [f"{NODES}/online:{render_id_list(range(total))}"]
     for node in range(total):
         cpus = [c for c, s, k in places if s * machine.nodes + int(k // size) == node]
         lines.append(f"{NODES}/node{node}/cpulist:{render_id_list(cpus)}")

@@ -83,8 +83,7 @@ def test_numbers_that_do_not_fit(changes, message):
 def test_memory_binding_per_rank():
     nodes = plan_machine("two-sockets-smt", profile="latency").layout
     assert nodes.memory_nodes.value == [[0], [1]]
-    assert nodes.memory_node.value is None  # not the same for all
-    assert plan_machine("two-cores").layout.memory_node.value == 0
+    assert plan_machine("two-cores").layout.memory_nodes.value == [[0], [0]]
 
 
 @pytest.mark.parametrize(

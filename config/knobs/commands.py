@@ -1,0 +1,50 @@
+"""What make and compose ask before they begin: are the names right; and the lists that people read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from config.knobs.names import check_environment, check_given, list_read
+from config.knobs.pages import render_help, render_markdown
+from config.knobs.table import KNOBS
+from config.terminal import print_in_any_locale
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`help`, `markdown`, `compose`, or `check GOALS LEVEL NAMES`, each list one word parted by blanks."""
+    print_in_any_locale()
+    if arguments == ["help"]:
+        print(render_help())
+    elif arguments == ["markdown"]:
+        print(render_markdown(), end="")
+    elif arguments == ["compose"]:
+        check_compose()
+    elif len(arguments) == 4 and arguments[0] == "check":
+        goals, level, names = (text.split() for text in arguments[1:])
+        print(check(goals, names, of_parent=level != ["0"]))
+    else:
+        usage = "usage: python3 -m config.knobs help | markdown | compose | check GOALS LEVEL NAMES"
+        raise SystemExit(f"{usage}: got {arguments}")
+    return 0
+
+
+def check(goals: Sequence[str], names: Sequence[str], *, of_parent: bool) -> str:
+    """The names make keeps from the programs' environment; or `refused:` and why.
+
+    Below another make the command line holds that one's values too, which are no business of ours.
+    """
+    wrong = [] if of_parent else check_given(names, goals)
+    came = {*os.environ, *names} if of_parent else {*os.environ} - {*names}
+    wrong += check_environment(sorted(came - {*KNOBS}), list_read(goals))
+    if wrong:
+        return f"refused: {'; '.join(wrong)}"
+    return " ".join(name for name, knob in KNOBS.items() if knob.commands)
+
+
+def check_compose() -> None:
+    """Refuse what Compose cannot see: it hands over the names of its file alone."""
+    taken = [knob for knob in KNOBS.values() if knob.compose is not None]
+    wrong = check_environment(sorted({*os.environ} - {*KNOBS}), taken)
+    if wrong:
+        raise SystemExit(f"refused: {'; '.join(wrong)}")

@@ -1,0 +1,166 @@
+"""The table: a new knob is one entry here, and the tests of this folder name each place that lacks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from config.errors import ConfigError
+from config.knobs.knob import EVERY, Knob
+
+LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
+"""They start a server, with all that plans one, where none runs."""
+SCENARIOS = (*LOADS, "loadtest-gate")
+PLANS = ("config", "serve", *LOADS)
+BUILDS = ("models", *PLANS)
+HARMS = ("harm", "fuzz")
+TURNS = ("ladder", "targets")
+"""Systems that are compared take turns."""
+REPORTS = ("report",)
+CONTROLS = ("status", "verify", "curl", "stop", "clean", "distclean")
+PLAN_RUNS = (*PLANS, "image-run")
+IMAGES = ("image", "image-run")
+CONTAINERS = ("image-run", "image-test")
+GATES = ("compare", "loadtest-gate")
+INSTALLS = (
+    *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak", "ceiling", *HARMS),
+    *("image", "image-test", "test", "test-unit", "test-e2e", "lint", "format", "audit"),
+    *("lock", "distclean"),
+)
+SWITCH = ("0", "1")
+
+# fmt: off
+GROUPS: Mapping[str, tuple[Knob, ...]] = {
+    "The six people use": (
+        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, *IMAGES), container=True, compose="",
+             help="names of folders in models/; a container serves every archive, an image bakes in none"),
+        Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8", "auto"),
+             commands=(*PLAN_RUNS, *HARMS), container=True, compose="",
+             help="auto: timed here, the fastest that passed the accuracy gate, for each model"),
+        Knob(name="PROFILE", default="throughput", choices=("throughput", "latency"),
+             commands=PLAN_RUNS, container=True, compose="",
+             help="many workers and full batches, or few workers with more cores and small batches"),
+        Knob(name="WORKERS", default="from the machine", commands=PLAN_RUNS, container=True, compose="",
+             help="workers of each model, 1 or more"),
+        Knob(name="WEIGHTS", default="as built, else auto", commands=(*BUILDS, "image"),
+             help="auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random"),
+        Knob(name="PORT", default="8080", commands=(*PLANS, *HARMS, *CONTAINERS), container=True,
+             compose="8080", help="the REST port; the four after it are taken too"),
+    ),
+    "Planning": (
+        Knob(name="CORES_PER_WORKER", default="from the machine", commands=PLAN_RUNS, container=True,
+             compose="", help="physical cores of one worker"),
+        Knob(name="ALLOCATOR", default="jemalloc", choices=("jemalloc", "tcmalloc", "system"),
+             commands=PLAN_RUNS, container=True, compose="", help="malloc of the workers"),
+        Knob(name="OPENMP", default="intel", choices=("intel", "gnu"),
+             commands=PLAN_RUNS, container=True, compose="", help="OpenMP library of the workers"),
+        Knob(name="TOPOLOGY", default="this machine", commands=PLANS,
+             help="folder of a recorded machine to plan for, such as those in tests/config/machines/"),
+        Knob(name="DRY_RUN", default="0", choices=SWITCH, commands=("config",),
+             help="1: print the plan with all reasons, write nothing"),
+    ),
+    "Models and weights": (
+        Knob(name="CALIBRATION", default="synthetic", commands=BUILDS,
+             help="a path: inputs that INT8's scales come from; by model as WEIGHTS"),
+        Knob(name="EVAL", default="synthetic", commands=BUILDS,
+             help="a path: held-out inputs for the accuracy gate; by model as WEIGHTS"),
+        Knob(name="ALLOW_PICKLE", default="0", choices=SWITCH, commands=BUILDS,
+             help="1: read .pt, .pth and .bin where no process without rights can be made"),
+    ),
+    "Running": (
+        Knob(name="RUN_DIR", default="run", commands=(*PLANS, "loadtest-gate", *CONTROLS), container=True,
+             help="plan, state, tokens and logs of one server; several can run side by side"),
+        Knob(name="FOREGROUND", default="0", choices=SWITCH, commands=("serve",),
+             help="1: keep the server in this terminal, and end it when verify differs"),
+        Knob(name="FORMAT", default="text", choices=("text", "json"), commands=("verify",),
+             help="of the comparison"),
+        Knob(name="TORCH_INDEX", default="the CPU-only wheels if reachable", commands=INSTALLS, compose="",
+             help="where torch comes from: an index's address, or `default` for pip's own"),
+        Knob(name="PYTHON", default="python3", commands=EVERY, help="Python 3.10-3.13 for the environment"),
+    ),
+    "Load tests": (
+        Knob(name="SCENARIO", default="all that fit", commands=SCENARIOS,
+             help="names in loadtest/scenarios/, or files"),
+        Knob(name="DURATION", default="the scenario's", commands=SCENARIOS, compose="60s",
+             help="seconds of each repeat; in compose with a unit"),
+        Knob(name="USERS", default="the scenario's", commands=SCENARIOS, compose="16",
+             help="users of closed loops, such as 8,32"),
+        Knob(name="RATE", default="the scenario's", commands=SCENARIOS,
+             help="requests a second of open loops, such as 20,80%; a share of what a closed loop reaches"),
+        Knob(name="DRIVER", default="the scenario's", choices=("locust", "ab"), commands=SCENARIOS,
+             help="ab: ApacheBench, one process for each payload, closed loops only"),
+        Knob(name="PAYLOADS", default="the scenario's", commands=SCENARIOS,
+             help="a set's name, or a folder of your own images or texts"),
+        Knob(name="PROCESSES", default="one", commands=SCENARIOS,
+             help="Locust's workers here; remote:N waits for N on other machines"),
+        Knob(name="URL", default="the server of RUN_DIR", commands=SCENARIOS,
+             help="any other server, http://host:port; it cannot be verified"),
+        Knob(name="SLO_P99_MS", commands=("loadtest-peak",), help="the limit that p99 must keep"),
+        Knob(name="A", commands=GATES, help="the base: a result, or a RUN_DIR for the gate"),
+        Knob(name="B", commands=GATES, help="the candidate, likewise"),
+        Knob(name="BOUND", default="0.05", commands=GATES,
+             help="a loss beyond this share is a regression"),
+        Knob(name="PAIRS", default="10", commands=("loadtest-gate",), help="runs of each side"),
+    ),
+    "Experiments": (
+        Knob(name="TARGET", default="all", commands=("targets",), help="rows of the speed targets"),
+        Knob(name="MODEL", commands=("ladder",), compose="resnet50",
+             help="resnet50 | bert; in compose the model that is asked"),
+        Knob(name="RESUME", default="a new one", commands=TURNS,
+             help="a result that was cut off, by its folder's name, or latest"),
+        Knob(name="SECONDS", default="3.75 and 10", commands=TURNS, help="of each window"),
+        Knob(name="REPEATS", default="3", commands=TURNS, help="turns of each system in a block"),
+        Knob(name="REQUESTS", default="20000", commands=("soak",), help="in all, 1004 or more"),
+        Knob(name="EXPERIMENT", default="all", commands=("harm",), help="what is done to the server"),
+        Knob(name="BODIES", default="5500", commands=("fuzz",), help="how many are sent"),
+        Knob(name="SEED", default="7", commands=("fuzz",), help="which ones are drawn"),
+        Knob(name="RESULT", default="latest", commands=REPORTS, help="folders of kept results"),
+        Knob(name="OUTPUT", default="terminal only", commands=REPORTS,
+             help="folder for Markdown and PNG, such as docs"),
+    ),
+    "Image and compose": (
+        Knob(name="IMAGE", default="cpu-kit:latest", commands=IMAGES, compose="cpu-kit:latest",
+             help="the image's name"),
+        Knob(name="ENGINE", default="the first that answers", choices=("docker", "podman", "buildah"),
+             commands=("image", *CONTAINERS), help="what builds and runs it"),
+        Knob(name="NETWORK", default="the engine's", commands=("image", *CONTAINERS),
+             help="of downloads in the build and of the container, such as host"),
+        Knob(name="CA_FILE", default="none", commands=("image", "image-test"),
+             help="certificates (PEM) to trust while downloading"),
+        Knob(name="STORE", default="model-store", commands=CONTAINERS, compose="../model-store",
+             help="archives to mount"),
+        Knob(name="CPUS", default="none", commands=("image-run",), compose="2",
+             help="limit of CPU time, such as 1.5"),
+        Knob(name="CPUSET", default="none", commands=("image-run",), help="the only CPUs, such as 0-3"),
+        Knob(name="MEMORY", default="none", commands=("image-run",), compose="10g", help="limit, such as 8g"),
+        Knob(name="TOKEN_FILE", default="made anew", commands=("image-run",), container=True,
+             compose="./secrets/token", help="file with the token that predictions are asked for with"),
+        Knob(name="BIND_MEMORY", default="0", choices=SWITCH, commands=("image-run",),
+             help="1: CAP_SYS_NICE, with which memory is bound to NUMA nodes"),
+        Knob(name="STOP_SECONDS", default="45", container=True,
+             help="from SIGTERM to the end, at most; accepted requests are answered first"),
+        Knob(name="MODEL_STORE", default="/model-store", container=True, help="the archives, inside"),
+        Knob(name="EXTRA_CA", compose="", help="the text of certificates (PEM) to trust while downloading"),
+        Knob(name="LOADTEST_CPUS", compose="1", help="limit of the load test's CPU time"),
+        Knob(name="LOADTEST_PORT", compose="8089", help="of Locust's page"),
+    ),
+}
+# fmt: on
+
+KNOBS = {knob.name: knob for knobs in GROUPS.values() for knob in knobs}
+
+
+def find(name: str) -> Knob:
+    """The knob of this name."""
+    if name not in KNOBS:
+        raise ConfigError(f"a knob must be one of config/knobs/table.py: got {name}; add it there first")
+    return KNOBS[name]
+
+
+def add_knobs(parser: Any, names: Iterable[str]) -> None:
+    """Options of these knobs; an empty value means "not given", because make passes its unset variables so.
+
+    Their values are judged by the rules, which say what is wrong in the knob's own name.
+    """
+    for name in names:
+        parser.add_argument(find(name).option, default="", help=find(name).usage)

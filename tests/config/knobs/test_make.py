@@ -1,0 +1,214 @@
+"""make itself: what it refuses before anything runs, what it hands over, and what it hides."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from config.knobs import commands
+from config.knobs.pages import render_help
+from config.knobs.table import KNOBS, find
+from tests.config.knobs import makefile
+from tests.config.knobs.makefile import ROOT
+
+Done = subprocess.CompletedProcess[str]
+
+
+def make(*words: str, environment: Mapping[str, str] | None = None, folder: Path = ROOT) -> Done:
+    """Not as a part of `make test`, whose values would be in the environment too."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    given = {**own, **(environment or {})}
+    return subprocess.run(
+        ["make", *words], cwd=folder, env=given, capture_output=True, text=True, check=False
+    )
+
+
+def assert_refused(done: Done, text: str) -> None:
+    assert done.returncode == 2
+    assert re.match(r"Makefile:\d+: \*\*\* refused: ", done.stderr), done.stderr
+    assert text in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("serve PRECISON=int8", "got PRECISON; do: write PRECISION= (fp32 | bf16 | int8 | auto; "),
+        ("serve precision=int8", "got precision; do: write PRECISION= ("),
+        ("serve PORT=1 WORKER=2", "got WORKER; do: write WORKERS= ("),
+        ("image-run MEMROY=8g", "got MEMROY; do: write MEMORY= ("),
+        ("serve DESTDIR=/x", "got DESTDIR; do: `make help` lists them"),
+        (
+            "stop SCENARIO=x",
+            "SCENARIO is read by make loadtest, loadtest-ui, loadtest-peak, loadtest-gate: got ",
+        ),
+        ("serve USERS=3", "got make serve; do: leave it out, or give it to one of these"),
+        ("models PRECISION=int8", "PRECISION is read by make config, serve, "),
+        ("stop status USERS=3", "got make stop status; do: "),
+        ("serve STOP_SECONDS=9", "STOP_SECONDS is read by the container or compose: got make serve"),
+    ],
+)
+def test_the_command_line_is_judged_first(words, text):
+    assert_refused(make(*words.split()), text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "loadtest PRECISION=int8 USERS=3",
+        "loadtest-peak WEIGHTS=random SLO_P99_MS=500",
+        "stop serve PRECISION=int8",
+        "inputs WEIGHTS=random RUN_DIR=x",
+        "load-tools TORCH_INDEX=default",
+        "lint PYTHON=python3",
+        "clean PYTHON=python3 RUN_DIR=x",
+        "help PYTHON=python3",
+        "serve SHELL=/bin/sh",
+        "config DRY_RUN=1 TOPOLOGY=x WORKERS=",
+    ],
+)
+def test_what_is_shared_goes_on_working(words):
+    done = make("-n", *words.split())
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("goal", ["serve", "image-run", "loadtest"])
+def test_a_misspelt_name_in_the_environment_is_refused_where_it_would_be_read(goal):
+    text = "has PRECISON, which nothing reads and which is nearly PRECISION; do: name it PRECISION, or unset"
+    assert_refused(make("-n", goal, environment={"PRECISON": "int8"}), text)
+    for other in ("stop", "lint", "help"):
+        assert make("-n", other, environment={"PRECISON": "int8"}).returncode == 0
+
+
+def test_knobs_in_the_environment_are_read_and_never_refused():
+    done = make("-n", "serve", environment={"PRECISION": "int8", "SCENARIO": "x", "MODEL": "bert"})
+    assert done.returncode == 0
+    assert "--precision 'int8'" in done.stdout
+    assert make("-n", "stop", environment={"PRECISION": "int8"}).returncode == 0
+
+
+def test_the_values_of_a_make_above_are_its_own(tmp_path):
+    """Of them only a misspelt one is refused."""
+    (tmp_path / "Makefile").write_text(
+        f"all: ; @$(MAKE) -s -C {ROOT} -n stop\nup: ; @$(MAKE) -s -C {ROOT} -n serve\n"
+    )
+    done = make("all", "DESTDIR=/x", "SCENARIO=x", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nearly PRECISION" in make("up", "PRECISON=int8", folder=tmp_path).stderr
+
+
+def test_programs_get_values_as_arguments_alone():
+    knobs = {name for name, knob in KNOBS.items() if knob.commands}
+    others = {"PYTHONPATH": "/x", "OTHER": "kept"}
+    given = {**dict.fromkeys(knobs - {"PYTHON"}, "x"), "PYTHON": sys.executable, **others}
+    done = make("--eval=show: ; @env", "show", environment=given)
+    seen = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert seen & (knobs | {"PYTHONPATH"}) == set()
+    assert "OTHER" in seen
+
+
+def test_help_lists_every_knob():
+    assert make("help").stdout.endswith(f"\n{render_help()}\n")
+    named = re.findall(r"^  ([A-Z][A-Z0-9_]*) ", render_help(), re.MULTILINE)
+    assert named == [*KNOBS]
+
+
+def test_a_machine_without_python_says_so(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    done = make("setup", "PYTHON=/nowhere/python3", folder=tmp_path)
+    assert done.returncode == 2
+    assert "/nowhere/python3: not found" in done.stderr
+
+
+def test_what_an_old_python_meets_is_a_sentence():
+    for name in ("__init__", "__main__"):
+        ast.parse((ROOT / f"config/knobs/{name}.py").read_text(), feature_version=(3, 6))
+
+
+def test_it_needs_the_standard_library_alone():
+    command = [sys.executable, "-S", "-E", "-m", "config.knobs", "check", "serve", "0", "PRECISION"]
+    done = subprocess.run(command, cwd=ROOT, env={}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [name for name, knob in KNOBS.items() if knob.commands]
+
+
+def test_compose_is_told_of_a_misspelt_name_in_the_shell(monkeypatch):
+    monkeypatch.setenv("MODEL", "bert")
+    monkeypatch.setenv("SCENARO", "x")  # nothing of compose's
+    assert commands.main(["compose"]) == 0
+    monkeypatch.setenv("PRECISON", "int8")
+    with pytest.raises(
+        SystemExit, match=r"^refused: the environment has PRECISON, .* name it PRECISION, or unset"
+    ):
+        commands.main(["compose"])
+
+
+def test_anything_else_is_wrong_usage():
+    with pytest.raises(
+        SystemExit, match=r"usage: python3 -m config\.knobs help \| markdown \| compose \| check"
+    ):
+        commands.main(["chekc"])
+
+
+ALIASES = {"IMAGE": "--tag"}
+"""An option with another name than its knob."""
+
+
+def test_the_makefile_hands_each_knob_to_the_option_of_its_name():
+    pairs = set(re.findall(r"(--[a-z0-9-]+) '\$\((?:or \$\()?([A-Z0-9_]+)\)", makefile.TEXT))
+    own = {(option, name) for option, name in pairs if name in makefile.SOURCES}
+    assert own == {("--models", "IMAGE_MODELS"), ("--timings", "TIMINGS"), ("--output", "TIMINGS")}
+    wrong = [pair for pair in pairs - own if pair[0] != ALIASES.get(pair[1], find(pair[1]).option)]
+    assert wrong == []
+
+
+def expand(text: str) -> str:
+    """A recipe with the values it is put together of."""
+    for name in makefile.find_references(text) & {*makefile.SOURCES}:
+        text = text.replace(f"$({name})", makefile.SOURCES[name])
+    return expand(text) if makefile.find_references(text) & {*makefile.SOURCES} else text
+
+
+def read_calls() -> dict[str, set[str]]:
+    """Our programs that make starts, with the options they are given."""
+    calls: dict[str, set[str]] = {}
+    for recipe in makefile.RECIPES.values():
+        for call in re.split(r"-m (?=[a-z])", expand(recipe.replace("\n", " ; ")))[1:]:
+            words = call.partition(" ; ")[0].partition(" -- ")[0]
+            name = re.match(r"[a-z.]+(?: [a-z][a-z-]*(?= ))?", words.replace(" $(", "  $("))[0]
+            if (ROOT / name.split()[0].split(".")[0]).is_dir():
+                calls.setdefault(name, set()).update(re.findall(r" (--[a-z0-9-]+)", words))
+    return {name: options for name, options in calls.items() if options}
+
+
+@pytest.mark.parametrize(("program", "options"), read_calls().items())
+def test_programs_have_the_options_that_make_gives_them(program, options):
+    command = [sys.executable, "-m", *program.split(), "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert options - set(re.findall(r"--[a-z0-9-]+", done.stdout)) == set()
+
+
+def read_advice() -> set[tuple[str, str]]:
+    """`make TARGET NAME=…` as documents, messages and comments say it."""
+    folders = [folder for folder in ROOT.glob("[a-z]*/") if (folder / "__init__.py").exists()]
+    files = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    files += [file for folder in folders for end in ("py", "yaml") for file in folder.rglob(f"*.{end}")]
+    found = set()
+    for file in files:
+        lines = re.findall(r"\bmake ([a-z][a-z-]*)((?: [A-Z][A-Z0-9_]*=[^ ]*)+)", file.read_text())
+        found |= {(goal, name) for goal, given in lines for name in re.findall(r" ([A-Z][A-Z0-9_]*)=", given)}
+    return found
+
+
+def test_what_is_advised_is_not_refused():
+    advice = read_advice()
+    assert ("serve", "PRECISION") in advice
+    assert [pair for pair in sorted(advice) if not find(pair[1]).is_read_by(pair[0])] == []

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO
 
+from config.plan import read_plan
 from docker.follow import Follower
 from docker.lines import Speaker, is_routine, parse_torchserve
 from docker.settings import Settings, SettingsError, read_settings
+from server.launch import confine
+from server.rundir import RunDir
+from server.state import read_failure
 
 USAGE_ERROR = 2
-LOGS = {"torchserve": "ts_log.log", "worker": "model_log.log", "console": "console.log"}
 FOLLOW_SECONDS = 0.5
 LOG_FILE_SIZE = "2 MB"
 """They are read as they are written, so little is kept: the writable folder may be memory."""
@@ -40,11 +41,11 @@ class Entrypoint:
         code = self._run_part("config", settings.plan_arguments(), dict(os.environ))
         if code or self.stopping:
             return code or 128 + signal.SIGTERM
-        layout = read_layout(settings.run_dir)
-        self.speaker.say("config", f"memory: {layout['memory_nodes']['reason']}")
-        confine(layout)
+        plan = read_plan(settings.run_dir)
+        self.speaker.say("config", f"memory: {plan.layout.memory_nodes.reason}")
+        confine(plan)  # what runs elsewhere is counted against a quota too
         environment = {**os.environ, "LOG_FILE_SIZE": LOG_FILE_SIZE}
-        with Following(self.speaker, settings.run_dir / "logs"):
+        with Following(self.speaker, RunDir.at(settings.run_dir)):
             return self._run_part("server", settings.start_arguments(), environment)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
@@ -81,9 +82,10 @@ class Entrypoint:
 class Following:
     """Passes the server's log files on while it runs, and what is left of them at the end."""
 
-    def __init__(self, speaker: Speaker, folder: Path) -> None:
+    def __init__(self, speaker: Speaker, run: RunDir) -> None:
         self.speaker = speaker
-        self.followers = {source: Follower(folder / name) for source, name in LOGS.items()}
+        logs = {"torchserve": run.server_log, "worker": run.model_log, "console": run.console_log}
+        self.followers = {source: Follower(log) for source, log in logs.items()}
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -107,28 +109,12 @@ class Following:
                     self.speaker.pass_on(source, fields)
 
 
-def read_layout(run_dir: Path) -> dict[str, Any]:
-    """Which CPUs and nodes are planned, each with its reason."""
-    layout: dict[str, Any] = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))["layout"]
-    return layout
-
-
-def confine(layout: dict[str, Any]) -> None:
-    """Stay on the CPUs the plan keeps the server on: what runs elsewhere is counted against a quota too."""
-    cpus = layout["server_cpus"]["value"]
-    if cpus is not None:
-        os.sched_setaffinity(0, cpus)
-
-
-def read_cause(run_dir: Path, last_error: str) -> dict[str, str]:
+def read_cause(run: RunDir, last_error: str) -> dict[str, str]:
     """Why it ended: what `server` wrote down, else its last error."""
-    try:
-        failure = json.loads((run_dir / "failure.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    failure = read_failure(run.failure)
+    if failure is None:
         return {"cause": last_error} if last_error else {}
-    where = ": ".join(part for part in (failure.get("model"), failure.get("step")) if part)
-    cause = f"{where}: {failure['cause']}" if where else str(failure["cause"])
-    return {"cause": cause, **({"cure": failure["cure"]} if failure.get("cure") else {})}
+    return {"cause": failure.describe(), **({"cure": failure.cure} if failure.cure else {})}
 
 
 def main() -> int:
@@ -144,7 +130,7 @@ def main() -> int:
     if code == 0 or entrypoint.stopping:
         speaker.say("entrypoint", f"ended with status {code}")
     else:
-        cause = read_cause(settings.run_dir, entrypoint.last_error)
+        cause = read_cause(RunDir.at(settings.run_dir), entrypoint.last_error)
         speaker.say("entrypoint", f"ended with status {code}", "error", **cause)
     return code
 

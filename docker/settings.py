@@ -7,13 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PLAN_KNOBS = ("PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP", "PORT")
+from config.knobs import table
+from config.knobs.names import check_environment
+from server.processes import GRACEFUL_SECONDS
+
+KNOBS = [knob for knob in table.KNOBS.values() if knob.container]
+OWN = ("MODELS", "RUN_DIR", "TOKEN_FILE", "STOP_SECONDS", "MODEL_STORE")
+"""Read here; the others are the plan's."""
+PLAN_KNOBS = tuple(knob.name for knob in KNOBS if knob.name not in OWN)
 RUN_DIR = "/run/kit"
 MODEL_STORE = "/model-store"
 SECRET = "/run/secrets/token"
 """Where Docker, Podman and Compose put a secret named `token`."""
 
-STOP_SECONDS = 45
+STOP_SECONDS = int(GRACEFUL_SECONDS)
 """A full queue of one second's work is long done by then, and Kubernetes' usual limits are above it."""
 END_SECONDS = 10
 """Of these, what TorchServe needs to end once all is answered: 3 s seen on two cores."""
@@ -61,7 +68,10 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Check what config does not: archives, token, times."""
+    """Check what config does not: names, archives, token, times."""
+    misspelt = check_environment(environment, KNOBS)
+    if misspelt:
+        raise SettingsError("; ".join(misspelt))
     store = Path(environment.get("MODEL_STORE") or MODEL_STORE)
     return Settings(
         models=find_models(environment.get("MODELS", ""), store),

@@ -13,17 +13,21 @@ from pathlib import Path
 
 import pytest
 
+from config.plan import Plan
 from docker import entrypoint as module
-from docker.entrypoint import Entrypoint, confine, main, read_cause
+from docker.entrypoint import Entrypoint, main, read_cause
 from docker.lines import Speaker
 from docker.settings import Settings
+from server.rundir import RunDir
+from server.state import Failure, write_state
+from tests.server.fakes import RECORDED, read_recorded_plan
 
-PLAN = '{"layout": {"server_cpus": {"value": null}, "memory_nodes": {"reason": "not bound"}}}'
 PLANS = f"""
-import pathlib, sys
-pathlib.Path(sys.argv[sys.argv.index("--run-dir") + 1], "plan.json").write_text('{PLAN}')
+import shutil, sys
+shutil.copy({str(RECORDED / "plan.json")!r}, sys.argv[sys.argv.index("--run-dir") + 1])
 print("planned")
 """
+BOUND = f"memory: {read_recorded_plan().layout.memory_nodes.reason}"
 WAITS = """
 import pathlib, signal, sys, time
 def end(*_):
@@ -86,7 +90,7 @@ def test_a_server_that_fails_ends_it_with_its_code(settings, monkeypatch, restor
     use_programs(monkeypatch, config=PLANS, server=FAILS)
     code, lines = run_and_read(settings)
     assert code == 3
-    assert [line["message"] for line in lines] == ["planned", "memory: not bound", "cause of it"]
+    assert [line["message"] for line in lines] == ["planned", BOUND, "cause of it"]
 
 
 class Signalling(io.StringIO):
@@ -103,7 +107,7 @@ def test_a_signal_reaches_the_server_and_its_last_words_are_heard(settings, monk
     stream = Signalling()
     assert Entrypoint(Speaker(stream=stream)).run(settings) == 0
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert {line["message"] for line in lines} == {"planned", "memory: not bound", "up", "drained", "bad"}
+    assert {line["message"] for line in lines} == {"planned", BOUND, "up", "drained", "bad"}
     (logged,) = [line for line in lines if line["source"] == "torchserve"]
     assert (logged["level"], logged["time"]) == ("error", "2025-01-01T12:00:00.250Z")
 
@@ -117,21 +121,20 @@ def test_no_server_is_started_after_a_signal_while_planning(settings, monkeypatc
     assert code == 128 + signal.SIGTERM
 
 
-def test_it_keeps_to_the_cpus_of_the_server(monkeypatch):
-    confined = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: confined.append((pid, cpus)))
-    confine({"server_cpus": {"value": None}})
-    assert confined == []
-    confine({"server_cpus": {"value": [3]}})
-    assert confined == [(0, [3])]
+def test_it_keeps_to_the_cpus_of_the_server(settings, monkeypatch, restored):
+    confined: list[Plan] = []
+    monkeypatch.setattr(module, "confine", confined.append)
+    use_programs(monkeypatch, config=PLANS, server=FAILS)
+    run_and_read(settings)
+    assert confined == [read_recorded_plan()]
 
 
 def test_the_cause_is_what_the_server_wrote_down(tmp_path):
-    assert read_cause(tmp_path, "") == {}
-    assert read_cause(tmp_path, "error: no") == {"cause": "error: no"}
-    failure = {"model": "bert", "step": "freeze", "cause": "planted", "cure": "unplant", "log": "x"}
-    (tmp_path / "failure.json").write_text(json.dumps(failure))
-    assert read_cause(tmp_path, "error: no") == {"cause": "bert: freeze: planted", "cure": "unplant"}
+    run = RunDir.at(tmp_path)
+    assert read_cause(run, "") == {}
+    assert read_cause(run, "error: no") == {"cause": "error: no"}
+    write_state(run.failure, Failure(model="bert", step="freeze", cause="planted", cure="unplant", log="x"))
+    assert read_cause(run, "error: no") == {"cause": "bert: freeze: planted", "cure": "unplant"}
 
 
 def test_a_wrong_environment_ends_it_with_the_cause(tmp_path: Path, monkeypatch, capsys):

@@ -41,6 +41,23 @@ def test_knobs_become_the_arguments_of_config(store):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("PRECISON", "PRECISION"), ("workers", "WORKERS"), ("MODEL", "MODELS")]
+)
+def test_a_misspelt_knob_is_refused_with_the_right_name(store, given, meant):
+    """Else it serves with the default, and nobody is told."""
+    expected = f"^the environment has {given}, which nothing reads and which is nearly {meant}; do: name it"
+    with pytest.raises(SettingsError, match=expected):
+        read_settings({"MODEL_STORE": str(store), "HOSTNAME": "x", given: "y"})
+
+
+def test_what_else_is_in_a_containers_environment_is_no_concern(store):
+    """Kubernetes adds a service's names, and knobs of other programs may be shared."""
+    others = ("MODELS_PORT", "MODELS_SERVICE_HOST", "CPU_KIT_PORT", "WEIGHTS", "USER", "HOME", "OPENMPI")
+    given = {"MODEL_STORE": str(store), **dict.fromkeys(others, "x")}
+    assert read_settings(given).models == ("bert", "resnet50")
+
+
 def test_a_token_of_a_file_reaches_the_plan_and_is_kept_out_of_the_log(store, tmp_path):
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")

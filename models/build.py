@@ -33,6 +33,7 @@ from models.fresh import (
     read_cpu_features,
 )
 from models.kinds import Prepared, find_kind
+from models.progress import doing
 from models.request import DataRequest, WeightsRequest
 from models.workspace import open_workspace
 
@@ -92,19 +93,21 @@ def _check_path(definition: ModelDefinition, plan: BuildPlan) -> None:
 def _build(definition: ModelDefinition, plan: BuildPlan, data: DataRequest, target: Path, work: Path) -> str:
     staging = work / "staging"
     staging.mkdir()
-    prepared = find_kind(definition.kind)(definition, plan.weights, staging)
+    name = definition.name
+    with doing(f"{name}: preparing {plan.weights.source} weights"):
+        prepared = find_kind(definition.kind)(definition, plan.weights, staging)
     _stage_code(staging)
     description = _describe(definition, prepared, plan)
     _write_json(staging / "definition.json", description)
-    _write_canary(definition, prepared, staging)
+    with doing(f"{name}: asking FP32 for the canary's answer"):
+        _write_canary(definition, prepared, staging)
     description |= judge_precisions(definition, data, staging)
     _write_json(staging / "definition.json", description)
     requirements = work / "requirements.txt"
     requirements.write_text(render_requirements(prepared.distributions), encoding="utf-8")
     handler = ROOT / "handlers" / f"{definition.handler}.py"
-    pack_archive(
-        name=definition.name, staging=staging, handler=handler, requirements=requirements, target=target
-    )
+    with doing(f"{name}: packing"):
+        pack_archive(name=name, staging=staging, handler=handler, requirements=requirements, target=target)
     return prepared.weights
 
 
@@ -151,7 +154,9 @@ def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Pa
     accuracy: dict[str, Any] = {}
     refused: dict[str, str] = {}
     not_built: dict[str, Any] = {}
-    for name, outcome in _run_gate(definition.name, staging, job).items():
+    with doing(f"{definition.name}: {_describe_gate(others)}"):
+        outcomes = _run_gate(definition.name, staging, job)
+    for name, outcome in outcomes.items():
         if not outcome["figures"]:
             # Says nothing of the model: another CPU may build it, see fresh.explain_retry.
             not_built[name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
@@ -163,6 +168,11 @@ def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Pa
             refused[name] = reason
         print(f"  {definition.name} {name}: {reason or _praise(accuracy[name])}", flush=True)
     return {"accuracy": accuracy, "refused": refused, "not_built": not_built}
+
+
+def _describe_gate(precisions: list[str]) -> str:
+    calibrating = "calibrating int8, " if "int8" in precisions else ""
+    return f"{calibrating}comparing {', '.join(precisions)} with FP32"
 
 
 def _praise(figures: dict[str, Any]) -> str:

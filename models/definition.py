@@ -74,7 +74,7 @@ def read_definition(name: str, folder: Path = MODELS_FOLDER) -> ModelDefinition:
     """Read and check one definition; BuildError names the file, the field and what is allowed."""
     path = folder / name / "model.yaml"
     if not path.is_file():
-        raise InputError(f"MODELS must be among {', '.join(list_models(folder))}: got {name}")
+        raise InputError(f"MODELS must be one of {', '.join(list_models(folder))}: got {name}")
     definition = _parse(_read_yaml(path), path)
     _check(definition, folder_name=name)
     _check_precisions(definition)

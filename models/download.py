@@ -19,6 +19,7 @@ import torch
 
 from models.errors import BuildError, DownloadError
 from models.files import hash_file
+from models.progress import say
 
 CONNECT_TIMEOUT_S = 5.0
 """A host that has not answered by then is taken for unreachable."""
@@ -106,11 +107,7 @@ def _download(url: str, part: Path) -> None:
             done += len(block)
             if time.monotonic() - told > 5:
                 told = time.monotonic()
-                print(
-                    f"  {done >> 20} of {total >> 20} MiB, {told - started:.0f} s",
-                    flush=True,
-                    file=sys.stderr,
-                )
+                say(f"  {done >> 20} of {total >> 20} MiB, {told - started:.0f} s", sys.stderr)
     if total and done != total:
         raise OSError(f"got {done} of {total} bytes")
 
@@ -147,7 +144,7 @@ def _check_kept(file: Path, got: str) -> None:
     kept = file.with_name(f"{file.name}.sha256")
     if not kept.exists():
         kept.write_text(f"{got}  {file.name}\n", encoding="utf-8")
-        print(f"  {file.name}: first use: sha256 {got} is kept in {kept}", flush=True)
+        say(f"  {file.name}: first use: sha256 {got} is kept in {kept}")
         return
     wanted = kept.read_text(encoding="utf-8").partition(" ")[0]
     if got != wanted:

@@ -18,8 +18,8 @@ from models.kinds import fetch_pretrained
 from models.request import DataRequest, WeightsRequest
 
 ROOT = Path(__file__).parent.parent
-NOT_BUILDING = ("__main__.py", "drift.py", "timing.py", "timings.py")
-"""Modules of this folder that read archives, or only call those that make them."""
+NOT_BUILDING = ("__main__.py", "drift.py", "progress.py", "timing.py", "timings.py")
+"""Modules of this folder that read archives, show, or only call those that make them."""
 BUILD_DISTRIBUTIONS = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
 
 

@@ -45,7 +45,7 @@ def parse_names(text: str, known: Sequence[str], default: Sequence[str]) -> list
     names = list(dict.fromkeys(text.replace(",", " ").split())) or list(default)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError(f"MODELS must be among {', '.join(known)}: got {' '.join(unknown)}")
+        raise InputError(f"MODELS must be one of {', '.join(known)}: got {' '.join(unknown)}")
     return names
 
 

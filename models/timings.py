@@ -21,6 +21,7 @@ from typing import Any
 from handlers.shared.options import IPEX_VARIABLE, OPTIONS_VARIABLE
 from models.errors import BuildError, InputError
 from models.fresh import BUILD_DISTRIBUTIONS, read_archive_definition
+from models.progress import doing
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
@@ -148,7 +149,8 @@ class Trial:
             with zipfile.ZipFile(self.archive) as file:
                 file.extractall(staging)
             for precision, size in sizes.items():
-                found[precision] = self._measure_one(staging, precision, size)
+                with doing(f"{self.name} {precision}: timing batches of {size}"):
+                    found[precision] = self._measure_one(staging, precision, size)
                 print(f"  {self.name} {precision}: {render_entry(found[precision])}", flush=True)
         return found
 

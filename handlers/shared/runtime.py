@@ -27,8 +27,8 @@ from handlers.shared.log import log
 from handlers.shared.options import BUCKETS, LoadOptions
 from handlers.shared.replies import Reply, fail, refuse, to_json
 from handlers.shared.shapes import Padding, Run, plan_one_run, plan_runs
-from handlers.shared.state import LoadState
-from handlers.shared.steps import StepRecord, memory_format, run_steps
+from handlers.shared.state import LoadedModel, LoadState
+from handlers.shared.steps import StepRecord, run_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,15 @@ class Encoded:
 class ModelRuntime:
     """One worker's model. Build it with `load_runtime`."""
 
-    def __init__(self, state: LoadState, records: list[StepRecord], seconds: float) -> None:
-        self._state = state
-        self._classifier = state.classifier
-        self._grid = state.classifier.grid
-        self._one_run = BUCKETS in state.options.off
-        self.work = state.work
+    def __init__(self, loaded: LoadedModel, records: list[StepRecord], seconds: float) -> None:
+        self._loaded = loaded
+        self._classifier = loaded.classifier
+        self._grid = loaded.classifier.grid
+        self._one_run = BUCKETS in loaded.options.off
+        self.work = loaded.work
         self.padding = Padding()
+        self.model_seconds = 0.0
+        """All the time inside the model, apart from decoding, packing and answering."""
         self.records = records
         self.seconds = seconds
 
@@ -119,36 +121,36 @@ class ModelRuntime:
     def _run(self, run: Run, samples: list[Any]) -> np.ndarray:
         chosen = [samples[position] for position in run.samples]
         inputs = self._classifier.to_inputs(
-            chosen, length=run.length, channels_last=self._state.channels_last
+            chosen, length=run.length, channels_last=self._loaded.channels_last
         )
-        return torch.softmax(self._state.run(inputs), dim=1).numpy()
+        began = time.perf_counter()
+        logits = self._loaded.run(inputs)
+        self.model_seconds += time.perf_counter() - began
+        return torch.softmax(logits, dim=1).numpy()
 
     def describe(self) -> dict[str, Any]:
-        """What is really in effect in this process; see the README's verify section for each item."""
-        state, definition = self._state, self._classifier.definition
+        """What is really in effect in this process; docs/verify.md has each item."""
+        loaded, options, definition = self._loaded, self._loaded.options, self._classifier.definition
         versions = read_versions(("torch", IPEX, "safetensors", *self._classifier.libraries))
         return {
             "model": definition.name,
             "archive_id": definition.archive_id,
             "weights": definition.weights,
             "notes": list(definition.notes),
-            "precision": state.options.precision,
+            "precision": options.precision,
             "limits": dict(self._classifier.limits),
             "pid": os.getpid(),
             "load_seconds": self.seconds,
             "steps": [asdict(record) for record in self.records],
             "threads": describe_threads(),
             "versions": {"python": platform.python_version(), **versions},
-            "ipex": {
-                "enabled": state.options.ipex,
-                "version": versions[IPEX] if state.options.ipex else None,
-            },
-            "graph": describe_graph(state.graph_kind, state.facts["operators"]),
-            "memory_format": memory_format(state),
+            "ipex": {"enabled": options.ipex, "version": versions[IPEX] if options.ipex else None},
+            "graph": describe_graph(loaded.graph_kind, loaded.facts["operators"]),
+            "memory_format": loaded.facts["memory_format"],
             "allocator": describe_allocator(),
             "openmp": describe_openmp(),
-            "self_check": state.facts["self_check"],
-            "accuracy": definition.accuracy.get(state.options.precision),
+            "self_check": loaded.facts["self_check"],
+            "accuracy": definition.accuracy.get(options.precision),
             "shapes": [asdict(shape) for shape in self._grid.list_shapes()],
             "padding": self.padding.describe(),
             "work": asdict(self.work),
@@ -169,7 +171,7 @@ def load_runtime(classifier: Classifier, options: LoadOptions) -> ModelRuntime:
     _set_interop_threads(1)
     state = LoadState(classifier=classifier, options=options)
     records = run_steps(state)
-    return ModelRuntime(state, records, round(time.monotonic() - started, 3))
+    return ModelRuntime(state.finish(), records, round(time.monotonic() - started, 3))
 
 
 def _set_interop_threads(count: int) -> None:

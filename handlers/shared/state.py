@@ -1,8 +1,8 @@
-"""What the load steps hand on to each other: the model on its way, its examples, what it must answer."""
+"""What the load steps hand on to each other, and what of it stays: the model as it serves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -21,24 +21,35 @@ TRACE_ROWS = 2
 
 
 @dataclass(kw_only=True)
-class LoadState:
-    """What the steps hand on to each other."""
+class LoadedModel:
+    """The model, and what answering needs and describe says of it."""
 
     classifier: Classifier
     options: LoadOptions
     model: torch.nn.Module = field(default_factory=torch.nn.Identity)
     graph_kind: str = "eager"
     channels_last: bool = False
+    work: Work = field(default_factory=Work)
+    """What answering costs; without bounds until it is timed."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What describe answers beyond the step records."""
+
+    def run(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Logits as float32, through whatever the model has become."""
+        with precision_context(self.options.precision):
+            return self.model(*inputs).float()
+
+
+@dataclass(kw_only=True)
+class LoadState(LoadedModel):
+    """A model on its way, with its examples and what it must answer to them."""
+
     examples: list[Any] = field(default_factory=list)
     """EXAMPLES samples of all lengths."""
     reference: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """Logits of the eager FP32 model, float32 (EXAMPLES, classes)."""
     warmed: dict[Shape, torch.Tensor] = field(default_factory=dict)
     """What the finished model answered for each shape, float32 (rows, classes)."""
-    work: Work = field(default_factory=Work)
-    """What answering costs; without bounds until it is timed."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What describe answers beyond the step records."""
 
     @property
     def recipe(self) -> PrecisionRecipe:
@@ -65,7 +76,6 @@ class LoadState:
         inputs = self.classifier.to_inputs(rows, length=shape.length, channels_last=self.channels_last)
         return tuple(tensor.clone() for tensor in inputs)
 
-    def run(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Logits as float32, through whatever the model has become."""
-        with precision_context(self.options.precision):
-            return self.model(*inputs).float()
+    def finish(self) -> LoadedModel:
+        """Without what only the load needed."""
+        return LoadedModel(**{one.name: getattr(self, one.name) for one in fields(LoadedModel)})

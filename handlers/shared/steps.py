@@ -122,6 +122,7 @@ def warm_up(state: LoadState) -> None:
     for shape in shapes:
         state.warmed[shape] = state.run(state.inputs(shape))
     state.facts["operators"] = count_operators(state.graph_kind)
+    state.facts["memory_format"] = describe_memory_format(state, smallest)
     state.work = time_work(state)
 
 
@@ -248,12 +249,12 @@ def _run_step(step: Step, state: LoadState) -> StepRecord:
     return StepRecord(name=step.name, status="applied", reason="", seconds=seconds)
 
 
-def memory_format(state: LoadState) -> dict[str, Any]:
-    """What describe answers about channels_last: the weights before prepacking and the live input."""
+def describe_memory_format(state: LoadState, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+    """What describe answers about channels_last: of the weights before prepacking, and of the input."""
     convolutions, in_format = state.facts["channels_last_weights"]
     return {
         "applicable": state.classifier.convolutional,
         "convolutions": convolutions,
         "channels_last_weights": in_format,
-        "input": describe_layout(state.inputs(state.trace_shape)[0]),
+        "input": describe_layout(inputs[0]),
     }

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from models.definition import ModelDefinition
 from models.errors import DownloadError
+from models.progress import say
 from models.request import WeightsRequest
 
 
@@ -53,7 +54,7 @@ def prefer_pretrained(
     try:
         return pretrained()
     except DownloadError as error:
-        print(f"  {definition.name}: pretrained weights cannot be had ({error})", flush=True)
+        say(f"  {definition.name}: pretrained weights cannot be had ({error})")
         return random()
 
 

@@ -73,11 +73,11 @@ def make_runtime(classifier: StubClassifier, work: Work | None = None) -> ModelR
         logits[inputs[0] == 13] = float("nan")
         return torch.stack([torch.zeros_like(logits), logits], dim=1)
 
-    state: Any = SimpleNamespace(
+    loaded: Any = SimpleNamespace(
         classifier=classifier,
         options=SimpleNamespace(off=frozenset()),
         channels_last=False,
         work=work or Work(),
         run=run,
     )
-    return ModelRuntime(state, [], 0.0)
+    return ModelRuntime(loaded, [], 0.0)

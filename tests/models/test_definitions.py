@@ -27,7 +27,7 @@ def test_densenet_is_a_definition_and_nothing_else():
 
 
 def test_an_unknown_model_is_answered_with_the_known_ones():
-    with pytest.raises(BuildError, match="MODELS must be among bert, densenet121, resnet50: got vgg"):
+    with pytest.raises(BuildError, match="MODELS must be one of bert, densenet121, resnet50: got vgg"):
         read_definition("vgg")
 
 

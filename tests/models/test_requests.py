@@ -107,7 +107,7 @@ def test_values_are_checked_with_the_standard_library_alone(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     done = check_alone("--models", "resnet50 brt")
     assert done.returncode == 2
-    assert done.stderr == "error: MODELS must be among bert, densenet121, resnet50: got brt\n"
+    assert done.stderr == "error: MODELS must be one of bert, densenet121, resnet50: got brt\n"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from tests.models.docstrings import train_docstrings
 from tests.models.training import Trained
 from tests.models.worker import Answer, Worker, WorkerError, ask_worker
 
-pytestmark = pytest.mark.slow
 PRECISIONS = ("fp32", "bf16", "int8")
 NARROW = ("bf16", "int8")
 TRAIN = {"image": train_digits, "text": train_docstrings}

@@ -103,10 +103,10 @@ class Client:
             return problem.status
         return http.client.OK
 
-    def token(self, kind: str) -> str:
-        """A token that is good for a while yet; an expired one is renewed with the API key."""
-        tokens = read_tokens(self.key_file)
-        if tokens.api and getattr(tokens, f"{kind}_expires") < time.time() + _EXPIRY_MARGIN_SECONDS:
+    def token(self, kind: str, *, for_s: float = 0.0) -> str:
+        """A token that is good for so long and a while yet; another is renewed with the API key."""
+        tokens, needed_until = read_tokens(self.key_file), time.time() + for_s + _EXPIRY_MARGIN_SECONDS
+        if tokens.api and getattr(tokens, f"{kind}_expires") < needed_until:
             self._call(f"{self.management_url}/token?type={kind}", tokens.api, timeout_s=5.0)
             tokens = read_tokens(self.key_file)
         return str(getattr(tokens, kind))

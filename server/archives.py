@@ -136,7 +136,7 @@ def check_answer(canary: Canary, precision: str, answer: Any) -> str | None:
     Right: the best expected label is in the answer, its probability within absolute + relative × expected.
     """
     label, expected = next(iter(canary.expected.items()))
-    got = _read_probabilities(answer).get(label)
+    got = read_probabilities(answer).get(label)
     if got is None:
         return f"expected the label {label!r}: got {json.dumps(answer)[:200]}"
     tolerance = canary.tolerance[precision]
@@ -146,19 +146,14 @@ def check_answer(canary: Canary, precision: str, answer: Any) -> str | None:
     return None
 
 
-def _read_probabilities(answer: Any) -> dict[str, float]:
-    """Label → probability of an image model's list or a text model's object (or list of one)."""
-    if isinstance(answer, dict):
-        found = answer.get("probabilities", {})
-        return dict(found) if isinstance(found, dict) else {}
-    if not isinstance(answer, list):
+def read_probabilities(answer: Any) -> dict[str, float]:
+    """Label → probability of an image model's list or a text model's object; nothing of anything else."""
+    try:
+        if isinstance(answer, list):
+            return {str(entry["label"]): float(entry["probability"]) for entry in answer}
+        return {str(label): float(likely) for label, likely in answer["probabilities"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
         return {}
-    entries = [entry for entry in answer if isinstance(entry, dict)]
-    if len(entries) == 1 and "probabilities" in entries[0]:
-        return _read_probabilities(entries[0])
-    return {
-        entry["label"]: entry["probability"] for entry in entries if {"label", "probability"} <= set(entry)
-    }
 
 
 def find_samples(plan: Plan, folder: Path) -> dict[str, Path]:

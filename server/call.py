@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from config.atomic import write_text_atomically
 from config.plan import Plan
 from server.api import INFERENCE, MANAGEMENT, Client, read_tokens
 from server.archives import Archive
@@ -42,12 +42,7 @@ def write_authorization(run: RunDir, client: Client) -> Path | None:
     client.token(MANAGEMENT)  # renewed here too, so that the key file a person reads is fresh
     if not token:
         return None
-    scratch = run.authorization.with_name(f".{run.authorization.name}.new")
-    scratch.unlink(missing_ok=True)
-    made = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(made, "w", encoding="ascii") as file:
-        file.write(f"Authorization: Bearer {token}\n")
-    scratch.replace(run.authorization)
+    write_text_atomically(run.authorization, f"Authorization: Bearer {token}\n", mode=0o600)
     return run.authorization
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from config.__main__ import build_parser, parse_inputs, read_and_plan
 from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
+from config.knobs.table import find
 from config.plan import Plan, read_plan
 from config.rules.network import plan_addresses
 from config.terminal import print_in_any_locale
@@ -114,8 +115,10 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
     if name in ("start", "curl"):
         text = "the lines are pasted elsewhere: name $TOKEN, not the file that has it"
         command.add_argument("--hide-token", action="store_true", help=text)
-    if name in ("start", "verify"):
-        command.add_argument("--format", default="text", choices=("text", "json"), help="of the comparison")
+    if name == "verify":
+        command.add_argument(
+            "--format", default="text", choices=find("FORMAT").choices, help="of the comparison"
+        )
 
 
 def _find_model_store(options: argparse.Namespace, plan: Plan) -> Path:
@@ -183,8 +186,18 @@ def _stay_out(run: RunDir, options: argparse.Namespace) -> int:
 
 def _introduce(run: RunDir, options: argparse.Namespace) -> int:
     """What a person sees of a server that is ready."""
-    code = _verify(run, options)
+    code = _sum_up(run, options)
     return _print_calls(run, options) or code
+
+
+def _sum_up(run: RunDir, options: argparse.Namespace) -> int:
+    """A line per model and what differs; the table of all checks is `make verify`'s."""
+    print("looking at each setting in the live workers", flush=True)
+    plan = read_plan(run.plan)
+    result = verify.verify(plan, run, _find_model_store(options, plan))
+    print(verify.render_summary(plan, result))
+    print(f"# every check as a table: {'kit verify' if options.hide_token else 'make verify'}\n", flush=True)
+    return 0 if result.good else 1
 
 
 def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Namespace) -> int:

@@ -36,8 +36,7 @@ _JAVA_CAUSES = re.compile(
 _JAVA_FRAME = re.compile(r"^\s+(at |\.\.\. )")
 # Printed by every healthy start.
 _CONSOLE_ROUTINE = re.compile(
-    r"^(Warning: TorchServe is using|WARNING: sun\.reflect|nvidia-smi not|Model server started|"
-    r"Picked up JAVA_TOOL_OPTIONS)"
+    r"^(Warning: TorchServe is using|WARNING: sun\.reflect|nvidia-smi not|Model server started)"
 )
 # … [ERROR] main org.pytorch.serve.ModelServer - text
 _SERVER_ERROR = re.compile(r"^\S+ \[(?:ERROR|FATAL) *\] .*? - (.+)$", re.MULTILINE)

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
+from config.atomic import write_text_atomically
 from config.plan import Plan
 from server.activity import Activity, read_activity
 from server.api import Client
@@ -116,12 +117,6 @@ class Health:
         except Exception as problem:  # of whatever kind: it must end the waiting
             answer.set_exception(problem)
 
-    def write(self, text: str) -> None:
-        """Write beside the file and rename over it."""
-        scratch = self.run.health.with_name(f".{self.run.health.name}.new")
-        scratch.write_text(f"{text}\n", encoding="utf-8")
-        scratch.replace(self.run.health)
-
 
 @contextlib.contextmanager
 def keep_health(health: Health, report: Report = print, seconds: float = LOOK_SECONDS) -> Iterator[None]:
@@ -134,8 +129,9 @@ def keep_health(health: Health, report: Report = print, seconds: float = LOOK_SE
     try:
         yield
     finally:
-        ended.set()
-        keeper.write(STOPPING)
+        with keeper.writing:
+            ended.set()
+            keeper.write(STOPPING)
 
 
 class _Keeper:
@@ -144,6 +140,8 @@ class _Keeper:
     def __init__(self, health: Health, report: Report) -> None:
         self._health = health
         self._report = report
+        self.writing = threading.Lock()
+        """A look may still be under way when the server stops: what it says must not come after that."""
         self._was_ready = True
         self._unwritten = ""
 
@@ -154,8 +152,9 @@ class _Keeper:
                 text = self._health.look(time.monotonic())
             except Exception as problem:  # of whatever kind: this look must not be the last one
                 text = f"not ready: cannot look: {type(problem).__name__}: {problem}"
-            if not ended.is_set():
-                self.say(text)
+            with self.writing:
+                if not ended.is_set():
+                    self.say(text)
 
     def say(self, text: str) -> None:
         """Write it, and report it when it is no longer what was reported last."""
@@ -167,7 +166,7 @@ class _Keeper:
     def write(self, text: str) -> None:
         """As far as the disk allows; that it does not is reported once."""
         try:
-            self._health.write(text)
+            write_text_atomically(self._health.run.health, f"{text}\n")
             self._unwritten = ""
         except OSError as problem:
             if not self._unwritten:

@@ -67,7 +67,7 @@ def wait_until_ready(plan: Plan, archives: Mapping[str, Archive], around: Surrou
             return seconds
         if seconds > limit:
             raise StartFailed(_explain_timeout(states, limit))
-        around.tick(f"{seconds:5.0f} s")
+        around.tick(f"{seconds:5.0f} s  {_describe_wait(states)}")
         around.sleep(POLL_SECONDS)
 
 
@@ -123,5 +123,9 @@ def _ask_canary(archive: Archive, precision: str, around: Surroundings) -> str:
 
 
 def _explain_timeout(states: Mapping[str, str], limit: int) -> Failure:
-    waiting = "; ".join(f"{name}: {state}" for name, state in states.items() if state != READY)
-    return Failure(cause=f"not ready after {limit} s: {waiting}", cure="see the log of the workers")
+    cause = f"not ready after {limit} s: {_describe_wait(states)}"
+    return Failure(cause=cause, cure="see the log of the workers")
+
+
+def _describe_wait(states: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {state}" for name, state in states.items() if state != READY)

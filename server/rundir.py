@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from config.atomic import name_draft
 from config.folders import CHECKOUT_RUN, LOCK, MARKER
 
 MARK = "CPU_KIT_RUN"
@@ -140,7 +141,7 @@ class RunDir:
             self.authorization,
             self.health,
         )
-        drafts = [file.with_name(f".{file.name}.new") for file in (*files, self.plan)]
+        drafts = [name_draft(file) for file in (*files, self.plan)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp")
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]
         return [*files, *drafts, *folders, *shared, self.plan, self.marker]

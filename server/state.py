@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from config.atomic import write_text_atomically
+
 STARTING = "starting"
 READY = "ready"
 
@@ -53,12 +55,14 @@ class Failure:
     lines: tuple[str, ...] = ()
     """The last lines of the log that show it."""
 
+    def describe(self) -> str:
+        """Where and why."""
+        return ": ".join(part for part in (self.model, self.step, self.cause) if part)
+
 
 def write_state(path: Path, state: State | Failure) -> None:
-    """Write beside the file and rename over it: never half a file."""
-    scratch = path.with_name(f".{path.name}.new")
-    scratch.write_text(json.dumps(dataclasses.asdict(state), indent=1) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    """As JSON."""
+    write_text_atomically(path, json.dumps(dataclasses.asdict(state), indent=1) + "\n")
 
 
 def read_state(path: Path) -> State | None:

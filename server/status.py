@@ -46,9 +46,7 @@ def _render_absence(run: RunDir, leftovers: int, failure: Failure | None) -> str
 
 def render_failure(failure: Failure) -> list[str]:
     """A failure as lines: where, why, what to do, where to read more."""
-    where = [part for part in (failure.model, failure.step) if part]
-    lines = [f"  {': '.join([*where, failure.cause])}"]
-    lines += [f"    | {line}" for line in failure.lines]
+    lines = [f"  {failure.describe()}", *(f"    | {line}" for line in failure.lines)]
     if failure.cure:
         lines.append(f"  cure: {failure.cure}")
     if failure.log:

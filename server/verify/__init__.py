@@ -1,7 +1,7 @@
 """Compares the plan with the live workers: evidence is collected first, then judged by pure functions."""
 
 from server.verify.registry import Result, judge
-from server.verify.report import render
+from server.verify.report import render, render_summary
 from server.verify.run import verify
 
-__all__ = ["Result", "judge", "render", "verify"]
+__all__ = ["Result", "judge", "render", "render_summary", "verify"]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from config.files import parse_id_list
 from config.plan import Plan
 from server.activity import read_activity
 from server.api import Client
@@ -157,16 +158,7 @@ def _read_allowed(status: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     match = re.search(r"^Cpus_allowed_list:\s*(\S+)", text, re.MULTILINE)
-    return parse_cpu_list(match[1]) if match else ()
-
-
-def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """"0-2,5" → (0, 1, 2, 5)."""  # fmt: skip
-    cpus: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        cpus += range(int(first), int(last or first) + 1)
-    return tuple(cpus)
+    return parse_id_list(match[1]) if match else ()
 
 
 def read_memory_policies(pid: int, proc: Path = PROC) -> dict[str, int] | None:

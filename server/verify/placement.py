@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from config.files import render_id_list
 from config.plan import Plan
 from server.verify.evidence import WorkerEvidence
 from server.verify.findings import Finding, cannot_check, compare
@@ -31,9 +32,9 @@ def check_affinity(plan: Plan, seen: WorkerEvidence) -> Finding:
     used = union_of_cpus(seen)
     same = not outside and used == set(asked)
     count = len(threads)
-    got = f"CPU {render_numbers(used)}, {count} threads"
+    got = f"CPU {render_id_list(used)}, {count} threads"
     if outside:
-        got = f"CPU {render_numbers(used)}: {len(outside)} of {count} threads may leave the plan's CPUs"
+        got = f"CPU {render_id_list(used)}: {len(outside)} of {count} threads may leave the plan's CPUs"
     return compare("CPU affinity", render_cpus(asked), got, evidence=evidence, cure=_PINNING_CURE, same=same)
 
 
@@ -76,19 +77,8 @@ def union_of_cpus(seen: WorkerEvidence) -> set[int]:
 
 def render_cpus(cpus: Iterable[int]) -> str:
     """CPU numbers for a person."""
-    numbers = render_numbers(cpus)
+    numbers = render_id_list(cpus)
     return f"CPU {numbers}" if numbers else "the CPUs of one rank"
-
-
-def render_numbers(numbers: Iterable[int]) -> str:
-    """(0, 1, 2, 5) → "0-2,5"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def check_memory_policy(plan: Plan, seen: WorkerEvidence) -> Finding:
@@ -113,7 +103,7 @@ def check_memory_policy(plan: Plan, seen: WorkerEvidence) -> Finding:
 def plan_policy(plan: Plan, seen: WorkerEvidence) -> str:
     """As numa_maps writes it."""
     bound = plan.layout.memory_nodes.value[find_rank(plan, seen) or 0]
-    return f"bind:{render_numbers(bound)}" if bound else "default"
+    return f"bind:{render_id_list(bound)}" if bound else "default"
 
 
 def check_throttling(plan: Plan, seen: WorkerEvidence) -> Finding:

@@ -1,12 +1,14 @@
-"""Renders a result: a table a person can read, or JSON with everything."""
+"""Renders a result: a line per model, a table a person can read, or JSON with everything."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable
 
-from server.verify.findings import NO_ANSWER, NOT_CHECKABLE
+from config.plan import Plan
+from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
 from server.verify.registry import Judged, Result
 from server.verify.table import read_columns, render_table
 
@@ -29,6 +31,35 @@ def render_text(result: Result, columns: int | None = None) -> str:
     """A table as wide as the terminal, each difference in full with its cure, and one line in sum."""
     rows = [_make_row(judged) for judged in _group(result.judged)]
     lines = render_table(rows, read_columns() if columns is None else columns)
+    return "\n".join([*lines, *_render_differences(result), "", _render_sum(result)])
+
+
+def render_summary(plan: Plan, result: Result) -> str:
+    """A line per model, one for the server, and what differs."""
+    lines = [f"{name}: {_describe_model(plan, name)}: {_count(result, name)}" for name in plan.models]
+    return "\n".join([*lines, f"server: {_count(result, None)}", *_render_differences(result)])
+
+
+def _describe_model(plan: Plan, name: str) -> str:
+    model, layout, libraries = plan.models[name], plan.layout, plan.libraries
+    workers, cores = int(model.workers.value), int(layout.cores_per_worker.value)
+    size = f"{workers} worker{'s' * (workers != 1)} × {cores} core{'s' * (cores != 1)}"
+    return f"{size}, {model.precision.value}, {libraries.allocator.value}, {libraries.openmp.value} OpenMP"
+
+
+def _count(result: Result, model: str | None) -> str:
+    """Of one model with its workers, or of the server as a whole."""
+    states = Counter(one.finding.state for one in result.judged if one.model == model)
+    differing, unchecked = states[DIFFERS], states[NOT_CHECKABLE]
+    note = f", {unchecked} not checkable" if unchecked else ""
+    if differing:
+        return f"{differing} of {states.total()} checks DIFFER{note}"
+    return f"{states.total() - unchecked} checks as asked{note}"
+
+
+def _render_differences(result: Result) -> list[str]:
+    """Each in full with its cure."""
+    lines = []
     for differing in result.differences:
         finding = differing.finding
         if finding.got == NO_ANSWER:  # the table has them; `describe` itself comes with its cure
@@ -41,7 +72,7 @@ def render_text(result: Result, columns: int | None = None) -> str:
             f"  got:   {finding.got}",
         ]
         lines += [f"  cure:  {finding.cure}"]
-    return "\n".join([*lines, "", _render_sum(result)])
+    return lines
 
 
 def _group(judged: Iterable[Judged]) -> list[list[Judged]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from config.files import render_id_list
 from config.plan import Plan
 from server.contents import render_changes
 from server.verify.evidence import ModelEvidence, ServerEvidence
 from server.verify.findings import Finding, cannot_check, compare
-from server.verify.placement import find_rank, is_pinned, render_cpus, render_numbers, union_of_cpus
+from server.verify.placement import find_rank, is_pinned, render_cpus, union_of_cpus
 
 _RESTART = "make stop && make serve"
 
@@ -35,9 +36,9 @@ def check_ranks(plan: Plan, seen: ModelEvidence) -> Finding:
         for worker in seen.workers
         if (rank := find_rank(plan, worker)) is not None and union_of_cpus(worker) == set(cpus[rank])
     )
-    asked = ", ".join(f"{rank} on CPU {render_numbers(cpus[rank])}" for rank in range(len(cpus)))
+    asked = ", ".join(f"{rank} on CPU {render_id_list(cpus[rank])}" for rank in range(len(cpus)))
     got = (
-        ", ".join(f"{rank} on CPU {render_numbers(cpus[rank])}" for rank in sorted(ranks.elements()))
+        ", ".join(f"{rank} on CPU {render_id_list(cpus[rank])}" for rank in sorted(ranks.elements()))
         or "none"
     )
     cure = f"workers share cores while others idle (a scale call changes ranks): {_RESTART}"

@@ -51,15 +51,18 @@ def test_without_a_key_file_no_token_is_sent(torchserve, client):
 
 
 @pytest.mark.parametrize("kind", [INFERENCE, MANAGEMENT])
-def test_an_expired_token_is_renewed_with_the_api_key(run, torchserve, client, kind):
-    write_keys(run, inference="old", management="old", expires_in=-1)
+@pytest.mark.parametrize(("expires_in", "for_s"), [(-1, 0.0), (1800, 3600.0)])
+def test_a_token_that_ends_too_soon_is_renewed_with_the_api_key(
+    run, torchserve, client, kind, expires_in, for_s
+):
+    write_keys(run, inference="old", management="old", expires_in=expires_in)
 
     def renew():
         write_keys(run, inference="new", management="new")
         return 200, {}
 
     torchserve.routes = {f"GET /token?type={kind}": renew}
-    assert client.token(kind) == "new"
+    assert client.token(kind, for_s=for_s) == "new"
     assert torchserve.requests == [(f"GET /token?type={kind}", "Bearer api", b"")]
 
 

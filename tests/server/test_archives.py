@@ -78,7 +78,6 @@ def test_archives_are_found_under_the_plans_names(plan, tmp_path):
     ("answer", "right"),
     [
         ({"label": "good", "probabilities": {"good": 0.75, "bad": 0.25}}, True),
-        ([{"label": "good", "probabilities": {"good": 0.75}}], True),
         ([{"label": "good", "probability": 0.7584}, {"label": "x", "probability": 0.1}], True),
         ([{"label": "x", "probability": 0.8}, {"label": "good", "probability": 0.75}], True),
         ({"label": "good", "probabilities": {"good": 0.7586}}, False),
@@ -87,6 +86,7 @@ def test_archives_are_found_under_the_plans_names(plan, tmp_path):
         ([], False),
         ({"code": 503, "message": "no"}, False),
         ("good", False),
+        ({"probabilities": {"good": "likely"}}, False),
         (None, False),
     ],
 )  # fmt: skip

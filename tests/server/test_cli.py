@@ -127,13 +127,16 @@ def test_an_interrupted_start_exits_as_shells_expect(folders, monkeypatch):
     assert cli.main(["start", *folders]) == 130
 
 
-def test_start_ends_with_verify_and_the_calls(folders, monkeypatch, capsys):
+@pytest.mark.parametrize(("more", "where"), [([], "make verify"), (["--hide-token"], "kit verify")])
+def test_start_ends_with_a_line_for_each_model_and_the_calls(folders, monkeypatch, capsys, more, where):
     replace_start(monkeypatch, None)
     monkeypatch.setattr(cli, "render_calls", lambda *_, **__: "curl …")
-    assert cli.main(["start", *folders]) == 1  # nothing runs, so verify differs
+    assert cli.main(["start", *folders, *more]) == 1  # nothing runs, so verify differs
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "curl …"
-    assert any(line.startswith("verify: ") for line in lines)
+    assert lines[-3:] == [f"# every check as a table: {where}", "", "curl …"]
+    assert any(line.startswith("bert: 2 workers × 1 core, ") for line in lines)
+    assert any(line.startswith("server: 1 of ") for line in lines)
+    assert "  cure:  make serve" in lines
 
 
 @pytest.fixture
@@ -143,7 +146,7 @@ def foreground(folders, run, monkeypatch, dummy):
     monkeypatch.setattr(cli, "is_running", lambda *_: False)
     replace_start(monkeypatch, started)
     monkeypatch.setattr(cli, "render_calls", lambda *_, **__: "curl …")
-    monkeypatch.setattr(cli, "_verify", lambda *_: 0)
+    monkeypatch.setattr(cli, "_sum_up", lambda *_: 0)
     return [["start", *folders, "--foreground"], started]
 
 
@@ -197,7 +200,7 @@ def test_foreground_says_in_a_file_that_it_is_ready_and_that_it_stops(foreground
 
 def test_foreground_does_not_stay_with_a_server_that_differs(foreground, monkeypatch, capsys):
     arguments, started = foreground
-    monkeypatch.setattr(cli, "_verify", lambda *_: 1)
+    monkeypatch.setattr(cli, "_sum_up", lambda *_: 1)
     monkeypatch.setattr(cli, "stay", lambda *_: pytest.fail("stayed"))
     assert cli.main(arguments) == 1
     assert "not as asked for" in capsys.readouterr().err
@@ -206,7 +209,7 @@ def test_foreground_does_not_stay_with_a_server_that_differs(foreground, monkeyp
 
 def test_foreground_leaves_no_server_when_the_introduction_fails(foreground, monkeypatch):
     arguments, started = foreground
-    monkeypatch.setattr(cli, "_verify", raising(RuntimeError("bug")))
+    monkeypatch.setattr(cli, "_sum_up", raising(RuntimeError("bug")))
     with pytest.raises(RuntimeError):
         cli.main(arguments)
     assert started.wait(5) == -signal.SIGTERM

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from server.setup.agent import list_sources
+from setup.agent import list_sources
 
 pytestmark = pytest.mark.skipif(
     shutil.which("javac") is None or importlib.util.find_spec("ts") is None,

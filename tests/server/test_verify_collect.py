@@ -13,7 +13,7 @@ from server.api import Client
 from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.state import State
-from server.verify.collect import collect, find_changed_files, parse_cpu_list, read_launcher, read_worker
+from server.verify.collect import collect, find_changed_files, read_launcher, read_worker
 from server.verify.describing import Descriptions, collect_descriptions, describe_workers
 from tests.server.fakes import make_archive
 
@@ -192,11 +192,6 @@ def test_what_torchserve_says_of_a_model_is_kept(plan, planned, torchserve, clie
     assert seen.stray_workers is None  # a worker that TorchServe says nothing of is not lost
     assert seen.frontend.key_file_mode is None
     assert seen.frontend.answers["management without a token"] == "404"
-
-
-@pytest.mark.parametrize(("text", "cpus"), [("0", (0,)), ("0-2,5", (0, 1, 2, 5)), ("3,7-8", (3, 7, 8))])
-def test_cpu_lists_are_read(text, cpus):
-    assert parse_cpu_list(text) == cpus
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from config.plan import Setting
 from server.verify.evidence import ServerEvidence, WorkerEvidence
 from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
 from server.verify.libraries import expect_options
-from server.verify.placement import render_numbers
 from server.verify.registry import CHECKS, FRONTEND_CHECKS, MODEL_CHECKS, SERVER_CHECKS, judge
 from tests.server.fakes import started_from, with_property
 
@@ -456,8 +455,3 @@ def test_each_model_is_judged_by_its_own_precision(plan, evidence):
 def test_jemalloc_says_zero_for_a_threshold_below_its_large_sizes():
     assert expect_options("oversize_threshold:1,a:b") == {"a": "b", "oversize_threshold": "0"}
     assert expect_options("oversize_threshold:8388608") == {"oversize_threshold": "8388608"}
-
-
-@pytest.mark.parametrize(("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 5, 7, 8), "0-2,5,7-8")])
-def test_numbers_are_written_as_ranges(numbers, text):
-    assert render_numbers(numbers) == text

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from server.verify import table
 from server.verify.registry import judge
-from server.verify.report import render
+from server.verify.report import render, render_summary
 from tests.server.test_verify_judge import set_described, set_field, with_worker
 
 
@@ -104,3 +105,37 @@ def test_evidence_goes_last():
 def test_a_long_name_leaves_room_for_the_rest():
     lines = table.render_table([("n" * 300, *ROW[1:])], 100)
     assert all(len(line) <= 100 for line in lines)
+
+
+def test_the_summary_has_a_line_for_each_model_and_no_table(plan, evidence):
+    result = judge(plan, evidence)
+    counts = {name: sum(one.model == name for one in result.judged) for name in ("bert", "resnet50", None)}
+    assert render_summary(plan, result).splitlines() == [
+        f"bert: 2 workers × 1 core, fp32, jemalloc, intel OpenMP: {counts['bert']} checks as asked",
+        f"resnet50: 2 workers × 1 core, fp32, jemalloc, intel OpenMP: {counts['resnet50']} checks as asked",
+        f"server: {counts[None]} checks as asked",
+    ]
+
+
+def test_the_summary_says_what_differs_of_whom(plan, evidence):
+    lines = render_summary(
+        plan, judge(plan, with_worker(evidence, set_described("precision", "bf16")))
+    ).splitlines()
+    worker = evidence.models["resnet50"].workers[0]
+    assert lines[0].endswith(" checks as asked")
+    assert ": 1 of " in lines[1]
+    assert lines[1].endswith(" checks DIFFER")
+    assert lines[3:6] == ["", f"resnet50 {worker.pid}: precision DIFFERS", "  asked: fp32"]
+    assert lines[-1] == "  cure:  fp32 did not reach the handler (CPU_KIT_OPTIONS): make stop && make serve"
+
+
+def test_the_summary_counts_what_cannot_be_checked(plan, evidence):
+    lines = render_summary(plan, judge(plan, dataclasses.replace(evidence, plan_unchanged=None))).splitlines()
+    assert lines[2].endswith(" checks as asked, 1 not checkable")
+
+
+def test_the_page_says_of_every_check_where_it_is_read(plan, evidence):
+    page = (Path(__file__).parents[2] / "docs/verify.md").read_text(encoding="utf-8")
+    items = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    named = {name for item in items for name in item.split("`")[1::2]}
+    assert {one.finding.item for one in judge(plan, evidence).judged} == named

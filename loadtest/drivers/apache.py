@@ -1,8 +1,9 @@
 """ApacheBench as a driver of closed loops: one ab per payload side by side, as one ab repeats one body.
 
 ab's raw times (`-g`) are whole milliseconds and say in which second a request began, so the rate is ab's own.
-With `-l` ab counts a connection that was closed without any answer as a complete request, not as a failed one
-(seen): such requests show only as missing among its keep-alive ones.
+Its traps (ab(1); the last one seen): a reply of another length is "failed" unless told `-l`; replies outside
+2xx stand on a line of their own that the exit code does not tell of; with `-l` a connection that was closed
+without any answer is a complete request, and shows only as missing among the keep-alive ones.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import resource
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.ab import AbResult, parse_ab
-from loadtest.drivers.generator import Outcome
 from loadtest.drivers.job import Job
+from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.records import ROW, Records, make_records
 from loadtest.errors import LoadTestError
-from loadtest.records import Records, make_records
 
 MOST_REQUESTS = 10_000_000
 """ab ends at whichever comes first; the time is meant to."""
@@ -36,6 +36,18 @@ class Share:
     users: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class AbReport:
+    """What one ab says."""
+
+    requests_per_second: float
+    completed: int
+    failed: int
+    """Connections that broke or timed out, or got no answer."""
+    non_2xx: int
+    """Answers with another status than 2xx."""
+
+
 def share_users(users: int, payloads: int) -> list[Share]:
     """Users over payloads, at least one each: fewer users than payloads leave some payloads out, evenly."""
     used = min(users, payloads)
@@ -48,7 +60,9 @@ def share_users(users: int, payloads: int) -> list[Share]:
 
 def run_apache(job: Job, folder: Path) -> Outcome:
     """Warm up, then measure; LoadTestError when ab cannot finish."""
-    shares = share_users(int(job.level), len(job.payloads))
+    if job.is_open or job.stop_after is not None:
+        raise LoadTestError("ab drives closed loops that end by time alone; use DRIVER=locust")
+    shares = share_users(int(job.level), len(job.bodies))
     if job.warm_up_s:
         _run_all(job, folder, shares, job.warm_up_s)
         _let_settle(job, folder, shares)
@@ -73,7 +87,7 @@ def _let_settle(job: Job, folder: Path, shares: Sequence[Share]) -> None:
     time.sleep(min(longest, job.timeout_s))
 
 
-def _run_all(job: Job, folder: Path, shares: Sequence[Share], seconds: float) -> list[AbResult]:
+def _run_all(job: Job, folder: Path, shares: Sequence[Share], seconds: float) -> list[AbReport]:
     started: list[subprocess.Popen[str]] = []
     try:
         started += [_start(job, folder, share, seconds) for share in shares]
@@ -86,16 +100,17 @@ def _run_all(job: Job, folder: Path, shares: Sequence[Share], seconds: float) ->
 
 
 def _start(job: Job, folder: Path, share: Share, seconds: float) -> subprocess.Popen[str]:
-    name, kind = job.payloads[share.payload]
+    body = job.bodies[share.payload]
     # -t sets -n to 50000, so -n must come after it (ab(1)).
     command = ["ab", "-l", "-q", "-k", "-t", f"{max(1, round(seconds))}", "-n", str(MOST_REQUESTS)]
     command += ["-s", str(max(1, round(job.timeout_s))), "-c", str(share.users)]
-    command += ["-g", str(folder / f"ab-{share.payload}.tsv"), "-p", str(folder / name), "-T", kind]
+    command += ["-g", str(folder / f"ab-{share.payload}.tsv"), "-p", str(folder / body.file)]
+    command += ["-T", body.content_type]
     for header, value in job.headers.items():
         command += ["-H", f"{header}: {value}"]
     try:
         return subprocess.Popen(
-            [*command, f"{job.url}{job.path}"],
+            [*command, f"{job.url}{body.path}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -105,7 +120,7 @@ def _start(job: Job, folder: Path, share: Share, seconds: float) -> subprocess.P
         raise LoadTestError("ab is not installed; run `make setup`") from problem
 
 
-def _finish(process: subprocess.Popen[str], seconds: float) -> AbResult:
+def _finish(process: subprocess.Popen[str], seconds: float) -> AbReport:
     try:
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as problem:
@@ -115,14 +130,27 @@ def _finish(process: subprocess.Popen[str], seconds: float) -> AbResult:
     return read_report(output)
 
 
-def read_report(text: str) -> AbResult:
-    """ab's report, with requests that got no answer counted as failed."""
-    result = parse_ab(text)
-    found = re.search(r"^Keep-Alive requests:\s+(\d+)", text, re.MULTILINE)
-    kept = int(found.group(1)) if found else 0
+def read_report(text: str) -> AbReport:
+    """ab's report; LoadTestError when a line that must be there is missing."""
+    completed, kept = int(_find("Complete requests", text)), int(_find("Keep-Alive requests", text, "0"))
+    non_2xx = int(_find("Non-2xx responses", text, "0"))
     # A server that never keeps a connection shows nothing here; TorchServe keeps them but for errors.
-    unanswered = max(0, result.completed - kept - result.non_2xx) if kept else 0
-    return replace(result, failed=max(result.failed, unanswered))
+    unanswered = max(0, completed - kept - non_2xx) if kept else 0
+    return AbReport(
+        requests_per_second=float(_find("Requests per second", text)),
+        completed=completed,
+        failed=max(int(_find("Failed requests", text)), unanswered),
+        non_2xx=non_2xx,
+    )
+
+
+def _find(name: str, text: str, default: str | None = None) -> str:
+    found = re.search(rf"^{name}:\s+([\d.]+)", text, re.MULTILINE)
+    if found:
+        return found.group(1)
+    if default is None:
+        raise LoadTestError(f"ab's report has no line {name!r}: {text[-200:]!r}")
+    return default
 
 
 def read_times(file: Path, payload: int, began: float) -> Records:
@@ -137,12 +165,12 @@ def read_times(file: Path, payload: int, began: float) -> Records:
     return make_records(rows, ())
 
 
-def _add_failures(parts: Sequence[Records], results: Sequence[AbResult]) -> Records:
+def _add_failures(parts: Sequence[Records], results: Sequence[AbReport]) -> Records:
     """ab's raw times do not say which request failed: its counts mark so many rows of that payload."""
     rows: list[tuple] = []
     for part, result in zip(parts, results, strict=True):
-        columns = (part.payload, part.scheduled, part.sent, part.ended, part.status, part.answer, part.error)
-        listed = [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        columns = [getattr(part, name).tolist() for name in ROW]
+        listed = [list(row) for row in zip(*columns, strict=True)]
         for row in listed[: result.non_2xx]:
             row[4], row[6] = 500, "a status outside 2xx (ab does not say which)"
         for row in listed[result.non_2xx :][: result.failed]:

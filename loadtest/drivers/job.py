@@ -8,12 +8,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.payload_sets import Payload
-from loadtest.scenario import Scenario
+from loadtest.payloads import Payload
+from loadtest.scenarios.scenario import Scenario
 
 JOB_FILE = "job.json"
 COOL_DOWN_S = 2.0
 """The load goes on for so long after the window, so that its last requests end under the same load."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """One payload in the job's folder."""
+
+    file: str
+    content_type: str
+    path: str
+    """Of the URL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +32,6 @@ class Job:
 
     url: str
     """http://host:port of the server."""
-    model: str
     token: str
     """Sent as `Authorization: Bearer`; empty sends none."""
     is_open: bool
@@ -31,17 +40,15 @@ class Job:
     process: str
     """poisson or constant, of an open loop."""
     seed: int
+    shuffled: bool
+    """False sends the payloads as they are listed, again and again (closed loops)."""
     warm_up_s: float
     duration_s: float
     timeout_s: float
-    payloads: tuple[tuple[str, str], ...]
-    """(file in the job's folder, content type) of each."""
+    stop_after: int | None
+    """A closed loop ends after so many requests, whatever the time; None: when the time is over."""
+    bodies: tuple[Body, ...]
     cool_down_s: float = COOL_DOWN_S
-
-    @property
-    def path(self) -> str:
-        """Where predictions are asked for."""
-        return f"/predictions/{self.model}"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -59,24 +66,28 @@ def make_job(
     """One repeat of one step; each repeat has arrivals of its own."""
     return Job(
         url=url,
-        model=scenario.model,
         token=token,
         is_open=scenario.is_open,
         level=level,
         process=scenario.arrival.process,
         seed=scenario.arrival.seed + 1000 * repeat,
+        shuffled=scenario.shuffled,
         warm_up_s=scenario.warm_up_s,
         duration_s=scenario.duration_s,
         timeout_s=scenario.timeout_s,
-        payloads=tuple((f"{number:04d}.body", one.content_type) for number, one in enumerate(payloads)),
+        stop_after=scenario.stop_after,
+        bodies=tuple(
+            Body(file=f"{number:04d}.body", content_type=one.content_type, path=one.path)
+            for number, one in enumerate(payloads)
+        ),
     )
 
 
 def write_job(job: Job, payloads: Sequence[Payload], folder: Path) -> Path:
     """The folder with job.json, readable by its owner alone as it holds the token, and the bodies."""
     folder.mkdir(parents=True, exist_ok=True)
-    for (name, _), payload in zip(job.payloads, payloads, strict=True):
-        (folder / name).write_bytes(payload.body)
+    for body, payload in zip(job.bodies, payloads, strict=True):
+        (folder / body.file).write_bytes(payload.body)
     file = folder / JOB_FILE
     file.touch(mode=0o600)
     file.write_text(json.dumps(asdict(job), indent=1), encoding="utf-8")
@@ -86,4 +97,4 @@ def write_job(job: Job, payloads: Sequence[Payload], folder: Path) -> Path:
 def read_job(folder: Path) -> Job:
     """The job in a folder."""
     raw: dict[str, Any] = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
-    return Job(**{**raw, "payloads": tuple((name, kind) for name, kind in raw["payloads"])})
+    return Job(**{**raw, "bodies": tuple(Body(**one) for one in raw["bodies"])})

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from loadtest.drivers.generator import LOCUSTFILE, ROOT, Crew, locust_environment
+from loadtest.drivers.locust import LOCUSTFILE, ROOT, Crew, locust_environment
 from loadtest.errors import LoadTestError
 
 MASTER_PORT = 5557

@@ -3,6 +3,7 @@
 An open loop is one user per process that starts each request in a greenlet of its own when it is due, so
 that answers hold nothing up. Rows come from Locust's `request` event; Locust's own statistics round to two
 digits. Its page shows them too, and there open-loop times count from when a request was due.
+Closed-loop response times are no latency under load: a server that stalls is asked less.
 """
 
 from __future__ import annotations
@@ -10,27 +11,27 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import resource
 import time
 from pathlib import Path
 from typing import Any
 
 import gevent
-import numpy as np
 from geventhttpclient.client import HTTPClientPool
 from locust import FastHttpUser, LoadTestShape, constant, events, task
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.drivers.generator import JOB_VARIABLE, OUT_FILE, REPORT, WORKERS_VARIABLE
 from loadtest.drivers.job import read_job
-from loadtest.records import Recorder
-from loadtest.schedule import plan_arrivals, plan_payloads, take_share
+from loadtest.drivers.locust import JOB_VARIABLE, OUT_FILE, REPORT, WORKERS_VARIABLE
+from loadtest.drivers.records import Recorder
+from loadtest.drivers.schedule import order_payloads, plan_arrivals, share_count
 
 FOLDER = Path(os.environ[JOB_VARIABLE])
 JOB = read_job(FOLDER)
 # Any: Locust's annotation leaves out bytes, which its HTTP client takes.
-BODIES: list[Any] = [(FOLDER / name).read_bytes() for name, _ in JOB.payloads]
-HEADERS = [{"Content-Type": kind, **JOB.headers} for _, kind in JOB.payloads]
+BODIES: list[Any] = [(FOLDER / one.file).read_bytes() for one in JOB.bodies]
+HEADERS = [{"Content-Type": one.content_type, **JOB.headers} for one in JOB.bodies]
+END_S = JOB.duration_s + JOB.cool_down_s
+"""From the begin of the window; no request starts later."""
 LEAD_S = 0.3
 """From a user's start to its first request: spawning must not delay the first arrivals."""
 MOST_CONNECTIONS = 20_000
@@ -49,10 +50,13 @@ class Generator:
         self.zero: float | None = None
         self.wall_zero = 0.0
         self.cpu: dict[str, float] = {}
-        # A closed loop has no end of its own: a million requests' order is more than it can use.
-        self.order = itertools.cycle(
-            plan_payloads(100_000, payloads=len(BODIES), seed=JOB.seed + worker).tolist()
+        # Of a closed loop: as listed, each process takes its share; by chance, each has an order of its own.
+        self.order = (
+            order_payloads(len(BODIES), seed=JOB.seed + worker)
+            if JOB.shuffled
+            else itertools.islice(itertools.cycle(range(len(BODIES))), worker, None, workers)
         )
+        self.left = share_count(JOB.stop_after, worker=worker, workers=workers)
 
     def begin(self) -> None:
         """The first user starts the clock; zero is the begin of the measured window."""
@@ -64,26 +68,25 @@ class Generator:
             gevent.spawn_later(ahead + JOB.duration_s, self._note_cpu, "end")
 
     def _note_cpu(self, moment: str) -> None:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        self.cpu[moment] = usage.ru_utime + usage.ru_stime
+        """Once for each moment."""
+        self.cpu.setdefault(moment, time.process_time())
 
     def now(self) -> float:
         """Seconds from the begin of the measured window."""
         return time.perf_counter() - (self.zero or 0.0)
 
-    @property
-    def end(self) -> float:
-        """When no further request may start."""
-        return JOB.duration_s + JOB.cool_down_s
+    def goes_on(self) -> bool:
+        """Whether a closed loop's user may send another request; if so it is counted."""
+        if self.left == 0 or self.now() >= END_S:
+            return False
+        self.left = None if self.left is None else self.left - 1
+        return True
 
     def plan(self) -> list[tuple[float, int]]:
         """(due, payload) of this process's share of an open loop."""
-        due = plan_arrivals(
-            JOB.process, rate=JOB.level, begin_s=-JOB.warm_up_s, end_s=self.end, seed=JOB.seed
-        )
-        carried = plan_payloads(len(due), payloads=len(BODIES), seed=JOB.seed)
-        mine = take_share(np.arange(len(due)), worker=self.worker, workers=self.workers)
-        return [(float(due[one]), int(carried[one])) for one in mine]
+        due = plan_arrivals(JOB.process, rate=JOB.level, begin_s=-JOB.warm_up_s, end_s=END_S, seed=JOB.seed)
+        planned = list(zip(due.tolist(), order_payloads(len(BODIES), seed=JOB.seed), strict=False))
+        return planned[self.worker :: self.workers]
 
     def finish(self) -> bool:
         """Whether the last user of this process has ended."""
@@ -92,9 +95,15 @@ class Generator:
 
     def report(self) -> dict[str, Any]:
         """What goes to the master."""
-        cpu = self.cpu.get("end", 0.0) - self.cpu.get("begin", 0.0)
-        rows, answers = self.recorder.rows, list(self.recorder.answers)
-        return {"rows": rows, "answers": answers, "cpu_seconds": cpu, "wall_zero": self.wall_zero}
+        self._note_cpu("begin")  # a loop that stops after so many requests may not have come so far
+        self._note_cpu("end")
+        seconds = max(min(self.now(), JOB.duration_s), 1e-3)
+        return {
+            "rows": self.recorder.rows,
+            "answers": list(self.recorder.answers),
+            "cpu_share": (self.cpu["end"] - self.cpu["begin"]) / seconds,
+            "wall_zero": self.wall_zero,
+        }
 
 
 class State:
@@ -135,8 +144,8 @@ class Sender(FastHttpUser):
         timer.start()
         try:
             # `with`, so that the time Locust shows can count from when the request was due.
-            with self.client.post(JOB.path, data=BODIES[payload], headers=HEADERS[payload], context=context,
-                                  catch_response=True) as response:  # fmt: skip
+            with self.client.post(JOB.bodies[payload].path, data=BODIES[payload], headers=HEADERS[payload],
+                                  context=context, catch_response=True) as response:  # fmt: skip
                 if JOB.is_open:
                     response.request_meta["response_time"] += 1000 * (context["sent"] - due)
         except gevent.Timeout:
@@ -147,8 +156,9 @@ class Sender(FastHttpUser):
     def _give_up(self, context: dict[str, Any]) -> None:
         waited = 1000 * JOB.timeout_s
         self.environment.events.request.fire(
-            request_type="POST", name=JOB.path, response_time=waited, response_length=0, response=None,
-            context=context, exception=TimeoutError(f"no whole answer within {JOB.timeout_s:g} s"),
+            request_type="POST", name=JOB.bodies[context["payload"]].path, response_time=waited,
+            response_length=0, response=None, context=context,
+            exception=TimeoutError(f"no whole answer within {JOB.timeout_s:g} s"),
         )  # fmt: skip
 
 
@@ -206,7 +216,7 @@ class ClosedLoopUser(Sender):
         generator = State.generator
         generator.begin()
         gevent.sleep(max(0.0, -JOB.warm_up_s - generator.now()))
-        while generator.now() < generator.end:
+        while generator.goes_on():
             self.send(next(generator.order), float("nan"))
         _end(self)
 

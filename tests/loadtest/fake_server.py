@@ -39,10 +39,17 @@ class Behaviour:
 class Seen:
     """What the server was asked."""
 
-    requests: int = 0
-    content_types: set[str] = field(default_factory=set)
-    tokens: set[str] = field(default_factory=set)
+    received: list[tuple[str, bytes, dict[str, str]]] = field(default_factory=list)
+    """Path, body, headers."""
+    connections: int = 0
     began: float = 0.0
+
+    @property
+    def requests(self) -> int:
+        return len(self.received)
+
+    def list_values(self, header: str) -> set[str]:
+        return {headers.get(header, "") for _, _, headers in self.received}
 
 
 def answer_to(body: bytes) -> dict:
@@ -69,12 +76,10 @@ class FakeServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
-    def _count(self, handler: BaseHTTPRequestHandler) -> int:
+    def _count(self, handler: BaseHTTPRequestHandler, body: bytes) -> int:
         with self._lock:
             self.seen.began = self.seen.began or time.monotonic()
-            self.seen.requests += 1
-            self.seen.content_types.add(handler.headers.get("Content-Type", ""))
-            self.seen.tokens.add(handler.headers.get("Authorization", ""))
+            self.seen.received.append((handler.path, body, dict(handler.headers)))
             return self.seen.requests
 
     def _serve(self) -> None:
@@ -95,9 +100,13 @@ class FakeServer:
             protocol_version = "HTTP/1.1"
             wbufsize = -1  # head and body in one packet: Nagle's algorithm would add 40 ms
 
+            def setup(self) -> None:
+                super().setup()
+                server.seen.connections += 1
+
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                number, does = server._count(self), server.behaviour
+                number, does = server._count(self, body), server.behaviour
                 if does.hang_up_each and number % does.hang_up_each == 0:
                     self.close_connection = True
                     return

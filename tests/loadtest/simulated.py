@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadtest.drivers.generator import Outcome
-from loadtest.host import CpuUse
-from loadtest.records import Records, make_records
-from loadtest.schedule import plan_arrivals
+from loadtest.answers.check import Expected, Tolerance
+from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.records import Records, make_records
+from loadtest.drivers.schedule import plan_arrivals
+from loadtest.results.trial import CpuUse, Series
+from loadtest.scenarios.scenario import Scenario
+from loadtest.systems.system import System
+from loadtest.trials.trial import Load, make_trial
+from tests.loadtest.making import ANSWER, QUIET, make_facts
 
-QUIET = CpuUse(busy=0.5, steal=0.0)
-ANSWER = '{"label": "good", "probabilities": {"good": 0.9, "bad": 0.1}}'
+TRUE_ANSWER = {"label": "good", "probabilities": {"good": 0.9, "bad": 0.1}}
+EXPECTED = Expected(
+    source="test",
+    answers=(TRUE_ANSWER,),
+    fp32=(TRUE_ANSWER,),
+    tolerances=(Tolerance(relative=0.01, absolute=0.001),),
+)
 
 
 @dataclass(kw_only=True)
@@ -82,6 +92,50 @@ def noisy(seconds: float, *, spread: float, random: np.random.Generator) -> Call
     return lambda _: seconds * float(np.exp(random.normal(0, spread)))
 
 
-def as_outcome(records: Records, *, cores: float = 0.1) -> Outcome:
-    """As a driver would report it."""
-    return Outcome(records=records, wall_zero=0.0, cpu_shares=(cores,))
+def simulate(scenario: Scenario, *, level: float, service_s: float = 0.05, seed: int = 1) -> Records:
+    """One repeat against two virtual workers."""
+    random = np.random.default_rng(1000 + seed)  # not the arrivals' seed
+    server = VirtualServer(service=noisy(service_s, spread=0.1, random=random), workers=2)
+    span = {"begin_s": -scenario.warm_up_s, "end_s": scenario.duration_s + 2}
+    if scenario.is_open:
+        return simulate_open(server, rate=level, process="poisson", seed=seed, **span)
+    return simulate_closed(server, users=int(level), **span)
+
+
+def simulate_series(
+    scenario: Scenario, *, level: float, service_s: float = 0.05, host: CpuUse = QUIET, cores: float = 0.1,
+    change: Callable[[Records], None] = lambda _: None,
+) -> Series:  # fmt: skip
+    """All repeats; `change` may alter the rows of each before they are judged."""
+    rows = [
+        simulate(scenario, level=level, service_s=service_s, seed=repeat + 1)
+        for repeat in range(scenario.repeats)
+    ]
+    for records in rows:
+        change(records)
+    return series_of_rows(rows, scenario, level=level, host=host, cores=cores)
+
+
+def series_of_rows(
+    rows: Sequence[Records], scenario: Scenario, *, level: float, host: CpuUse = QUIET, cores: float = 0.1
+) -> Series:
+    """As the core makes trials of them."""
+    load = Load(
+        system=System(name="virtual", models=()),
+        scenario=scenario,
+        level=level,
+        payloads=(),
+        expected=EXPECTED,
+    )
+    trials = [
+        make_trial(
+            load,
+            Outcome(records=records, wall_zero=0.0, cpu_shares=(cores,)),
+            repeat=repeat,
+            duration_s=scenario.duration_s,
+        )
+        for repeat, records in enumerate(rows)
+    ]
+    judged = tuple(replace(one, cpu=host) for one in trials)
+    facts = make_facts("virtual")
+    return Series(facts=facts, scenario=scenario, level=level, trials=judged, records=tuple(rows))

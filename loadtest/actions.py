@@ -1,0 +1,252 @@
+"""What each command of `python -m loadtest` does: from values to an experiment, from verdicts to a code."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+from pathlib import Path
+
+from loadtest.choices import (
+    choose_scenarios,
+    choose_system,
+    need,
+    open_site,
+    parse_number,
+    parse_whole,
+    say,
+)
+from loadtest.drivers.job import make_job, write_job
+from loadtest.drivers.locust import locust_command, locust_environment, parse_crew
+from loadtest.drivers.remote import work
+from loadtest.errors import LoadTestError
+from loadtest.experiments import ceiling, compare, gate, measure, peak, soak
+from loadtest.experiments.harm import run as harm
+from loadtest.experiments.ladder import experiment as ladder
+from loadtest.experiments.targets import experiment as targets
+from loadtest.experiments.targets.judge import judge as judge_targets
+from loadtest.payloads import make_payloads
+from loadtest.report import SECTIONS, write_report
+from loadtest.report.docs import write_docs
+from loadtest.results.kept import (
+    LATEST,
+    Kept,
+    find_result,
+    list_results,
+    read_kept,
+)
+from loadtest.scenarios.scenario import AUTO, parse_share
+from loadtest.systems.running import running
+from loadtest.trials.block import Experiment, Judge, Timing, Verdict
+from loadtest.trials.runner import run_experiment
+
+WEB_PORT = 8089
+TOKEN_SECONDS = 3000
+"""A page stays open for a while; TorchServe's tokens live for an hour."""
+Options = argparse.Namespace
+JUDGES: dict[str, Judge] = {
+    **{one.KIND: one.judge for one in (measure, peak, gate, ladder, soak)},
+    targets.KIND: judge_targets,
+}
+
+
+def finish(kept: Kept) -> int:
+    """The report, the verdicts, and whether all of them are good."""
+    report = write_report([kept], kept.folder.parent)
+    verdicts = JUDGES[kept.kind](kept)
+    say(f"\n{report.text}\n")
+    for verdict in verdicts:
+        say(render_verdict(verdict))
+    say(f"\nkept: {kept.folder}\nreport: {report.folder}/report.html")
+    return 0 if verdicts and all(one.met for one in verdicts) else 1
+
+
+def render_verdict(verdict: Verdict) -> str:
+    """One line with the figure, its interval and the limit; no figure where it is INVALID."""
+    figure, note = verdict.figure, f" ({verdict.why})" if verdict.why else ""
+    if figure is None:
+        return f"{verdict.what}: INVALID: {verdict.why}"
+    shown = f"{figure.value:.4g}{verdict.unit} ({figure.low:.4g}-{figure.high:.4g})"
+    if verdict.limit is None and not verdict.broken:
+        return f"{verdict.what}: {shown}{note}"
+    sign = "≥" if verdict.at_least else "≤"
+    limit = "" if verdict.limit is None else f", asked {sign} {verdict.limit:.4g}{verdict.unit}"
+    return f"{verdict.what}: {shown}{limit}: {'met' if verdict.met else 'MISSED'}{note}"
+
+
+def run_measure(options: Options) -> int:
+    """Scenarios against a server that is up."""
+    system = choose_system("", options)
+    experiment = measure.make_experiment(running(system), choose_scenarios(options, system))
+    return _run_running(experiment, options)
+
+
+def run_peak(options: Options) -> int:
+    """One search for each open loop that fits."""
+    limit = parse_number("SLO_P99_MS", options.slo_p99_ms)
+    system = choose_system("", options)
+    scenarios = choose_scenarios(options, system, "open")
+    each = [peak.make_experiment(running(system), one, limit_ms=limit) for one in scenarios]
+    return max(_run_running(one, options) for one in each)
+
+
+def run_gate(options: Options) -> int:
+    """Two servers that are up."""
+    sides = (("A", options.a), ("B", options.b))
+    a, b = (choose_system(need(name, value), options, f"{name}: ") for name, value in sides)
+    scenarios = choose_scenarios(options, a, "closed")
+    if len(scenarios) > 1:
+        say(f"gate: {scenarios[0].name} (SCENARIO= names another)")
+    experiment = gate.make_experiment(
+        running(a),
+        running(b),
+        scenarios[0],
+        bound=parse_number("BOUND", options.bound or str(gate.DEFAULT_BOUND)),
+        pairs=parse_whole("PAIRS", options.pairs or str(gate.DEFAULT_PAIRS)),
+    )
+    return _run_running(experiment, options)
+
+
+def _run_running(experiment: Experiment, options: Options) -> int:
+    """Against servers that are up."""
+    with open_site(options) as site:
+        return finish(
+            run_experiment(experiment, site, results=options.results, crew=parse_crew(options.processes))
+        )
+
+
+def run_compare(options: Options) -> int:
+    """Two results that are kept."""
+    bound = parse_number("BOUND", options.bound or str(compare.DEFAULT_BOUND))
+    a, b = (
+        read_kept(find_result(need(name, value), options.results))
+        for name, value in (("A", options.a), ("B", options.b))
+    )
+    found = compare.compare_results(a, b, bound=bound)
+    for one in found:
+        say(compare.render_comparison(one))
+    return 1 if any(one.regression for one in found) else 0
+
+
+def run_ladder(options: Options) -> int:
+    """Of one model."""
+    timing = read_timing(options, ladder.TIMING)
+    ladder.check_asked(options.model, timing)
+    resume = find_resumed(options, f"{ladder.KIND}-{options.model}")
+    if options.check:
+        return 0
+    with open_site(options) as site:
+        experiment = ladder.make_experiment(options.model, site, timing, options.only.split())
+        return finish(run_experiment(experiment, site, results=options.results, resume=resume))
+
+
+def run_targets(options: Options) -> int:
+    """The named rows, or all."""
+    timing = read_timing(options, targets.TIMING)
+    targets.check_targets(options.names, timing)
+    resume = find_resumed(options, targets.KIND)
+    if options.check:
+        return 0
+    with open_site(options) as site:
+        experiment = targets.make_experiment(options.names, site.store, timing)
+        return finish(run_experiment(experiment, site, results=options.results, resume=resume))
+
+
+def run_soak(options: Options) -> int:
+    """One server with both models."""
+    requests = parse_whole("REQUESTS", options.requests or str(soak.REQUESTS))
+    soak.check_soak(requests)
+    if options.check:
+        return 0
+    with open_site(options) as site:
+        experiment = soak.make_experiment(
+            site.store, requests=requests, precision=options.precision or "int8"
+        )
+        return finish(run_experiment(experiment, site, results=options.results))
+
+
+def run_harm(options: Options) -> int:
+    """The named experiments, or all."""
+    precision = options.precision or harm.PRECISION
+    harm.check_harm(options.names, precision)
+    if options.check:
+        return 0
+    with open_site(options) as site:
+        return harm.run_harm(site, results=options.results, names=options.names, precision=precision)
+
+
+def run_fuzz(options: Options) -> int:
+    # Hypothesis draws the bodies; no other command needs it.
+    from loadtest.experiments.harm import fuzz
+
+    precision = options.precision or harm.PRECISION
+    harm.check_precision(precision)
+    bodies = parse_whole("BODIES", options.bodies or str(fuzz.BODIES))
+    seed = parse_whole("SEED", options.seed or str(fuzz.SEED))
+    if options.check:
+        return 0
+    with open_site(options) as site:
+        return fuzz.run_fuzz(site, results=options.results, bodies=bodies, seed=seed, precision=precision)
+
+
+def read_timing(options: Options, usual: Timing) -> Timing:
+    """SECONDS and REPEATS where they are given."""
+    return Timing(
+        seconds=parse_number("SECONDS", options.seconds or str(usual.seconds)),
+        warm_up_s=parse_number("--warm-up", options.warm_up or str(usual.warm_up_s)),
+        repeats=parse_whole("REPEATS", options.repeats or str(usual.repeats)),
+    )
+
+
+def find_resumed(options: Options, name: str) -> Path | None:
+    """RESUME as a folder."""
+    return find_result(options.resume, options.results, name=name) if options.resume else None
+
+
+def run_ceiling(options: Options) -> int:
+    """Nothing of a server."""
+    for line in ceiling.run_ceiling(options.results):
+        say(line)
+    return 0
+
+
+def run_report(options: Options) -> int:
+    """Of the named results, else the latest; with an output, of the latest whole one of each experiment."""
+    named = [find_result(name, options.results) for name in options.names]
+    if options.output:
+        folders = named or list_results(options.results)
+        written = write_docs([read_kept(one) for one in folders], Path(options.output))
+        say("\n".join(f"written: {file}" for file in written))
+        return 0
+    # Harm and fuzz keep results, too; they have no section.
+    latest = sorted(one for kind in SECTIONS for one in list_results(options.results, kind))[-1:]
+    kepts = [read_kept(one) for one in named or latest or [find_result(LATEST, options.results)]]
+    report = write_report(kepts, options.results)
+    say(f"{report.text}\n\nreport: {report.folder}/report.html")
+    return 0 if report.valid else 1
+
+
+def run_ui(options: Options) -> int:
+    """One scenario with Locust's own web page; what the page shows is not kept."""
+    system = choose_system("", options)
+    scenario = choose_scenarios(options, system)[0]
+    payloads = make_payloads(scenario.payloads, model=scenario.model, archives=system.archives)
+    step = scenario.steps[0]
+    if parse_share(step):
+        raise LoadTestError(
+            f"the page needs a rate in requests a second: RATE= of {scenario.name}: got {step}"
+        )
+    level = system.auto_users(scenario.model) if step == AUTO else float(step)
+    token, crew = system.token(TOKEN_SECONDS), parse_crew(options.processes)
+    job = make_job(scenario, level=level, repeat=0, url=system.url, token=token, payloads=payloads)
+    with tempfile.TemporaryDirectory(prefix="kit-load-") as name:
+        folder = write_job(job, payloads, Path(name))
+        say(f"{scenario.name}: http://127.0.0.1:{WEB_PORT} (Ctrl-C ends it; what the page shows is not kept)")
+        command = [*locust_command(crew), "--web-host", "127.0.0.1", "--web-port", str(WEB_PORT)]
+        return subprocess.run(command, env=locust_environment(folder, crew), check=False).returncode
+
+
+def run_worker(_: Options) -> int:
+    """Until it is interrupted."""
+    work(say)
+    return 0

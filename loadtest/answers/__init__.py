@@ -1,0 +1,1 @@
+"""What is right: expected answers, computed away from the server, and the judgement of those that came."""

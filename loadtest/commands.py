@@ -1,0 +1,173 @@
+"""`python -m loadtest COMMAND`: what the Makefile's targets of load tests and experiments call."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import ConfigError
+from config.knobs.table import add_knobs
+from config.terminal import print_in_any_locale
+from loadtest import actions
+from loadtest.errors import LoadTestError
+from loadtest.results.kept import RESULTS
+from server.errors import ServerError
+from server.start import Interrupted, catch_signals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One of them; its options besides those that all have."""
+
+    name: str
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    knobs: Sequence[str] = ()
+    """Of config/knobs/table.py, which knows their options and their help."""
+    options: Sequence[tuple[str, str]] = ()
+    """(option, help) of what make does not offer; empty means "not given" here too."""
+    names: str = ""
+    """What its positional arguments are, if it takes any."""
+    checked: bool = False
+    """Takes --check: only judge the values, before archives are built for minutes."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 good; 1 invalid, a limit missed, or a failure; 2 wrong usage."""
+    print_in_any_locale()
+    options = make_parser().parse_args(arguments)
+    try:
+        with catch_signals():  # so that a generator that is under way is ended with us
+            return int(options.command.run(options))
+    except (LoadTestError, ServerError, ConfigError) as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except Interrupted as signalled:
+        print(f"\nstopped by {signalled}; finished blocks are kept", file=sys.stderr)
+        return signalled.exit_code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """One subcommand each."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for one in COMMANDS:
+        command = commands.add_parser(one.name, help=one.help, description=one.help)
+        command.set_defaults(command=one)
+        add_knobs(command, one.knobs)
+        for option, text in one.options:
+            command.add_argument(option, default="", help=text)
+        command.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
+        if one.names:
+            command.add_argument("names", nargs="*", metavar=one.names)
+        if one.checked:
+            command.add_argument("--check", action="store_true", help="look at these values and do nothing")
+    return parser
+
+
+SYSTEM = ("RUN_DIR", "URL", "PROCESSES")
+SCENARIO = ("SCENARIO", "DURATION", "USERS", "RATE", "DRIVER", "PAYLOADS")
+BOUND = ("A", "B", "BOUND")
+TIMING = ("SECONDS", "REPEATS", "RESUME")
+STORE = (
+    ("--store", "folder with the archives"),
+    ("--first-port", "of the servers that are started"),
+)
+REPEATS = (("--repeats", "of each level"),)
+WARM_UP = ("--warm-up", "seconds of each system, before its first window")
+COMMANDS = (
+    Command(
+        name="run",
+        help="scenarios against a running server",
+        run=actions.run_measure,
+        knobs=(*SYSTEM, *SCENARIO),
+        options=REPEATS,
+    ),
+    Command(
+        name="ui",
+        help="one scenario with Locust's own web page",
+        run=actions.run_ui,
+        knobs=(*SYSTEM, *SCENARIO),
+        options=REPEATS,
+    ),
+    Command(
+        name="peak",
+        help="search the highest open-loop rate whose p99 keeps a limit",
+        run=actions.run_peak,
+        knobs=(*SYSTEM, *SCENARIO, "SLO_P99_MS"),
+        options=REPEATS,
+    ),
+    Command(
+        name="gate",
+        help="two running servers in turns; exit code 1 on a regression",
+        run=actions.run_gate,
+        knobs=(*SYSTEM, *SCENARIO, *BOUND, "PAIRS"),
+        options=REPEATS,
+    ),
+    Command(
+        name="compare",
+        help="two results side by side; exit code 1 on a regression",
+        run=actions.run_compare,
+        knobs=BOUND,
+    ),
+    Command(
+        name="ladder",
+        help="what each setting is worth, one after the other",
+        run=actions.run_ladder,
+        knobs=("MODEL", *TIMING),
+        options=(*STORE, WARM_UP, ("--only", "names of rungs, for a trial")),
+        checked=True,
+    ),
+    Command(
+        name="targets",
+        help="the speed targets against their baselines",
+        run=actions.run_targets,
+        knobs=TIMING,
+        options=(*STORE, WARM_UP),
+        names="ROW",
+        checked=True,
+    ),
+    Command(
+        name="soak",
+        help="thousands of mixed requests; exit code 1 when the workers' memory grows",
+        run=actions.run_soak,
+        knobs=("REQUESTS", "PRECISION"),
+        options=STORE,
+        checked=True,
+    ),
+    Command(
+        name="harm",
+        help="overload, dear bodies, lost workers; exit code 1 when the server does not stand",
+        run=actions.run_harm,
+        knobs=("PRECISION", "PORT"),
+        options=STORE,
+        names="EXPERIMENT",
+        checked=True,
+    ),
+    Command(
+        name="fuzz",
+        help="thousands of broken bodies; exit code 1 on any 5xx, lost worker or grown memory",
+        run=actions.run_fuzz,
+        knobs=("PRECISION", "PORT", "BODIES", "SEED"),
+        options=STORE,
+        checked=True,
+    ),
+    Command(
+        name="ceiling",
+        help="what one core's arithmetic allows, against what is reached",
+        run=actions.run_ceiling,
+    ),
+    Command(
+        name="report",
+        help="tables and pages of kept results again",
+        run=actions.run_report,
+        knobs=("OUTPUT",),
+        names="RESULT",
+    ),
+    Command(
+        name="worker", help="generate load for PROCESSES=remote:N of another machine", run=actions.run_worker
+    ),
+)

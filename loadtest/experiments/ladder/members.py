@@ -1,0 +1,49 @@
+"""How a rung is brought up, and what is looked at before it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from config.plan import Layout
+from loadtest.experiments.ladder.observe import observe
+from loadtest.experiments.ladder.rungs import Rung
+from loadtest.experiments.ladder.settings import FILLED, OFF, ONE_WORKER, make_arguments
+from loadtest.payloads import Payload
+from loadtest.systems.fleet import Member
+from loadtest.systems.kit import kit
+from loadtest.systems.stock import BATCH_SIZE, stock
+from loadtest.systems.system import System
+
+AT_ONCE = 16
+
+
+def make_member(rung: Rung, model: str, layout: Layout, each_length: Sequence[Payload] = ()) -> Member:
+    """`each_length` is sent to servers without buckets before they are measured.
+
+    A length that is new to a worker costs it a compile, and in a turn of seconds it would meet more new ones
+    than in any hour of serving.
+    """
+
+    def inspect(system: System) -> Mapping[str, Any]:
+        if not rung.is_stock and rung.settings.buckets == OFF:
+            passes = count_passes(len(system.list_workers(model)))
+            system.ask([*each_length] * passes, at_once=AT_ONCE)
+        return {item: asdict(one) for item, one in observe(system, model).items()}
+
+    if rung.is_stock:
+        return replace(stock(rung.name, model, batch_size=find_stock_batch_size(rung)), inspect=inspect)
+    return replace(kit(rung.name, model, make_arguments(rung.settings, layout)), inspect=inspect)
+
+
+def find_stock_batch_size(rung: Rung) -> int | None:
+    """None where the sizes are TorchServe's own."""
+    if rung.settings.workers != ONE_WORKER:
+        return None
+    return BATCH_SIZE if rung.settings.batches == FILLED else 1
+
+
+def count_passes(workers: int) -> int:
+    """Requests go to whichever worker is free: with so many passes most lengths have been to each."""
+    return 1 if workers == 1 else workers + 1

@@ -1,0 +1,1 @@
+"""The table of speed targets, its rows as data."""

@@ -1,0 +1,108 @@
+"""What `make targets` measures: the blocks of its rows, one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.targets.rows import SLOW_STRETCH, SLOW_USERS, Row, list_rows
+from loadtest.results.kept import Kept
+from loadtest.results.ratios import LEAST_REPEATS
+from loadtest.results.trial import KeptBlock
+from loadtest.scenarios.scenario import Arrival, Scenario
+from loadtest.systems.fleet import Member
+from loadtest.trials.block import Block, Experiment, Timing, Turn
+from server.archives import read_archive
+
+KIND = "targets"
+TIMEOUT_S = 120
+START_S, TURN_EXTRA_S = 30.0, 5.0
+"""Of a system with its verify and expected answers, and around each window: seen on two cores."""
+TIMING = Timing(seconds=10.0, warm_up_s=4.0, repeats=3)
+JUST_STARTED = Timing(seconds=2.0, repeats=1)
+"""Of a system whose start alone is asked for: its answers show that it serves."""
+
+
+def check_targets(names: Sequence[str], timing: Timing) -> None:
+    """Judges what was asked for; LoadTestError says what may be."""
+    list_rows(names)
+    if not timing.seconds >= 1:
+        raise LoadTestError(f"SECONDS must be at least 1: got {timing.seconds:g}")
+    if not timing.repeats >= LEAST_REPEATS:
+        raise LoadTestError(f"REPEATS must be at least {LEAST_REPEATS}: got {timing.repeats}")
+
+
+def make_experiment(names: Sequence[str], store: Path, timing: Timing) -> Experiment:
+    """Of these rows, or of all."""
+    check_targets(names, timing)
+    rows = list_rows(names)
+    models = dict.fromkeys(row.model for row in rows)
+    asked = {
+        "rows": list(dict.fromkeys(row.name for row in rows)),
+        "timing": dataclasses.asdict(timing),
+        "archives": {model: read_archive(store / f"{model}.mar").archive_id for model in models},
+    }
+    return Experiment(
+        kind=KIND,
+        name=KIND,
+        asked=asked,
+        next_block=lambda kept: next(iter(list_left(rows, timing, kept)), None),
+        estimate=lambda kept: sum(map(estimate, list_left(rows, timing, kept))),
+    )
+
+
+def list_left(rows: Sequence[Row], timing: Timing, kept: Kept) -> list[Block]:
+    """What is not measured yet."""
+    blocks = [block for row in rows for block in make_blocks(row, timing, kept)]
+    return [block for block in blocks if kept.find(block.name) is None]
+
+
+def make_blocks(row: Row, timing: Timing, kept: Kept) -> list[Block]:
+    """One, or one for each system whose start was not seen yet."""
+    if not row.starts_only:
+        return [make_block(row.name, row, row.members, timing)]
+    left = [one for one in row.members if find_start(kept, one.name) is None]
+    return [make_block(f"start-{one.name.replace(' ', '-')}", row, [one], JUST_STARTED) for one in left]
+
+
+def make_block(name: str, row: Row, members: Sequence[Member], timing: Timing) -> Block:
+    turns = tuple(make_turn(member, row, timing) for member in members)
+    return Block(name=name, turns=turns, repeats=timing.repeats, warm_up_s=timing.warm_up_s)
+
+
+def make_turn(member: Member, row: Row, timing: Timing) -> Turn:
+    """A closed loop in whole rounds: the first one is left out, as queues fill, and two are the least."""
+    users, stretch = (SLOW_USERS, SLOW_STRETCH) if member.name == row.slow else (row.users, 1)
+    scenario = Scenario(
+        name=row.name,
+        model=row.model,
+        payloads=row.payloads,
+        arrival=Arrival(loop="closed"),
+        steps=(users,),
+        warm_up_s=0.0,
+        duration_s=stretch * timing.seconds,
+        repeats=timing.repeats,
+        timeout_s=TIMEOUT_S,
+        leave_out_first_round=True,
+        least_rounds=2,
+        parts=stretch,
+    )
+    return Turn(member=member, scenario=scenario, level=users)
+
+
+def find_start(kept: Kept, name: str) -> KeptBlock | None:
+    """The first block that a system was started for, or in which the kit refused it."""
+    for block in kept.blocks:
+        if name in block.refused or (name in block.systems and block.systems[name].start):
+            return block
+    return None
+
+
+def estimate(block: Block) -> float:
+    """Seconds."""
+    return sum(
+        START_S + block.warm_up_s + block.repeats * (turn.scenario.duration_s + TURN_EXTRA_S)
+        for turn in block.turns
+    )

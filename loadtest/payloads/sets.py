@@ -1,0 +1,181 @@
+"""Everything that can be sent, by name, or a person's own files."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import NormalDist
+
+from loadtest.errors import LoadTestError
+from loadtest.payloads.payload import Payload, make_plain_text, make_text, read_text
+from loadtest.payloads.photos import FORMS, IMAGENET, SCENES, View, list_views, make_photo
+from loadtest.payloads.texts import (
+    CountTokens,
+    arrange_evenly,
+    draw_lengths,
+    holds_tokenizer,
+    read_token_counter,
+    write_exactly,
+    write_sentence,
+)
+
+IMAGE_TYPES = {
+    ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png", ".webp": "image/webp",
+    ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff",
+}  # fmt: skip
+MOST = 200
+"""More payloads of a folder are thinned evenly; each is held in the generator's memory."""
+SEED = 24
+TEXT_COUNT = 32
+MEDIAN_WORDS, WORDS_SPREAD = 22, 0.9
+"""Lengths are log-normal, as comments and reviews are: half below 22 words, a few above 100."""
+CUTS = 16
+"""Of each scene; the whole scenes come first, the first as `one-photo`."""
+EQUAL = [128] * 64
+MIXED = draw_lengths(512, seed=SEED)
+"""Numbers of tokens."""
+GROUP = 64
+"""Every run of so many texts has the whole mix of lengths, so that a slow server, which gets through a few
+dozen in a turn, is sent the same mix as a fast one."""
+MIXTURE_TEXTS, MIXTURE_VIEWS = 128, 8
+"""About as many photographs: each scene in each form, in so many views."""
+
+
+Archives = Mapping[str, Path]
+"""Model → the archive whose tokenizer counts."""
+
+
+def make_payloads(asked: str, *, model: str, archives: Archives | None = None) -> list[Payload]:
+    """A set by its name, or the files of a folder; LoadTestError says what is known.
+
+    Sets of so many tokens need the model's archive. `mixture` takes several models, with blanks between.
+    """
+    if asked in SETS:
+        return SETS[asked](model, archives or {})
+    if not Path(asked).is_dir():
+        raise LoadTestError(f"PAYLOADS must be one of {', '.join(SETS)}, or a folder: got {asked}")
+    return read_folder(Path(asked), model=model)
+
+
+def read_folder(folder: Path, *, model: str) -> list[Payload]:
+    """Images as they are; each line of a .txt file as a text."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    images = [file for file in files if file.suffix.lower() in IMAGE_TYPES]
+    written = [file for file in files if file.suffix.lower() == ".txt"]
+    if bool(images) == bool(written):
+        what = "both" if images else "neither"
+        raise LoadTestError(f"{folder} must hold images ({', '.join(IMAGE_TYPES)}) or .txt files: got {what}")
+    found = [_read_image(file, folder, model) for file in images] or [
+        one for file in written for one in _read_lines(file, model)
+    ]
+    if not found:
+        raise LoadTestError(f"{folder} must hold at least one text: got only empty lines")
+    return found[:: -(-len(found) // MOST)]
+
+
+def _read_image(file: Path, folder: Path, model: str) -> Payload:
+    kind = IMAGE_TYPES[file.suffix.lower()]
+    name = str(file.relative_to(folder))
+    return Payload(name=name, body=file.read_bytes(), content_type=kind, model=model)
+
+
+def _read_lines(file: Path, model: str) -> list[Payload]:
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    return [
+        make_text(f"{file.name}:{number}", line, model=model) for number, line in enumerate(lines, 1) if line
+    ]
+
+
+def make_photos(model: str, _: Archives, views: Sequence[View] | None = None) -> list[Payload]:
+    """Each scene in each form, each cut a little differently, so that no two answers are alike."""
+    chosen = views or list_views(len(FORMS), least=0.8)
+    return [
+        make_photo(scene, form, view, model=model)
+        for scene in SCENES
+        for form, view in zip(FORMS, chosen, strict=True)
+    ]
+
+
+def make_cuts(model: str, _: Archives) -> list[Payload]:
+    """Each scene whole and in random cuts, all scaled to one size, so that they cost the same."""
+    return [
+        make_photo(scene, IMAGENET, view, model=model, name=f"{number:02d}")
+        for number, view in enumerate(list_views(CUTS))
+        for scene in SCENES
+    ]
+
+
+def make_texts(model: str, _: Archives) -> list[Payload]:
+    """Opinions in log-normal lengths."""
+    chance, normal = random.Random(SEED), NormalDist()
+    # Evenly spaced quantiles instead of draws: so few draws would make another mix of each seed.
+    spread = [normal.inv_cdf((number + 0.5) / TEXT_COUNT) for number in range(TEXT_COUNT)]
+    counts = [round(MEDIAN_WORDS * math.exp(WORDS_SPREAD * one)) for one in spread]
+    return [
+        make_text(f"{number:02d}-{count}-words", write_sentence(count, chance), model=model)
+        for number, count in enumerate(counts)
+    ]
+
+
+def make_exact_texts(model: str, archives: Archives, lengths: Sequence[int]) -> list[Payload]:
+    """Different texts of given numbers of tokens."""
+    count, chance = _find_counter(model, archives), random.Random(SEED)
+    return [
+        make_plain_text(f"{number:03d}-{tokens}-tokens", write_exactly(tokens, count, chance), model=model)
+        for number, tokens in enumerate(lengths)
+    ]
+
+
+def _find_counter(model: str, archives: Archives) -> CountTokens:
+    if model not in archives:
+        raise LoadTestError(
+            f"texts of so many tokens need the archive of {model} with its tokenizer: got none; "
+            "PAYLOADS=texts needs none"
+        )
+    return read_token_counter(archives[model])
+
+
+def make_grouped_texts(model: str, archives: Archives) -> list[Payload]:
+    """The mixed texts, in groups that all have the same mix."""
+    mixed = make_exact_texts(model, archives, MIXED)
+    return [mixed[number] for number in arrange_evenly(MIXED, group=GROUP, seed=SEED)]
+
+
+def make_mixture(models: str, archives: Archives) -> list[Payload]:
+    """Texts of all lengths for the models that read texts, photographs of all forms for the others."""
+    found: list[Payload] = []
+    for model in models.split():
+        if model in archives and holds_tokenizer(archives[model]):
+            found += make_exact_texts(model, archives, draw_lengths(MIXTURE_TEXTS, seed=SEED))
+        else:
+            views = list_views(MIXTURE_VIEWS + len(FORMS))
+            for first in range(MIXTURE_VIEWS):
+                found += make_photos(model, archives, views[first : first + len(FORMS)])
+    return found
+
+
+def pick_each_length(payloads: Sequence[Payload], archive: Path) -> list[Payload]:
+    """One text of each number of tokens; no pictures, which have one size."""
+    written = {one: text for one in payloads if (text := read_text(one)) is not None}
+    if not written:
+        return []
+    count = read_token_counter(archive)
+    return list({count(text): one for one, text in written.items()}.values())
+
+
+SETS: dict[str, Callable[[str, Archives], list[Payload]]] = {
+    "photos": make_photos,
+    "texts": make_texts,
+    # For figures that others made with one image, or one sentence.
+    "one-photo": lambda model, _: [make_photo(SCENES[0], IMAGENET, model=model)],
+    "one-text": lambda model, _: [
+        make_text("20-words", write_sentence(20, random.Random(SEED)), model=model)
+    ],
+    "cuts": make_cuts,
+    "texts-128": lambda model, archives: make_exact_texts(model, archives, EQUAL),
+    "texts-mixed": lambda model, archives: make_exact_texts(model, archives, MIXED),
+    "texts-grouped": make_grouped_texts,
+    "mixture": make_mixture,
+}

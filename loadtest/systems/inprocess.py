@@ -1,0 +1,227 @@
+"""The in-process reference: a built archive's handler at full speed, with nothing of a server around it.
+
+It is the limit of what REST can reach: as many processes as the plan has workers, on the same CPUs, with the
+same environment, batches and bodies. Memory is not bound to a NUMA node by name as the launcher's numactl
+does it; a pinned process gets its node's memory by first touch anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LateError
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from config.plan import Plan
+from loadtest.drivers.job import Job
+from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.records import Records, make_records, merge_records
+from loadtest.drivers.schedule import order_payloads
+from loadtest.errors import LoadTestError
+from loadtest.systems.fleet import Member, Site
+from loadtest.systems.kit import write_plan
+from loadtest.systems.system import System, make_kit_system
+from server.launch import make_allocator_link, prepare_folders, remove_temporary, render_environment
+from server.rundir import RunDir
+
+WORKER = Path(__file__).with_name("inprocess_worker.py")
+LOAD_SECONDS = 300
+END_SECONDS = 10
+SHOWN_LOG = 1500
+"""Characters of a log's end in an error."""
+ORDER_REQUESTS = 8192
+"""Requests before the order repeats; a multiple of all batch sizes."""
+
+
+def in_process(name: str, model: str, arguments: Sequence[str]) -> Member:
+    """The handler planned with `arguments` of `python -m config`, loaded in as many processes as workers."""
+
+    @contextlib.contextmanager
+    def start(site: Site) -> Iterator[System]:
+        site.say(f"  starting {name}")
+        folder, port = site.place("in-process")
+        asked = [*arguments, "--model-store", str(site.store)]
+        plan = write_plan(folder, port=port, model=model, arguments=asked)
+        how = f"without a server: {' '.join(arguments)}"
+        with run_in_process(name, RunDir.at(folder), plan, model) as system:
+            yield replace(system, how=how)
+
+    return Member(name=name, open=start)
+
+
+@contextlib.contextmanager
+def run_in_process(name: str, run: RunDir, plan: Plan, model: str) -> Iterator[System]:
+    """Start the processes for one model of a plan, and end them."""
+    prepare_folders(run)
+    make_allocator_link(plan)
+    system = make_kit_system(name, run, plan, how="without a server")
+    job = _prepare(system.archives[model], run, plan, model)
+    children: list[Child] = []
+    try:
+        for rank in range(int(plan.models[model].workers.value)):
+            children.append(_start(plan, run, job, rank))
+        check_described(plan, model, _listen(children, LOAD_SECONDS))
+        yield replace(system, url="", reference=InProcess(children=tuple(children)))
+    finally:
+        system.resume()
+        _end(children)
+        remove_temporary(run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """One process of the reference."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    """Its standard error, and what libraries print."""
+
+    def send(self, order: dict[str, Any]) -> None:
+        """What to do, on its standard input."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # that it ended is seen when it does not answer
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+
+    def read(self) -> dict[str, Any]:
+        """Its next answer; LoadTestError when it has ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            said = self.log.read_text(encoding="utf-8", errors="replace")[-SHOWN_LOG:]
+            raise LoadTestError(f"a process of the in-process reference ended:\n{said}")
+        return dict(json.loads(line))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InProcess:
+    """Loaded processes that wait for the word; waiting costs no CPU."""
+
+    children: tuple[Child, ...]
+
+    def run(self, job: Job, folder: Path) -> Outcome:
+        """All processes at the same time, each at full speed: users and rate are of no meaning here."""
+        if job.is_open or job.stop_after is not None:
+            raise LoadTestError(
+                "the in-process reference runs closed loops that end by time: got another load"
+            )
+        zero, wall_zero = time.monotonic() + job.warm_up_s, time.time() + job.warm_up_s
+        end = zero + job.duration_s + job.cool_down_s
+        files = [str(folder / body.file) for body in job.bodies]
+        for rank, child in enumerate(self.children):
+            child.send({"files": files, "numbers": _order(job, rank), "zero": zero, "end": end})
+        answers = _listen(self.children, job.longest_s + LOAD_SECONDS)
+        seconds = sum(one["seconds"] for one in answers)
+        return Outcome(
+            records=merge_records([_parse_rows(one) for one in answers]),
+            wall_zero=wall_zero,
+            model_share=sum(one["model_seconds"] for one in answers) / seconds,
+        )
+
+
+def _order(job: Job, rank: int) -> list[int]:
+    """Of payloads, as the users of a driver's process would send them."""
+    count = len(job.bodies)
+    order = order_payloads(count, seed=job.seed + rank) if job.shuffled else itertools.cycle(range(count))
+    return list(itertools.islice(order, ORDER_REQUESTS))
+
+
+def _parse_rows(answer: dict[str, Any]) -> Records:
+    nothing_due = float("nan")
+    rows = [(payload, nothing_due, *rest) for payload, *rest in answer["rows"]]
+    return make_records(rows, answer["answers"])
+
+
+def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:
+    """Unpack the archive; the file with what each process must know to load it."""
+    directory = run.temporary / "archive"
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(directory)
+    job = {
+        "model": model,
+        "directory": str(directory),
+        "batch_size": plan.models[model].batch_size.value,
+    }
+    file = run.path / "job.json"
+    file.write_text(json.dumps(job), encoding="utf-8")
+    return file
+
+
+def render_worker_environment(plan: Plan, run: RunDir) -> dict[str, str]:
+    """What a planned worker has: TorchServe's environment, and what launcher and TorchServe add."""
+    environment = render_environment(plan, run, os.environ)
+    for name, setting in plan.worker_environment.items():
+        environment[name] = ":".join(setting.value) if isinstance(setting.value, list) else str(setting.value)
+    environment["TS_IPEX_ENABLE"] = str(plan.properties["ipex_enable"].value)
+    return environment
+
+
+def _start(plan: Plan, run: RunDir, job: Path, rank: int) -> Child:
+    cpus = ",".join(str(cpu) for cpu in plan.layout.worker_cpus.value[rank])
+    python = Path(plan.inputs.prefix) / "bin" / "python"
+    # taskset(1), as the launcher does it: the allocator counts its CPUs before Python runs.
+    command = ["taskset", "-c", cpus, str(python), str(WORKER), str(job)]
+    log = run.logs / f"reference-{rank}.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command,
+            cwd=run.temporary / "archive",
+            env=render_worker_environment(plan, run),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    return Child(process=process, log=log)
+
+
+def _listen(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
+    """One answer of each; all are ended when one takes too long."""
+    with ThreadPoolExecutor(len(children)) as pool:
+        waiting = [pool.submit(child.read) for child in children]
+        try:
+            return [one.result(timeout=seconds) for one in waiting]
+        except LateError as problem:
+            _end(children)
+            raise LoadTestError(f"the in-process reference gave no answer for {seconds:.0f} s") from problem
+
+
+def check_described(plan: Plan, model: str, described: Sequence[dict[str, Any]]) -> None:
+    """A reference without the plan's settings would be no limit: each must be seen in the live process."""
+    wanted = {
+        "precision": plan.models[model].precision.value,
+        "threads": plan.layout.cores_per_worker.value,
+        "allocator": plan.libraries.allocator.value,
+        "openmp": plan.libraries.openmp.value,
+    }
+    for one in described:
+        got = {
+            "precision": one["precision"],
+            "threads": one["threads"]["intra_op"],
+            "allocator": one["allocator"]["name"],
+            "openmp": one["openmp"]["name"],
+        }
+        if got != wanted:
+            raise LoadTestError(f"the in-process reference must have {wanted}: got {got}")
+
+
+def _end(children: Sequence[Child]) -> None:
+    for child in children:
+        with contextlib.suppress(OSError):
+            assert child.process.stdin is not None
+            child.process.stdin.close()
+    for child in children:
+        try:
+            child.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()

@@ -1,0 +1,99 @@
+"""The kit under test: planned with arguments of its own in a place of its own, and started as make does."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from config.__main__ import USAGE_ERROR
+from config.plan import PLAN_FILE, Plan, read_plan
+from loadtest.errors import LoadTestError, RefusedError
+from loadtest.systems.fleet import Member, Site
+from loadtest.systems.starts import read_start
+from loadtest.systems.system import ROOT, System, make_kit_system
+from loadtest.systems.variants import vary_archive
+from server.rundir import RunDir
+from server.state import read_failure
+from server.stop import stop
+
+START_SECONDS = 300
+
+
+def kit(
+    name: str,
+    model: str,
+    arguments: Sequence[str],
+    *,
+    store: Path | None = None,
+    archive: Mapping[str, Any] | None = None,
+) -> Member:
+    """A kit server with `arguments` of `python -m config`, verified by its start.
+
+    `model` may name several, with blanks between. `store` is another folder with archives than the site's;
+    `archive` has other values for the definition's `model`, which make a variant of its archive.
+    """
+
+    @contextlib.contextmanager
+    def start(site: Site) -> Iterator[System]:
+        site.say(f"  starting {name}")
+        folder, port = site.place("kit")
+        where = store or site.store
+        if archive:
+            source, where = where / f"{model}.mar", folder.with_name(f"{folder.name}-store")
+            vary_archive(source, where, model=dict(archive))
+        asked = [*arguments, "--model-store", str(where)]
+        with kit_server(name, folder, port=port, model=model, arguments=asked) as system:
+            how = " ".join([*arguments, *([f"archive with {dict(archive)}"] if archive else [])])
+            yield replace(system, how=how, start=read_start(system, arguments))
+
+    return Member(name=name, open=start)
+
+
+@contextlib.contextmanager
+def kit_server(
+    name: str, folder: Path, *, port: int, model: str, arguments: Sequence[str]
+) -> Iterator[System]:
+    """Planned, started and verified; RefusedError with the kit's own reason when it cannot be served so."""
+    run, plan = RunDir.at(folder), write_plan(folder, port=port, model=model, arguments=arguments)
+    system = make_kit_system(name, run, plan, how=" ".join(arguments))
+    try:
+        _start(run)
+        yield system
+    finally:
+        system.resume()
+        stop(run)
+
+
+def _start(run: RunDir) -> None:
+    try:
+        _call(["server", "start", "--run-dir", str(run.path)])
+    except LoadTestError as problem:
+        failure = read_failure(run.failure)
+        if failure is None:
+            raise
+        where_it_failed = f"{failure.step}: " if failure.step else ""
+        raise RefusedError(str(problem), where_it_failed + failure.cause) from problem
+
+
+def write_plan(folder: Path, *, port: int, model: str, arguments: Sequence[str]) -> Plan:
+    """Plan into a run directory, and start nothing."""
+    _call(["config", "--models", model, "--port", str(port), "--run-dir", str(folder), *arguments])
+    return read_plan(folder / PLAN_FILE)
+
+
+def _call(arguments: Sequence[str]) -> None:
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=START_SECONDS, check=False
+    )
+    if done.returncode == 0:
+        return
+    message = f"python -m {' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    if arguments[0] == "config" and done.returncode == USAGE_ERROR:
+        raise RefusedError(message, done.stderr.strip().removeprefix("config: "))
+    raise LoadTestError(message)

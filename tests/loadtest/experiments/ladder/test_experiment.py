@@ -1,0 +1,119 @@
+"""What is measured next follows from what is kept alone, so a ladder that was cut off goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.ladder import experiment as module
+from loadtest.experiments.ladder import members
+from loadtest.experiments.ladder.experiment import Course, check_asked, judge
+from loadtest.experiments.ladder.load import TIMING
+from loadtest.experiments.ladder.members import make_member
+from loadtest.experiments.ladder.rungs import list_all
+from loadtest.trials.block import Timing
+from tests.loadtest.experiments.ladder.results import BUSY, LAYOUT, see, write_ladder
+from tests.loadtest.making import change_facts
+
+
+def make_course(model="resnet50", available_mib=1e6):
+    return Course(
+        model=model, timing=TIMING, rungs=list_all(model), layout=LAYOUT, available_mib=available_mib
+    )
+
+
+def list_members(block):
+    return [turn.member.name for turn in block.turns]
+
+
+def disturb(series):
+    return dataclasses.replace(
+        series, trials=tuple(dataclasses.replace(one, cpu=BUSY) for one in series.trials)
+    )
+
+
+def test_a_new_ladder_begins_with_stock_and_ends_when_every_rung_is_kept(tmp_path):
+    course = make_course()
+    first = course.next_block(write_ladder(tmp_path, blocks=0))
+    assert list_members(first)[:3] == ["stock", "stock-one", "kit-off"]
+    assert (first.repeats, first.warm_up_s) == (3, 1.5)
+    assert {turn.scenario.payloads for turn in first.turns} == {"cuts"}
+    assert course.next_block(write_ladder(tmp_path)) is None
+
+
+def test_a_ladder_that_was_cut_off_goes_on_even_with_less_memory(tmp_path):
+    kept = write_ladder(tmp_path, blocks=1)
+    done = set(kept.blocks[0].systems)
+    after = list_members(make_course().next_block(kept))
+    smaller = list_members(make_course(available_mib=20_000).next_block(kept))
+    assert len(set(after) & done) == 1  # what the first new rung is compared with is carried over
+    assert smaller == after[: len(smaller)]
+
+
+def test_a_block_that_the_machine_disturbed_is_measured_once_more(tmp_path):
+    kept = write_ladder(tmp_path, change={"jemalloc": disturb})
+    course, disturbed = make_course(), kept.find("from-jemalloc") or kept.blocks[1]
+    again = course.next_block(kept)
+    assert again.name == disturbed.name
+    assert list_members(again) == [*disturbed.systems, *disturbed.refused]
+    twice = dataclasses.replace(kept, blocks=(*kept.blocks, disturbed))
+    assert course.next_block(twice) is None
+
+
+def test_the_estimate_shrinks_with_what_is_kept(tmp_path):
+    course = make_course()
+    left = [course.estimate(write_ladder(tmp_path, blocks=count)) for count in range(3)]
+    assert left[0] > left[1] > left[2] > 0
+    assert course.estimate(write_ladder(tmp_path)) == 0
+
+
+def test_servers_without_buckets_are_sent_each_length_before_they_are_looked_at(monkeypatch):
+    asked, looked = [], []
+    monkeypatch.setattr(members, "observe", lambda system, model: looked.append(len(asked)) or {})
+    system = SimpleNamespace(
+        list_workers=lambda model: [1, 2], ask=lambda payloads, *, at_once: asked.extend(payloads)
+    )
+    for rung in list_all("bert"):
+        if rung.name in ("stock", "int8", "top"):
+            make_member(rung, "bert", LAYOUT, ["short", "long"]).inspect(system)
+    assert asked == 3 * ["short", "long"]  # two workers take three passes
+    assert looked == [0, 6, 6]
+
+
+def test_a_rungs_figure_is_its_ratio_and_a_doubtful_one_has_none(tmp_path):
+    verdicts = {one.what: one for one in judge(write_ladder(tmp_path))}
+    ipex = verdicts["+ IPEX, to channels-last"]
+    assert ipex.met
+    assert ipex.figure.value == pytest.approx(1.5, rel=0.02)
+    assert verdicts["stock TorchServe as it comes"].unit == " requests/s"
+    assert not any("without IPEX" in what for what in verdicts)  # the kit refuses it, which is no miss
+
+    def plant(series):
+        rung = next(one for one in list_all("resnet50") if one.name == "jemalloc")
+        return change_facts(series, seen=see(rung, allocator="system"))
+
+    verdicts = {one.what: one for one in judge(write_ladder(tmp_path, change={"jemalloc": plant}))}
+    assert not verdicts["+ jemalloc"].met
+    assert "its setting is not in effect" in verdicts["+ jemalloc"].why
+
+
+@pytest.mark.parametrize(
+    ("model", "repeats", "sentence"),
+    [
+        ("resnet51", 3, "MODEL must be one of resnet50, bert: got resnet51"),
+        ("", 3, "MODEL must be one of resnet50, bert: got nothing"),
+        ("bert", 1, "REPEATS must be at least 2: got 1"),
+    ],
+)
+def test_what_gives_no_figures_is_refused_before_anything_is_started(model, repeats, sentence):
+    with pytest.raises(LoadTestError, match=sentence):
+        check_asked(model, Timing(repeats=repeats))
+
+
+def test_without_an_archive_the_way_to_one_is_told(tmp_path):
+    site = SimpleNamespace(store=tmp_path)
+    with pytest.raises(LoadTestError, match=r"no archive bert.mar in the store: `make ladder` builds it"):
+        module.make_experiment("bert", site)

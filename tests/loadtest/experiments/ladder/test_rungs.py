@@ -1,0 +1,126 @@
+"""Each rung differs from the one it is compared with in its own setting alone, whatever the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.ladder.load import PARTS, count_users, make_scenario
+from loadtest.experiments.ladder.rungs import (
+    BERT,
+    MODELS,
+    RESNET50,
+    STOCK_ONE,
+    TOP,
+    choose,
+    find_rung,
+    list_all,
+    list_left_out,
+    list_rungs,
+)
+from loadtest.experiments.ladder.settings import ITEMS, Settings, make_arguments
+from loadtest.trials.block import Timing
+from tests.loadtest.experiments.ladder.results import LAYOUT
+
+
+def find_differences(one, other):
+    return tuple(item for item in ITEMS if getattr(one, item) != getattr(other, item))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_rung_differs_from_the_one_before_in_its_own_setting_alone(model):
+    rungs = list_rungs(model)
+    for rung in (one for one in rungs if one.before and not one.reason):
+        before = find_rung(rungs, rung.before)
+        assert set(find_differences(rung.settings, before.settings)) == set(rung.own), rung.name
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_left_out_differs_from_the_top_in_one_setting(model):
+    top = find_rung(list_rungs(model), TOP)
+    for rung in (one for one in list_left_out(model) if not one.reason):
+        assert find_differences(rung.settings, top.settings) == rung.own
+        assert len(rung.own) == 1
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_side_rung_carries_no_other(model):
+    rungs = list_rungs(model)
+    side = {rung.name for rung in rungs if rung.side}
+    assert not side & {rung.before for rung in rungs}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_top_has_everything_on_and_every_setting_is_put_on_by_some_rung(model):
+    rungs = [rung for rung in list_rungs(model) if not rung.reason]
+    assert find_rung(rungs, TOP).settings == Settings()
+    put_on = {item for rung in rungs for item in rung.own}
+    means_nothing = {"buckets"} if model == RESNET50 else {"channels_last"}
+    assert put_on == set(ITEMS) - means_nothing
+
+
+def test_what_means_nothing_for_a_model_is_listed_and_not_measured():
+    (rung,) = (one for one in list_rungs(BERT) if one.reason)
+    assert (rung.name, rung.reason) == ("channels-last", "the model has no convolutions")
+    assert find_rung(list_rungs(BERT), "ipex").before == "kit-off"
+    assert [one.name for one in list_left_out(RESNET50) if one.reason] == ["without-buckets"]
+
+
+def test_only_resnet50s_baseline_with_one_worker_batches_as_that_of_the_targets():
+    one = {model: find_rung(list_rungs(model), STOCK_ONE) for model in MODELS}
+    assert one[RESNET50].own == ("workers", "batches")
+    assert one[BERT].own == ("workers",)
+
+
+def test_the_top_is_what_people_serve():
+    assert make_arguments(Settings(), LAYOUT) == ["--precision", "int8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        (
+            "kit-off",
+            "--precision fp32 --no-ipex --allocator system --openmp gnu --no-pinning "
+            "--off channels_last,trace,freeze --profile latency --workers 1",
+        ),
+        ("pinning", "--precision fp32 --profile latency --workers 2 --cores-per-worker 1"),
+        ("int8", "--precision int8 --profile latency --workers 2 --cores-per-worker 1"),
+        ("without-pinning", "--precision int8 --no-pinning"),
+        ("without-batches", "--precision int8 --profile latency --workers 2 --cores-per-worker 1"),
+    ],
+)
+def test_arguments(name, arguments):
+    rung = find_rung(list_all(RESNET50), name)
+    assert " ".join(make_arguments(rung.settings, LAYOUT)) == arguments
+
+
+def test_texts_are_not_cut_to_warmed_lengths_before_the_last_rung():
+    assert "trace,freeze,buckets" in " ".join(
+        make_arguments(find_rung(list_rungs(BERT), "kit-off").settings, LAYOUT)
+    )
+    assert find_rung(list_rungs(BERT), TOP).own == ("batches", "buckets")
+
+
+def test_a_trial_of_some_rungs_compares_only_these():
+    chosen = choose(list_all(RESNET50), ["ipex", "freeze"])
+    assert [(rung.name, rung.before, bool(rung.own)) for rung in chosen] == [
+        ("ipex", None, False),
+        ("freeze", "ipex", True),
+    ]
+    with pytest.raises(LoadTestError, match=r"--only must name some of stock, .*: got onednn"):
+        choose(list_all(RESNET50), ["onednn"])
+
+
+def test_users_fill_the_batches_there_are():
+    users = {rung.name: count_users(rung) for rung in list_rungs(RESNET50)}
+    expected = {"stock": 8, "stock-one": 32, "kit-off": 8, "int8": 8, "top": 64}
+    assert {name: users[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_only_stock_as_it_comes_needs_longer_windows_cut_into_parts(model):
+    scenarios = {rung.name: make_scenario(rung, model, Timing(seconds=3.0)) for rung in list_rungs(model)}
+    found = {name: (one.duration_s, one.parts) for name, one in scenarios.items()}
+    assert found.pop("stock") == (12.0, PARTS)
+    assert set(found.values()) == {(3.0, 1)}

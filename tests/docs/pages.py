@@ -1,0 +1,88 @@
+"""Reads the pages people read: their code, links, headings, and what the code offers to be named there."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from config.knobs.table import KNOBS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+GENERATED = ("ladder-*.md", "results.md", "knobs.md")
+"""Written by commands, whose tables are as wide as they are."""
+MADE = ("run", ".venv", "docker/secrets", "model-store")
+"""Folders of what is made by commands: nothing in them is in a checkout."""
+
+_FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`([^`]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_TARGET = re.compile(r"^([a-z][a-z0-9-]*):", re.MULTILINE)
+
+
+def read_blocks(text: str) -> list[str]:
+    """Fenced blocks of commands; drawings are not."""
+    return [m[1] for m in _FENCE.finditer(text) if not m[0].startswith("```mermaid")]
+
+
+def read_code(text: str) -> list[str]:
+    """Blocks and spans, each span on one line."""
+    return [*read_blocks(text), *(" ".join(span.split()) for span in _SPAN.findall(_FENCE.sub("", text)))]
+
+
+def read_links(text: str) -> list[str]:
+    return _LINK.findall(_FENCE.sub("", text))
+
+
+def read_anchors(text: str) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def find_targets(code: str) -> list[str]:
+    """What `make` is asked for: its words up to the end of the command, without values."""
+    bare = re.sub(r"""[A-Z][A-Z0-9_]*=("[^"]*"|'[^']*'|\S)+""", "", code)
+    commands = re.findall(r"\bmake((?: +[a-z][a-z0-9-]*)+)", bare)
+    return [word for words in commands for word in words.split()]
+
+
+def find_knobs(code: str) -> list[str]:
+    """NAME of NAME=…; a variable of the shell, set to what a command prints, is none."""
+    return re.findall(r"(?<![\w$\"'-])([A-Z][A-Z0-9_]*)=(?!\$\()", code)
+
+
+def find_paths(code: str) -> list[str]:
+    """Words that begin with a folder of the tree; a placeholder stands for anything."""
+    words = re.findall(r"(?<![\w/.:@…-])[\w.-]+/[\w./<>*{},-]*", code)
+    paths = [re.sub(r"<[^>]*>", "*", word.rstrip(".,/")) for word in words]
+    return [path for path in paths if path.split("/")[0] in list_folders() and not path.startswith(MADE)]
+
+
+@cache
+def list_folders() -> frozenset[str]:
+    """Top-level folders of the tree."""
+    return frozenset(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
+
+
+@cache
+def list_targets() -> frozenset[str]:
+    return frozenset(_TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8")))
+
+
+@cache
+def list_knobs() -> frozenset[str]:
+    """Those of the table, and what the image's build and compose take besides."""
+    build = re.findall(r"^ARG (\w+)", (ROOT / "docker/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    compose = re.findall(r"\$\{(\w+)", (ROOT / "docker/compose.yaml").read_text(encoding="utf-8"))
+    return frozenset([*KNOBS, *build, *compose])
+
+
+@cache
+def read_sources() -> str:
+    """What the code can print: neighbouring literals joined, and … for each value."""
+    files = [file for folder in list_folders() - {"tests", "run"} for file in (ROOT / folder).rglob("*")]
+    texts = [file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".java")]
+    joined = re.sub(r'"\s*\+?\s*f?"', "", "\n".join(texts))
+    return re.sub(r"\{[^{}\n]*\}", "…", joined)

@@ -1,0 +1,137 @@
+"""The pages name only what is there: commands, knobs, files, headings, errors; and README's commands run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from tests.docs.pages import (
+    GENERATED,
+    PAGES,
+    ROOT,
+    find_knobs,
+    find_paths,
+    find_targets,
+    list_knobs,
+    list_targets,
+    read_anchors,
+    read_blocks,
+    read_code,
+    read_links,
+    read_sources,
+)
+
+README = ROOT / "README.md"
+PAGES_BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
+COLUMNS = 110
+LINES = 120
+
+
+@pytest.fixture(params=PAGES_BY_NAME)
+def text(request):
+    return PAGES_BY_NAME[request.param].read_text(encoding="utf-8")
+
+
+def exists(path: str) -> bool:
+    return any(True for _ in ROOT.glob(path.rstrip("/")))
+
+
+def test_each_command_is_a_target(text):
+    named = {target for code in read_code(text) for target in find_targets(code)}
+    assert named <= list_targets()
+
+
+def test_each_knob_is_known(text):
+    assert {knob for code in read_code(text) for knob in find_knobs(code)} <= list_knobs()
+
+
+def test_each_path_is_there(text):
+    assert [path for code in read_code(text) for path in find_paths(code) if not exists(path)] == []
+
+
+@pytest.mark.parametrize("name", PAGES_BY_NAME)
+def test_each_link_leads_somewhere(name):
+    page = PAGES_BY_NAME[name]
+    for link in read_links(page.read_text(encoding="utf-8")):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert exists(str(target.relative_to(ROOT))), f"{name}: {link}"
+        if anchor:
+            assert anchor in read_anchors(target.read_text(encoding="utf-8")), f"{name}: {link}"
+
+
+@pytest.mark.parametrize("name", PAGES_BY_NAME)
+def test_no_line_is_too_long(name):
+    page = PAGES_BY_NAME[name]
+    if any(page.match(pattern) for pattern in GENERATED):
+        return
+    lines = enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+    assert [number for number, line in lines if len(line) > COLUMNS] == []
+
+
+def test_readme_is_short_and_maps_every_page():
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LINES
+    linked = {link.partition("#")[0] for link in read_links(text)}
+    assert {name for name in PAGES_BY_NAME if name.startswith("docs/") and "ladder" not in name} <= linked
+
+
+def find_symptoms() -> list[str]:
+    text = PAGES_BY_NAME["docs/troubleshooting.md"].read_text(encoding="utf-8")
+    return [span for span in re.findall(r"^### `([^`]+)`", text, re.MULTILINE) if " " in span]
+
+
+@pytest.mark.parametrize("symptom", find_symptoms())
+def test_each_symptom_is_what_the_code_says(symptom):
+    pieces = [re.escape(piece.strip()) for piece in symptom.split("…")]
+    assert re.search(".{1,40}?".join(pieces), read_sources())
+
+
+def test_there_are_enough_symptoms():
+    assert len(find_symptoms()) >= 15
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def find_commands(page: str) -> list[str]:
+    """Commands of make in the page's blocks and spans, without those that only name a value left open."""
+    code = read_code(PAGES_BY_NAME[page].read_text(encoding="utf-8"))
+    lines = [line for block in code for line in re.split(r"\n|&&", block)]
+    commands = [line.split("#")[0].strip() for line in lines if line.strip().startswith("make ")]
+    return sorted({one for one in commands if "…" not in one})
+
+
+@pytest.mark.parametrize("command", find_commands("README.md"))
+def test_readmes_commands_are_what_make_can_do(command):
+    assert make("--dry-run", *shlex.split(command)[1:]).stdout
+
+
+def test_readmes_plan_is_printed_and_nothing_is_written(tmp_path):
+    assert "make config DRY_RUN=1" in find_commands("README.md")
+    assert (ROOT / ".venv/setup.json").is_file(), "make dev"  # else make would install something here
+    machine = ROOT / "tests/config/machines/two-sockets-smt"
+    run_dir = tmp_path / "run"
+    printed = make("config", "DRY_RUN=1", f"TOPOLOGY={machine}", f"RUN_DIR={run_dir}", "PORT=9490").stdout
+    assert "workers" in printed
+    assert not run_dir.exists()
+
+
+def test_readmes_curl_line_has_the_form_that_is_printed():
+    (line,) = [
+        one for block in read_blocks(README.read_text("utf-8")) for one in block.splitlines() if "curl" in one
+    ]
+    program, header, value, upload, picture, url = shlex.split(line)
+    assert (program, header, value, upload) == ("curl", "-H", "@run/authorization", "-T")
+    assert picture.endswith(".jpg")
+    address, model = url.rsplit("/predictions/")
+    assert address == "http://127.0.0.1:8080"
+    assert (ROOT / "models" / model / "model.yaml").is_file()

@@ -6,48 +6,14 @@ MODELS ?= resnet50 bert
 PYTHON ?= python3
 RUN_DIR ?= run
 
-#? MODELS            names of folders in models/            (resnet50 bert)
-#? PRECISION         fp32 | bf16 | int8 | auto              (fp32)
-#?                   auto: timed here, the fastest that passed the accuracy gate, for each model
-#? PROFILE           throughput | latency                   (throughput)
-#? WORKERS           workers per model, 1 or more           (from the machine)
-#? CORES_PER_WORKER  physical cores of one worker           (from the machine)
-#? ALLOCATOR         jemalloc | tcmalloc | system           (jemalloc)
-#? OPENMP            intel | gnu                            (intel)
-#? PORT              the REST port; the four after it too   (8080)
-#? WEIGHTS           auto | pretrained | random | a path    (auto)
-#? CALIBRATION       a path: inputs INT8 scales come from   (synthetic)
-#? EVAL              a path: held-out inputs for the gate   (synthetic)
-#?                   these three for single models: WEIGHTS=resnet50=PATH,bert=random
-#? ALLOW_PICKLE      1: read .pt, .pth, .bin without a process of their own (0)
-#? RUN_DIR           plan, state and logs of one server     (run)
-#? FOREGROUND        1: keep the server in this terminal    (0: in the background)
-#? TOPOLOGY          folder of a recorded machine           (this machine)
-#? DRY_RUN           1: `make config` prints, writes nothing (0)
-#? FORMAT            text | json, for `make verify`         (text)
-#? TARGET            rows of `make targets`                 (all)
-#? MODEL             of `make ladder`: resnet50 | bert       (none)
-#? RESUME            a ladder that was cut off, or latest   (a new one)
-#? SECONDS, REPEATS  of each turn of the ladder             (3.75, 3)
-#? RESULT OUTPUT     ladder and folder of its report        (latest; terminal only)
-#? REQUESTS          of `make soak`, 1004 or more           (20000)
-#? EXPERIMENT        names of `make harm`                  (all)
-#? BODIES SEED       how many of `make fuzz`, which ones    (5500, 7)
-#? SCENARIO          names in loadtest/scenarios, or files   (all that fit)
-#? DURATION, USERS, RATE, DRIVER, PAYLOADS, PROCESSES  change one thing of a scenario (see README)
-#? SLO_P99_MS        the limit `make loadtest-peak` searches for
-#? A, B              two results, or two RUN_DIRs for the gate; BOUND (0.05), PAIRS (10)
-#? TORCH_INDEX       an index's address | default           (CPU-only wheels if reachable)
-#? IMAGE             the container image's name             (cpu-kit:latest)
-#? ENGINE            docker | podman | buildah              (the first that answers)
-#? CPUS CPUSET MEMORY  limits of `make image-run`           (none)
-#? TOKEN_FILE        the token of `make image-run`          (made anew)
-#? STORE             archives `make image-run` mounts       (model-store)
-#? BIND_MEMORY       1: CAP_SYS_NICE, to bind memory        (0)
-#? NETWORK CA_FILE   of downloads in `make image`           (engine's; none)
-#? PYTHON            Python 3.10-3.13 for the environment   (python3)
-
 VENV_PYTHON := .venv/bin/python
+ANY_PYTHON = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON))
+# The table of knobs (config/knobs/table.py) judges the names that were given, here and in the environment, before
+# anything runs, and says which are knobs. A Python that cannot do that says so, and stops the set-up too.
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+KNOBS := $(shell cd '$(dir $(lastword $(MAKEFILE_LIST)))' && \
+	$(ANY_PYTHON) -S -E -m config.knobs check '$(MAKECMDGOALS)' '$(MAKELEVEL)' '$(GIVEN)')
+$(if $(filter refused:,$(firstword $(KNOBS))),$(error $(KNOBS)))
 AUTO = $(filter auto,$(PRECISION))
 TIMINGS = $(RUN_DIR)/timings.json
 PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
@@ -60,21 +26,22 @@ WEIGHTS_INPUTS = --models '$(MODELS)' --weights '$(WEIGHTS)' --calibration '$(CA
 IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(MODELS))
 IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --network '$(NETWORK)' \
 	--models '$(IMAGE_MODELS)'
-SETUP = $(PYTHON) -m server.setup --torch-index '$(TORCH_INDEX)'
-SERVER = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON)) -m server
-CODE = $(wildcard config docker handlers loadtest models server)
+SETUP = $(PYTHON) -m setup --torch-index '$(TORCH_INDEX)'
+SERVER = $(ANY_PYTHON) -m server
+CODE = $(wildcard config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
 LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --duration '$(DURATION)' \
 	--users '$(USERS)' --rate '$(RATE)' --driver '$(DRIVER)' --payloads '$(PAYLOADS)' --processes '$(PROCESSES)'
 # With --check they only judge their values: before archives are built for minutes.
-TARGETS = $(VENV_PYTHON) -m loadtest.targets --store run/test-store $(foreach row,$(TARGET),'$(row)')
-SOAK = $(VENV_PYTHON) -m loadtest.soak --store run/test-store $(if $(REQUESTS),--requests '$(REQUESTS)')
-HARM_INPUTS = --store run/test-store $(if $(PRECISION),--precision '$(PRECISION)') $(if $(PORT),--port '$(PORT)')
-HARM = $(VENV_PYTHON) -m loadtest.harm $(HARM_INPUTS) $(foreach name,$(EXPERIMENT),'$(name)')
-FUZZ = $(VENV_PYTHON) -m loadtest.harm.fuzz $(HARM_INPUTS) \
-	$(if $(BODIES),--bodies '$(BODIES)') $(if $(SEED),--seed '$(SEED)')
-LADDER = $(VENV_PYTHON) -m loadtest.ladder --store run/test-store --model '$(MODEL)' --resume '$(RESUME)' \
-	$(if $(SECONDS),--seconds '$(SECONDS)') $(if $(REPEATS),--repeats '$(REPEATS)')
+TIMING = --seconds '$(SECONDS)' --repeats '$(REPEATS)' --resume '$(RESUME)'
+STARTS = --store run/test-store
+TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row)')
+LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)'
+SOAK = $(LOADTEST) soak $(STARTS) --requests '$(REQUESTS)'
+HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
+	$(foreach name,$(EXPERIMENT),'$(name)')
+FUZZ = $(LOADTEST) fuzz $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' --bodies '$(BODIES)' --seed '$(SEED)'
+BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
 ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
 NO_SERVER = $(shell $(SERVER) status --run-dir '$(RUN_DIR)' >/dev/null 2>&1 || echo serve)
@@ -96,21 +63,15 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 # The values above reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
-unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING PYTHON
-unexport MODELS PRECISION PROFILE WORKERS CORES_PER_WORKER ALLOCATOR OPENMP PORT WEIGHTS CALIBRATION EVAL
-unexport ALLOW_PICKLE RUN_DIR
-unexport FOREGROUND TOPOLOGY DRY_RUN FORMAT TARGET REQUESTS TORCH_INDEX
-unexport MODEL RESUME SECONDS REPEATS RESULT OUTPUT EXPERIMENT BODIES SEED
-unexport IMAGE ENGINE CPUS CPUSET MEMORY TOKEN_FILE STORE BIND_MEMORY NETWORK CA_FILE
+unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING $(KNOBS)
 # Every Python below prints and reads UTF-8, whatever the locale: `→` must not end a command in a Latin-1 one.
 export PYTHONUTF8 := 1
-unexport SCENARIO DURATION USERS RATE DRIVER PAYLOADS PROCESSES SLO_P99_MS A B BOUND PAIRS URL
 
 .PHONY: help
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
-	@printf '\nValues, as in `make serve PRECISION=bf16 WORKERS=2`, with their (defaults):\n'
-	@sed -n 's/^#? /  /p' Makefile
+	@printf '\nKnobs, as in `make serve PRECISION=bf16 WORKERS=2`, with their (defaults); who reads them: docs/knobs.md\n\n'
+	@$(ANY_PYTHON) -m config.knobs help
 
 .PHONY: setup
 setup: ## Install what is missing: system packages, .venv; then look for conflicts
@@ -174,53 +135,43 @@ test-unit: dev ## Run the tests that need no server
 test-e2e: dev ## Run the tests that talk to a real TorchServe
 	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
 
-.PHONY: compare-stock
-compare-stock: ## Measure ResNet-50 over REST against plain TorchServe (7 minutes)
-	@$(SETUP) --with loadtest
-	@$(VENV_PYTHON) -m models build --models resnet50 --weights random --store run/test-store
-	@$(VENV_PYTHON) -m loadtest.targets --store run/test-store resnet50-fp32 resnet50-bf16
-
 .PHONY: targets
-targets: ## Measure the speed targets against their baselines (25 minutes; TARGET=row for one)
-	@$(SETUP) --with loadtest
+targets: load-tools ## Measure the speed targets against their baselines (30 minutes; TARGET=row for one)
 	@$(TARGETS) --check
-	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(BUILD_TEST_STORE)
 	@$(TARGETS)
 
 .PHONY: ceiling
 ceiling: load-tools ## What one core's arithmetic allows at best, against what the models reach
-	@$(VENV_PYTHON) -m loadtest.ceiling
+	@$(LOADTEST) ceiling
 
 .PHONY: ladder
-ladder: ## What each setting is worth, one after the other: MODEL=resnet50|bert (25 minutes; RESUME=latest)
-	@$(SETUP) --with loadtest
+ladder: load-tools ## What each setting is worth, one after the other: MODEL=resnet50|bert (30 minutes)
 	@$(LADDER) --check
-	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(BUILD_TEST_STORE)
 	@$(LADDER)
 
-.PHONY: ladder-report
-ladder-report: load-tools ## Its table again; with OUTPUT=docs as Markdown and PNG
-	@$(VENV_PYTHON) -m loadtest.ladder --report '$(or $(RESULT),latest)' --model '$(MODEL)' --output '$(OUTPUT)'
-
 .PHONY: soak
-soak: ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyond 5 %
-	@$(SETUP) --with loadtest
+soak: load-tools ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyond 5 %
 	@$(SOAK) --check
-	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(BUILD_TEST_STORE)
 	@$(SOAK)
 
 .PHONY: harm
-harm: ## Overload, dear bodies, lost workers: does the server stand? (10 minutes; EXPERIMENT=name for one)
-	@$(SETUP) --with loadtest
+harm: load-tools ## Overload, dear bodies, lost workers: does the server stand? (10 minutes; EXPERIMENT=name for one)
 	@$(HARM) --check
-	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(BUILD_TEST_STORE)
 	@$(HARM)
 
 .PHONY: fuzz
 fuzz: dev ## Send 5,500 broken bodies; exit 1 on any 5xx, lost worker or grown memory (5 minutes)
 	@$(FUZZ) --check
-	@$(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+	@$(BUILD_TEST_STORE)
 	@$(FUZZ)
+
+.PHONY: report
+report: load-tools ## Tables and pages of kept results again: the latest, or RESULT; OUTPUT=docs writes Markdown
+	@$(LOADTEST) report --output '$(OUTPUT)' $(foreach result,$(RESULT),'$(result)')
 
 .PHONY: loadtest
 loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the running server (6 minutes)
@@ -288,7 +239,7 @@ distclean: clean ## As clean, and remove .venv
 # Judge the values at once, before anything long runs.
 .PHONY: inputs
 inputs:
-	@$(SETUP) --inputs --models '$(MODELS)' --format '$(FORMAT)' \
+	@$(SETUP) --inputs \
 		--foreground '$(FOREGROUND)' --dry-run '$(DRY_RUN)' -- $(PLAN_INPUTS)
 	@$(PYTHON) -m models check $(WEIGHTS_INPUTS)
 

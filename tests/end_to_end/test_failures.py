@@ -176,7 +176,7 @@ def test_foreground_stops_on_a_signal_and_leaves_nothing(tiny_kit):
     watchdog = threading.Timer(120, server.kill)
     watchdog.start()
     for line in server.stdout:
-        if line.startswith("verify: all"):
+        if line.startswith("server: "):
             break
     watchdog.cancel()
     server.send_signal(signal.SIGTERM)

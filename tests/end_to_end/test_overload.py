@@ -6,8 +6,8 @@ import re
 import time
 from collections import Counter
 
-from loadtest.harm.bodies import OCTETS, PNG, make_noise_png
-from loadtest.harm.client import Outcome, Request, hold_open, send_all
+from loadtest.experiments.harm.bodies import OCTETS, PNG, make_noise_png
+from loadtest.experiments.harm.client import Outcome, Request, hold_open, send_all
 
 CLIENTS, REQUESTS = 60, 120
 """48 bodies of 8 MB at once broke a server whose memory was not planned for them."""

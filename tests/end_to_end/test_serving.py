@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,9 +20,10 @@ def printed_curls(kit: Kit) -> list[str]:
     return [line for line in lines if line.startswith("curl ")]
 
 
-def test_start_ends_with_verify_and_a_line_for_each_model(kit):
+def test_start_ends_with_a_line_and_a_call_for_each_model(kit):
     printed = (kit.run_dir / "start.txt").read_text()
-    assert "checks of 4 workers as asked" in printed
+    for name in ("bert", "resnet50"):
+        assert re.search(rf"^{name}: 2 workers × 1 core, .*: \d+ checks as asked", printed, re.MULTILINE)
     assert len(printed_curls(kit)) == 2
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from setup.errors import SetupError
+from setup.torch_wheel import hide_credentials
 
 TAIL_LINES, TAIL_WIDTH = 12, 200
 
@@ -56,8 +57,22 @@ def run_logged(command: Sequence[str], log: Path, *, extra: Mapping[str, str] | 
             env=own_environment(extra),
             close_fds=False,  # the lock of cli.only_one
         )
+    output = hide_credentials_in(log, start)
     if code != 0:
-        raise SetupError(describe_failure(command, code, read_from(log, start), log))
+        raise SetupError(describe_failure(command, code, output, log))
+
+
+def hide_credentials_in(log: Path, start: int) -> str:
+    """What was logged from `start` on, there and here without credentials: Debian's pip hides an index's name
+    and password in its messages, but not in a traceback."""
+    output = read_from(log, start)
+    hidden = "".join(hide_credentials(line) for line in output.splitlines(keepends=True))
+    if hidden != output:
+        with log.open("r+b") as file:
+            file.truncate(start)
+            file.seek(start)
+            file.write(hidden.encode())
+    return hidden
 
 
 def read_from(log: Path, start: int) -> str:

@@ -293,6 +293,19 @@ def test_the_tail_is_of_this_command(tmp_path: Path) -> None:
     assert "earlier" not in str(caught.value)
 
 
+def test_no_credentials_stay_in_the_log(tmp_path: Path) -> None:
+    """pip hides them in its messages, but not in a traceback."""
+    log, address = tmp_path / "log", "https://name:secret@index.example/x"
+    commands.run_logged([sys.executable, "-c", "print('earlier')"], log)
+    script = "import os; raise SystemExit(os.environ['ADDRESS'])"
+    with pytest.raises(SetupError) as caught:
+        commands.run_logged([sys.executable, "-c", script], log, extra={"ADDRESS": address})
+    for text in (str(caught.value), log.read_text()):
+        assert "secret" not in text
+        assert "https://***@index.example/x" in text
+    assert "earlier" in log.read_text()
+
+
 def test_the_callers_shell_does_not_lead_pip_astray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("PIP_USER", "1")

@@ -56,10 +56,10 @@ class CpuImageClassifier(TorchServeHandler):
         return [image.roll((17 * shift, 17 * shift), dims=(0, 1)) for shift in range(count)]
 
     def to_inputs(
-        self, samples: Sequence[torch.Tensor], *, length: int, channels_last: bool
+        self, rows: Sequence[Sequence[torch.Tensor]], *, length: int, channels_last: bool
     ) -> tuple[torch.Tensor, ...]:
         """uint8 (crop, crop, 3) each → normalised float32 (N, 3, crop, crop)."""
-        return (self.preprocessing.pack(samples, channels_last=channels_last),)
+        return (self.preprocessing.pack([sample for (sample,) in rows], channels_last=channels_last),)
 
     def to_answer(self, probabilities: np.ndarray, sample: torch.Tensor) -> list[dict[str, Any]]:
         best = np.argsort(-probabilities, kind="stable")[: self.top_k]

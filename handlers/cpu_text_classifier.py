@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,10 +13,12 @@ from handlers.shared.bodies import RAW, decode_text, is_json, parse_json_object,
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
 from handlers.shared.errors import RequestError
-from handlers.shared.shapes import ShapeGrid
+from handlers.shared.options import BUCKETS, PACKING
+from handlers.shared.packing import PackedRows, pack_rows
+from handlers.shared.shapes import Layout, ShapeGrid, WholeBatch
 from handlers.shared.texts import Text, TextTokenizer, Tokens
 from handlers.shared.torchserve import TorchServeHandler
-from handlers.shared.transformer import build_sequence_classifier
+from handlers.shared.transformer import answer_alone, build_sequence_classifier
 from handlers.shared.work import Work, plan_token_work
 
 FORM = (
@@ -34,25 +37,45 @@ class CpuTextClassifier(TorchServeHandler):
     LIMITS: ClassVar[Mapping[str, int]] = {"batch_s": 40, "tokens_per_batch": 80_000, "json_values": 82_000}
 
     def configure(self, definition: Definition) -> None:
-        super().configure(definition)
+        self.definition = definition
         self.token_lengths = tuple(sorted(definition.model["token_lengths"]))
+        self.row_tokens = int(definition.model["row_tokens"])
         self.tokens_per_run = int(definition.model["tokens_per_run"])
         self.max_texts = int(definition.model["max_texts_per_request"])
         self.padding_id = int(definition.model["padding_id"])
         self.tokenizer = TextTokenizer(
             definition.directory / "tokenizer.json", max_tokens=self.token_lengths[-1]
         )
+        super().configure(definition)
 
     @property
-    def grid(self) -> ShapeGrid:
-        return ShapeGrid(
+    def packed(self) -> bool:
+        """Whether the model takes several texts in a row: found, and proven, when the archive was built."""
+        return "impossible" not in self.definition.model["packing"]
+
+    def choose_layout(self, off: AbstractSet[str]) -> Layout:
+        if self.packed and not off & {PACKING, BUCKETS}:
+            return PackedRows(
+                widths=self.token_lengths,
+                row_tokens=self.row_tokens,
+                rows_per_run=self.tokens_per_run // self.row_tokens,
+            )
+        kind = WholeBatch if BUCKETS in off else ShapeGrid
+        return kind(
             batch_sizes=self.definition.batch_sizes,
             lengths=self.token_lengths,
             tokens_per_run=self.tokens_per_run,
         )
 
+    def describe_layout(self) -> str:
+        if isinstance(self.layout, PackedRows):
+            return f"texts packed into rows of {self.row_tokens} tokens"
+        why = self.definition.model["packing"].get("impossible", "switched off by the plan")
+        return f"a row for each text: {why}"
+
     def build_model(self) -> torch.nn.Module:
-        return build_sequence_classifier(self.definition, attention=self.definition.model["attention"])
+        attention = self.definition.model["attention"]
+        return build_sequence_classifier(self.definition, attention=attention, packed=self.packed)
 
     def plan_work(self, seconds_each: float) -> Work:
         return plan_token_work(
@@ -88,26 +111,32 @@ class CpuTextClassifier(TorchServeHandler):
         canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()
         words = self._read_text(canary).split() * (1 + self.token_lengths[-1] // 8)
         samples = self.encode([self.tokenizer.read(" ".join(words[shift:])) for shift in range(count)])
-        # Evenly over the lengths, the first a little shorter than the second, so that padding is exercised.
-        last = max(1, count - 2)
-        steps = [0, *(step * (len(self.token_lengths) - 1) // last for step in range(count - 1))]
-        lengths = [self.token_lengths[step] for step in steps]
-        lengths[0] = max(2, lengths[0] * 3 // 4)
+        # Evenly over the lengths, each a little shorter than a row, so that neighbours or padding are beside.
+        steps = [step * (len(self.token_lengths) - 1) // max(1, count - 1) for step in range(count)]
+        lengths = [self.token_lengths[step] - self.token_lengths[0] * 3 // 8 for step in steps]
+        lengths[0] = max(2, self.token_lengths[0] * 3 // 8)
         return [sample.cut(length) for sample, length in zip(samples, lengths, strict=True)]
 
     def sample_length(self, sample: Tokens) -> int:
         return len(sample.ids)
 
     def to_inputs(
-        self, samples: Sequence[Tokens], *, length: int, channels_last: bool
+        self, rows: Sequence[Sequence[Tokens]], *, length: int, channels_last: bool
     ) -> tuple[torch.Tensor, ...]:
-        """Token ids and attention mask, int64 (N, length) each."""
-        ids = np.full((len(samples), length), self.padding_id, dtype=np.int64)
-        mask = np.zeros((len(samples), length), dtype=np.int64)
-        for row, sample in enumerate(samples):
-            ids[row, : len(sample.ids)] = sample.ids
-            mask[row, : len(sample.ids)] = 1
+        """As packing.pack_rows says, or token ids and attention mask, int64 (N, length) each."""
+        if self.packed:
+            texts = [[sample.ids for sample in row] for row in rows]
+            first_position = int(self.definition.model["packing"]["first_position"])
+            return pack_rows(texts, width=length, padding_id=self.padding_id, first_position=first_position)
+        ids = np.full((len(rows), length), self.padding_id, dtype=np.int64)
+        mask = np.zeros((len(rows), length), dtype=np.int64)
+        for number, (sample,) in enumerate(rows):
+            ids[number, : len(sample.ids)] = sample.ids
+            mask[number, : len(sample.ids)] = 1
         return torch.from_numpy(ids), torch.from_numpy(mask)
+
+    def answer_alone(self, model: torch.nn.Module, sample: Tokens) -> torch.Tensor:
+        return answer_alone(model.model, sample.ids)
 
     def to_answer(self, probabilities: np.ndarray, sample: Tokens) -> dict[str, Any]:
         best = int(probabilities.argmax())

@@ -33,8 +33,8 @@ from models.errors import BuildError
 
 THREADS = 2
 """More than one: with one thread IPEX's observers see too little (read in its documentation)."""
-ROWS = 4
-"""Inputs a forward pass; a batch size that every definition warms is not needed here."""
+SAMPLES = 16
+"""Laid out in runs together; more would only take memory."""
 DIGITS = 5
 _ADDRESS = re.compile(r'("op_type": "<[^"]*?) at 0x[0-9a-f]+>')
 
@@ -170,9 +170,9 @@ def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
 def write_recipe(staging: Path, calibration: Dataset) -> None:
     """Observe the eager model on the calibration inputs and save IPEX's recipe into the staging folder."""
     state = _load_eager(staging, channels_last=True)
-    prepared = prepare_quantization(state.model, state.inputs(state.trace_shape))
+    prepared = prepare_quantization(state.model, state.inputs(state.classifier.layout.trace_shape))
     with torch.no_grad():
-        for inputs in _batches(state, _read_samples(state.classifier, calibration)):
+        for _, inputs in _plan(state, _read_samples(state.classifier, calibration)):
             prepared(*inputs)
     recipe = staging / RECIPE_FILE
     prepared.save_qconf_summary(qconf_summary=str(recipe))
@@ -207,17 +207,20 @@ def _read_samples(classifier: Classifier, dataset: Dataset) -> list[Any]:
     return classifier.encode(inputs)
 
 
-def _batches(state: LoadState, samples: list[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
-    """A few samples each, in order; a batch is valid until the next one is asked for."""
+def _plan(state: LoadState, samples: list[Any]) -> Iterator[tuple[list[int], tuple[torch.Tensor, ...]]]:
+    """Runs as they are served: which samples, and their inputs, valid until the next are asked for."""
     classifier = state.classifier
-    for start in range(0, len(samples), ROWS):
-        chosen = samples[start : start + ROWS]
-        length = classifier.grid.fit_length(max(map(classifier.sample_length, chosen)))
-        yield classifier.to_inputs(chosen, length=length, channels_last=state.channels_last)
+    for start in range(0, len(samples), SAMPLES):
+        chosen = samples[start : start + SAMPLES]
+        for run in classifier.layout.plan_runs([classifier.sample_length(one) for one in chosen]):
+            yield [start + position for position in run.samples], state.to_inputs(run, chosen)
 
 
 def _run(state: LoadState, samples: list[Any]) -> np.ndarray:
-    return np.concatenate([state.run(inputs).numpy() for inputs in _batches(state, samples)])
+    logits = np.empty((len(samples), len(state.classifier.labels)), dtype=np.float32)
+    for positions, inputs in _plan(state, samples):
+        logits[positions] = state.run(inputs)[: len(positions)].numpy()
+    return logits
 
 
 def main() -> int:

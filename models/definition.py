@@ -12,7 +12,7 @@ from models.errors import BuildError, InputError
 MODELS_FOLDER = Path(__file__).parent
 KINDS = {
     "image": ("top_k", "size", "mean", "std"),
-    "text": ("token_lengths", "tokens_per_run", "max_texts_per_request", "attention"),
+    "text": ("token_lengths", "row_tokens", "tokens_per_run", "max_texts_per_request", "attention"),
 }
 """Fields of `model` that the handler of each kind reads."""
 OPTIONAL_KIND_FIELDS = {"image": ("preprocess",), "text": ()}
@@ -170,6 +170,12 @@ def _check_text(path: Path, model: dict[str, Any]) -> None:
     if not isinstance(lengths, list) or not lengths or lengths != sorted(set(lengths)):
         raise BuildError(f"{path}: model.token_lengths must be a list that ascends: got {lengths}")
     _check_number(f"{path}: model.tokens_per_run", model["tokens_per_run"])
+    row = model["row_tokens"]
+    if row not in lengths or row > model["tokens_per_run"]:
+        raise BuildError(
+            f"{path}: model.row_tokens must be one of token_lengths, {lengths}, and at most tokens_per_run, "
+            f"{model['tokens_per_run']}: got {row!r}"
+        )
 
 
 def _check_fields(where: str, value: Any, wanted: tuple[str, ...], *, optional: tuple[str, ...] = ()) -> None:

@@ -62,6 +62,7 @@ TINY_TEXT = {
     "precisions": FP32_ONLY,
     "model": {
         "token_lengths": [16, 32],
+        "row_tokens": 16,
         "tokens_per_run": 32,
         "max_texts_per_request": 4,
         "attention": "eager",

@@ -77,7 +77,7 @@ def plan_frontend(topology: Topology) -> dict[str, Setting]:
         ),
         "model_metrics_auto_detect": Setting(
             value="true",
-            reason="the handlers' own counters (TextTokens, TextTokensPadded) reach Prometheus undeclared",
+            reason="the handlers' own counters (TextTokens, TextTokensComputed) reach Prometheus undeclared",
         ),
         "disable_system_metrics": Setting(
             value="true", reason="the collector starts a Python process every minute on the workers' cores"

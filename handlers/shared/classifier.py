@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +13,8 @@ import torch
 
 from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
-from handlers.shared.shapes import ShapeGrid
+from handlers.shared.options import BUCKETS, LoadOptions
+from handlers.shared.shapes import Layout, ShapeGrid, WholeBatch
 from handlers.shared.work import Work
 
 
@@ -41,21 +43,28 @@ class Classifier(ABC):
         self.definition = definition
         self.labels = definition.labels
         self.limits = dict(self.LIMITS)
+        self.layout = self.choose_layout(frozenset())
 
-    def limit(self, limits: Mapping[str, int]) -> None:
-        """Put the plan's limits over the handler's own; LoadError for a name this handler does not know."""
-        unknown = sorted(set(limits) - set(self.LIMITS))
+    def adopt(self, options: LoadOptions) -> None:
+        """Put what the server asks over the handler's own; LoadError for a limit that this handler does not
+        know."""
+        unknown = sorted(set(options.limits) - set(self.LIMITS))
         if unknown:
             raise LoadError(
                 f"limits must be among {', '.join(self.LIMITS) or 'none'}: got {', '.join(unknown)}",
                 cure="plan and build with the same version of the kit: `make config`, `make models`",
             )
-        self.limits.update(limits)
+        self.limits = {**self.LIMITS, **options.limits}
+        self.layout = self.choose_layout(options.off)
 
-    @property
-    def grid(self) -> ShapeGrid:
-        """The shapes to warm and serve."""
-        return ShapeGrid(batch_sizes=self.definition.batch_sizes)
+    def choose_layout(self, off: AbstractSet[str]) -> Layout:
+        """The shapes to warm and serve; `off` are the SWITCHES that are off."""
+        kind = WholeBatch if BUCKETS in off else ShapeGrid
+        return kind(batch_sizes=self.definition.batch_sizes)
+
+    def describe_layout(self) -> str:
+        """How samples share a run, in a few words."""
+        return "one sample a row"
 
     def plan_work(self, seconds_each: float) -> Work:
         """What a batch may hold, where a token (or a sample) takes so many seconds of a core."""
@@ -79,14 +88,22 @@ class Classifier(ABC):
         """`count` different samples made from the canary, of all lengths, the shortest length's first."""
 
     def sample_length(self, sample: Any) -> int:
-        """How long a sample is, in the unit of the grid's lengths."""
+        """How long a sample is, in the unit of the layout's lengths."""
         return 0
 
     @abstractmethod
     def to_inputs(
-        self, samples: Sequence[Any], *, length: int, channels_last: bool
+        self, rows: Sequence[Sequence[Any]], *, length: int, channels_last: bool
     ) -> tuple[torch.Tensor, ...]:
-        """Pack samples into the model's inputs, each with len(samples) rows; valid until the next call."""
+        """The model's inputs from rows of samples, for which it answers in their order (and may answer more
+        after them); valid until the next call."""
+
+    def answer_alone(self, model: torch.nn.Module, sample: Any) -> torch.Tensor:
+        """Logits, (1, classes), of one sample by the eager model, with nothing that serving adds."""
+        length = self.layout.fit_length(self.sample_length(sample))
+        with torch.no_grad():
+            logits: torch.Tensor = model(*self.to_inputs([[sample]], length=length, channels_last=False))
+        return logits
 
     @abstractmethod
     def to_answer(self, probabilities: np.ndarray, sample: Any) -> Any:

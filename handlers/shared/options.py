@@ -19,9 +19,11 @@ from handlers.shared.errors import LoadError
 OPTIONS_VARIABLE = "CPU_KIT_OPTIONS"
 IPEX_VARIABLE = "TS_IPEX_ENABLE"
 OPTIONAL_STEPS = ("channels_last", "trace", "freeze")
+PACKING = "packing"
+"""Not a step: when off, each text has a row of its own, padded to the next warmed length."""
 BUCKETS = "buckets"
 """Not a step: when off, a batch is padded to its longest sample and run at once, whatever shape that is."""
-SWITCHES = (*OPTIONAL_STEPS, BUCKETS)
+SWITCHES = (*OPTIONAL_STEPS, PACKING, BUCKETS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,9 +24,9 @@ from handlers.shared.evidence import (
 )
 from handlers.shared.ipex import IPEX
 from handlers.shared.log import log
-from handlers.shared.options import BUCKETS, LoadOptions
+from handlers.shared.options import LoadOptions
 from handlers.shared.replies import Reply, fail, refuse, to_json
-from handlers.shared.shapes import Padding, Run, plan_one_run, plan_runs
+from handlers.shared.shapes import Fill, Run
 from handlers.shared.state import LoadedModel, LoadState
 from handlers.shared.steps import StepRecord, run_steps
 
@@ -45,10 +45,9 @@ class ModelRuntime:
     def __init__(self, loaded: LoadedModel, records: list[StepRecord], seconds: float) -> None:
         self._loaded = loaded
         self._classifier = loaded.classifier
-        self._grid = loaded.classifier.grid
-        self._one_run = BUCKETS in loaded.options.off
+        self._layout = loaded.classifier.layout
         self.work = loaded.work
-        self.padding = Padding()
+        self.fill = Fill()
         self.model_seconds = 0.0
         """All the time inside the model, apart from decoding, packing and answering."""
         self.records = records
@@ -99,7 +98,7 @@ class ModelRuntime:
 
     def _weigh(self, samples: Sequence[Any]) -> int:
         """What a request costs: tokens as they go through the model; samples where all have one size."""
-        lengths = (self._grid.fit_length(self._classifier.sample_length(sample)) for sample in samples)
+        lengths = (self._layout.fit_length(self._classifier.sample_length(sample)) for sample in samples)
         return sum(max(1, length) for length in lengths)
 
     def _answer(self, items: Sequence[Encoded]) -> list[Reply]:
@@ -111,20 +110,17 @@ class ModelRuntime:
         """Probabilities, float32 (len(samples), classes), in the samples' order."""
         result = np.empty((len(samples), len(self._classifier.labels)), dtype=np.float32)
         needed = [self._classifier.sample_length(sample) for sample in samples]
-        for run in plan_one_run(needed) if self._one_run else plan_runs(needed, self._grid):
+        for run in self._layout.plan_runs(needed):
             result[list(run.samples)] = self._run(run, samples)
-            self.padding.count(run, needed)
+            self.fill.count(run, needed)
         if not np.isfinite(result).all():
             raise RequestError("the model's probabilities are no numbers (NaN or infinite)", status=500)
         return result
 
     def _run(self, run: Run, samples: list[Any]) -> np.ndarray:
-        chosen = [samples[position] for position in run.samples]
-        inputs = self._classifier.to_inputs(
-            chosen, length=run.length, channels_last=self._loaded.channels_last
-        )
+        inputs = self._loaded.to_inputs(run, samples)
         began = time.perf_counter()
-        logits = self._loaded.run(inputs)
+        logits = self._loaded.run(inputs)[: len(run.samples)]
         self.model_seconds += time.perf_counter() - began
         return torch.softmax(logits, dim=1).numpy()
 
@@ -151,8 +147,9 @@ class ModelRuntime:
             "openmp": describe_openmp(),
             "self_check": loaded.facts["self_check"],
             "accuracy": definition.accuracy.get(options.precision),
-            "shapes": [asdict(shape) for shape in self._grid.list_shapes()],
-            "padding": self.padding.describe(),
+            "layout": self._classifier.describe_layout(),
+            "shapes": [asdict(shape) for shape in self._layout.list_shapes()],
+            "fill": self.fill.describe(),
             "work": asdict(self.work),
         }
 

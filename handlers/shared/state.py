@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -11,13 +12,11 @@ from handlers.shared.classifier import Classifier
 from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.options import LoadOptions
 from handlers.shared.precision import precision_context
-from handlers.shared.shapes import Shape
+from handlers.shared.shapes import Run, Shape
 from handlers.shared.work import Work
 
 EXAMPLES = 4
 """Different samples used for tracing, warm-up and the self-check; at least 2."""
-TRACE_ROWS = 2
-"""Rows of the traced example: more than one, so that no dimension is taken for a constant 1."""
 
 
 @dataclass(kw_only=True)
@@ -39,6 +38,11 @@ class LoadedModel:
         with precision_context(self.options.precision):
             return self.model(*inputs).float()
 
+    def to_inputs(self, run: Run, samples: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The model's inputs for one run; valid until the next call."""
+        rows = [[samples[position] for position in row] for row in run.rows]
+        return self.classifier.to_inputs(rows, length=run.length, channels_last=self.channels_last)
+
 
 @dataclass(kw_only=True)
 class LoadState(LoadedModel):
@@ -49,33 +53,35 @@ class LoadState(LoadedModel):
     reference: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """Logits of the eager FP32 model, float32 (EXAMPLES, classes)."""
     warmed: dict[Shape, torch.Tensor] = field(default_factory=dict)
-    """What the finished model answered for each shape, float32 (rows, classes)."""
+    """What the finished model answered for the examples in each shape, float32 (samples, classes)."""
 
     @property
     def recipe(self) -> PrecisionRecipe:
         return self.classifier.definition.precisions[self.options.precision]
 
-    @property
-    def trace_shape(self) -> Shape:
-        """A middling length: the graph holds for all, and tracing at the longest takes seconds."""
-        lengths = self.classifier.grid.lengths
-        return Shape(batch_size=TRACE_ROWS, length=lengths[len(lengths) // 2])
-
-    def list_rows(self, shape: Shape) -> list[int]:
-        """Which example stands in each row: those that fit, the longest first, again and again."""
-        fitting = [
-            number
-            for number, sample in enumerate(self.examples)
-            if self.classifier.sample_length(sample) <= shape.length
-        ][::-1]
-        return [fitting[row % len(fitting)] for row in range(shape.batch_size)]
+    def arrange(self, shape: Shape) -> Run:
+        """Which examples stand where in a run of one shape."""
+        needed = [self.classifier.sample_length(sample) for sample in self.examples]
+        return self.classifier.layout.arrange(shape, needed)
 
     def inputs(self, shape: Shape) -> tuple[torch.Tensor, ...]:
         """Example inputs of one shape, the caller's to keep."""
-        rows = [self.examples[number] for number in self.list_rows(shape)]
-        inputs = self.classifier.to_inputs(rows, length=shape.length, channels_last=self.channels_last)
-        return tuple(tensor.clone() for tensor in inputs)
+        return tuple(tensor.clone() for tensor in self.to_inputs(self.arrange(shape), self.examples))
+
+    def compare(self, shape: Shape, logits: torch.Tensor) -> float:
+        """The largest relative error of a run of one shape's examples against FP32 eager, each alone."""
+        samples = list(self.arrange(shape).samples)
+        return relative_error(logits[: len(samples)], self.reference[samples])
 
     def finish(self) -> LoadedModel:
         """Without what only the load needed."""
         return LoadedModel(**{one.name: getattr(self, one.name) for one in fields(LoadedModel)})
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest ||got − expected|| / ||expected|| over the rows of two (N, classes) tensors.
+
+    Rows are centred first: a constant added to all logits changes no probability, and would hide errors.
+    """
+    got, expected = got - got.mean(dim=1, keepdim=True), expected - expected.mean(dim=1, keepdim=True)
+    return float(((got - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-12)).max())

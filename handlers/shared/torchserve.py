@@ -24,30 +24,30 @@ from handlers.shared.process import end_with_launcher
 from handlers.shared.replies import Reply, fail, to_json
 from handlers.shared.rows import is_describe, read_body
 from handlers.shared.runtime import ModelRuntime, load_runtime
-from handlers.shared.shapes import Padding
+from handlers.shared.shapes import Fill
 
 JSON = "application/json"
 METRIC_SECONDS = 1.0
 TOKENS_METRIC = "TextTokens"
-PADDED_METRIC = "TextTokensPadded"
+COMPUTED_METRIC = "TextTokensComputed"
 
 
-class PaddingReport:
-    """Adds what was spent on padding to TorchServe's counters, from which Prometheus computes the waste."""
+class FillReport:
+    """Adds the texts' own tokens and those computed to TorchServe's counters: Prometheus divides them."""
 
     def __init__(self) -> None:
-        self._sent = Padding()
+        self._sent = Fill()
         self._next = 0.0
 
-    def send(self, padding: Padding, metrics: Any) -> None:
+    def send(self, fill: Fill, metrics: Any) -> None:
         """At most once in METRIC_SECONDS, because each metric is a line that TorchServe parses."""
         now = time.monotonic()
-        if now < self._next or padding.padded_tokens == self._sent.padded_tokens:
+        if now < self._next or fill.computed_tokens == self._sent.computed_tokens:
             return
         self._next = now + METRIC_SECONDS
-        metrics.add_counter(TOKENS_METRIC, padding.tokens - self._sent.tokens)
-        metrics.add_counter(PADDED_METRIC, padding.padded_tokens - self._sent.padded_tokens)
-        self._sent = replace(padding)
+        metrics.add_counter(TOKENS_METRIC, fill.tokens - self._sent.tokens)
+        metrics.add_counter(COMPUTED_METRIC, fill.computed_tokens - self._sent.computed_tokens)
+        self._sent = replace(fill)
 
 
 class TorchServeHandler(Classifier):
@@ -66,13 +66,12 @@ class TorchServeHandler(Classifier):
             name = definition.name
             self.configure(definition)
             options = read_options(definition, os.environ)
-            self.limit(options.limits)
             self.runtime = load_runtime(self, options)
         except LoadError as error:
             log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, cure=error.cure)
             # TorchServe answers RuntimeError with an orderly 500 for the load; other types kill the worker.
             raise RuntimeError(str(error)) from error
-        self.padding_report = PaddingReport()
+        self.fill_report = FillReport()
         steps = [asdict(record) for record in self.runtime.records]
         log("loaded", name, seconds=self.runtime.seconds, steps=steps, work=asdict(self.runtime.work))
 
@@ -84,7 +83,7 @@ class TorchServeHandler(Classifier):
         bodies = [read_body(row, said) for row, said in zip(data, headers, strict=True)]
         replies = self.runtime.predict(bodies)
         answers = [self._send(context, position, reply) for position, reply in enumerate(replies)]
-        self._report_padding(context)
+        self._report_fill(context)
         return answers
 
     def _send(self, context: Any, position: int, reply: Reply) -> bytes:
@@ -102,10 +101,10 @@ class TorchServeHandler(Classifier):
             log("request_failed", self.definition.name, request=context.get_request_id(position), **facts)
         return reply.body
 
-    def _report_padding(self, context: Any) -> None:
+    def _report_fill(self, context: Any) -> None:
         """Counters are no reason to lose a batch that is answered."""
         try:
-            self.padding_report.send(self.runtime.padding, context.metrics)
+            self.fill_report.send(self.runtime.fill, context.metrics)
         except Exception as error:
             log("metrics_failed", self.definition.name, cause=f"{type(error).__name__}: {error}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import torch
 
@@ -22,7 +23,42 @@ class LogitsOnly(torch.nn.Module):
         return self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=False)[0]
 
 
-def build_sequence_classifier(definition: Definition, *, attention: str) -> torch.nn.Module:
+class PackedLogits(torch.nn.Module):
+    """forward(input_ids, positions, segments, starts), int64 as of packing.pack_rows → logits, float
+    (len(starts), classes), for the models that models/packing.py has found to be exact this way."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, starts: torch.Tensor
+    ) -> torch.Tensor:
+        # (rows, from, to), from which transformers makes what it adds to the scores.
+        same_text = (segments[:, :, None] == segments[:, None, :]).long()
+        hidden = self.model.base_model(
+            input_ids=input_ids, attention_mask=same_text, position_ids=positions, return_dict=False
+        )[0]
+        return self._classify(hidden.flatten(0, 1).index_select(0, starts)[:, None])
+
+    def _classify(self, first: torch.Tensor) -> torch.Tensor:
+        """(texts, 1, hidden) → (texts, classes): BERT's head takes the pooler's output, RoBERTa's the hidden
+        states and picks the first token itself."""
+        pooler = getattr(self.model.base_model, "pooler", None)
+        return self.model.classifier(first if pooler is None else pooler(first))
+
+
+def answer_alone(model: torch.nn.Module, ids: Sequence[int]) -> torch.Tensor:
+    """Logits, (1, classes), of one text by transformers' own forward: unpacked and without padding."""
+    tokens = torch.tensor([list(ids)])
+    with torch.no_grad():
+        logits: torch.Tensor = model(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), return_dict=False
+        )[0]
+    return logits
+
+
+def build_sequence_classifier(definition: Definition, *, attention: str, packed: bool) -> torch.nn.Module:
     """The eager model in eval mode. `attention` is transformers' implementation name: `eager` is the
     pattern that IPEX fuses (ipex::mha_scores_calc)."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -36,4 +72,5 @@ def build_sequence_classifier(definition: Definition, *, attention: str) -> torc
     # Random values would be drawn for 1.5 s, and overwritten: the archive's weights must fill every key.
     with no_init_weights():
         model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
-    return LogitsOnly(load_weights(model, definition)).eval()
+    wrap = PackedLogits if packed else LogitsOnly
+    return wrap(load_weights(model, definition)).eval()

@@ -62,7 +62,7 @@ class Work:
 
 def time_work(state: LoadState) -> Work:
     """Times the largest shape once, when it is warm."""
-    largest = state.classifier.grid.list_shapes()[0]
+    largest = state.classifier.layout.list_shapes()[0]
     seconds_each = _time_shape(state, largest) / (largest.batch_size * max(1, largest.length))
     return state.classifier.plan_work(seconds_each)
 

@@ -20,6 +20,8 @@ from models.errors import BuildError
 from models.files import TOKENIZER_FILES, find_labels_file, find_weights_file, has_tokenizer, hash_file
 from models.kinds import Prepared, prefer_pretrained
 from models.labels import check_different, read_labels
+from models.packing import describe_packing
+from models.progress import say
 from models.random_weights import SEED, capture_features, find_head, fit_head
 from models.repository import fetch_repository
 from models.request import WeightsRequest
@@ -56,6 +58,14 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     source = _SOURCES[request.source](definition, request)
     _check_lengths(definition, source.config)
     check_different(source.labels, source=source.weights)
+    packing = describe_packing(
+        source.model,
+        vocabulary=source.config.vocab_size,
+        padding_id=source.padding_id,
+        longest=max(definition.model["token_lengths"]),
+    )
+    if "impossible" in packing:
+        say(f"  {definition.name}: texts cannot share rows: {packing['impossible']}; each is padded instead")
     _save(source, staging)
     write_canary_text(staging / CANARY)
     return Prepared(
@@ -65,6 +75,7 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
             **definition.model,
             "architecture": source.config.model_type,
             "padding_id": source.padding_id,
+            "packing": packing,
         },
         canary_file=CANARY,
         canary_content_type="text/plain; charset=utf-8",

@@ -28,11 +28,8 @@ class StubClassifier(Classifier):
 
     def __init__(self) -> None:
         self.definition = SimpleNamespace(name="stub")
+        self.layout = ShapeGrid(batch_sizes=(1, 2, 4, 8, 16), lengths=LENGTHS, tokens_per_run=512)
         self.planted: Callable[[str, Any], None] = lambda stage, value: None
-
-    @property
-    def grid(self) -> ShapeGrid:
-        return ShapeGrid(batch_sizes=(1, 2, 4, 8, 16), lengths=LENGTHS, tokens_per_run=512)
 
     def build_model(self) -> torch.nn.Module:
         raise NotImplementedError
@@ -55,8 +52,8 @@ class StubClassifier(Classifier):
     def sample_length(self, sample: int) -> int:
         return sample
 
-    def to_inputs(self, samples: Any, *, length: int, channels_last: bool) -> tuple[torch.Tensor, ...]:
-        return (torch.tensor(samples, dtype=torch.float32),)
+    def to_inputs(self, rows: Any, *, length: int, channels_last: bool) -> tuple[torch.Tensor, ...]:
+        return (torch.tensor([sample for (sample,) in rows], dtype=torch.float32),)
 
     def to_answer(self, probabilities: np.ndarray, sample: int) -> dict[str, Any]:
         self.planted("to_answer", sample)
@@ -79,5 +76,8 @@ def make_runtime(classifier: StubClassifier, work: Work | None = None) -> ModelR
         channels_last=False,
         work=work or Work(),
         run=run,
+        to_inputs=lambda run, samples: classifier.to_inputs(
+            [[samples[position] for position in row] for row in run.rows], length=0, channels_last=False
+        ),
     )
     return ModelRuntime(loaded, [], 0.0)

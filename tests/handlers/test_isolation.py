@@ -12,7 +12,7 @@ import pytest
 from handlers.shared.errors import RequestError
 from handlers.shared.replies import fail, to_json
 from handlers.shared.rows import read_body
-from handlers.shared.torchserve import PaddingReport, TorchServeHandler
+from handlers.shared.torchserve import FillReport, TorchServeHandler
 from tests.handlers.context import plain, rows_and_context
 from tests.handlers.stub import StubClassifier, make_runtime
 
@@ -33,7 +33,7 @@ def handler(caplog) -> Handler:
     caplog.set_level(logging.INFO, logger="cpu_kit")
     loaded = Handler()
     loaded.runtime = make_runtime(loaded)
-    loaded.padding_report = PaddingReport()
+    loaded.fill_report = FillReport()
     return loaded
 
 

@@ -10,7 +10,7 @@ import pytest
 from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.shared.definition import parse_definition
 from handlers.shared.errors import LoadError
-from handlers.shared.options import read_options
+from handlers.shared.options import LoadOptions, read_options
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_options_of_another_model_are_not_ours(definition):
         ({"threads": 0}, "threads must be > 0: got 0"),
         (
             {"off": ["self_check"]},
-            "off must be among channels_last, trace, freeze, buckets: got ['self_check']",
+            "off must be among channels_last, trace, freeze, packing, buckets: got ['self_check']",
         ),
         ({"limits": {"pixels": 0}}, "limits must be whole numbers above 0 by name: got {'pixels': 0}"),
         ({"limits": [1]}, "limits must be whole numbers above 0 by name: got [1]"),
@@ -99,8 +99,9 @@ class Limited(CpuImageClassifier):
 def test_the_plans_limits_replace_the_handlers_own_and_only_those_it_knows(definition):
     classifier = Limited()
     classifier.configure(definition)
-    classifier.limit({"pixels": 5})
+    classifier.adopt(LoadOptions(precision="fp32", ipex=False, threads=None, limits={"pixels": 5}))
     assert classifier.limits == {"pixels": 5, "frames": 1}
+    unknown = LoadOptions(precision="fp32", ipex=False, threads=None, limits={"tokens": 5})
     with pytest.raises(LoadError, match="limits must be among pixels, frames: got tokens; plan and build"):
-        classifier.limit({"tokens": 5})
+        classifier.adopt(unknown)
     assert Limited.LIMITS == {"pixels": 10, "frames": 1}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.shared.shapes import RUN_COST, Padding, Run, ShapeGrid, plan_one_run, plan_runs
+from handlers.shared.shapes import RUN_COST, Fill, Run, ShapeGrid, WholeBatch
 
 IMAGES = ShapeGrid(batch_sizes=(1, 2, 4, 8, 16))
 TEXTS = ShapeGrid(batch_sizes=(1, 2, 4), lengths=(8, 16, 32), tokens_per_run=32)
@@ -25,7 +25,7 @@ TEXTS = ShapeGrid(batch_sizes=(1, 2, 4), lengths=(8, 16, 32), tokens_per_run=32)
     ],
 )
 def test_samples_of_one_size_are_cut_into_the_fewest_runs(count, sizes, expected):
-    runs = plan_runs([0] * count, ShapeGrid(batch_sizes=sizes))
+    runs = ShapeGrid(batch_sizes=sizes).plan_runs([0] * count)
     assert sorted(len(run.samples) for run in runs) == expected
 
 
@@ -43,8 +43,8 @@ def test_a_single_row_is_allowed_however_long():
 @given(st.lists(st.integers(min_value=1, max_value=32), max_size=40))
 def test_runs_use_warmed_shapes_and_hold_each_sample_once(needed):
     warmed = {(shape.batch_size, shape.length) for shape in TEXTS.list_shapes()}
-    runs = plan_runs(needed, TEXTS)
-    assert {(len(run.samples), run.length) for run in runs} <= warmed
+    runs = TEXTS.plan_runs(needed)
+    assert {(len(run.rows), run.length) for run in runs} <= warmed
     assert sorted(sample for run in runs for sample in run.samples) == list(range(len(needed)))
     for run in runs:
         assert all(needed[sample] <= run.length for sample in run.samples)
@@ -53,7 +53,7 @@ def test_runs_use_warmed_shapes_and_hold_each_sample_once(needed):
 @given(st.lists(st.integers(min_value=1, max_value=32), min_size=1, max_size=6))
 def test_no_other_cut_of_the_sorted_samples_costs_less(needed):
     def cost(runs):
-        return sum(RUN_COST + len(run.samples) * run.length for run in runs)
+        return sum(RUN_COST + len(run.rows) * run.length for run in runs)
 
     ordered = sorted(needed)
     cheapest = min(
@@ -61,7 +61,7 @@ def test_no_other_cut_of_the_sorted_samples_costs_less(needed):
         for parts in cut_everywhere(ordered)
         if all(TEXTS.allows(len(part), TEXTS.fit_length(max(part))) for part in parts)
     )
-    assert cost(plan_runs(needed, TEXTS)) == cheapest
+    assert cost(TEXTS.plan_runs(needed)) == cheapest
 
 
 def cut_everywhere(ordered):
@@ -76,23 +76,24 @@ def cut_everywhere(ordered):
 
 
 def test_a_sample_takes_the_smallest_length_that_holds_it():
-    (run,) = plan_runs([8], TEXTS)
-    assert run == Run(samples=(0,), length=8)
+    (run,) = TEXTS.plan_runs([8])
+    assert run == Run(rows=((0,),), length=8)
 
 
 def test_one_more_run_is_dearer_than_a_little_padding():
     grid = ShapeGrid(batch_sizes=(1, 2), lengths=(16, 20))
-    (run,) = plan_runs([20, 16], grid)
-    assert run == Run(samples=(1, 0), length=20)
+    (run,) = grid.plan_runs([20, 16])
+    assert run == Run(rows=((1,), (0,)), length=20)
 
 
 def test_the_baseline_pads_all_to_the_longest():
-    assert plan_one_run([3, 30, 7]) == [Run(samples=(0, 1, 2), length=30)]
-    assert plan_one_run([]) == []
+    baseline = WholeBatch(batch_sizes=(1, 2))
+    assert baseline.plan_runs([3, 30, 7]) == [Run(rows=((0,), (1,), (2,)), length=30)]
+    assert baseline.plan_runs([]) == []
 
 
-def test_padding_is_counted():
-    padding = Padding()
-    assert padding.describe()["waste"] == 0
-    padding.count(Run(samples=(0, 2), length=8), [6, 99, 4])
-    assert padding.describe() == {"runs": 1, "tokens": 10, "padded_tokens": 16, "waste": 0.375}
+def test_fill_is_counted():
+    fill = Fill()
+    assert fill.describe()["fill"] == 1
+    fill.count(Run(rows=((0, 1), (2,)), length=8), [2, 4, 4])
+    assert fill.describe() == {"runs": 1, "tokens": 10, "computed_tokens": 16, "fill": 0.625}

@@ -15,7 +15,7 @@ from handlers.shared import evidence, steps
 from handlers.shared import ipex as ipex_module
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import describe_graph, describe_layout, find_symbol_library
-from handlers.shared.steps import relative_error
+from handlers.shared.state import relative_error
 from tests.handlers.context import FakeContext
 
 

@@ -10,7 +10,7 @@ import pytest
 from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.cpu_text_classifier import CpuTextClassifier
 from handlers.shared import texts, torchserve
-from handlers.shared.shapes import Padding
+from handlers.shared.shapes import Fill
 from tests.handlers.context import FakeContext, FakeMetrics, Sent, form, plain, rows_and_context
 
 
@@ -212,7 +212,7 @@ def test_channels_last_means_nothing_for_text(handler):
     )
 
 
-def test_a_batch_is_tokenised_at_once_and_its_padding_counted(tiny_text, monkeypatch):
+def test_a_batch_is_tokenised_at_once_and_its_fill_counted(tiny_text, monkeypatch):
     handler = CpuTextClassifier()
     handler.initialize(FakeContext(tiny_text))
     calls = []
@@ -220,11 +220,9 @@ def test_a_batch_is_tokenised_at_once_and_its_padding_counted(tiny_text, monkeyp
     monkeypatch.setattr(handler.tokenizer, "encode", lambda texts: calls.append(len(texts)) or encode(texts))
     ask(handler, tiny_text, "word " * 6, {"text": ["word " * 14, "word " * 20]}, b"\xff", "word " * 30)
     assert calls == [4]
-    # Two special tokens each; lengths 16 and 32; what does not fit into 32 tokens is cut.
-    described = handler.runtime.describe()["padding"]
-    assert described["tokens"] == 8 + 16 + 22 + 32
-    assert described["padded_tokens"] == 16 + 16 + 32 + 32
-    assert described["runs"] == 3
+    # Two special tokens each; what does not fit into 32 tokens is cut; 22 and 8 share a row.
+    described = handler.runtime.describe()["fill"]
+    assert described == {"runs": 3, "tokens": 8 + 16 + 22 + 32, "computed_tokens": 80, "fill": 0.975}
 
 
 def test_without_buckets_a_batch_is_run_whole_and_padded_to_its_longest(tiny_text, monkeypatch):
@@ -238,27 +236,27 @@ def test_without_buckets_a_batch_is_run_whole_and_padded_to_its_longest(tiny_tex
         ask(baseline, tiny_text, *texts)[0], ask(handler, tiny_text, *texts)[0], strict=True
     ):
         assert got["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
-    assert baseline.runtime.describe()["padding"] == {
-        "runs": 1, "tokens": 3 + 11 + 19, "padded_tokens": 3 * 19, "waste": pytest.approx(0.4211),
+    assert baseline.runtime.describe()["fill"] == {
+        "runs": 1, "tokens": 3 + 11 + 19, "computed_tokens": 3 * 19, "fill": pytest.approx(0.5789),
     }  # fmt: skip
 
 
-def test_padding_is_reported_to_torchserve_once_a_second(monkeypatch):
+def test_fill_is_reported_to_torchserve_once_a_second(monkeypatch):
     now = 100.0
     monkeypatch.setattr(torchserve.time, "monotonic", lambda: now)
-    report, metrics, padding = torchserve.PaddingReport(), FakeMetrics(), Padding(tokens=6, padded_tokens=8)
-    report.send(padding, metrics)
-    padding.tokens, padding.padded_tokens = 16, 24
-    report.send(padding, metrics)
-    assert metrics.counted == [("TextTokens", 6), ("TextTokensPadded", 8)]
+    report, metrics, fill = torchserve.FillReport(), FakeMetrics(), Fill(tokens=6, computed_tokens=8)
+    report.send(fill, metrics)
+    fill.tokens, fill.computed_tokens = 16, 24
+    report.send(fill, metrics)
+    assert metrics.counted == [("TextTokens", 6), ("TextTokensComputed", 8)]
     now += 1
-    report.send(padding, metrics)
+    report.send(fill, metrics)
     now += 1
-    report.send(padding, metrics)  # nothing new
-    assert metrics.counted[2:] == [("TextTokens", 10), ("TextTokensPadded", 16)]
+    report.send(fill, metrics)  # nothing new
+    assert metrics.counted[2:] == [("TextTokens", 10), ("TextTokensComputed", 16)]
 
 
-def test_images_report_no_padding(tiny_image):
+def test_images_report_no_fill(tiny_image):
     handler, context = CpuImageClassifier(), FakeContext(tiny_image)
     handler.initialize(context)
     handler.handle([{"body": (tiny_image / "canary.jpg").read_bytes()}], context)

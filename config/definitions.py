@@ -42,14 +42,15 @@ class ModelDefinition:
     default_build: bool
     """False: only served when named."""
     token_lengths: tuple[int, ...] = ()
-    """Lengths that texts are padded to; empty where all inputs have one size."""
+    """Widths of rows of texts; empty where all inputs have one size."""
     tokens_per_run: int | None = None
-    """Batch size × length that a batch of more than one text may have; None is no limit."""
+    """Rows × width that a run of more than one row may have; None is no limit."""
     max_texts_per_request: int = 1
     """Texts that one request may hold."""
 
     def count_shapes(self) -> int:
-        """How many shapes of the input a worker warms (handlers/shared/shapes.py)."""
+        """The most shapes of the input that a worker warms (handlers/shared/shapes.py): with a row for each
+        text, as a model is served that cannot be packed."""
         return sum(
             rows == 1 or self.tokens_per_run is None or rows * length <= self.tokens_per_run
             for length in self.token_lengths or (0,)

@@ -67,11 +67,12 @@ class CpuTextClassifier(TorchServeHandler):
             tokens_per_run=self.tokens_per_run,
         )
 
-    def describe_layout(self) -> str:
+    def describe_packing(self) -> dict[str, Any]:
         if isinstance(self.layout, PackedRows):
-            return f"texts packed into rows of {self.row_tokens} tokens"
-        why = self.definition.model["packing"].get("impossible", "switched off by the plan")
-        return f"a row for each text: {why}"
+            return {"applicable": True, "on": True, "row_tokens": self.row_tokens}
+        off = {"applicable": True, "on": False, "reason": "switched off by the plan"}
+        why = self.definition.model["packing"].get("impossible")
+        return {"applicable": False, "on": False, "reason": why} if why else off
 
     def build_model(self) -> torch.nn.Module:
         attention = self.definition.model["attention"]

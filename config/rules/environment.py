@@ -154,6 +154,6 @@ def _explain_capacity(models: Sequence[ModelDefinition]) -> str:
     largest = max(models, key=ModelDefinition.count_shapes)
     shapes = "batch sizes" if not largest.token_lengths else "shapes (batch size × text length)"
     return (
-        f"oneDNN's cache holds all {largest.count_shapes()} warmed {shapes} of {largest.name} × "
+        f"oneDNN's cache holds the {largest.count_shapes()} {shapes} that {largest.name} may warm × "
         f"{PRIMITIVES_PER_SHAPE} kernels; with less, every batch would compile kernels again"
     )

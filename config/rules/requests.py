@@ -16,7 +16,7 @@ PRECISIONS = ("fp32", "bf16", "int8")
 AUTO = "auto"
 """For each model the fastest precision that passed the accuracy gate, by timings of this host."""
 
-SWITCHES = ("channels_last", "trace", "freeze", "buckets")
+SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
 """What the handlers can leave out (handlers/shared/options.py)."""
 
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")

@@ -62,9 +62,9 @@ class Classifier(ABC):
         kind = WholeBatch if BUCKETS in off else ShapeGrid
         return kind(batch_sizes=self.definition.batch_sizes)
 
-    def describe_layout(self) -> str:
-        """How samples share a run, in a few words."""
-        return "one sample a row"
+    def describe_packing(self) -> dict[str, Any]:
+        """Whether samples share rows, and why not where they do not."""
+        return {"applicable": False, "on": False, "reason": "all samples have one size"}
 
     def plan_work(self, seconds_each: float) -> Work:
         """What a batch may hold, where a token (or a sample) takes so many seconds of a core."""

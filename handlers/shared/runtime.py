@@ -147,7 +147,7 @@ class ModelRuntime:
             "openmp": describe_openmp(),
             "self_check": loaded.facts["self_check"],
             "accuracy": definition.accuracy.get(options.precision),
-            "layout": self._classifier.describe_layout(),
+            "packing": self._classifier.describe_packing(),
             "shapes": [asdict(shape) for shape in self._layout.list_shapes()],
             "fill": self.fill.describe(),
             "work": asdict(self.work),

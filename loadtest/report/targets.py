@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from loadtest.experiments import soak
 from loadtest.experiments.targets.judge import Seen, find_alone, judge, look_at
-from loadtest.experiments.targets.rows import Row, count_padding, list_rows
+from loadtest.experiments.targets.rows import Row, count_fill, list_rows
 from loadtest.report.measured import Measured, make_accuracy, make_answers, read_measured
 from loadtest.report.section import Doubt, Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate
@@ -129,10 +129,10 @@ def find_shares(uses: Sequence[CpuUse]) -> list[float]:
 
 
 def describe_row(row: Row, seen: Seen) -> Iterator[str]:
-    """What belongs to its figures: padding, and how much the model alone would reach."""
+    """What belongs to its figures: fill, and how much the model alone would reach."""
     for name, one in seen.valid.items():
-        if "padding" in one.facts.seen:
-            yield f"{row.name}: {name}: {describe_padding(one.facts)}."
+        if "fill" in one.facts.seen:
+            yield f"{row.name}: {name}: {describe_fill(one.facts)}."
         if alone := find_alone(one):
             yield (
                 f"{row.name}: {name}: {alone[0]:.1%} of its time is the model, which alone would reach "
@@ -140,9 +140,9 @@ def describe_row(row: Row, seen: Seen) -> Iterator[str]:
             )
 
 
-def describe_padding(facts: SystemFacts) -> str:
+def describe_fill(facts: SystemFacts) -> str:
     """Between the first trial and the last."""
-    before, after = count_padding(facts.described), facts.seen["padding"]
-    real, padded, runs = (after[name] - before[name] for name in before)
-    waste = 1 - real / padded if padded else 0.0
-    return f"{waste:.1%} of {padded} tokens computed in {runs} runs were padding"
+    before, after = count_fill(facts.described), facts.seen["fill"]
+    own, computed, runs = (after[name] - before[name] for name in before)
+    fill = own / computed if computed else 1.0
+    return f"fill {fill:.1%}: so much of {computed} tokens computed in {runs} runs was texts"

@@ -44,7 +44,7 @@ CACHE = ".expected"
 """In the results' folder: expected answers are computed once for an archive and its payloads."""
 KEPT_OF_DESCRIBE = (
     *("pid", "archive_id", "weights", "notes", "precision", "load_seconds", "steps", "threads", "versions"),
-    *("allocator", "openmp", "self_check", "accuracy", "padding"),
+    *("allocator", "openmp", "self_check", "accuracy", "packing", "fill"),
 )
 
 

@@ -10,8 +10,8 @@ from server.verify.evidence import WorkerEvidence
 from server.verify.findings import TRY_AGAIN, Finding, cannot_check, compare, need_describe
 from server.verify.settings import read_options
 
-# Not a step: that it reached the worker is seen in CPU_KIT_OPTIONS (environment).
-_BUCKETS = "buckets"
+# Not steps: packing has a check of its own; that buckets reached the worker is seen in CPU_KIT_OPTIONS.
+_NO_STEPS = {"packing", "buckets"}
 _RESTART = "make stop && make serve"
 _LOG_CURE = "see the worker's `loaded` line in logs/model_log.log, then make stop && make serve"
 
@@ -78,7 +78,7 @@ def check_ipex(plan: Plan, seen: WorkerEvidence) -> Finding:
 @need_describe("load steps")
 def check_steps(plan: Plan, seen: WorkerEvidence) -> Finding:
     """Every load step was applied, but for those the plan switches off or the model has no use for."""
-    off = set(plan_off(plan, seen.model)) - {_BUCKETS}
+    off = set(plan_off(plan, seen.model)) - _NO_STEPS
     wrong = [
         f"{step['name']} {step['status']}" + (f" ({step['reason']})" if step.get("reason") else "")
         for step in _facts(seen).get("steps", ())
@@ -145,6 +145,20 @@ def check_channels_last(plan: Plan, seen: WorkerEvidence) -> Finding:
     else:
         asked, same = "all convolutions, input", bool(total) and done == total and layout == "channels_last"
     return compare("channels_last", asked, got, evidence="describe", cure=_LOG_CURE, same=same)
+
+
+@need_describe("packing")
+def check_packing(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """Texts share rows, where the model allows it and the plan does not switch it off."""
+    found = _facts(seen).get("packing") or {}
+    if found.get("applicable") is False:
+        why = f"not applicable: {found.get('reason')}"
+        return compare("packing", why, why, evidence="describe", cure="")
+    asked = "off" if _NO_STEPS & set(plan_off(plan, seen.model)) else "on"
+    got = "unknown" if "on" not in found else "on" if found["on"] else "off"
+    fill = (_facts(seen).get("fill") or {}).get("fill")
+    evidence = f"describe (fill {fill})"
+    return compare("packing", asked, got, evidence=evidence, cure=_LOG_CURE)
 
 
 @need_describe("self-check")

@@ -15,6 +15,7 @@ from server.verify.model import (
     check_describe,
     check_graph,
     check_ipex,
+    check_packing,
     check_precision,
     check_process,
     check_self_check,
@@ -92,6 +93,7 @@ CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
     check_ipex,
     check_steps,
     check_channels_last,
+    check_packing,
     check_graph,
     check_self_check,
 )

@@ -71,7 +71,7 @@ def test_empty_means_not_given(arguments, tmp_path):
         ("--workers", "two", "config: WORKERS must be a whole number: got two\n"),
         ("--workers", "0", "config: WORKERS must be 1 to 2 (usable physical cores): got 0\n"),
         ("--port", "0", "config: PORT must be 1 to 64000 (PORT + 920 names the workers' sockets): got 0\n"),
-        ("--off", "trace,fuse", "config: --off must be among channels_last, trace, freeze, buckets: "
+        ("--off", "trace,fuse", "config: --off must be among channels_last, trace, freeze, packing, buckets: "
          "got fuse\n"),
         ("--precision", "auto", "config: PRECISION=auto goes by timings of this host, and TOPOLOGY={machine} "
          "is another one: name one of fp32, bf16, int8\n"),

@@ -170,12 +170,12 @@ def test_a_planted_error_fails_the_load(tiny_text, monkeypatch, planted):
 
 def test_describe_says_how_texts_share_runs(tiny_text, monkeypatch):
     packed = load(tiny_text, monkeypatch).runtime.describe()
-    assert packed["layout"] == "texts packed into rows of 16 tokens"
+    assert packed["packing"] == {"applicable": True, "on": True, "row_tokens": 16}
     shapes = [(shape["batch_size"], shape["length"]) for shape in packed["shapes"]]
     assert shapes == [(2, 16), (1, 32), (1, 16)]
     monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_text": {"off": ["packing"]}}))
     alone = load(tiny_text, monkeypatch).runtime.describe()
-    assert alone["layout"] == "a row for each text: switched off by the plan"
+    assert alone["packing"] == {"applicable": True, "on": False, "reason": "switched off by the plan"}
 
 
 def test_without_packing_the_answers_are_the_same(tiny_text, monkeypatch):

@@ -144,6 +144,7 @@ FAULTS: list[tuple[str, Change, set[str]]] = [
     ("eager", set_described("graph", {"kind": "eager", "prepacked": 0, "fused": 0}), {"graph"}),
     ("nothing prepacked", set_described("graph", {"prepacked": 0}), {"graph"}),
     ("nothing fused", set_described("graph", {"fused": 0}), {"graph"}),
+    ("a row for each text", set_described("packing", {"applicable": True, "on": False}), {"packing"}),
     ("one weight not", set_described("memory_format", {"channels_last_weights": 52}), {"channels_last"}),
     ("input not channels_last", set_described("memory_format", {"input": "contiguous"}), {"channels_last"}),
     ("self-check out of tolerance", set_described("self_check", {"relative_error": 0.5}), {"self-check"}),
@@ -185,7 +186,7 @@ def test_a_worker_that_does_not_describe_itself_is_a_difference_in_all_that_depe
     unknown = {item for item, finding in named.items() if finding.got == NO_ANSWER}
     assert unknown == {
         "archive", "allocator", "allocator options", "OpenMP", "threads", "limits", "precision", "IPEX",
-        "load steps", "channels_last", "graph", "self-check",
+        "load steps", "channels_last", "packing", "graph", "self-check",
     }  # fmt: skip
 
 

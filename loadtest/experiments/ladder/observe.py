@@ -105,6 +105,7 @@ def _see_worker(worker: Worker, model: str) -> dict[str, Seen]:
         "openmp": _see_library(worker, OPENMP, "openmp", "gnu"),
         "precision": _see_precision(told) if is_kit else silent,
         "buckets": _see_buckets(worker, model) if is_kit else silent,
+        "packing": _see_packing(told) if is_kit else silent,
     }
 
 
@@ -146,6 +147,13 @@ def _see_buckets(worker: Worker, model: str) -> Seen:
     options = json.loads(worker.environment.get("CPU_KIT_OPTIONS", "{}")).get(model, {})
     off = "buckets" in options.get("off", ())
     return Seen(state=OFF if off else ON, detail="CPU_KIT_OPTIONS of the process")
+
+
+def _see_packing(described: Mapping[str, Any]) -> Seen:
+    found = described["packing"]
+    if not found["applicable"]:
+        return Seen(state=ON, detail="does not apply")
+    return Seen(state=ON if found["on"] else OFF, detail=f"describe, fill {described['fill']['fill']}")
 
 
 def _see_placement(workers: Sequence[Worker]) -> Seen:

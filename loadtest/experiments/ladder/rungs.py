@@ -73,6 +73,7 @@ EVERYTHING_OFF = Settings(
     precision="fp32",
     batches=SINGLE,
     buckets=OFF,
+    packing=OFF,
 )
 AS_IT_COMES = replace(EVERYTHING_OFF, handler=STOCK, workers=UNPINNED)
 """TorchServe's defaults: a worker for each CPU, batch size 1."""
@@ -92,8 +93,15 @@ STEPS = (
     Step(name="pinning", label="+ one worker a core, pinned", changes={"workers": PINNED}),
     Step(name="bf16", label="+ BF16", changes={"precision": "bf16"}),
     Step(name="int8", label="+ INT8", changes={"precision": "int8"}),
-    Step(name=TOP, label="+ batches", changes={"batches": FILLED}),
 )
+LAST_STEPS = {
+    RESNET50: (Step(name=TOP, label="+ batches", changes={"batches": FILLED}),),
+    BERT: (
+        Step(name="buckets", label="+ batches and buckets", changes=BUCKETS_TOO),
+        Step(name=TOP, label="+ packing", changes={"packing": ON}),
+    ),
+}
+"""Batches of texts are cut into warmed shapes as they come, and only then packed."""
 LEFT_OUT = (
     Step(name="without-channels-last", label="without channels_last", changes={"channels_last": OFF}),
     Step(name="without-ipex", label="without IPEX", changes={"ipex": OFF}),
@@ -105,7 +113,7 @@ LEFT_OUT = (
     Step(name="with-bf16", label="BF16 for INT8", changes={"precision": "bf16"}),
     Step(name="with-fp32", label="FP32 for INT8", changes={"precision": "fp32"}),
     Step(name="without-batches", label="without batches", changes={"batches": SINGLE}),
-    Step(name="without-buckets", label="without buckets", changes={"buckets": OFF}),
+    Step(name="without-packing", label="without packing", changes={"packing": OFF}),
 )
 
 
@@ -130,7 +138,7 @@ def list_rungs(model: str) -> list[Rung]:
     first = _rename(AS_IT_COMES, model)
     rungs = [Rung(name=STOCK_RUNG, label="stock TorchServe as it comes", before=None, own=(), settings=first)]
     below = rungs[0]
-    for step in STEPS:
+    for step in (*STEPS, *LAST_STEPS[model]):
         rung = _put_on(_fit(step, model), below, model)
         rungs.append(rung)
         below = below if rung.side or rung.reason else rung
@@ -149,16 +157,14 @@ def find_rung(rungs: Sequence[Rung], name: str) -> Rung:
 
 def _rename(settings: Settings, model: str) -> Settings:
     """Settings that mean nothing for the model have the same value on every rung."""
-    item = "buckets" if model == RESNET50 else "channels_last"
-    return replace(settings, **{item: ON})
+    items = ("buckets", "packing") if model == RESNET50 else ("channels_last",)
+    return replace(settings, **dict.fromkeys(items, ON))
 
 
 def _fit(step: Step, model: str) -> Step:
-    """The baseline of `make targets` batches; batches of texts are cut into warmed shapes as they come."""
+    """The baseline of `make targets` batches."""
     if step.name == STOCK_ONE and model == RESNET50:
         return replace(step, label="stock, one worker, batch size 32", changes=BATCH_TOO)
-    if step.name == TOP and model == BERT:
-        return replace(step, label="+ batches and buckets", changes=BUCKETS_TOO)
     return step
 
 
@@ -177,5 +183,5 @@ def _put_on(step: Step, below: Rung, model: str) -> Rung:
 def _find_reason(step: Step, model: str) -> str:
     if "channels_last" in step.changes and model == BERT:
         return "the model has no convolutions"
-    pictures = step.changes.keys() == {"buckets"} and model == RESNET50
+    pictures = "packing" in step.changes and model == RESNET50
     return "all pictures have one size" if pictures else ""

@@ -30,6 +30,8 @@ class Settings:
     batches: str = FILLED
     buckets: str = ON
     """Texts are padded to warmed lengths and cut into runs; else a batch is padded to its longest text."""
+    packing: str = ON
+    """Texts share rows; else each has one of its own."""
 
 
 ITEMS = tuple(field.name for field in fields(Settings))
@@ -69,4 +71,5 @@ def list_switches(settings: Settings) -> Sequence[str]:
     """What the handler leaves out."""
     off = ["channels_last"] if settings.channels_last == OFF else []
     off += ["trace", "freeze"] if settings.graph == EAGER else []
+    off += ["packing"] if settings.packing == OFF else []
     return [*off, *(["buckets"] if settings.buckets == OFF else [])]

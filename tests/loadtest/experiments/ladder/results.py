@@ -39,7 +39,7 @@ def find_rate(rungs: list[Rung], name: str) -> float:
 
 def see(rung: Rung, **changes: str) -> dict[str, Any]:
     """Everything in effect as asked, but for `changes`; stock does not tell what its handler does."""
-    silent = {"channels_last", "graph", "precision", "buckets"} if rung.is_stock else set()
+    silent = {"channels_last", "graph", "precision", "buckets", "packing"} if rung.is_stock else set()
     asked = {item: None if item in silent else getattr(rung.settings, item) for item in ITEMS}
     return {item: {"state": state, "detail": "seen"} for item, state in {**asked, **changes}.items()}
 

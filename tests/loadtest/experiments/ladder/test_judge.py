@@ -88,6 +88,8 @@ def make_worker(**changes):
         },
         "allocator": {"name": "jemalloc", "library": "/usr/lib/libjemalloc.so.2"},
         "openmp": {"name": "intel", "library": "/env/lib/libiomp5.so"},
+        "packing": {"applicable": True, "on": True, "row_tokens": 128},
+        "fill": {"fill": 0.97},
     }
     values = {
         "pid": 1,
@@ -117,6 +119,7 @@ def test_a_live_server_is_read_in_the_words_of_the_settings():
         "precision": "bf16",
         "batches": "batches",
         "buckets": "on",
+        "packing": "on",
     }
 
 
@@ -126,6 +129,8 @@ def test_a_live_server_is_read_in_the_words_of_the_settings():
         ("precision", {"described": {"self_check": {"relative_error": 1e-6}}}, "fp32"),
         ("ipex", {"libraries": ("libc.so.6",)}, "off"),
         ("workers", {"launched": False}, "one worker"),
+        ("packing", {"described": {"packing": {"applicable": True, "on": False}}}, "off"),
+        ("packing", {"described": {"packing": {"applicable": False, "on": False}}}, "on"),
         ("buckets", {"environment": {"CPU_KIT_OPTIONS": '{"resnet50":{"off":["buckets"]}}'}}, "off"),
     ],
 )

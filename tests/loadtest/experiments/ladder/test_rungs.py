@@ -55,7 +55,7 @@ def test_the_top_has_everything_on_and_every_setting_is_put_on_by_some_rung(mode
     rungs = [rung for rung in list_rungs(model) if not rung.reason]
     assert find_rung(rungs, TOP).settings == Settings()
     put_on = {item for rung in rungs for item in rung.own}
-    means_nothing = {"buckets"} if model == RESNET50 else {"channels_last"}
+    means_nothing = {"buckets", "packing"} if model == RESNET50 else {"channels_last"}
     assert put_on == set(ITEMS) - means_nothing
 
 
@@ -63,7 +63,7 @@ def test_what_means_nothing_for_a_model_is_listed_and_not_measured():
     (rung,) = (one for one in list_rungs(BERT) if one.reason)
     assert (rung.name, rung.reason) == ("channels-last", "the model has no convolutions")
     assert find_rung(list_rungs(BERT), "ipex").before == "kit-off"
-    assert [one.name for one in list_left_out(RESNET50) if one.reason] == ["without-buckets"]
+    assert [one.name for one in list_left_out(RESNET50) if one.reason] == ["without-packing"]
 
 
 def test_only_resnet50s_baseline_with_one_worker_batches_as_that_of_the_targets():
@@ -95,11 +95,14 @@ def test_arguments(name, arguments):
     assert " ".join(make_arguments(rung.settings, LAYOUT)) == arguments
 
 
-def test_texts_are_not_cut_to_warmed_lengths_before_the_last_rung():
-    assert "trace,freeze,buckets" in " ".join(
-        make_arguments(find_rung(list_rungs(BERT), "kit-off").settings, LAYOUT)
-    )
-    assert find_rung(list_rungs(BERT), TOP).own == ("batches", "buckets")
+def test_texts_are_cut_to_warmed_lengths_and_then_packed_on_the_last_rungs():
+    off = make_arguments(find_rung(list_rungs(BERT), "kit-off").settings, LAYOUT)
+    assert "trace,freeze,packing,buckets" in off
+    top = find_rung(list_rungs(BERT), TOP)
+    assert (top.own, top.before) == (("packing",), "buckets")
+    below = find_rung(list_rungs(BERT), "buckets")
+    assert (below.own, below.before) == (("batches", "buckets"), "int8")
+    assert make_arguments(below.settings, LAYOUT) == ["--precision", "int8", "--off", "packing"]
 
 
 def test_a_trial_of_some_rungs_compares_only_these():

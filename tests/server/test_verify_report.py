@@ -40,7 +40,7 @@ def test_a_difference_comes_with_asked_got_and_cure(plan, evidence):
 def test_a_silent_worker_is_explained_once(plan, evidence):
     text = render(judge(plan, with_worker(evidence, set_field(describe=None, describe_problem="timed out"))))
     assert text.count("  cure:") == 1
-    assert text.count("DIFFERS  ") == 13  # in the table
+    assert text.count("DIFFERS  ") == 14  # in the table
 
 
 def test_what_cannot_be_checked_is_counted(plan, evidence):

@@ -102,7 +102,7 @@ def test_what_the_kit_gains_is_a_row_for_each_pair(tmp_path):
         rows["resnet50-int8", "stock TorchServe"],
         rows["bert-mixed", "kit bert int8, to the longest"],
     )
-    assert len(cells) == 6
+    assert len(cells) == 7
     assert {int8[1].partition(" ")[0], longest[1].partition(" ")[0]} == {"88.0"}
     assert int8[0].startswith("9.00 (")
     assert int8[2].startswith("9.78× (")

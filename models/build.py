@@ -311,5 +311,5 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def set_build_threads() -> None:
-    """A fixed number, so that sums are made in one order and random weights do not depend on the cores there are."""
+    """A fixed number: sums are made in one order, and random weights do not depend on the cores there are."""
     torch.set_num_threads(THREADS)

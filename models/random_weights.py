@@ -17,9 +17,9 @@ from models.synthetic import FAMILIES, encode_member
 
 SEED = 0
 MEMBERS = 3
-"""Inputs of each family from which the head learns; with 6 it takes twice as long and is no surer (measured)."""
+"""Inputs of each family from which the head learns; 6 took twice as long and made it no surer (measured)."""
 ROWS = 8
-"""Pictures of one run: with 16 the allocator gives memory back and fetches it anew, which takes a quarter longer."""
+"""Pictures of one run: with 16 the allocator gives memory back and fetches it anew, a quarter of the time."""
 RESIDUAL_GAIN = 0.1
 """Scale of each residual branch. At 1 the network is chaotic: BF16's rounding changes 5 of 8 answers; at 0.1
 none, as with trained weights (measured)."""

@@ -96,21 +96,31 @@ def check_chosen(archives: Iterable[Archive]) -> None:
 
 
 def check_precisions(plan: Plan, archives: Mapping[str, Archive]) -> None:
-    """ServerError for a precision that an archive does not hold: a worker would say so only in its log."""
-    for name, archive in archives.items():
-        precision = str(plan.models[name].precision.value)
-        build = f"make models MODELS={name} PRECISION={precision}"
-        if precision in archive.lost:
-            raise ServerError(
-                f"{archive.path}: {precision} {archive.lost[precision]} (when the archive was built); "
-                f"use PRECISION={BASELINE}, or try again, here or with other CALIBRATION: {build}"
-            )
-        if precision not in (BASELINE, *archive.asked):
-            held = ", ".join([BASELINE, *sorted(archive.asked - archive.lost.keys())])
-            raise ServerError(
-                f"{archive.path}: {precision} is not in it, because no build was asked for it: got {held}; "
-                f"add it: {build}"
-            )
+    """ServerError for precisions that archives do not hold: a worker would say so only in its log."""
+    problems = [
+        problem
+        for name, archive in archives.items()
+        if (problem := explain_absence(archive, str(plan.models[name].precision.value)))
+    ]
+    if problems:
+        raise ServerError("; ".join(problems))
+
+
+def explain_absence(archive: Archive, precision: str) -> str | None:
+    """Why an archive cannot be served in a precision, and what to do; None when it can."""
+    build = f"make models MODELS={archive.name} PRECISION={precision}"
+    if precision in archive.lost:
+        return (
+            f"{archive.path}: {precision} {archive.lost[precision]} (when the archive was built); "
+            f"use PRECISION={BASELINE}, or try again, here or with other CALIBRATION: {build}"
+        )
+    if precision in (BASELINE, *archive.asked):
+        return None
+    held = ", ".join([BASELINE, *sorted(archive.asked - archive.lost.keys())])
+    return (
+        f"{archive.path}: {precision} is not in it, because no build was asked for it: got {held}; "
+        f"add it: {build}"
+    )
 
 
 def read_archive(file: Path) -> Archive:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -18,16 +17,13 @@ from typing import Any
 import torch
 
 from handlers.shared.definition import DEFINITION_FILE
-from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.precision import INT8
 from handlers.shared.quantization import RECIPE_FILE
-from handlers.shared.runtime import ModelRuntime
-from handlers.shared.state import LoadedModel
 from models.accuracy import THREADS, Figures, Thresholds, judge
 from models.archive import find_damage, pack_archive, repack_archive, unpack_archive
-from models.classifiers import load_classifier
 from models.definition import ModelDefinition
 from models.errors import BuildError
+from models.expected import write_canary, write_json
 from models.fresh import (
     BUILD_DISTRIBUTIONS,
     BuildPlan,
@@ -47,8 +43,6 @@ ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
 HANDLER_FIELDS = ("self_check_relative_error", "auto_kernel_selection")
 """Fields of a precision that the worker reads; the others concern the canary."""
-SIGNIFICANT_DIGITS = 4
-"""Of the canary's expected probabilities: below the tolerance, above the last bits of another CPU's sums."""
 
 
 def build_archive(
@@ -127,9 +121,9 @@ def _build(
         prepared = find_kind(definition.kind)(definition, plan.weights, staging)
     _stage_code(staging)
     description = _describe(definition, prepared, plan)
-    _write_json(staging / DEFINITION_FILE, description)
+    write_json(staging / DEFINITION_FILE, description)
     with doing(f"{name}: asking FP32 for the canary's answer"):
-        _write_canary(definition, prepared, staging)
+        write_canary(definition, prepared, staging)
     description = _judge(definition, plan, data, staging, plan.precisions)
     requirements = work / "requirements.txt"
     requirements.write_text(render_requirements(prepared.distributions), encoding="utf-8")
@@ -169,7 +163,7 @@ def _judge(
         # In one order, so that it does not show in which one they were asked for.
         merged = {**kept, **found}
         description[field] = {name: merged[name] for name in definition.precisions if name in merged}
-    _write_json(file, description)
+    write_json(file, description)
     return description
 
 
@@ -255,59 +249,11 @@ def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _write_canary(definition: ModelDefinition, prepared: Prepared, staging: Path) -> None:
-    canary: dict[str, Any] = {
-        "file": prepared.canary_file,
-        "content_type": prepared.canary_content_type,
-        "tolerance": {
-            name: {"relative": recipe["canary_relative"], "absolute": recipe["canary_absolute"]}
-            for name, recipe in definition.precisions.items()
-        },
-    }
-    # Written twice: the handler that gives the expected answer reads the file's name from it.
-    _write_json(staging / "canary.json", canary)
-    expected = answer_canary(staging)
-    _write_json(staging / "canary.json", {**canary, "expected": expected})
-
-
-def answer_canary(staging: Path) -> dict[str, float]:
-    """Label → probability that the packed handler answers in eager FP32, best first, at most five.
-
-    Without the load's steps: they warm and check every shape, and this is one request of one shape.
-    """
-    classifier = load_classifier(staging)
-    definition = classifier.definition
-    options = LoadOptions(precision=BASELINE, ipex=False, threads=None, off=frozenset(OPTIONAL_STEPS))
-    loaded = LoadedModel(classifier=classifier, options=options, model=classifier.build_model())
-    reply = ModelRuntime(loaded, [], 0.0).predict([(staging / definition.canary["file"]).read_bytes()])[0]
-    if reply.status != 200:
-        raise BuildError(f"the canary of {definition.name} is refused: {reply.body.decode()}")
-    return _expected(json.loads(reply.body))
-
-
-def _expected(answer: Any) -> dict[str, float]:
-    pairs = (
-        list(answer["probabilities"].items())
-        if isinstance(answer, dict)
-        else [(one["label"], one["probability"]) for one in answer]
-    )
-    # ImageNet has two classes "crane" and two "maillot": by its name such an answer cannot be told apart.
-    times = Counter(label for label, _ in pairs)
-    best = sorted((pair for pair in pairs if times[pair[0]] == 1), key=lambda pair: -pair[1])[:5]
-    if not best:
-        raise BuildError(f"the canary's best classes must have different names: got {', '.join(times)}")
-    return {label: float(f"{value:.{SIGNIFICANT_DIGITS}g}") for label, value in best}
-
-
 def render_requirements(distributions: tuple[str, ...]) -> str:
     """requirements.txt of an archive: what the worker's Python must have, as built here."""
     names = ("torch", "safetensors", *distributions)
     # Without the local part: a CPU-only build (2.8.0+cpu) is not on the default index.
     return "".join(f"{name}=={version(name).split('+')[0]}\n" for name in names)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def set_build_threads() -> None:

@@ -43,13 +43,10 @@ class BuildPlan:
     had: tuple[str, ...]
     """Those that were asked for at an earlier build. They are kept, and built anew with the rest: a server
     elsewhere may be started with them, and would find an archive that lost what it held."""
+    precisions: tuple[str, ...]
+    """Both, in the definition's order: all to be judged in an archive that is built anew."""
     data: str
     """What precisions are calibrated with and judged on, by its hash."""
-
-    @property
-    def precisions(self) -> tuple[str, ...]:
-        """All to be judged in an archive that is built anew."""
-        return tuple(dict.fromkeys((*self.asked, *self.had)))
 
 
 def read_archive_definition(archive: Path) -> dict[str, Any] | None:
@@ -73,12 +70,15 @@ def plan_build(
     """What is asked for; where WEIGHTS is not given, what the packed archive was asked for."""
     record = _record(request) if request.source else _recall(packed)
     path = Path(record["path"]) if record["path"] else None
+    asked = list_asked(definition, precision)
+    had = tuple(name for name in list_others(definition) if name in list_judged(packed or {}))
     return BuildPlan(
         weights=replace(request, source=record["source"], path=path),
         record=record,
         inputs=fingerprint(definition, record),
-        asked=list_asked(definition, precision),
-        had=tuple(name for name in list_others(definition) if name in list_judged(packed or {})),
+        asked=asked,
+        had=had,
+        precisions=tuple(name for name in list_others(definition) if name in {*asked, *had}),
         data=digest_data(data),
     )
 

@@ -20,8 +20,8 @@ PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFI
 	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
 	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(AUTO),--timings '$(TIMINGS)')
-WEIGHTS_INPUTS = --models '$(MODELS)' --weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)' \
-	--allow-pickle '$(ALLOW_PICKLE)'
+BUILD_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --weights '$(WEIGHTS)' \
+	--calibration '$(CALIBRATION)' --eval '$(EVAL)' --allow-pickle '$(ALLOW_PICKLE)'
 # MODELS only when given: an image without archives is the default.
 IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(MODELS))
 IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --network '$(NETWORK)' \
@@ -41,7 +41,9 @@ SOAK = $(LOADTEST) soak $(STARTS) --requests '$(REQUESTS)'
 HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
 	$(foreach name,$(EXPERIMENT),'$(name)')
 FUZZ = $(LOADTEST) fuzz $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' --bodies '$(BODIES)' --seed '$(SEED)'
-BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --store run/test-store
+# With every precision: what is measured is served in several.
+BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --precision auto \
+	--store run/test-store
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
 ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
 NO_SERVER = $(shell $(SERVER) status --run-dir '$(RUN_DIR)' >/dev/null 2>&1 || echo serve)
@@ -78,8 +80,8 @@ setup: ## Install what is missing: system packages, .venv; then look for conflic
 	@$(SETUP)
 
 .PHONY: models
-models: inputs setup ## Build the archives that are missing or out of date into model-store/
-	@$(VENV_PYTHON) -m models build $(WEIGHTS_INPUTS)
+models: inputs setup ## Build what is missing, out of date or newly asked for (PRECISION) into model-store/
+	@$(VENV_PYTHON) -m models build $(BUILD_INPUTS)
 
 .PHONY: config
 config: inputs $(SETUP_TO_PLAN) $(TIMINGS_TO_PLAN) ## Plan for this machine (or TOPOLOGY) and write config.properties
@@ -241,7 +243,7 @@ distclean: clean ## As clean, and remove .venv
 inputs:
 	@$(SETUP) --inputs \
 		--foreground '$(FOREGROUND)' --dry-run '$(DRY_RUN)' -- $(PLAN_INPUTS)
-	@$(PYTHON) -m models check $(WEIGHTS_INPUTS)
+	@$(PYTHON) -m models check $(BUILD_INPUTS)
 
 # What PRECISION=auto goes by. Not beside a server that would have to be stopped anyway.
 .PHONY: timings

@@ -14,10 +14,12 @@ from models.places import check_store, check_timings_file
 from models.request import (
     DataRequest,
     WeightsRequest,
+    check_used,
     check_weights,
     parse_allow_pickle,
     parse_names,
     parse_paths,
+    parse_precision,
     parse_weights,
 )
 
@@ -31,6 +33,8 @@ class Order:
     names: list[str]
     weights: dict[str, WeightsRequest]
     data: dict[str, DataRequest]
+    precision: str
+    """The one that each archive shall have beside FP32, or auto: all."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +58,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the models that have a definition")
     check = commands.add_parser("check", help="judge the values alone; needs the standard library only")
-    build = commands.add_parser("build", help="build the archives that are missing or not up to date")
+    build = commands.add_parser("build", help="build what is missing, out of date, or asked for now")
     for command in (check, build):
         _add_values(command)
     time = commands.add_parser("time", help="time each precision of built archives, unless it was before")
@@ -68,6 +72,11 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def _add_values(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--models", default="", help="names, separated by spaces (default: all with default_build)"
+    )
+    parser.add_argument(
+        "--precision",
+        default="",
+        help="what the archives shall hold beside FP32: bf16, int8, or auto for all (default: fp32 alone)",
     )
     parser.add_argument(
         "--weights",
@@ -102,7 +111,9 @@ def parse_order(options: argparse.Namespace) -> Order:
         for name, one in parse_weights(options.weights, names).items()
     }
     check_weights(weights)
-    return Order(names=names, weights=weights, data=data)
+    precision = parse_precision(options.precision)
+    check_used(precision, data.values())
+    return Order(names=names, weights=weights, data=data, precision=precision)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -128,7 +139,13 @@ def _build(options: argparse.Namespace) -> int:
     for definition in definitions:
         name = definition.name
         try:
-            build_archive(definition, order.weights[name], store=options.store, data=order.data[name])
+            build_archive(
+                definition,
+                order.weights[name],
+                store=options.store,
+                data=order.data[name],
+                precision=order.precision,
+            )
         except DownloadError as error:
             raise BuildError(f"{name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error
         except (BuildError, LoadError, RequestError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Packs a staging folder with torch-model-archiver, then rewrites the zip: same inputs, same bytes.
+"""Packs a staging folder with torch-model-archiver, then writes the zip anew: same inputs, same bytes.
 
 The last member, SHA256SUMS, holds the hash of every other one in the form of sha256sum(1); its own hash is
 the archive's id. By it the archive is known from then on: here, before a server starts, and in the worker.
@@ -16,8 +16,9 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -44,6 +45,20 @@ def pack_archive(*, name: str, staging: Path, handler: Path, requirements: Path,
         _run_archiver(name, staging, handler, requirements, work)
         with _replace_whole(target) as draft:
             rewrite_archive(work / f"{name}.mar", draft, added={WEIGHTS_FILE: weights})
+
+
+def unpack_archive(archive: Path, folder: Path) -> None:
+    """All members as files of a new folder."""
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder)
+
+
+def repack_archive(folder: Path, target: Path) -> None:
+    """Write an unpacked archive anew, with what was changed or added; the old one stays whole until then."""
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    del files[SUMS_FILE]
+    with _replace_whole(target) as draft:
+        _write_archive(draft, {name: partial(_open_file, path) for name, path in files.items()})
 
 
 @contextmanager
@@ -94,17 +109,26 @@ def _run_archiver(name: str, staging: Path, handler: Path, requirements: Path, w
 
 
 def rewrite_archive(source: Path, target: Path, *, added: dict[str, Path]) -> None:
-    """Copy a zip and more files: members sorted, times, modes, the manifest's date fixed; then the sums."""
+    """Copy a zip and more files, with the manifest's date fixed."""
+    with zipfile.ZipFile(source) as old:
+        members: dict[str, Callable[[], IO[bytes]]] = {n: partial(old.open, n) for n in old.namelist()}
+        members |= {name: partial(_open_file, path) for name, path in added.items()}
+        manifest = _fix_manifest(old.read(MANIFEST))
+        _write_archive(target, {**members, MANIFEST: lambda: io.BytesIO(manifest)})
+
+
+def _write_archive(target: Path, members: Mapping[str, Callable[[], IO[bytes]]]) -> None:
+    """Members sorted, times and modes fixed; then the sums."""
     sums = ""
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
-        for name in sorted([*old.namelist(), *added]):
-            if name == MANIFEST:
-                opened: IO[bytes] = io.BytesIO(_fix_manifest(old.read(name)))
-            else:
-                opened = added[name].open("rb") if name in added else old.open(name)
-            with opened as reader, new.open(_make_entry(name), "w", force_zip64=True) as writer:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
+        for name in sorted(members):
+            with members[name]() as reader, new.open(_make_entry(name), "w", force_zip64=True) as writer:
                 sums += f"{_hash(reader, copy_to=writer)}  {name}\n"
         new.writestr(_make_entry(SUMS_FILE), sums)
+
+
+def _open_file(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def _make_entry(name: str) -> zipfile.ZipInfo:

@@ -1,4 +1,4 @@
-"""Builds one archive unless it is fresh: prepare the parts, let FP32 eager answer the canary, pack."""
+"""Makes one archive what is asked for: builds it, or adds the precisions it lacks, or leaves it as it is."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
-from handlers.shared.runtime import load_runtime
+from handlers.shared.definition import DEFINITION_FILE
+from handlers.shared.precision import INT8
+from handlers.shared.quantization import RECIPE_FILE
 from models.accuracy import THREADS, Figures, Thresholds, judge
-from models.archive import find_damage, pack_archive
-from models.classifiers import load_classifier
+from models.archive import find_damage, pack_archive, repack_archive, unpack_archive
 from models.definition import ModelDefinition
 from models.errors import BuildError
+from models.expected import write_canary, write_json
 from models.fresh import (
     BUILD_DISTRIBUTIONS,
     BuildPlan,
     explain_fresh,
-    explain_retry,
+    explain_lacking,
+    list_judged,
     plan_build,
     read_archive_definition,
     read_cpu_features,
 )
 from models.kinds import Prepared, find_kind
 from models.progress import doing
-from models.request import DataRequest, WeightsRequest
+from models.request import AUTO, BASELINE, DataRequest, WeightsRequest
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
 HANDLER_FIELDS = ("self_check_relative_error", "auto_kernel_selection")
 """Fields of a precision that the worker reads; the others concern the canary."""
-SIGNIFICANT_DIGITS = 4
-"""Of the canary's expected probabilities: below the tolerance, above the last bits of another CPU's sums."""
 
 
 def build_archive(
@@ -51,34 +51,54 @@ def build_archive(
     *,
     store: Path,
     data: DataRequest | None = None,
+    precision: str = AUTO,
     workspaces: Path = WORKSPACES,
 ) -> bool:
-    """Build `store/<name>.mar` unless it is fresh; True when it was built."""
+    """Make `store/<name>.mar` hold FP32 and the precision asked for; False when it did already."""
     data = data or DataRequest()
     target = store / f"{definition.name}.mar"
     packed = read_archive_definition(target)
-    plan = plan_build(definition, request, data, packed)
+    plan = plan_build(definition, request, data, packed, precision)
     damage = find_damage(target) if target.exists() else None
-    fresh = explain_fresh(definition, request, plan, packed)
-    retry = explain_retry(packed or {})
+    fresh = None if damage else explain_fresh(definition, request, plan, packed)
+    lacking = explain_lacking(plan, packed) if fresh and packed else {}
     if damage:
         print(f"{definition.name}: {target.name} is not as it was built: {damage}", flush=True)
-    elif fresh and retry:
-        print(f"{definition.name}: {retry}", flush=True)
-    elif fresh:
-        print(f"{definition.name}: up to date ({fresh})", flush=True)
+    if fresh and packed and not lacking:
+        print(f"{definition.name}: up to date ({fresh}): {render_precisions(packed)}", flush=True)
         return False
-    _check_path(definition, plan)
-    print(f"{definition.name}: building (weights asked for: {plan.weights.source})", flush=True)
+    _introduce(definition, plan, lacking)
     started = time.monotonic()
     store.mkdir(parents=True, exist_ok=True)
     with open_workspace(workspaces, definition.name) as work:
-        weights = _build(definition, plan, data, target, work)
-    size = target.stat().st_size >> 20
-    print(
-        f"{definition.name}: weights: {weights}; {size} MiB; {time.monotonic() - started:.0f} s", flush=True
-    )
+        make = _gain if lacking else _build
+        built = make(definition, plan, data, target, work)
+    size, seconds = target.stat().st_size >> 20, time.monotonic() - started
+    ready = f"{definition.name}: {render_precisions(built)}; weights: {built['weights']}; {size} MiB"
+    print(f"{ready}; {seconds:.0f} s", flush=True)
     return True
+
+
+def _introduce(definition: ModelDefinition, plan: BuildPlan, lacking: Mapping[str, str]) -> None:
+    """Say what is about to be done, and why."""
+    for precision, reason in lacking.items():
+        print(f"{definition.name}: adding {precision} to the archive ({reason})", flush=True)
+    if lacking:
+        return
+    _check_path(definition, plan)
+    precisions = ", ".join((BASELINE, *plan.precisions))
+    print(f"{definition.name}: building {precisions} (weights asked for: {plan.weights.source})", flush=True)
+    kept = [name for name in plan.had if name not in plan.asked]
+    if kept:
+        print(f"  {definition.name}: {', '.join(kept)} too, which the archive had", flush=True)
+
+
+def render_precisions(description: Mapping[str, Any]) -> str:
+    """What an archive can serve, and what became of the others that were asked for."""
+    lost = dict.fromkeys(description["not_built"], "not built")
+    lost |= dict.fromkeys(description["refused"], "refused")
+    judged = [f"{name} ({lost[name]})" if name in lost else name for name in list_judged(description)]
+    return ", ".join([BASELINE, *judged])
 
 
 def _check_path(definition: ModelDefinition, plan: BuildPlan) -> None:
@@ -90,7 +110,10 @@ def _check_path(definition: ModelDefinition, plan: BuildPlan) -> None:
         )
 
 
-def _build(definition: ModelDefinition, plan: BuildPlan, data: DataRequest, target: Path, work: Path) -> str:
+def _build(
+    definition: ModelDefinition, plan: BuildPlan, data: DataRequest, target: Path, work: Path
+) -> dict[str, Any]:
+    """Everything anew; the description of what was packed."""
     staging = work / "staging"
     staging.mkdir()
     name = definition.name
@@ -98,17 +121,50 @@ def _build(definition: ModelDefinition, plan: BuildPlan, data: DataRequest, targ
         prepared = find_kind(definition.kind)(definition, plan.weights, staging)
     _stage_code(staging)
     description = _describe(definition, prepared, plan)
-    _write_json(staging / "definition.json", description)
+    write_json(staging / DEFINITION_FILE, description)
     with doing(f"{name}: asking FP32 for the canary's answer"):
-        _write_canary(definition, prepared, staging)
-    description |= judge_precisions(definition, data, staging)
-    _write_json(staging / "definition.json", description)
+        write_canary(definition, prepared, staging)
+    description = _judge(definition, plan, data, staging, plan.precisions)
     requirements = work / "requirements.txt"
     requirements.write_text(render_requirements(prepared.distributions), encoding="utf-8")
     handler = ROOT / "handlers" / f"{definition.handler}.py"
     with doing(f"{name}: packing"):
         pack_archive(name=name, staging=staging, handler=handler, requirements=requirements, target=target)
-    return prepared.weights
+    return description
+
+
+def _gain(
+    definition: ModelDefinition, plan: BuildPlan, data: DataRequest, target: Path, work: Path
+) -> dict[str, Any]:
+    """The archive as it is, with the precisions it lacks: only they are judged."""
+    staging = work / "staging"
+    with doing(f"{definition.name}: unpacking"):
+        unpack_archive(target, staging)
+    packed = json.loads((staging / DEFINITION_FILE).read_text(encoding="utf-8"))
+    lacking = tuple(explain_lacking(plan, packed))
+    if INT8 in lacking:  # a recipe of other data must not outlive a calibration that fails
+        (staging / RECIPE_FILE).unlink(missing_ok=True)
+    description = _judge(definition, plan, data, staging, lacking)
+    with doing(f"{definition.name}: packing"):
+        repack_archive(staging, target)
+    return description
+
+
+def _judge(
+    definition: ModelDefinition, plan: BuildPlan, data: DataRequest, staging: Path, precisions: Sequence[str]
+) -> dict[str, Any]:
+    """Let the gate judge these precisions, and write what became of them into the staged description."""
+    file = staging / DEFINITION_FILE
+    description = json.loads(file.read_text(encoding="utf-8"))
+    outcomes = judge_precisions(definition, data, staging, precisions=precisions)
+    outcomes["judged_with"] = dict.fromkeys(precisions, plan.data)
+    for field, found in outcomes.items():
+        kept = {name: one for name, one in description[field].items() if name not in precisions}
+        # In one order, so that it does not show in which one they were asked for.
+        merged = {**kept, **found}
+        description[field] = {name: merged[name] for name in definition.precisions if name in merged}
+    write_json(file, description)
+    return description
 
 
 def _stage_code(staging: Path) -> None:
@@ -134,19 +190,21 @@ def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) 
         "refused": {},
         "not_built": {},
         "accuracy": {},
+        "judged_with": {},
         "model": prepared.model,
         "built_with": {"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
     }
 
 
-def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Path) -> dict[str, Any]:
-    """The description's `accuracy`, `refused` and `not_built`, from the gate's own process."""
-    others = [name for name in definition.precisions if name != "fp32"]
-    if not others:
+def judge_precisions(
+    definition: ModelDefinition, data: DataRequest, staging: Path, *, precisions: Sequence[str]
+) -> dict[str, Any]:
+    """The description's `accuracy`, `refused` and `not_built` of these, from the gate's own process."""
+    if not precisions:
         return {"accuracy": {}, "refused": {}, "not_built": {}}
     job = {
         "kind": definition.kind,
-        "precisions": others,
+        "precisions": list(precisions),
         "calibration": str(data.calibration or ""),
         "eval": str(data.evaluation or ""),
     }
@@ -154,11 +212,11 @@ def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Pa
     accuracy: dict[str, Any] = {}
     refused: dict[str, str] = {}
     not_built: dict[str, Any] = {}
-    with doing(f"{definition.name}: {_describe_gate(others)}"):
+    with doing(f"{definition.name}: {_describe_gate(precisions)}"):
         outcomes = _run_gate(definition.name, staging, job)
     for name, outcome in outcomes.items():
         if not outcome["figures"]:
-            # Says nothing of the model: another CPU may build it, see fresh.explain_retry.
+            # Says nothing of the model: another CPU may build it, see fresh.explain_lacking.
             not_built[name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
             print(f"  {definition.name} {name}: not built on this machine: {outcome['failure']}", flush=True)
             continue
@@ -170,7 +228,7 @@ def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Pa
     return {"accuracy": accuracy, "refused": refused, "not_built": not_built}
 
 
-def _describe_gate(precisions: list[str]) -> str:
+def _describe_gate(precisions: Sequence[str]) -> str:
     calibrating = "calibrating int8, " if "int8" in precisions else ""
     return f"{calibrating}comparing {', '.join(precisions)} with FP32"
 
@@ -191,47 +249,6 @@ def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _write_canary(definition: ModelDefinition, prepared: Prepared, staging: Path) -> None:
-    canary: dict[str, Any] = {
-        "file": prepared.canary_file,
-        "content_type": prepared.canary_content_type,
-        "tolerance": {
-            name: {"relative": recipe["canary_relative"], "absolute": recipe["canary_absolute"]}
-            for name, recipe in definition.precisions.items()
-        },
-    }
-    # Written twice: the handler that gives the expected answer reads the file's name from it.
-    _write_json(staging / "canary.json", canary)
-    expected = answer_canary(staging)
-    _write_json(staging / "canary.json", {**canary, "expected": expected})
-
-
-def answer_canary(staging: Path) -> dict[str, float]:
-    """Label → probability that the packed handler answers in eager FP32, best first, at most five."""
-    classifier = load_classifier(staging)
-    definition = classifier.definition
-    options = LoadOptions(precision="fp32", ipex=False, threads=None, off=frozenset(OPTIONAL_STEPS))
-    runtime = load_runtime(classifier, options)
-    reply = runtime.predict([(staging / definition.canary["file"]).read_bytes()])[0]
-    if reply.status != 200:
-        raise BuildError(f"the canary of {definition.name} is refused: {reply.body.decode()}")
-    return _expected(json.loads(reply.body))
-
-
-def _expected(answer: Any) -> dict[str, float]:
-    pairs = (
-        list(answer["probabilities"].items())
-        if isinstance(answer, dict)
-        else [(one["label"], one["probability"]) for one in answer]
-    )
-    # ImageNet has two classes "crane" and two "maillot": by its name such an answer cannot be told apart.
-    times = Counter(label for label, _ in pairs)
-    best = sorted((pair for pair in pairs if times[pair[0]] == 1), key=lambda pair: -pair[1])[:5]
-    if not best:
-        raise BuildError(f"the canary's best classes must have different names: got {', '.join(times)}")
-    return {label: float(f"{value:.{SIGNIFICANT_DIGITS}g}") for label, value in best}
-
-
 def render_requirements(distributions: tuple[str, ...]) -> str:
     """requirements.txt of an archive: what the worker's Python must have, as built here."""
     names = ("torch", "safetensors", *distributions)
@@ -239,10 +256,6 @@ def render_requirements(distributions: tuple[str, ...]) -> str:
     return "".join(f"{name}=={version(name).split('+')[0]}\n" for name in names)
 
 
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
-
-
 def set_build_threads() -> None:
-    """One fixed order of summation, so that random weights do not depend on the number of cores."""
-    torch.set_num_threads(1)
+    """A fixed number: sums are made in one order, and random weights do not depend on the cores there are."""
+    torch.set_num_threads(THREADS)

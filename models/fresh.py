@@ -1,10 +1,16 @@
-"""Decides whether an archive is built again: what it was built from against what is asked for now."""
+"""Decides what a build has to do: what an archive was built from, and holds, against what is asked for now.
+
+Two things are told apart. What everything in an archive comes of (weights, definition, code, versions) makes
+its fingerprint: another one means to build anew. What a precision was judged with (CALIBRATION, EVAL) stands
+beside that precision: with other data it alone is judged again, once it is asked for.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -12,10 +18,10 @@ from typing import Any
 
 from handlers.shared.definition import SUMS_FILE
 from models.definition import ModelDefinition
-from models.errors import DownloadError
+from models.errors import BuildError, DownloadError
 from models.files import hash_data, hash_user_files
 from models.kinds import fetch_pretrained
-from models.request import DataRequest, WeightsRequest
+from models.request import AUTO, BASELINE, DataRequest, WeightsRequest
 
 ROOT = Path(__file__).parent.parent
 NOT_BUILDING = ("__main__.py", "drift.py", "progress.py", "timing.py", "timings.py")
@@ -32,6 +38,15 @@ class BuildPlan:
     """The request as definition.json keeps it: source, path, and the hash of the person's files."""
     inputs: str
     """The fingerprint."""
+    asked: tuple[str, ...]
+    """The precisions to be judged that are asked for, in the definition's order; FP32 is there unasked."""
+    had: tuple[str, ...]
+    """Those that were asked for at an earlier build. They are kept, and built anew with the rest: a server
+    elsewhere may be started with them, and would find an archive that lost what it held."""
+    precisions: tuple[str, ...]
+    """Both, in the definition's order: all to be judged in an archive that is built anew."""
+    data: str
+    """What precisions are calibrated with and judged on, by its hash."""
 
 
 def read_archive_definition(archive: Path) -> dict[str, Any] | None:
@@ -46,16 +61,58 @@ def read_archive_definition(archive: Path) -> dict[str, Any] | None:
 
 
 def plan_build(
-    definition: ModelDefinition, request: WeightsRequest, data: DataRequest, packed: dict[str, Any] | None
+    definition: ModelDefinition,
+    request: WeightsRequest,
+    data: DataRequest,
+    packed: dict[str, Any] | None,
+    precision: str = AUTO,
 ) -> BuildPlan:
     """What is asked for; where WEIGHTS is not given, what the packed archive was asked for."""
     record = _record(request) if request.source else _recall(packed)
     path = Path(record["path"]) if record["path"] else None
+    asked = list_asked(definition, precision)
+    had = tuple(name for name in list_others(definition) if name in list_judged(packed or {}))
     return BuildPlan(
         weights=replace(request, source=record["source"], path=path),
         record=record,
-        inputs=fingerprint(definition, record, data),
+        inputs=fingerprint(definition, record),
+        asked=asked,
+        had=had,
+        precisions=tuple(name for name in list_others(definition) if name in {*asked, *had}),
+        data=digest_data(data),
     )
+
+
+def list_others(definition: ModelDefinition) -> list[str]:
+    """All precisions that have to be judged."""
+    return [name for name in definition.precisions if name != BASELINE]
+
+
+def list_asked(definition: ModelDefinition, precision: str) -> tuple[str, ...]:
+    """The precisions that PRECISION asks the gate for; BuildError when the model has none of this name."""
+    if precision not in (AUTO, *definition.precisions):
+        raise BuildError(
+            f"PRECISION must be one of {', '.join((*definition.precisions, AUTO))}: got {precision} "
+            f"(field precisions, {definition.path})"
+        )
+    # What a server without any plan of ours would serve is not left out.
+    wanted = {*definition.precisions} if precision == AUTO else {precision, definition.default_precision}
+    return tuple(name for name in list_others(definition) if name in wanted)
+
+
+def list_judged(packed: Mapping[str, Any]) -> list[str]:
+    """Every precision that an archive was asked for, whatever became of it."""
+    # An earlier kit judged all there were.
+    return list(packed.get("judged_with") or {**packed.get("accuracy", {}), **packed.get("not_built", {})})
+
+
+def digest_data(data: DataRequest) -> str:
+    """What synthetic inputs are is in the fingerprint, as code."""
+    own = (data.calibration, data.evaluation)
+    if own == (None, None):
+        return "synthetic"
+    hashes = "\0".join(hash_data(path) if path else "" for path in own)
+    return hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def _record(request: WeightsRequest) -> dict[str, str]:
@@ -72,15 +129,13 @@ def _recall(packed: dict[str, Any] | None) -> dict[str, str]:
     return _record(WeightsRequest(source=record["source"], path=path))
 
 
-def fingerprint(definition: ModelDefinition, record: dict[str, str], data: DataRequest) -> str:
-    """SHA-256 over all that decides an archive's bytes: definition, our code, weights asked for, versions."""
+def fingerprint(definition: ModelDefinition, record: dict[str, str]) -> str:
+    """SHA-256 over all that decides an archive's bytes but the precisions and what they were judged with."""
     digest = hashlib.sha256()
     for path in [definition.path, *_own_sources()]:
         digest.update(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}\0".encode())
         digest.update(path.read_bytes())
     digest.update(f"{record['source']}\0{record['files']}\0".encode())
-    for own in (data.calibration, data.evaluation):
-        digest.update(f"{hash_data(own) if own else ''}\0".encode())
     for name in BUILD_DISTRIBUTIONS:
         digest.update(f"{name}={version(name)}\0".encode())
     return digest.hexdigest()
@@ -106,16 +161,20 @@ def explain_fresh(
     return weights
 
 
-def explain_retry(packed: dict[str, Any]) -> str | None:
-    """Why another build may bring a precision that the last one could not; None when it cannot.
+def explain_lacking(plan: BuildPlan, packed: Mapping[str, Any]) -> dict[str, str]:
+    """Precision that is asked for → why the archive, fresh as it is, does not hold it as asked."""
+    reasons = {name: _explain_one(name, plan, packed) for name in plan.asked}
+    return {name: reason for name, reason in reasons.items() if reason}
 
-    A CPU with other vector instructions may: an archive from an AVX2 machine can lack INT8 on a server.
-    """
-    here = read_cpu_features()
-    lacking = [name for name, one in packed.get("not_built", {}).items() if one["cpu"] != here]
-    if not lacking:
-        return None
-    return f"{', '.join(lacking)} could not be built on another CPU: building again on this one"
+
+def _explain_one(name: str, plan: BuildPlan, packed: Mapping[str, Any]) -> str:
+    if name not in list_judged(packed):
+        return "not asked for before"
+    if packed["judged_with"][name] != plan.data:
+        return "CALIBRATION or EVAL is not what it was judged with"
+    # An archive from a machine with AVX2 alone can lack INT8 on a server.
+    lacking = packed["not_built"].get(name)
+    return "it could not be built on another CPU" if lacking and lacking["cpu"] != read_cpu_features() else ""
 
 
 def read_cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:

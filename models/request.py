@@ -1,11 +1,11 @@
-"""Parses what a person asks for with MODELS=, WEIGHTS=, CALIBRATION= and EVAL=, for one model or for each.
+"""Parses what a person asks for with MODELS=, WEIGHTS=, PRECISION=, CALIBRATION= and EVAL=.
 
 The one parser of these values. Standard library only: they are judged before anything is installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,12 @@ NOT_GIVEN = ""
 WORDS = ("auto", "pretrained", "random")
 WEIGHTS_FORMS = "auto, pretrained, random, a path that exists, or MODEL=… for each model, separated by commas"
 DATA_FORMS = "a path that exists, or MODEL=PATH for each model, separated by commas"
+BASELINE = "fp32"
+"""In every archive: what the others are compared with, and what nobody has to judge."""
+AUTO = "auto"
+"""Every precision that the definition has."""
+PRECISIONS = (BASELINE, "bf16", "int8", AUTO)
+"""As PRECISION= knows them; a test compares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +61,13 @@ def parse_weights(text: str, names: Sequence[str]) -> dict[str, WeightsRequest]:
     return {name: _parse_one(values.get(name, NOT_GIVEN)) for name in names}
 
 
+def parse_precision(text: str) -> str:
+    """PRECISION, as for the server; InputError when it is none."""
+    if text not in (NOT_GIVEN, *PRECISIONS):
+        raise InputError(f"PRECISION must be one of {', '.join(PRECISIONS)}: got {text}")
+    return text or BASELINE
+
+
 def parse_allow_pickle(text: str) -> bool:
     """ALLOW_PICKLE; InputError when it is neither 0 nor 1."""
     if text not in (NOT_GIVEN, "0", "1"):
@@ -66,6 +79,16 @@ def parse_paths(variable: str, text: str, names: Sequence[str]) -> dict[str, Pat
     """`PATH` for one model or `MODEL=PATH,…`; models that are not named have none."""
     values = _assign(variable, text, names, words=(), forms=DATA_FORMS)
     return {name: Path(value).expanduser().resolve() for name, value in values.items()}
+
+
+def check_used(precision: str, data: Iterable[DataRequest]) -> None:
+    """InputError for data that would judge nothing: FP32 alone is what the others are compared with."""
+    given = any(one != DataRequest() for one in data)
+    if given and precision == BASELINE:
+        raise InputError(
+            f"CALIBRATION and EVAL are of precisions beside {BASELINE}: got PRECISION={precision}; "
+            "add PRECISION=int8, bf16 or auto"
+        )
 
 
 def check_weights(requests: dict[str, WeightsRequest]) -> None:

@@ -7,6 +7,7 @@ as photographs of one thing do.
 from __future__ import annotations
 
 import io
+from functools import lru_cache
 
 import numpy as np
 from PIL import Image, ImageEnhance
@@ -29,10 +30,16 @@ LONGEST_TEXT = 60
 def draw_member(family: int, member: int, *, width: int = 500, height: int = 375) -> Image.Image:
     """One picture of a family: shifted, cut and lit differently for each member."""
     random = np.random.RandomState(1_000_003 * family + member)
-    scene = draw_image(width * 17 // 16, height * 17 // 16, seed=10_000 + family)
+    scene = _draw_scene(family, width * 17 // 16, height * 17 // 16)
     left, top = int(random.randint(0, width // 16 + 1)), int(random.randint(0, height // 16 + 1))
     view = scene.crop((left, top, left + width, top + height))
     return ImageEnhance.Brightness(view).enhance(float(random.uniform(0.95, 1.05)))
+
+
+@lru_cache(maxsize=FAMILIES)
+def _draw_scene(family: int, width: int, height: int) -> Image.Image:
+    """What all members of a family are views of; drawing it takes longer than all the rest."""
+    return draw_image(width, height, seed=10_000 + family)
 
 
 def encode_member(family: int, member: int) -> bytes:

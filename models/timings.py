@@ -20,15 +20,14 @@ from typing import Any
 
 from handlers.shared.options import IPEX_VARIABLE, OPTIONS_VARIABLE
 from models.errors import BuildError, InputError
-from models.fresh import BUILD_DISTRIBUTIONS, read_archive_definition
+from models.fresh import BUILD_DISTRIBUTIONS, list_judged, read_archive_definition
 from models.progress import doing
+from models.request import BASELINE
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
 SCHEMA = 1
-BASELINE = "fp32"
-"""What the others are compared with, so it must be timed."""
 DISTRIBUTIONS = ("intel_extension_for_pytorch", *BUILD_DISTRIBUTIONS)
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
@@ -114,6 +113,7 @@ class Trial:
 
     def time_precisions(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
         """The archive's id, and for each precision its timing or why there is none."""
+        self._check_asked()
         found = self._list_obstacles()
         sizes = {name: size for name, size in self._sizes.items() if name not in found}
         if earlier.get("archive_id") == self.definition["id"]:
@@ -132,6 +132,15 @@ class Trial:
     @property
     def _sizes(self) -> dict[str, int]:
         return dict(self.job.models[self.name]["batch_sizes"])
+
+    def _check_asked(self) -> None:
+        """Auto chooses among all that there are: one that was never judged must not be passed over."""
+        unasked = {*self._sizes} - {BASELINE, *list_judged(self.definition)}
+        if unasked:
+            raise BuildError(
+                f"no build of {self.archive} was asked for {', '.join(sorted(unasked))}; "
+                f"do: make models MODELS={self.name} PRECISION=auto"
+            )
 
     def _list_obstacles(self) -> dict[str, Any]:
         """Known without trying: what this machine lacks, and what the archive's accuracy gate refused."""

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import Plan
+from config.rules.requests import PRECISIONS
 from server.errors import ServerError
 
 SUMS_FILE = "SHA256SUMS"
 """Written by the build: the hash of every other file, one a line (models/archive.py)."""
+BASELINE = PRECISIONS[0]
+"""In every archive; the others were built where they were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,10 @@ class Archive:
     """Proof that it answers right."""
     accuracy: Mapping[str, Mapping[str, Any]]
     """Precision → what the accuracy gate saw at build; FP32, the reference, has none."""
+    asked: frozenset[str]
+    """Precisions beside FP32 that a build was asked for; no other was judged."""
+    lost: Mapping[str, str]
+    """Of these, why they cannot be served: the gate refused them, or they could not be built there."""
 
 
 def read_archives(plan: Plan, model_store: Path) -> dict[str, Archive]:
@@ -86,6 +93,34 @@ def check_chosen(archives: Iterable[Archive]) -> None:
             f"{', '.join(lacking)}: random weights, because WEIGHTS=auto could have no others at the build; "
             "FOREGROUND=1 wants them chosen: make models WEIGHTS=random, WEIGHTS=pretrained or WEIGHTS=PATH"
         )
+
+
+def check_precisions(plan: Plan, archives: Mapping[str, Archive]) -> None:
+    """ServerError for precisions that archives do not hold: a worker would say so only in its log."""
+    problems = [
+        problem
+        for name, archive in archives.items()
+        if (problem := explain_absence(archive, str(plan.models[name].precision.value)))
+    ]
+    if problems:
+        raise ServerError("; ".join(problems))
+
+
+def explain_absence(archive: Archive, precision: str) -> str | None:
+    """Why an archive cannot be served in a precision, and what to do; None when it can."""
+    build = f"make models MODELS={archive.name} PRECISION={precision}"
+    if precision in archive.lost:
+        return (
+            f"{archive.path}: {precision} {archive.lost[precision]} (when the archive was built); "
+            f"use PRECISION={BASELINE}, or try again, here or with other CALIBRATION: {build}"
+        )
+    if precision in (BASELINE, *archive.asked):
+        return None
+    held = ", ".join([BASELINE, *sorted(archive.asked - archive.lost.keys())])
+    return (
+        f"{archive.path}: {precision} is not in it, because no build was asked for it: got {held}; "
+        f"add it: {build}"
+    )
 
 
 def read_archive(file: Path) -> Archive:
@@ -121,7 +156,15 @@ def _parse_archive(
             tolerance=canary["tolerance"],
         ),
         accuracy=definition["accuracy"],
+        asked=frozenset(definition["judged_with"]),
+        lost=_parse_lost(definition),
     )
+
+
+def _parse_lost(definition: Mapping[str, Any]) -> dict[str, str]:
+    not_built = {name: f"could not be built: {one['cause']}" for name, one in definition["not_built"].items()}
+    refused = {name: f"failed the accuracy gate: {why}" for name, why in definition["refused"].items()}
+    return {**not_built, **refused}
 
 
 def parse_sums(text: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from config.plan import Plan, read_plan
-from server.archives import Archive, read_archives
+from server.archives import Archive, check_precisions, read_archives
 from server.call import make_client
 from server.configuration import read_configuration
 from server.contents import check_packed
@@ -63,6 +63,7 @@ def start(run: RunDir, model_store: Path, report: Report, tick: Report = ignore)
     """Start and wait; StartFailed (saved to failure.json) or Interrupted leave no process behind."""
     plan = read_plan(run.plan)
     archives = read_archives(plan, model_store)
+    check_precisions(plan, archives)
     check_packed(archives.values())
     check_machine(plan)
     check_ports_free(plan.properties)

@@ -18,6 +18,8 @@ DEFINITION_FILE = "definition.json"
 WEIGHTS_FILE = "model.safetensors"
 LABELS_FILE = "labels.json"
 CANARY_FILE = "canary.json"
+BASELINE = "fp32"
+"""In every archive: what the other precisions are compared with."""
 BUILD_AGAIN = (
     "build the archive again with `make models`; if that says it is up to date, what was unpacked has "
     "changed: make stop && make serve"
@@ -56,6 +58,8 @@ class Definition:
     """Precisions that failed the accuracy gate when the archive was built, and by how much."""
     not_built: dict[str, str]
     """Precisions that could not be built where the archive was built, and why; another CPU may."""
+    asked: frozenset[str]
+    """Precisions beside FP32 that the archive was asked for, whatever became of them; no other was judged."""
     accuracy: dict[str, Any]
     """By precision: how it compared with FP32 eager on held-out inputs at build."""
     default_precision: str
@@ -99,6 +103,7 @@ def parse_definition(raw: dict[str, Any], *, directory: Path) -> Definition:
             precisions={name: PrecisionRecipe(**recipe) for name, recipe in raw["precisions"].items()},
             refused=raw["refused"],
             not_built={name: one["cause"] for name, one in raw["not_built"].items()},
+            asked=frozenset(raw["judged_with"]),
             accuracy=raw["accuracy"],
             default_precision=raw["default_precision"],
             model=raw["model"],

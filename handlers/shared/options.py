@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from handlers.shared.definition import Definition
+from handlers.shared.definition import BASELINE, Definition
 from handlers.shared.errors import LoadError
 
 OPTIONS_VARIABLE = "CPU_KIT_OPTIONS"
@@ -48,21 +48,9 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
         f"its keys must be precision, threads, off, limits: got {asked}",
     )
     precision = asked.get("precision", definition.default_precision)
-    if precision in definition.refused:
-        raise LoadError(
-            f"precision {precision} failed the accuracy gate when the archive was built: "
-            f"{definition.refused[precision]}",
-            cure=f"use PRECISION={definition.default_precision}, or other calibration data (CALIBRATION=)",
-        )
-    if precision in definition.not_built:
-        raise LoadError(
-            f"precision {precision} is not in the archive: it could not be built where that was made: "
-            f"{definition.not_built[precision]}",
-            cure=f"build it on this machine: make models MODELS={definition.name}; "
-            f"or use PRECISION={definition.default_precision}",
-        )
     allowed = ", ".join(definition.precisions)
     _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
+    _check_judged(definition, precision)
     threads = asked.get("threads")
     _require(
         threads is None or (isinstance(threads, int) and threads > 0), f"threads must be > 0: got {threads}"
@@ -72,6 +60,29 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
     ipex = environment.get(IPEX_VARIABLE, "false").lower() == "true"
     limits = _read_limits(asked.get("limits", {}))
     return LoadOptions(precision=precision, ipex=ipex, threads=threads, off=off, limits=limits)
+
+
+def _check_judged(definition: Definition, precision: str) -> None:
+    """LoadError for a precision that the archive does not hold, or that may not be served."""
+    instead = f"use PRECISION={definition.default_precision}"
+    build = f"make models MODELS={definition.name} PRECISION={precision}"
+    if precision in definition.refused:
+        raise LoadError(
+            f"precision {precision} failed the accuracy gate when the archive was built: "
+            f"{definition.refused[precision]}",
+            cure=f"{instead}, or other calibration data (CALIBRATION=)",
+        )
+    if precision in definition.not_built:
+        raise LoadError(
+            f"precision {precision} is not in the archive: it could not be built where that was made: "
+            f"{definition.not_built[precision]}",
+            cure=f"build it on this machine: {build}; or {instead}",
+        )
+    if precision not in (BASELINE, *definition.asked):
+        raise LoadError(
+            f"precision {precision} is not in the archive: no build was asked for it, so it was never judged",
+            cure=f"{build}; or {instead}",
+        )
 
 
 def _read_limits(limits: Any) -> dict[str, int]:

@@ -30,7 +30,7 @@ from models.synthetic import SUBJECTS, write_member
 from models.vocabulary import NOTE, make_tokenizer
 
 CANARY = "canary.txt"
-HEAD_TEXTS = 16
+HEAD_TEXTS = 6
 """Texts of each subject from which random weights' head learns."""
 OWN_ATTENTIONS = ("eager", "sdpa")
 """Implementations that are part of transformers and torch."""

@@ -22,6 +22,7 @@ STORE = ROOT / "run" / "test-store"
 def store() -> Path:
     """ResNet50 and BERT as shipped, with random weights; kept between test runs."""
     command = [sys.executable, "-m", "models", "build", "--models", "resnet50 bert", "--weights", "random"]
+    command += ["--precision", "auto"]
     subprocess.run([*command, "--store", str(STORE)], cwd=ROOT, check=True, timeout=600)
     return STORE
 

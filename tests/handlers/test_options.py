@@ -78,7 +78,22 @@ def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(p
         read(definition, {"precision": "bf16"})
     assert str(error.value) == (
         "precision bf16 is not in the archive: it could not be built where that was made: "
-        "no AVX-512; build it on this machine: make models MODELS=tiny_image; or use PRECISION=fp32"
+        "no AVX-512; build it on this machine: make models MODELS=tiny_image PRECISION=bf16; or use "
+        "PRECISION=fp32"
+    )
+
+
+def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(packed_definition, tiny_image):
+    recipes = {"int8": {"self_check_relative_error": 0.3}}
+    packed = {**packed_definition, "precisions": {**packed_definition["precisions"], **recipes}}
+    definition = parse_definition(packed, directory=tiny_image)
+    assert read(definition).precision == "fp32"
+    assert read(definition, {"precision": "bf16"}).precision == "bf16"
+    with pytest.raises(LoadError) as error:
+        read(definition, {"precision": "int8"})
+    assert str(error.value) == (
+        "precision int8 is not in the archive: no build was asked for it, so it was never judged; "
+        "make models MODELS=tiny_image PRECISION=int8; or use PRECISION=fp32"
     )
 
 

@@ -70,5 +70,6 @@ def store(engine: Engine) -> Path:
     if os.environ.get("KIT_STORE"):
         return Path(os.environ["KIT_STORE"]).resolve()
     command = [sys.executable, "-m", "models", "build", "--models", "resnet50 bert", "--weights", "random"]
+    command += ["--precision", "auto"]
     subprocess.run([*command, "--store", str(STORE)], cwd=ROOT, check=True, timeout=900)
     return STORE

@@ -103,7 +103,7 @@ def check_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_values_are_checked_with_the_standard_library_alone(tmp_path):
     (tmp_path / "best.pth").write_bytes(b"x")
     given = ["--models", "resnet50 bert", "--weights", f"resnet50={tmp_path}/best.pth,bert=random"]
-    done = check_alone(*given, "--calibration", f"bert={tmp_path}", "--eval", "")
+    done = check_alone(*given, "--precision", "int8", "--calibration", f"bert={tmp_path}", "--eval", "")
     assert (done.returncode, done.stderr) == (0, "")
     done = check_alone("--models", "resnet50 brt")
     assert done.returncode == 2

@@ -220,6 +220,17 @@ def test_what_the_accuracy_gate_refused_is_not_timed(store, measured, monkeypatc
     assert precisions["bf16"] == {"problem": "refused at build: agreement with FP32 is 90.0%"}
 
 
+def test_a_precision_that_no_build_was_asked_for_is_not_passed_over(store, measured):
+    sizes = {"batch_sizes": {"fp32": 2, "bf16": 4, "int8": 4}, "impossible": {}}
+    with pytest.raises(BuildError) as error:
+        time_store(store, make_job(models={"tiny_image": sizes}))
+    assert measured == []
+    assert str(error.value) == (
+        f"no build of {store / 'tiny_image.mar'} was asked for int8; "
+        "do: make models MODELS=tiny_image PRECISION=auto"
+    )
+
+
 def answer_with(monkeypatch, failing: str, *, stderr: str, code: int = 1) -> list[str]:
     """Processes that time: one precision's fails, the other's answers."""
     timing = {"batches": 5, "lowest_s": 1.0, "median_s": 1.0, "highest_s": 1.0}

@@ -18,8 +18,9 @@ from transformers import (
 
 from handlers.shared.steps import StepError
 from models.__main__ import main
-from models.build import _expected, answer_canary, build_archive, read_archive_definition
+from models.build import build_archive, read_archive_definition
 from models.errors import BuildError
+from models.expected import _expected, answer_canary
 from models.files import find_weights_file
 from models.kinds.image import prepare as prepare_image
 from models.kinds.text import prepare as prepare_text

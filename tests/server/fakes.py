@@ -83,6 +83,7 @@ def make_archive(
     note: str = "a stand-in",
     text: str = "hello",
     source: str = "random",
+    **described: Any,
 ) -> Path:
     """An archive of our format, without a model in it; another note gives it another id."""
     canary = {
@@ -92,7 +93,8 @@ def make_archive(
         "tolerance": {"fp32": {"relative": 0.01, "absolute": 0.001}},
     }
     definition = {"name": name, "weights": "random (seed 0)", "notes": [note], "accuracy": {}}
-    definition["request"] = {"source": source}
+    definition |= {"request": {"source": source}, "judged_with": {}, "refused": {}, "not_built": {}}
+    definition |= described
     members = {
         "definition.json": json.dumps(definition).encode(),
         "canary.json": json.dumps(canary).encode(),

@@ -9,7 +9,14 @@ import zipfile
 import pytest
 
 from config.plan import Setting
-from server.archives import check_answer, check_chosen, read_archive, read_archives, write_samples
+from server.archives import (
+    check_answer,
+    check_chosen,
+    check_precisions,
+    read_archive,
+    read_archives,
+    write_samples,
+)
 from server.errors import ServerError
 from tests.server.fakes import make_archive
 
@@ -35,6 +42,48 @@ def test_weights_that_nobody_chose_are_refused_where_others_are_served(tmp_path)
         "fallen: random weights, because WEIGHTS=auto could have no others at the build; FOREGROUND=1 wants "
         "them chosen: make models WEIGHTS=random, WEIGHTS=pretrained or WEIGHTS=PATH"
     )
+
+
+GATE = {"int8": "agreement with FP32 is 90.0%"}
+NOT_BUILT = {"int8": {"cause": "no AVX-512", "cpu": ["avx2"]}}
+
+
+@pytest.mark.parametrize(
+    ("described", "text"),
+    [
+        (
+            {"judged_with": {"bf16": "synthetic"}},
+            "int8 is not in it, because no build was asked for it: got fp32, bf16; add it: {build}",
+        ),
+        (
+            {"judged_with": {"int8": "synthetic"}, "refused": GATE},
+            "int8 failed the accuracy gate: agreement with FP32 is 90.0% (when the archive was built); use "
+            "PRECISION=fp32, or try again, here or with other CALIBRATION: {build}",
+        ),
+        (
+            {"judged_with": {"int8": "synthetic"}, "not_built": NOT_BUILT},
+            "int8 could not be built: no AVX-512 (when the archive was built); use PRECISION=fp32, "
+            "or try again, here or with other CALIBRATION: {build}",
+        ),
+    ],
+)
+def test_a_precision_that_an_archive_does_not_hold_is_named_with_the_command(plan, tmp_path, described, text):
+    file = make_archive(tmp_path / "bert.mar", name="bert", **described)
+    build = "make models MODELS=bert PRECISION=int8"
+    with pytest.raises(ServerError) as error:
+        check_precisions(with_precision(plan, "int8"), {"bert": read_archive(file)})
+    assert str(error.value) == f"{file}: {text.format(build=build)}"
+    check_precisions(with_precision(plan, "fp32"), {"bert": read_archive(file)})
+
+
+def test_a_precision_that_was_asked_for_and_passed_is_served(plan, tmp_path):
+    file = make_archive(tmp_path / "bert.mar", name="bert", judged_with={"int8": "synthetic"})
+    check_precisions(with_precision(plan, "int8"), {"bert": read_archive(file)})
+
+
+def with_precision(plan, precision):
+    bert = dataclasses.replace(plan.models["bert"], precision=Setting(value=precision, reason="test"))
+    return dataclasses.replace(plan, models={"bert": bert})
 
 
 @pytest.mark.parametrize("member", ["definition.json", "canary.json", "canary.txt", "SHA256SUMS"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 
 import pytest
 
+from config.plan import Setting
 from server import start as start_module
 from server.archives import read_archive
 from server.errors import ServerError
@@ -103,14 +105,14 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
         planned.server_log.write_text("Torchserve version: 0.12.0\nModel API enabled: false\n")
 
     monkeypatch.setattr(start_module, "wait_until_ready", log_at_ready)
-    archives = {"echo": read_archive(make_archive(tmp_path / "echo.mar"))}
+    archives = {"bert": read_archive(make_archive(tmp_path / "echo.mar"))}
     monkeypatch.setattr(start_module, "read_archives", lambda *_: archives)
     process = start_module.start(planned, tmp_path, lines.append)
     state = read_state(planned.state)
     assert (state.phase, state.plan_sha256) == (READY, digest_plan(planned))
     assert state.properties_sha256 == hashlib.sha256(b"a=b\n").hexdigest()
     assert state.configuration == {"Torchserve version": "0.12.0", "Model API enabled": "false"}
-    assert state.archives == {"echo": archives["echo"].archive_id}
+    assert state.archives == {"bert": archives["bert"].archive_id}
     assert not planned.failure.exists()
     assert process.poll() is None
     start_module.stop(planned)
@@ -172,7 +174,19 @@ def ready(around):
 def test_an_archive_that_is_not_as_built_does_not_start(planned, tmp_path, monkeypatch):
     archive = read_archive(make_archive(tmp_path / "echo.mar"))
     make_archive(tmp_path / "echo.mar", text="another")
-    monkeypatch.setattr(start_module, "read_archives", lambda *_: {"echo": archive})
+    monkeypatch.setattr(start_module, "read_archives", lambda *_: {"bert": archive})
     monkeypatch.setattr(start_module, "launch", lambda *_: pytest.fail("launched"))
     with pytest.raises(ServerError, match=r"echo\.mar: not as it was built: SHA256SUMS has .*canary"):
+        start_module.start(planned, tmp_path, pytest.fail)
+
+
+def test_a_precision_that_is_not_in_the_archive_does_not_start(planned, plan, tmp_path, monkeypatch):
+    bert = plan.models["bert"]
+    asked = dataclasses.replace(bert, precision=Setting(value="int8", reason="test"))
+    monkeypatch.setattr(
+        start_module, "read_plan", lambda _: dataclasses.replace(plan, models={"bert": asked})
+    )
+    make_archive(tmp_path / "bert.mar", name="bert")
+    monkeypatch.setattr(start_module, "launch", lambda *_: pytest.fail("launched"))
+    with pytest.raises(ServerError, match=r"int8 is not in it.*make models MODELS=bert PRECISION=int8"):
         start_module.start(planned, tmp_path, pytest.fail)

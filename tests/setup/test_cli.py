@@ -150,17 +150,43 @@ def test_make_accepts_each_form_of_weights(tmp_path: Path) -> None:
     forms = ("", "auto", "pretrained", f"resnet50={tmp_path / 'best.pth'},bert=random", "bert=random")
     for form in forms:
         run = make(
-            "inputs", f"WEIGHTS={form}", f"CALIBRATION=resnet50={tmp_path}", f"EVAL=resnet50={tmp_path}"
+            "inputs",
+            f"WEIGHTS={form}",
+            "PRECISION=auto",
+            f"CALIBRATION=resnet50={tmp_path}",
+            f"EVAL=resnet50={tmp_path}",
         )
         assert (run.returncode, run.stderr) == (0, ""), form
 
 
 def test_make_models_hands_the_words_over_as_they_are() -> None:
     given = ["WEIGHTS=bert=random", "CALIBRATION=bert=/a b", "EVAL=bert=c.txt", "ALLOW_PICKLE=1"]
-    run = make("-n", "models", *given)
-    asked = "--weights 'bert=random' --calibration 'bert=/a b' --eval 'bert=c.txt' --allow-pickle '1'"
+    run = make("-n", "models", "PRECISION=int8", *given)
+    asked = "--precision 'int8' --weights 'bert=random' "
+    asked += "--calibration 'bert=/a b' --eval 'bert=c.txt' --allow-pickle '1'"
     assert f"-m models build --models 'resnet50 bert' {asked}\n" in run.stdout
     assert "--weights '' " in make("-n", "models").stdout
+
+
+@pytest.mark.parametrize("precision", ["", "bf16", "auto"])
+def test_a_server_is_built_for_the_precision_it_is_planned_in(precision: str, tmp_path: Path) -> None:
+    steps = make("-n", "serve", f"PRECISION={precision}", f"RUN_DIR={tmp_path}").stdout.splitlines()
+    for step in ("-m models check ", "-m models build ", "-m server start "):
+        (line,) = [line for line in steps if step in line]
+        assert f"--precision '{precision}' " in line
+
+
+@pytest.mark.parametrize("command", ["targets", "ladder", "soak", "harm", "fuzz"])
+def test_what_is_measured_has_every_precision(command: str) -> None:
+    assert (
+        "models build --models 'resnet50 bert' --weights random --precision auto "
+        in make("-n", command).stdout
+    )
+
+
+def test_data_without_a_precision_that_they_judge_are_refused(tmp_path: Path) -> None:
+    run = make("inputs", f"CALIBRATION=resnet50={tmp_path}")
+    assert "error: CALIBRATION and EVAL are of precisions beside fp32: got PRECISION=fp32" in run.stderr
 
 
 def test_a_running_servers_plan_is_guarded_before_anything_is_written() -> None:

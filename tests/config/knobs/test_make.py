@@ -51,7 +51,7 @@ def assert_refused(done: Done, text: str) -> None:
             "SCENARIO is read by make loadtest, loadtest-ui, loadtest-peak, loadtest-gate: got ",
         ),
         ("serve USERS=3", "got make serve; do: leave it out, or give it to one of these"),
-        ("models PRECISION=int8", "PRECISION is read by make config, serve, "),
+        ("models WORKERS=2", "WORKERS is read by make config, serve, "),
         ("stop status USERS=3", "got make stop status; do: "),
         ("serve STOP_SECONDS=9", "STOP_SECONDS is read by the container or compose: got make serve"),
     ],

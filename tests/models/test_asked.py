@@ -1,0 +1,237 @@
+"""A build makes what is asked for: one precision, gained by an archive that lacks it, and nothing twice."""
+
+from __future__ import annotations
+
+import zipfile
+
+import pytest
+
+from models import __main__ as command
+from models import build, fresh
+from models.build import build_archive, read_archive_definition
+from models.errors import BuildError, InputError
+from models.request import PRECISIONS, DataRequest, check_used, parse_precision
+from models.synthetic import write_member
+from server.archives import read_archive
+from server.contents import check_packed
+from tests.conftest import FP32_ONLY, RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.models.test_archives import with_every_precision
+
+FIGURES = {"agreement": 1.0, "samples": 80, "source": "synthetic", "calibration": None}
+FIGURES |= {"largest_probability_difference": 0.0, "least_cosine": 1.0}
+
+
+@pytest.fixture
+def definition(tmp_path):
+    return write_definition(tmp_path / "models", with_every_precision(TINY_IMAGE))
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """The precisions of each call of the gate, by a stand-in that writes a recipe and passes all."""
+    calls: list[list[str]] = []
+
+    def run(name, staging, job):
+        calls.append(job["precisions"])
+        if "int8" in job["precisions"]:
+            (staging / "int8.json").write_text(f"recipe {len(calls)}")
+        return {name: {"figures": FIGURES, "failure": None} for name in job["precisions"]}
+
+    monkeypatch.setattr(build, "_run_gate", run)
+    return calls
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """How often weights were prepared."""
+    calls: list[str] = []
+    find = build.find_kind
+
+    def count(kind):
+        calls.append(kind)
+        return find(kind)
+
+    monkeypatch.setattr(build, "find_kind", count)
+    return calls
+
+
+@pytest.fixture
+def make(tmp_path, definition):
+    def build_with(precision, **changes):
+        return build_archive(definition, RANDOM, store=tmp_path, precision=precision, **changes)
+
+    return build_with
+
+
+def read(tmp_path):
+    return read_archive_definition(tmp_path / "tiny_image.mar")
+
+
+def read_members(file):
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def make_texts(file, first):
+    file.write_text("\n".join(write_member(number % 2, first + number) for number in range(16)))
+    return file
+
+
+def test_fp32_judges_nothing(tmp_path, make, judged, capsys):
+    assert make("fp32")
+    assert judged == []
+    assert read(tmp_path)["judged_with"] == read(tmp_path)["accuracy"] == {}
+    assert "int8.json" not in read_members(tmp_path / "tiny_image.mar")
+    said = capsys.readouterr().out
+    assert "tiny_image: building fp32 (weights asked for: random)\n" in said
+    assert "tiny_image: fp32; weights: random (seed 0); " in said
+
+
+@pytest.mark.parametrize(
+    ("precision", "gate"), [("bf16", ["bf16"]), ("int8", ["int8"]), ("auto", ["bf16", "int8"])]
+)
+def test_only_what_is_asked_for_is_judged(tmp_path, make, judged, precision, gate):
+    assert make(precision)
+    assert judged == [gate]
+    assert read(tmp_path)["judged_with"] == dict.fromkeys(gate, "synthetic")
+    assert not make(precision)
+    assert not make("fp32")
+
+
+def test_an_archive_gains_a_precision_and_keeps_its_weights(tmp_path, make, judged, prepared, capsys):
+    make("fp32")
+    archive = tmp_path / "tiny_image.mar"
+    before = read_members(archive)
+    assert make("int8")
+    assert (judged, prepared) == ([["int8"]], ["image"])
+    after = read_members(archive)
+    assert after.pop("int8.json") == b"recipe 1"
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"definition.json", "SHA256SUMS"}
+    assert after.keys() == before.keys()
+    check_packed([read_archive(archive)])
+    assert "tiny_image: adding int8 to the archive (not asked for before)\n" in capsys.readouterr().out
+    assert not make("int8")
+
+
+def test_what_an_archive_has_is_kept(tmp_path, make, judged, capsys):
+    make("int8")
+    assert not make("fp32")
+    assert "up to date (weights: random (seed 0)): fp32, int8\n" in capsys.readouterr().out
+    assert make("bf16")
+    assert judged == [["int8"], ["bf16"]]
+    assert list(read(tmp_path)["accuracy"]) == ["bf16", "int8"]
+    assert read_members(tmp_path / "tiny_image.mar")["int8.json"] == b"recipe 1"
+
+
+@pytest.mark.parametrize("raw", [TINY_IMAGE, TINY_TEXT], ids=["image", "text"])
+def test_in_which_order_precisions_were_asked_for_does_not_show(tmp_path, raw):
+    """With the gate itself: what was gained is what would have been built at once."""
+    definition = write_definition(tmp_path / "models", with_every_precision(raw))
+    for precision in ("fp32", "int8", "bf16"):
+        assert build_archive(definition, RANDOM, store=tmp_path / "gained", precision=precision)
+    build_archive(definition, RANDOM, store=tmp_path / "at-once", precision="auto")
+    gained, at_once = (tmp_path / folder / f"{raw['name']}.mar" for folder in ("gained", "at-once"))
+    assert gained.read_bytes() == at_once.read_bytes()
+
+
+def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, prepared, capsys):
+    make("int8")
+    changed = with_every_precision({**TINY_IMAGE, "batch_sizes": [1, 2]})
+    again = write_definition(tmp_path / "models", changed)
+    assert build_archive(again, RANDOM, store=tmp_path, precision="bf16")
+    assert prepared == ["image", "image"]
+    assert judged == [["int8"], ["bf16", "int8"]]
+    assert "  tiny_image: int8 too, which the archive had\n" in capsys.readouterr().out
+
+
+def test_a_damaged_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, prepared):
+    make("int8")
+    archive = tmp_path / "tiny_image.mar"
+    whole = archive.read_bytes()
+    archive.write_bytes(whole.replace(b"recipe 1", b"recipe 7"))
+    assert make("fp32")
+    assert judged == [["int8"], ["int8"]]
+    assert prepared == ["image", "image"]
+
+
+def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, judged, prepared, capsys):
+    make("auto")
+    data = DataRequest(calibration=make_texts(tmp_path / "own.txt", 0))
+    assert make("int8", data=data)
+    assert (judged, prepared) == ([["bf16", "int8"], ["int8"]], ["image"])
+    assert "(CALIBRATION or EVAL is not what it was judged with)" in capsys.readouterr().out
+    assert read_members(tmp_path / "tiny_image.mar")["int8.json"] == b"recipe 2"
+    assert not make("int8", data=data)
+    make_texts(tmp_path / "own.txt", 1)
+    assert make("int8", data=data)
+    assert not make("fp32")
+    assert make("int8")
+    assert judged[2:] == [["int8"], ["int8"]]
+    assert read(tmp_path)["judged_with"] == {"bf16": "synthetic", "int8": "synthetic"}
+
+
+def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make, judged, monkeypatch):
+    make("int8")
+    failed = {"int8": {"figures": None, "failure": "no INT8 here"}}
+    monkeypatch.setattr(build, "_run_gate", lambda *_: failed)
+    assert make("int8", data=DataRequest(calibration=make_texts(tmp_path / "own.txt", 0)))
+    assert "int8.json" not in read_members(tmp_path / "tiny_image.mar")
+    assert read(tmp_path)["accuracy"] == {}
+    assert read_archive(tmp_path / "tiny_image.mar").lost == {"int8": "could not be built: no INT8 here"}
+
+
+def test_a_gate_that_fails_leaves_the_archive_as_it_was(tmp_path, make, monkeypatch):
+    def fail(*_):
+        raise BuildError("planted")
+
+    make("fp32")
+    before = (tmp_path / "tiny_image.mar").read_bytes()
+    monkeypatch.setattr(build, "_run_gate", fail)
+    with pytest.raises(BuildError, match="planted"):
+        make("int8")
+    assert (tmp_path / "tiny_image.mar").read_bytes() == before
+
+
+def test_what_a_server_without_a_plan_would_serve_is_always_asked_for(tmp_path, judged):
+    raw = {**with_every_precision(TINY_IMAGE), "default_precision": "bf16"}
+    definition = write_definition(tmp_path / "models", raw)
+    build_archive(definition, RANDOM, store=tmp_path, precision="fp32")
+    assert judged == [["bf16"]]
+
+
+def test_an_archive_of_an_earlier_kit_had_all_that_it_judged():
+    earlier = {"accuracy": {"bf16": FIGURES}, "not_built": {"int8": {"cause": "…", "cpu": []}}}
+    assert fresh.list_judged(earlier) == ["bf16", "int8"]
+
+
+def test_a_precision_that_the_model_has_not_is_named(tmp_path):
+    definition = write_definition(tmp_path / "models", {**TINY_IMAGE, "precisions": FP32_ONLY})
+    with pytest.raises(BuildError, match=r"PRECISION must be one of fp32, auto: got int8 \(field precisions"):
+        build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+
+
+def test_the_command_hands_on_what_is_asked_for(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(build, "build_archive", lambda *_, precision, **__: asked.append(precision))
+    for given in ([], ["--precision", ""], ["--precision", "int8"], ["--precision", "auto"]):
+        assert command.main(["build", "--models", "bert", "--store", str(tmp_path), *given]) == 0
+    assert asked == ["fp32", "fp32", "int8", "auto"]
+
+
+def test_precisions_are_those_of_the_server():
+    from config.rules import requests
+
+    assert (*requests.PRECISIONS, requests.AUTO) == PRECISIONS
+    with pytest.raises(InputError, match="PRECISION must be one of fp32, bf16, int8, auto: got int9"):
+        parse_precision("int9")
+
+
+def test_data_that_would_judge_nothing_are_refused(tmp_path):
+    own = DataRequest(calibration=tmp_path)
+    check_used("int8", [own])
+    check_used("fp32", [DataRequest()])
+    with pytest.raises(
+        InputError, match=r"beside fp32: got PRECISION=fp32; add PRECISION=int8, bf16 or auto"
+    ):
+        check_used("fp32", [DataRequest(), own])

@@ -107,7 +107,7 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
     torch.manual_seed(SEED)
     config = _make_config(definition, labels=list(definition.labels))
     note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
-    model, tokenizer = AutoModelForSequenceClassification.from_config(config).eval(), make_tokenizer()
+    model, tokenizer = _make_model(config, definition), make_tokenizer()
     _fit_random_head(model, tokenizer, longest=max(definition.model["token_lengths"]))
     return Source(
         model=model,
@@ -139,7 +139,7 @@ def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> So
     file = find_weights_file(fetch_repository(definition.pretrained))
     digest = check_file(file, sha256=definition.pretrained_sha256)
     weights = f"pretrained ({definition.pretrained}, sha256:{digest})"
-    return _from_file(file, request, weights=weights, labels=list(definition.labels))
+    return _from_file(file, definition, request, weights=weights, labels=list(definition.labels))
 
 
 def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -157,10 +157,17 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
             f"{file.parent} must be a Hugging Face model folder: it has no config.json; "
             "save the model with model.save_pretrained(DIR) and tokenizer.save_pretrained(DIR)"
         )
-    return _from_file(file, request, weights=weights, labels=None)
+    return _from_file(file, definition, request, weights=weights, labels=None)
 
 
-def _from_file(file: Path, request: WeightsRequest, *, weights: str, labels: list[str] | None) -> Source:
+def _from_file(
+    file: Path,
+    definition: ModelDefinition,
+    request: WeightsRequest,
+    *,
+    weights: str,
+    labels: list[str] | None,
+) -> Source:
     """Weights in a Hugging Face folder; `labels` None takes labels.txt or the config's id2label."""
     folder = file.parent
     config = _read_config(folder)
@@ -170,7 +177,7 @@ def _from_file(file: Path, request: WeightsRequest, *, weights: str, labels: lis
         raise BuildError(
             f"the model has {config.num_labels} classes, but {len(names)} labels are named: {names}"
         )
-    model = _build_model(config, folder)
+    model = _build_model(config, definition, folder)
     state = read_state(file, allow_pickle=request.allow_pickle)
     load_state(model, _drop_old_buffers(state, model), source=f"{folder.name}/{file.name}")
     return Source(
@@ -223,9 +230,15 @@ def _find_attentions(value: Any, *, inside: bool = False) -> Iterator[str]:
         yield from _find_attentions(one, inside=named)
 
 
-def _build_model(config: PretrainedConfig, folder: Path) -> torch.nn.Module:
+def _make_model(config: PretrainedConfig, definition: ModelDefinition) -> torch.nn.Module:
+    """With the attention that is served: packing is proven with it."""
+    attention = definition.model["attention"]
+    return AutoModelForSequenceClassification.from_config(config, attn_implementation=attention).eval()
+
+
+def _build_model(config: PretrainedConfig, definition: ModelDefinition, folder: Path) -> torch.nn.Module:
     try:
-        return AutoModelForSequenceClassification.from_config(config).eval()
+        return _make_model(config, definition)
     except Exception as error:
         raise BuildError(
             f"{folder}/config.json makes no sequence classifier of transformers: {_shorten(error)}"

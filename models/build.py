@@ -18,7 +18,7 @@ import torch
 
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.runtime import load_runtime
-from models.accuracy import THREADS, Figures, Thresholds, judge
+from models.accuracy import THREADS
 from models.archive import find_damage, pack_archive
 from models.classifiers import load_classifier
 from models.definition import ModelDefinition
@@ -32,6 +32,9 @@ from models.fresh import (
     read_archive_definition,
     read_cpu_features,
 )
+from models.gate.figures import Figures, Thresholds
+from models.gate.search import render_tried, tell_best
+from models.gate.verdict import describe, judge
 from models.kinds import Prepared, find_kind
 from models.progress import doing
 from models.request import DataRequest, WeightsRequest
@@ -140,44 +143,43 @@ def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) 
 
 
 def judge_precisions(definition: ModelDefinition, data: DataRequest, staging: Path) -> dict[str, Any]:
-    """The description's `accuracy`, `refused` and `not_built`, from the gate's own process."""
+    """The description's `accuracy`, `refused`, `not_built` and `tried`, from the gate's own process."""
     others = [name for name in definition.precisions if name != "fp32"]
+    description: dict[str, Any] = {"accuracy": {}, "refused": {}, "not_built": {}, "tried": {}}
     if not others:
-        return {"accuracy": {}, "refused": {}, "not_built": {}}
+        return description
     job = {
         "kind": definition.kind,
         "precisions": others,
         "calibration": str(data.calibration or ""),
         "eval": str(data.evaluation or ""),
+        "thresholds": definition.accuracy_gate,
     }
-    thresholds = Thresholds(**definition.accuracy_gate)
-    accuracy: dict[str, Any] = {}
-    refused: dict[str, str] = {}
-    not_built: dict[str, Any] = {}
     with doing(f"{definition.name}: {_describe_gate(others)}"):
         outcomes = _run_gate(definition.name, staging, job)
     for name, outcome in outcomes.items():
         if not outcome["figures"]:
             # Says nothing of the model: another CPU may build it, see fresh.explain_retry.
-            not_built[name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
+            description["not_built"][name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
             print(f"  {definition.name} {name}: not built on this machine: {outcome['failure']}", flush=True)
             continue
-        accuracy[name] = outcome["figures"]
-        reason = judge(Figures(**accuracy[name]), thresholds)
+        description["accuracy"][name] = outcome["figures"]
+        tried = outcome["tried"]
+        if tried:
+            description["tried"][name] = tried
+        figures = Figures(**outcome["figures"])
+        reason = judge(figures, Thresholds(**definition.accuracy_gate))
         if reason:
-            refused[name] = reason
-        print(f"  {definition.name} {name}: {reason or _praise(accuracy[name])}", flush=True)
-    return {"accuracy": accuracy, "refused": refused, "not_built": not_built}
+            reason = description["refused"][name] = f"{reason}{tell_best(figures.recipe, tried)}"
+        for line in render_tried(tried):
+            print(f"  {definition.name} {name} by {line}", flush=True)
+        print(f"  {definition.name} {name}: {reason or describe(figures)}", flush=True)
+    return description
 
 
 def _describe_gate(precisions: list[str]) -> str:
     calibrating = "calibrating int8, " if "int8" in precisions else ""
     return f"{calibrating}comparing {', '.join(precisions)} with FP32"
-
-
-def _praise(figures: dict[str, Any]) -> str:
-    held_out = f"{figures['samples']} {figures['source']} inputs"
-    return f"{figures['agreement']:.1%} top-1 agreement with FP32 on {held_out}"
 
 
 def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:

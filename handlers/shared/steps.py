@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, count_operators, describe_layout
 from handlers.shared.ipex import import_ipex
 from handlers.shared.precision import INT8, OPTIMIZED_DTYPES, precision_context
-from handlers.shared.quantization import RECIPE_FILE, convert_with_recipe
+from handlers.shared.quantization import RECIPE_FILE, convert_with_recipe, read_recipe
 from handlers.shared.state import EXAMPLES, LoadState
 from handlers.shared.work import time_work
 
@@ -95,8 +94,7 @@ def quantize(state: LoadState) -> None:
             "int8 needs IPEX, and ipex_enable is false", cure="set ipex_enable=true, or serve fp32"
         )
     recipe = state.classifier.definition.directory / RECIPE_FILE
-    if not recipe.is_file():
-        raise LoadError(f"the archive holds no {RECIPE_FILE}", cure=BUILD_AGAIN)
+    state.facts["recipe"] = read_recipe(recipe).name
     state.model = convert_with_recipe(state.model, state.inputs(state.trace_shape), recipe)
 
 

@@ -1,4 +1,4 @@
-"""The accuracy gate: its figures, its verdicts, and real calibration, good and planted bad."""
+"""The accuracy gate's process and its data: real calibration, good and planted bad."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import json
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from handlers.shared.errors import LoadError
 from models import accuracy, build, fresh
-from models.accuracy import Figures, Thresholds, compare, judge
 from models.build import build_archive, read_archive_definition
 from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
 from models.errors import BuildError
 from models.request import DataRequest
 from models.synthetic import draw_member, encode_member, write_member
 from tests.conftest import PRECISIONS, RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.models.gate.test_verdict import GOOD
 
-GOOD = Figures(
-    samples=100, source="synthetic", calibration=None, agreement=0.99, largest_probability_difference=0.02,
-    least_cosine=0.999,
-)  # fmt: skip
 INT8_RECIPE = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary_absolute": 0.2}
 HELD_OUT = Dataset(source="mine", bodies=(b"a", b"b", b"c", b"d"), labels=("cat", "dog", "cat", "dog"))
 
@@ -36,37 +31,6 @@ def with_int8(raw: dict, *, agreement: float) -> dict:
         "precisions": {**PRECISIONS, "int8": INT8_RECIPE},
         "worker_memory_mib": {"fp32": 500, "bf16": 500, "int8": 500},
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        (
-            {"agreement": 0.97},
-            "agreement with FP32 is 97.0% of 100 synthetic inputs, at least 99.0% is needed",
-        ),
-        ({"agreement": float("nan")}, "at least 99.0% is needed"),
-        ({"labelled_accuracy": 0.895, "labelled_accuracy_fp32": 0.9}, None),
-        (
-            {"labelled_accuracy": 0.88, "labelled_accuracy_fp32": 0.9},
-            "accuracy falls from 90.0% to 88.0%, at most 1 points may be lost",
-        ),
-    ],
-)
-def test_a_precision_is_served_only_within_the_thresholds(changes, reason):
-    verdict = judge(dataclasses.replace(GOOD, **changes), Thresholds())
-    assert verdict == reason if reason is None else reason in verdict
-
-
-def test_figures_follow_from_the_logits():
-    expected = np.array([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0]], dtype=np.float32)
-    got = expected.copy()
-    got[3] = [0.0, 2.0]
-    figures = compare(got, expected, held_out=HELD_OUT, labels=["cat", "dog"], calibration="mine")
-    assert (figures.samples, figures.agreement, figures.least_cosine) == (4, 0.75, -1.0)
-    assert figures.largest_probability_difference == pytest.approx(0.7616, abs=1e-4)
-    assert (figures.labelled_accuracy_fp32, figures.labelled_accuracy) == (0.75, 1.0)
 
 
 def test_calibration_and_held_out_inputs_are_never_the_same():
@@ -166,8 +130,8 @@ def test_more_than_one_thread_calibrates():
 def test_a_precision_that_cannot_be_built_here_does_not_cost_fp32(tmp_path, monkeypatch, capsys):
     # Truncating the gate's answer to what an AVX2-only machine could give: one precision failed.
     outcomes = {
-        "bf16": {"figures": dataclasses.asdict(GOOD), "failure": None},
-        "int8": {"figures": None, "failure": "RuntimeError: no INT8 here"},
+        "bf16": {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []},
+        "int8": {"figures": None, "failure": "RuntimeError: no INT8 here", "tried": []},
     }
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
@@ -180,12 +144,12 @@ def test_a_precision_that_cannot_be_built_here_does_not_cost_fp32(tmp_path, monk
 
 
 def test_what_could_not_be_built_is_tried_again_on_another_cpu_only(tmp_path, monkeypatch, capsys):
-    outcomes = {"int8": {"figures": None, "failure": "no INT8 here"}}
+    outcomes = {"int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
     build_archive(definition, RANDOM, store=tmp_path)
     assert not build_archive(definition, RANDOM, store=tmp_path)
-    outcomes["int8"] = {"figures": dataclasses.asdict(GOOD), "failure": None}
+    outcomes["int8"] = {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []}
     monkeypatch.setattr(fresh, "read_cpu_features", lambda: ["amx_int8", "avx2"])
     assert build_archive(definition, RANDOM, store=tmp_path)
     assert "int8 could not be built on another CPU: building again on this one" in capsys.readouterr().out

@@ -28,10 +28,17 @@ from handlers.shared.quantization import RECIPE_FILE
 from handlers.shared.state import LoadState
 from handlers.shared.steps import build_graph
 from models.classifiers import load_classifier
-from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
+from models.data import (
+    MOST_LABELLED,
+    Dataset,
+    make_calibration,
+    make_held_out,
+    read_dataset,
+    split_dataset,
+)
 from models.errors import BuildError
 from models.gate.figures import Figures, Thresholds, check_labels, compare
-from models.gate.recipes import list_plans
+from models.gate.recipes import list_plans, stamp_recipe
 from models.gate.search import find_best, search_recipes
 from models.gate.trials import Bench, Trier
 
@@ -116,7 +123,7 @@ def _measure_int8(staging: Path, calibration: Dataset, reference: Reference) -> 
     trier = Trier(bench, reference.thresholds)
     trials = search_recipes(list_plans(convolutional=classifier.convolutional), trier.attempt)
     best = find_best(trials)
-    bench.file.write_text(best.text, encoding="utf-8")
+    bench.file.write_text(stamp_recipe(best.text, best.relative_error), encoding="utf-8")
     return Outcome(figures=best.figures, tried=[trial.record() for trial in trials])
 
 
@@ -124,7 +131,7 @@ def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
     """(calibration, held out); never the same inputs."""
     kind = job["kind"]
     own = read_dataset(kind, Path(job["calibration"])) if job["calibration"] else None
-    judged = read_dataset(kind, Path(job["eval"])) if job["eval"] else None
+    judged = read_dataset(kind, Path(job["eval"]), most_labelled=MOST_LABELLED) if job["eval"] else None
     if own is not None and judged is None:
         return split_dataset(own)
     return own or make_calibration(kind), judged or make_held_out(kind)

@@ -34,6 +34,8 @@ class Recipe:
     """Inputs of Linear layers are scaled channel by channel: IPEX must prepare the model for it."""
     bf16_operators: int
     """So many are not quantised; where there are any, all that is not in INT8 computes in BF16."""
+    relative_error: float = 0.0
+    """Of its logits on the archive's examples when the gate judged it: what a self-check must expect."""
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -118,6 +118,13 @@ def render_recipe(recipe: Recipe, summary: str) -> str:
     return json.dumps({RECIPE_KEY: asdict(recipe), **json.loads(summary)}, indent=1)
 
 
+def stamp_recipe(text: str, relative_error: float) -> str:
+    """The recipe file with the error that it was judged with."""
+    content = json.loads(text)
+    content[RECIPE_KEY]["relative_error"] = relative_error
+    return json.dumps(content, indent=1)
+
+
 def drop_addresses(summary: str) -> str:
     """The summary without memory addresses, which differ in each process.
 

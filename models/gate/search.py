@@ -33,6 +33,8 @@ class Trial:
     """Time of the same batches beside the first recipe's; 1 is as fast, 2 takes twice as long."""
     text: str = ""
     """Its file."""
+    relative_error: float = 0.0
+    """Of its logits on the archive's examples, as a load's self-check will measure it."""
 
     def record(self) -> dict[str, Any]:
         """What definition.json keeps."""

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from handlers.shared.quantization import Recipe, convert_with_recipe, prepare_quantization, read_recipe
-from handlers.shared.state import LoadState
+from handlers.shared.shapes import Shape
+from handlers.shared.state import EXAMPLES, LoadState
+from handlers.shared.steps import relative_error
 from models.gate.figures import Figures, Thresholds
 from models.gate.ranking import Inputs, rank_operators
 from models.gate.recipes import (
@@ -82,6 +84,7 @@ class Trier:
             figures=figures,
             time_ratio=self._time_beside_first(state) if earlier else 1.0,
             text=text,
+            relative_error=measure_error(state),
         )
         if plan.observer:
             self._observed.append(trial)
@@ -131,6 +134,22 @@ class Trier:
 
     def _keep_batches(self, state: LoadState, samples: Sequence[Any]) -> list[Inputs]:
         return [tuple(tensor.clone() for tensor in inputs) for inputs in self._bench.batch(state, samples)]
+
+
+def measure_error(state: LoadState) -> float:
+    """What the self-check of a load will see, on fewer shapes: one for each length."""
+    shapes = {shape.length: shape for shape in _list_small_shapes(state)}
+    errors = [
+        relative_error(state.run(state.inputs(shape)), state.reference[state.list_rows(shape)])
+        for shape in shapes.values()
+    ]
+    return round(max(errors), 4)
+
+
+def _list_small_shapes(state: LoadState) -> list[Shape]:
+    """Those that hold each example at most once, the largest last."""
+    shapes = [shape for shape in state.classifier.grid.list_shapes() if shape.batch_size <= EXAMPLES]
+    return sorted(shapes, key=lambda shape: shape.batch_size)
 
 
 def time_beside(

@@ -130,6 +130,9 @@ def test_the_operator_that_is_to_blame_ranks_first(tmp_path):
     converted = convert_with_recipe(Two().eval(), EXAMPLE, path)
     errors = rank_operators(converted, operators, [(INPUTS,)], deadline=float("inf"))
     assert errors[SECOND] > 10 * errors[FIRST] > 0
+    # Each was switched off again, its inputs and its weights: nothing is quantised any more.
+    with torch.no_grad():
+        assert torch.allclose(converted(INPUTS), Two()(INPUTS), rtol=1e-4, atol=1e-4)
 
 
 def test_a_ranking_that_would_be_late_is_not_made(tmp_path):

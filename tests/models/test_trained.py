@@ -24,7 +24,7 @@ from tests.models.worker import Answer, Worker, WorkerError, ask_worker
 
 PRECISIONS = ("fp32", "bf16", "int8")
 NARROW = ("bf16", "int8")
-TRAIN = {"image": train_digits, "text": train_docstrings}
+TRAINED = {"image": "digits", "text": "docstrings"}
 FLOOR = {"image": 0.95, "text": 0.88}
 """Least accuracy on held-out inputs; with the pinned versions the models reach 98 % and 92 %."""
 ROWS = 7
@@ -62,9 +62,19 @@ def ask_workers(directories: dict[str, Path], model: Trained) -> dict[str, Worke
         return dict(zip(directories, pool.map(ask, directories), strict=True))
 
 
-@pytest.fixture(scope="module", params=TRAIN)
-def trained(request, tmp_path_factory) -> Trained:
-    return TRAIN[request.param](tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Trained:
+    return train_digits(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def docstrings(tmp_path_factory) -> Trained:
+    return train_docstrings(tmp_path_factory.mktemp("docstrings"))
+
+
+@pytest.fixture(scope="module", params=TRAINED)
+def trained(request) -> Trained:
+    return request.getfixturevalue(TRAINED[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -175,11 +185,6 @@ def spoil_calibration(model: Trained, folder: Path) -> Trained:
     for number in range(16):
         Image.new("RGB", (40, 40 + number)).save(folder / "black" / f"{number}.png")
     return replace(model, calibration=folder / "black")
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory) -> Trained:
-    return train_digits(tmp_path_factory.mktemp("digits"))
 
 
 @pytest.fixture(scope="module")

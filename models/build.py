@@ -19,7 +19,7 @@ import torch
 from handlers.shared.definition import DEFINITION_FILE
 from handlers.shared.precision import INT8
 from handlers.shared.quantization import RECIPE_FILE
-from models.accuracy import THREADS, Figures, Thresholds, judge
+from models.accuracy import THREADS
 from models.archive import find_damage, pack_archive, repack_archive, unpack_archive
 from models.definition import ModelDefinition
 from models.errors import BuildError
@@ -34,6 +34,9 @@ from models.fresh import (
     read_archive_definition,
     read_cpu_features,
 )
+from models.gate.figures import Figures, Thresholds
+from models.gate.search import render_tried, tell_best
+from models.gate.verdict import describe, judge
 from models.kinds import Prepared, find_kind
 from models.progress import doing
 from models.request import AUTO, BASELINE, DataRequest, WeightsRequest
@@ -191,6 +194,7 @@ def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) 
         "not_built": {},
         "accuracy": {},
         "judged_with": {},
+        "tried": {},
         "model": prepared.model,
         "built_with": {"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
     }
@@ -199,43 +203,42 @@ def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) 
 def judge_precisions(
     definition: ModelDefinition, data: DataRequest, staging: Path, *, precisions: Sequence[str]
 ) -> dict[str, Any]:
-    """The description's `accuracy`, `refused` and `not_built` of these, from the gate's own process."""
+    """The description's `accuracy`, `refused`, `not_built` and `tried` of these, from the gate's process."""
+    description: dict[str, Any] = {"accuracy": {}, "refused": {}, "not_built": {}, "tried": {}}
     if not precisions:
-        return {"accuracy": {}, "refused": {}, "not_built": {}}
+        return description
     job = {
         "kind": definition.kind,
         "precisions": list(precisions),
         "calibration": str(data.calibration or ""),
         "eval": str(data.evaluation or ""),
+        "thresholds": definition.accuracy_gate,
     }
-    thresholds = Thresholds(**definition.accuracy_gate)
-    accuracy: dict[str, Any] = {}
-    refused: dict[str, str] = {}
-    not_built: dict[str, Any] = {}
     with doing(f"{definition.name}: {_describe_gate(precisions)}"):
         outcomes = _run_gate(definition.name, staging, job)
     for name, outcome in outcomes.items():
         if not outcome["figures"]:
             # Says nothing of the model: another CPU may build it, see fresh.explain_lacking.
-            not_built[name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
+            description["not_built"][name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
             print(f"  {definition.name} {name}: not built on this machine: {outcome['failure']}", flush=True)
             continue
-        accuracy[name] = outcome["figures"]
-        reason = judge(Figures(**accuracy[name]), thresholds)
+        description["accuracy"][name] = outcome["figures"]
+        tried = outcome["tried"]
+        if tried:
+            description["tried"][name] = tried
+        figures = Figures(**outcome["figures"])
+        reason = judge(figures, Thresholds(**definition.accuracy_gate))
         if reason:
-            refused[name] = reason
-        print(f"  {definition.name} {name}: {reason or _praise(accuracy[name])}", flush=True)
-    return {"accuracy": accuracy, "refused": refused, "not_built": not_built}
+            reason = description["refused"][name] = f"{reason}{tell_best(figures.recipe, tried)}"
+        for line in render_tried(tried):
+            print(f"  {definition.name} {name} by {line}", flush=True)
+        print(f"  {definition.name} {name}: {reason or describe(figures)}", flush=True)
+    return description
 
 
 def _describe_gate(precisions: Sequence[str]) -> str:
     calibrating = "calibrating int8, " if "int8" in precisions else ""
     return f"{calibrating}comparing {', '.join(precisions)} with FP32"
-
-
-def _praise(figures: dict[str, Any]) -> str:
-    held_out = f"{figures['samples']} {figures['source']} inputs"
-    return f"{figures['agreement']:.1%} top-1 agreement with FP32 on {held_out}"
 
 
 def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:

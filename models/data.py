@@ -14,6 +14,8 @@ LEAST = 8
 """Fewer inputs than this calibrate or judge nothing."""
 MOST = 512
 """More take minutes without changing a verdict."""
+MOST_LABELLED = 4096
+"""To judge by: with labels, more inputs show smaller losses; see models/gate/intervals.py."""
 CALIBRATION_IMAGES_PER_FAMILY = 2
 HELD_OUT_IMAGES_PER_FAMILY = 5
 CALIBRATION_TEXTS = 8
@@ -32,33 +34,35 @@ class Dataset:
     """The right class of each body, where known."""
 
 
-def read_dataset(kind: str, path: Path) -> Dataset:
+def read_dataset(kind: str, path: Path, *, most_labelled: int = MOST) -> Dataset:
     """Images of a folder (sub-folders name the classes) or a text file (`label<TAB>text` or text a line)."""
-    dataset = _read_images(path) if kind == "image" else _read_texts(path)
+    dataset = _read_images(path, most_labelled) if kind == "image" else _read_texts(path, most_labelled)
     if len(dataset.bodies) < LEAST:
         raise BuildError(f"{path} must hold at least {LEAST} inputs: got {len(dataset.bodies)}")
     return dataset
 
 
-def _read_images(folder: Path) -> Dataset:
+def _read_images(folder: Path, most_labelled: int) -> Dataset:
     if not folder.is_dir():
         raise BuildError(f"images are taken from a folder: got {folder}")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
-    chosen = _thin(files)
-    nested = bool(chosen) and all(file.parent != folder for file in chosen)
+    nested = bool(files) and all(file.parent != folder for file in files)
+    chosen = _thin(files, most_labelled if nested else MOST)
     labels = tuple(file.relative_to(folder).parts[0] for file in chosen) if nested else None
     return Dataset(source=folder.name, bodies=tuple(file.read_bytes() for file in chosen), labels=labels)
 
 
-def _read_texts(file: Path) -> Dataset:
+def _read_texts(file: Path, most_labelled: int) -> Dataset:
     if not file.is_file():
         raise BuildError(f"texts are taken from a file with one a line: got {file}")
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise BuildError(f"{file} must be UTF-8: got {error}") from error
-    lines = _thin([line for line in text.splitlines() if line.strip()])
-    if lines and all("\t" in line for line in lines):
+    lines = [line for line in text.splitlines() if line.strip()]
+    labelled = bool(lines) and all("\t" in line for line in lines)
+    lines = _thin(lines, most_labelled if labelled else MOST)
+    if labelled:
         pairs = [line.split("\t", 1) for line in lines]
         return Dataset(
             source=file.name,
@@ -68,9 +72,9 @@ def _read_texts(file: Path) -> Dataset:
     return Dataset(source=file.name, bodies=tuple(line.encode() for line in lines))
 
 
-def _thin(items: Sequence) -> list:
-    """At most MOST items, evenly over all."""
-    step = max(1, -(-len(items) // MOST))
+def _thin(items: Sequence, most: int) -> list:
+    """At most so many items, evenly over all."""
+    step = max(1, -(-len(items) // most))
     return list(items[::step])
 
 

@@ -23,10 +23,10 @@ from handlers.shared.options import SWITCHES, LoadOptions
 from handlers.shared.preprocessing import PREPROCESSINGS, ImageSize, Preprocessing
 from handlers.shared.state import LoadState
 from handlers.shared.steps import build_graph
-from models.accuracy import softmax
 from models.classifiers import load_classifier
 from models.data import read_dataset
 from models.errors import BuildError
+from models.gate.figures import softmax
 
 EAGER = LoadOptions(precision="fp32", ipex=False, threads=None, off=frozenset(SWITCHES))
 

@@ -21,6 +21,8 @@ from typing import Any
 from handlers.shared.options import IPEX_VARIABLE, OPTIONS_VARIABLE
 from models.errors import BuildError, InputError
 from models.fresh import BUILD_DISTRIBUTIONS, list_judged, read_archive_definition
+from models.gate.figures import Figures
+from models.gate.verdict import describe
 from models.progress import doing
 from models.request import BASELINE
 from models.workspace import open_workspace
@@ -193,8 +195,7 @@ class Trial:
         figures = self.definition["accuracy"].get(precision)
         if figures is None:
             return None
-        seen = f"{figures['agreement']:.1%} top-1 agreement with FP32 on"
-        return f"{seen} {figures['samples']} {figures['source']} inputs"
+        return describe(Figures(**figures))
 
 
 def make_entry(timing: Mapping[str, Any], batch_size: int, gate: str | None) -> dict[str, Any]:

@@ -134,6 +134,7 @@ class ModelRuntime:
             "weights": definition.weights,
             "notes": list(definition.notes),
             "precision": options.precision,
+            "recipe": loaded.facts.get("recipe"),
             "limits": dict(self._classifier.limits),
             "pid": os.getpid(),
             "load_seconds": self.seconds,

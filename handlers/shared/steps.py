@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -19,10 +19,12 @@ from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, count_operators, describe_layout
 from handlers.shared.ipex import import_ipex
 from handlers.shared.precision import FP32, INT8, OPTIMIZED_DTYPES, precision_context
-from handlers.shared.quantization import RECIPE_FILE, convert_with_recipe
+from handlers.shared.quantization import RECIPE_FILE, convert_with_recipe, read_recipe
 from handlers.shared.state import EXAMPLES, LoadState
 from handlers.shared.work import time_work
 
+JUDGED_ERROR_SLACK = 1.5
+"""A recipe passed the gate with its own error on the examples; other CPUs and shapes round elsewhere."""
 PROFILING_RUNS = 2
 """TorchScript's profiling executor records in run 1 and compiles in run 2; the next is the first fast one."""
 
@@ -104,9 +106,9 @@ def quantize(state: LoadState) -> None:
             "int8 needs IPEX, and ipex_enable is false", cure="set ipex_enable=true, or serve fp32"
         )
     recipe = state.classifier.definition.directory / RECIPE_FILE
-    if not recipe.is_file():
-        raise LoadError(f"the archive holds no {RECIPE_FILE}", cure=BUILD_AGAIN)
-    state.model = convert_with_recipe(state.model, state.inputs(state.classifier.layout.trace_shape), recipe)
+    state.facts["recipe"] = asdict(read_recipe(recipe))
+    example = state.inputs(state.classifier.layout.trace_shape)
+    state.model = convert_with_recipe(state.model, example, recipe)
 
 
 def trace(state: LoadState) -> None:
@@ -140,7 +142,8 @@ def self_check(state: LoadState) -> None:
     worst = 0.0
     for shape, logits in state.warmed.items():
         worst = max(worst, state.compare(shape, logits))
-    tolerance = state.recipe.self_check_relative_error
+    judged = state.facts.get("recipe", {}).get("relative_error", 0.0)
+    tolerance = max(state.recipe.self_check_relative_error, JUDGED_ERROR_SLACK * judged)
     state.facts["self_check"] = {"relative_error": worst, "tolerance": tolerance}
     # Written so that NaN fails too.
     if not worst <= tolerance:

@@ -1,4 +1,4 @@
-"""The accuracy gate: its figures, its verdicts, and real calibration, good and planted bad."""
+"""The accuracy gate's process and its data: real calibration, good and planted bad."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import json
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from handlers.shared.errors import LoadError
+from handlers.shared.options import LoadOptions
+from handlers.shared.state import LoadState
+from handlers.shared.steps import build_graph
 from models import accuracy, build, fresh
-from models.accuracy import Figures, Thresholds, compare, judge
 from models.build import build_archive, read_archive_definition
-from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
+from models.classifiers import load_classifier
+from models.data import MOST_LABELLED, Dataset, make_calibration, make_held_out, read_dataset, split_dataset
 from models.errors import BuildError
 from models.request import DataRequest
 from models.synthetic import draw_member, encode_member, write_member
 from tests.conftest import PRECISIONS, RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.models.gate.test_verdict import GOOD
 
-GOOD = Figures(
-    samples=100, source="synthetic", calibration=None, agreement=0.99, largest_probability_difference=0.02,
-    least_cosine=0.999,
-)  # fmt: skip
 INT8_RECIPE = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary_absolute": 0.2}
 HELD_OUT = Dataset(source="mine", bodies=(b"a", b"b", b"c", b"d"), labels=("cat", "dog", "cat", "dog"))
 
@@ -36,37 +36,6 @@ def with_int8(raw: dict, *, agreement: float) -> dict:
         "precisions": {**PRECISIONS, "int8": INT8_RECIPE},
         "worker_memory_mib": {"fp32": 500, "bf16": 500, "int8": 500},
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        (
-            {"agreement": 0.97},
-            "agreement with FP32 is 97.0% of 100 synthetic inputs, at least 99.0% is needed",
-        ),
-        ({"agreement": float("nan")}, "at least 99.0% is needed"),
-        ({"labelled_accuracy": 0.895, "labelled_accuracy_fp32": 0.9}, None),
-        (
-            {"labelled_accuracy": 0.88, "labelled_accuracy_fp32": 0.9},
-            "accuracy falls from 90.0% to 88.0%, at most 1 points may be lost",
-        ),
-    ],
-)
-def test_a_precision_is_served_only_within_the_thresholds(changes, reason):
-    verdict = judge(dataclasses.replace(GOOD, **changes), Thresholds())
-    assert verdict == reason if reason is None else reason in verdict
-
-
-def test_figures_follow_from_the_logits():
-    expected = np.array([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0]], dtype=np.float32)
-    got = expected.copy()
-    got[3] = [0.0, 2.0]
-    figures = compare(got, expected, held_out=HELD_OUT, labels=["cat", "dog"], calibration="mine")
-    assert (figures.samples, figures.agreement, figures.least_cosine) == (4, 0.75, -1.0)
-    assert figures.largest_probability_difference == pytest.approx(0.7616, abs=1e-4)
-    assert (figures.labelled_accuracy_fp32, figures.labelled_accuracy) == (0.75, 1.0)
 
 
 def test_calibration_and_held_out_inputs_are_never_the_same():
@@ -107,6 +76,14 @@ def test_text_files_hold_labels_or_not(tmp_path):
     assert labelled.bodies[0] == b"text 0"
 
 
+@pytest.mark.parametrize(("line", "judged"), [("good\ttext {}", 3000), ("text {}", 500)])
+def test_labels_are_read_where_they_judge_as_many_as_were_given(tmp_path, line, judged):
+    (tmp_path / "many.tsv").write_text("\n".join(line.format(number) for number in range(3000)))
+    read = read_dataset("text", tmp_path / "many.tsv", most_labelled=MOST_LABELLED)
+    assert len(read.bodies) == judged
+    assert len(read_dataset("text", tmp_path / "many.tsv").bodies) == 500
+
+
 def test_too_few_inputs_are_refused(tmp_path):
     (tmp_path / "few.txt").write_text("one\ntwo\n")
     with pytest.raises(BuildError, match=r"few\.txt must hold at least 8 inputs: got 2"):
@@ -127,25 +104,73 @@ def test_int8_is_calibrated_judged_and_packed(tmp_path, raw):
         assert json.loads(file.read("int8.json"))
 
 
-def test_a_planted_bad_calibration_is_refused(tmp_path):
-    # Black pictures: every scale is chosen for a network that sees nothing.
-    from PIL import Image
+def draw_pictures(folder: Path, numbers: range) -> Path:
+    folder.mkdir()
+    for number in numbers:
+        (folder / f"{number}.jpg").write_bytes(encode_member(number % 20, 200 + number))
+    return folder
 
+
+def test_a_calibration_that_ruins_every_observer_is_rescued_by_operators_in_bf16(tmp_path, capsys):
+    # Black pictures: every scale is chosen for a network that sees nothing.
     folder = tmp_path / "black"
     folder.mkdir()
     for number in range(16):
         Image.new("RGB", (80, 80 + number)).save(folder / f"{number}.png")
-    evaluation = tmp_path / "pictures"
-    evaluation.mkdir()
-    for number in range(40):
-        (evaluation / f"{number}.jpg").write_bytes(encode_member(number % 20, 200 + number))
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
-    data = DataRequest(calibration=folder, evaluation=evaluation)
+    data = DataRequest(calibration=folder, evaluation=draw_pictures(tmp_path / "pictures", range(40)))
     build_archive(definition, RANDOM, store=tmp_path, data=data)
     packed = read_archive_definition(tmp_path / "tiny_image.mar")
-    assert "agreement with FP32 is" in packed["refused"]["int8"]
-    assert "bf16" not in packed["refused"]
-    assert packed["accuracy"]["int8"]["calibration"] == "black"
+    tried, figures = packed["tried"]["int8"], packed["accuracy"]["int8"]
+    assert packed["refused"] == {}
+    assert [one["recipe"] for one in tried[:3]] == ["histogram", "min-max", "percentile"]
+    assert [one["reason"] is None for one in tried] == [False] * (len(tried) - 1) + [True]
+    assert figures["recipe"] == tried[-1]["recipe"]
+    assert figures["agreement_decided"] >= 0.9
+    assert figures["calibration"] == "black"
+    lines = capsys.readouterr().out.splitlines()
+    (passed,) = [line for line in lines if ": passed; " in line]
+    assert passed.startswith(f"  tiny_image int8 by {figures['recipe']}: passed; ")
+    recipe = load_int8(tmp_path, tmp_path / "tiny_image.mar").facts["recipe"]
+    assert recipe["name"] == figures["recipe"]
+    assert recipe["bf16_operators"] > 0
+
+
+def load_int8(folder: Path, archive: Path) -> LoadState:
+    """As a worker does, to the last step but the warm-up."""
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(folder / "unpacked")
+    options = LoadOptions(precision="int8", ipex=True, threads=None)
+    state = LoadState(classifier=load_classifier(folder / "unpacked"), options=options)
+    build_graph(state)
+    return state
+
+
+def test_where_no_recipe_passes_the_nearest_is_refused_with_its_figures(tmp_path, capsys):
+    # More than all cannot agree: every recipe is tried.
+    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=1.01))
+    data = DataRequest(evaluation=draw_pictures(tmp_path / "pictures", range(24)))
+    build_archive(definition, RANDOM, store=tmp_path, data=data)
+    packed = read_archive_definition(tmp_path / "tiny_image.mar")
+    tried, figures = packed["tried"]["int8"], packed["accuracy"]["int8"]
+    assert len(tried) == 6
+    assert all("at least 101.0% is needed" in one["reason"] for one in tried)
+    assert packed["refused"]["int8"].endswith(f"; so {figures['recipe']}, the nearest of 6 recipes")
+    with zipfile.ZipFile(tmp_path / "tiny_image.mar") as file:
+        assert json.loads(file.read("int8.json"))["cpu-kit"]["name"] == figures["recipe"]
+    lines = capsys.readouterr().out.splitlines()
+    by = [line for line in lines if line.startswith("  tiny_image int8 by ")]
+    assert len(by) == 6
+    assert all(line.endswith(" times the time of histogram") for line in by[1:])
+
+
+def test_labels_that_the_model_does_not_have_are_a_clear_build_error(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    draw_pictures(folder / "holiday", range(8))
+    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
+    with pytest.raises(BuildError, match="the labels of photos must be classes of the model"):
+        build_archive(definition, RANDOM, store=tmp_path, data=DataRequest(evaluation=folder))
 
 
 def test_a_broken_input_is_a_clear_build_error(tmp_path):
@@ -166,8 +191,8 @@ def test_more_than_one_thread_calibrates():
 def test_a_precision_that_cannot_be_built_here_does_not_cost_fp32(tmp_path, monkeypatch, capsys):
     # Truncating the gate's answer to what an AVX2-only machine could give: one precision failed.
     outcomes = {
-        "bf16": {"figures": dataclasses.asdict(GOOD), "failure": None},
-        "int8": {"figures": None, "failure": "RuntimeError: no INT8 here"},
+        "bf16": {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []},
+        "int8": {"figures": None, "failure": "RuntimeError: no INT8 here", "tried": []},
     }
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
@@ -180,12 +205,12 @@ def test_a_precision_that_cannot_be_built_here_does_not_cost_fp32(tmp_path, monk
 
 
 def test_what_could_not_be_built_is_tried_again_on_another_cpu_only(tmp_path, monkeypatch, capsys):
-    outcomes = {"int8": {"figures": None, "failure": "no INT8 here"}}
+    outcomes = {"int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
     build_archive(definition, RANDOM, store=tmp_path)
     assert not build_archive(definition, RANDOM, store=tmp_path)
-    outcomes["int8"] = {"figures": dataclasses.asdict(GOOD), "failure": None}
+    outcomes["int8"] = {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []}
     monkeypatch.setattr(fresh, "read_cpu_features", lambda: ["amx_int8", "avx2"])
     assert build_archive(definition, RANDOM, store=tmp_path)
     assert "adding int8 to the archive (it could not be built on another CPU)" in capsys.readouterr().out

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
+from handlers.shared.steps import JUDGED_ERROR_SLACK
 from models.build import build_archive
 from server.archives import check_answer, read_archive
 from tests.models.digits import train_digits
@@ -24,9 +24,9 @@ from tests.models.worker import Answer, Worker, WorkerError, ask_worker
 
 PRECISIONS = ("fp32", "bf16", "int8")
 NARROW = ("bf16", "int8")
-TRAIN = {"image": train_digits, "text": train_docstrings}
-FLOOR = {"image": 0.95, "text": 0.9}
-"""Least accuracy on held-out inputs; with the pinned versions the models reach 98 % and 96 %."""
+TRAINED = {"image": "digits", "text": "docstrings"}
+FLOOR = {"image": 0.95, "text": 0.88}
+"""Least accuracy on held-out inputs; with the pinned versions the models reach 98 % and 92 %."""
 ROWS = 7
 """Requests in a batch: no warmed size, so that every batch is cut."""
 
@@ -53,7 +53,7 @@ def pack(model: Trained, folder: Path) -> Packed:
 
 
 def ask_workers(directories: dict[str, Path], model: Trained) -> dict[str, Worker]:
-    """One worker for each precision, two at a time."""
+    """One worker for each precision, two at a time; packed and unpacked texts are one more thing to vary."""
 
     def ask(precision: str) -> Worker:
         return ask_worker(directories[precision], precision=precision, requests=model.requests, rows=ROWS)
@@ -62,9 +62,19 @@ def ask_workers(directories: dict[str, Path], model: Trained) -> dict[str, Worke
         return dict(zip(directories, pool.map(ask, directories), strict=True))
 
 
-@pytest.fixture(scope="module", params=TRAIN)
-def trained(request, tmp_path_factory) -> Trained:
-    return TRAIN[request.param](tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Trained:
+    return train_digits(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def docstrings(tmp_path_factory) -> Trained:
+    return train_docstrings(tmp_path_factory.mktemp("docstrings"))
+
+
+@pytest.fixture(scope="module", params=TRAINED)
+def trained(request) -> Trained:
+    return request.getfixturevalue(TRAINED[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +137,11 @@ def test_the_gate_judged_by_the_users_data(trained, packed):
     for precision, figures in definition["accuracy"].items():
         assert (figures["samples"], figures["source"]) == (len(trained.answers), trained.evaluation.name)
         assert figures["calibration"] == (trained.calibration.name if precision == "int8" else None)
-        assert figures["agreement"] >= 0.99
-        assert figures["labelled_accuracy_fp32"] - figures["labelled_accuracy"] <= 0.01
+        assert figures["labelled_loss_points"] <= 1
+        low, high = figures["labelled_loss_interval_points"]
+        assert low <= figures["labelled_loss_points"] <= high
+        # No more than a few hundred inputs can show is claimed.
+        assert figures["labelled_loss_shown"] == (high <= 1)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -140,6 +153,7 @@ def test_each_worker_computes_in_its_precision_with_the_archives_code(packed, wo
     assert worker.describe["precision"] == precision
     assert worker.describe["weights"].startswith("user (")
     assert Path(worker.code).is_relative_to(packed.directory)
+    assert (worker.describe["recipe"] or {}).get("name") == ("histogram" if int8 else None)
     assert steps["quantize" if int8 else "ipex_optimize"] == "applied"
     assert (graph["operators"].get("ipex::LlgaFusionGroup", 0) > 0) == int8
     assert (graph["prepacked"] > 0) != int8
@@ -152,6 +166,19 @@ def test_what_passes_the_gate_passes_the_servers_own_check(packed, workers, prec
     assert check_answer(canary, precision, workers[precision].canary) is None
 
 
+def test_a_loads_self_check_expects_the_error_that_the_gate_has_judged(packed, workers):
+    # On made-up texts INT8 may be further off than a definition foresees, and lose no right answer for it.
+    foreseen = packed.definition["precisions"]["int8"]["self_check_relative_error"]
+    seen, judged = (
+        workers["int8"].describe["self_check"],
+        workers["int8"].describe["recipe"]["relative_error"],
+    )
+    print(f"foreseen {foreseen}, judged {judged}, at load {seen}")
+    assert seen["tolerance"] == max(foreseen, JUDGED_ERROR_SLACK * judged)
+    assert seen["relative_error"] == pytest.approx(judged, rel=0.25)
+    assert workers["bf16"].describe["self_check"]["tolerance"] < foreseen
+
+
 def spoil_calibration(model: Trained, folder: Path) -> Trained:
     """Black pictures: every scale is chosen for a network that sees nothing."""
     (folder / "black").mkdir()
@@ -160,39 +187,15 @@ def spoil_calibration(model: Trained, folder: Path) -> Trained:
     return replace(model, calibration=folder / "black")
 
 
-def plant_outliers(model: Trained, folder: Path) -> Trained:
-    """The same function in FP32, with one channel of each attention head a thousand times the others.
-
-    No calibration texts ruin a BERT: layer normalisation gives activations one range, whatever is read. With
-    one-word, all-unknown or one repeated text INT8 agreed with FP32 on every held-out text (measured). What
-    ruins it are outlier channels, which large language models have by themselves: with one scale for a
-    tensor, all other channels round to zero.
-    """
-    weights = folder / "outliers"
-    shutil.copytree(model.weights, weights)
-    state = load_file(weights / "model.safetensors")
-    heads = json.loads((weights / "config.json").read_text(encoding="utf-8"))["num_attention_heads"]
-    for key in [key for key in state if key.endswith("attention.self.value.weight")]:
-        channels = range(0, len(state[key]), len(state[key]) // heads)
-        state[key][channels] *= 1000
-        state[key.replace("weight", "bias")][channels] *= 1000
-        state[key.replace("self.value", "output.dense")][:, channels] /= 1000
-    save_file(state, weights / "model.safetensors")
-    return replace(model, weights=weights)
-
-
-SPOIL = {"image": spoil_calibration, "text": plant_outliers}
-
-
 @pytest.fixture(scope="module")
-def spoilt(trained, tmp_path_factory) -> Packed:
-    """An archive whose INT8 cannot be right."""
+def spoilt(digits, tmp_path_factory) -> Packed:
+    """An archive whose INT8 cannot be right by any recipe."""
     folder = tmp_path_factory.mktemp("spoilt")
-    return pack(SPOIL[trained.definition.kind](trained, folder), folder)
+    return pack(spoil_calibration(digits, folder), folder)
 
 
 @pytest.fixture(scope="module")
-def spoilt_workers(trained, spoilt, tmp_path_factory) -> dict[str, Worker]:
+def spoilt_workers(digits, spoilt, tmp_path_factory) -> dict[str, Worker]:
     """INT8 too, forced: the gate's verdict is taken out, and the self-check, which would refuse next."""
     forced = tmp_path_factory.mktemp("forced") / "unpacked"
     shutil.copytree(spoilt.directory, forced)
@@ -200,23 +203,30 @@ def spoilt_workers(trained, spoilt, tmp_path_factory) -> dict[str, Worker]:
     definition["precisions"]["int8"]["self_check_relative_error"] = 1e6
     (forced / "definition.json").write_text(json.dumps(definition), encoding="utf-8")
     directories = {"fp32": spoilt.directory, "bf16": spoilt.directory, "int8": forced}
-    return ask_workers(directories, trained)
+    return ask_workers(directories, digits)
 
 
-def test_int8_that_lost_its_accuracy_is_refused_with_figures(trained, spoilt):
+def test_int8_that_lost_its_accuracy_is_refused_with_figures(digits, spoilt):
     definition = spoilt.definition
     figures = definition["accuracy"]["int8"]
-    assert definition["refused"] == {
-        "int8": f"agreement with FP32 is {figures['agreement']:.1%} of {len(trained.answers)} "
-        f"{trained.evaluation.name} inputs, at least 99.0% is needed"
-    }
-    assert figures["labelled_accuracy_fp32"] >= FLOOR[trained.definition.kind]
+    tried = definition["tried"]["int8"]
+    assert [one["recipe"] for one in tried[:3]] == ["histogram", "min-max", "percentile"]
+    assert all(one["reason"].startswith("accuracy falls from ") for one in tried)
+    assert definition["refused"].keys() == {"int8"}
+    assert definition["refused"]["int8"].startswith(
+        f"accuracy falls from {figures['labelled_accuracy_fp32']:.1%} to "
+        f"{figures['labelled_accuracy']:.1%} on {len(digits.answers)} evaluation inputs"
+    )
+    assert definition["refused"]["int8"].endswith(
+        f"at most 1 point may be lost; so {figures['recipe']}, the nearest of 6 recipes"
+    )
+    assert figures["labelled_accuracy_fp32"] >= FLOOR["image"]
     assert figures["labelled_accuracy"] <= figures["labelled_accuracy_fp32"] - 0.2
 
 
-def test_a_refused_precision_does_not_load_and_says_why(trained, spoilt):
+def test_a_refused_precision_does_not_load_and_says_why(digits, spoilt):
     with pytest.raises(WorkerError) as caught:
-        ask_worker(spoilt.directory, precision="int8", requests=trained.requests[:1], rows=ROWS)
+        ask_worker(spoilt.directory, precision="int8", requests=digits.requests[:1], rows=ROWS)
     reason = spoilt.definition["refused"]["int8"]
     assert str(caught.value).startswith(
         f"precision int8 failed the accuracy gate when the archive was built: {reason}; use PRECISION=fp32"
@@ -224,14 +234,14 @@ def test_a_refused_precision_does_not_load_and_says_why(trained, spoilt):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_other_precisions_stay_right(trained, spoilt_workers, precision):
-    assert measure_accuracy(spoilt_workers[precision], trained) >= FLOOR[trained.definition.kind]
+def test_the_other_precisions_stay_right(digits, spoilt_workers, precision):
+    assert measure_accuracy(spoilt_workers[precision], digits) >= FLOOR["image"]
 
 
-def test_what_was_refused_would_really_answer_wrong(trained, spoilt, spoilt_workers):
-    accuracy = measure_accuracy(spoilt_workers["int8"], trained)
-    print(f"{trained.definition.name}: accuracy of the refused INT8 {accuracy:.4f}")
-    assert accuracy <= measure_accuracy(spoilt_workers["fp32"], trained) - 0.2
+def test_what_was_refused_would_really_answer_wrong(digits, spoilt, spoilt_workers):
+    accuracy = measure_accuracy(spoilt_workers["int8"], digits)
+    print(f"{digits.definition.name}: accuracy of the refused INT8 {accuracy:.4f}")
+    assert accuracy <= measure_accuracy(spoilt_workers["fp32"], digits) - 0.2
     # Sums of saturated values depend on the order and the batch.
     judged = spoilt.definition["accuracy"]["int8"]["labelled_accuracy"]
     assert accuracy == pytest.approx(judged, abs=0.05)

@@ -1,0 +1,113 @@
+"""Tries one recipe after the other until one passes, within a bound of time, and tells what was tried."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from handlers.shared.errors import LoadError
+from models.gate.figures import Figures
+from models.gate.recipes import Plan
+from models.gate.verdict import labels_decide
+
+FURTHER_SECONDS = 300.0
+"""For all recipes but the first: as long as a build of several models, and nobody waits much longer."""
+
+
+class OutOfTimeError(Exception):
+    """The bound would be passed before a recipe could be judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What became of one recipe."""
+
+    name: str
+    reason: str | None
+    """Why it was not taken; None: it passed the gate."""
+    figures: Figures | None = None
+    """None where it was not tried, or could not be built."""
+    time_ratio: float | None = None
+    """Time of the same batches beside the first recipe's; 1 is as fast, 2 takes twice as long."""
+    text: str = ""
+    """Its file."""
+    relative_error: float = 0.0
+    """Of its logits on the archive's examples, as a load's self-check will measure it."""
+
+    def record(self) -> dict[str, Any]:
+        """What definition.json keeps."""
+        return {"recipe": self.name, "reason": self.reason, "time_ratio": self.time_ratio}
+
+
+Attempt = Callable[[Plan, Sequence[Trial], float], Trial]
+"""(recipe, trials before it, when it must end by the clock) → trial."""
+
+
+def search_recipes(
+    plans: Sequence[Plan], attempt: Attempt, *, clock: Callable[[], float] = time.monotonic
+) -> list[Trial]:
+    """The trials, in order; the last of those that were tried passed, or none did.
+
+    The first recipe has all the time it takes, and its errors are the caller's: without it nothing is known.
+    """
+    began = clock()
+    trials = [attempt(plans[0], [], float("inf"))]
+    longest = clock() - began
+    deadline = clock() + FURTHER_SECONDS
+    for plan in plans[1:]:
+        if find_passed(trials):
+            break
+        began = clock()
+        trials.append(_try(plan, attempt, trials, deadline, starts=began + longest <= deadline))
+        longest = max(longest, clock() - began)
+    return trials
+
+
+def _try(plan: Plan, attempt: Attempt, trials: Sequence[Trial], deadline: float, *, starts: bool) -> Trial:
+    late = Trial(name=plan.name, reason=f"not tried: {FURTHER_SECONDS:g} s for further recipes are used up")
+    if not starts:
+        return late
+    try:
+        return attempt(plan, trials, deadline)
+    except OutOfTimeError:
+        return late
+    except (LoadError, RuntimeError) as error:
+        return Trial(name=plan.name, reason=f"cannot be built: {getattr(error, 'cause', error)}")
+
+
+def find_passed(trials: Sequence[Trial]) -> Trial | None:
+    """The recipe that passed the gate."""
+    return next((trial for trial in trials if trial.reason is None), None)
+
+
+def find_best(trials: Sequence[Trial]) -> Trial:
+    """The one that passed, else the one nearest to it."""
+    return find_passed(trials) or min((trial for trial in trials if trial.figures), key=_rank)
+
+
+def _rank(trial: Trial) -> tuple[float, float, float]:
+    """Smaller is nearer to passing."""
+    figures = trial.figures
+    assert figures is not None
+    loss = figures.labelled_loss_points if labels_decide(figures) else None
+    return (loss or 0.0, -(figures.agreement_decided or 0.0), -figures.least_cosine)
+
+
+def render_tried(records: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each recipe, its verdict and what it costs; none where the first was enough."""
+    if len(records) < 2:
+        return []
+    return [f"{one['recipe']}: {one['reason'] or 'passed'}{_show_cost(one, records[0])}" for one in records]
+
+
+def _show_cost(record: dict[str, Any], first: dict[str, Any]) -> str:
+    ratio = record["time_ratio"]
+    return "" if ratio is None or record is first else f"; {ratio:.2f} times the time of {first['recipe']}"
+
+
+def tell_best(recipe: str | None, records: Sequence[dict[str, Any]]) -> str:
+    """Whose figures a refusal gives, where several recipes were tried."""
+    tried = [one for one in records if one["time_ratio"] is not None]
+    return f"; so {recipe}, the nearest of {len(tried)} recipes" if len(tried) > 1 else ""

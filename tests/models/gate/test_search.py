@@ -1,0 +1,143 @@
+"""INT8's recipes: their order, the bound of time, what is told of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from handlers.shared.errors import LoadError
+from models.gate.recipes import Plan, list_plans
+from models.gate.search import (
+    FURTHER_SECONDS,
+    OutOfTimeError,
+    Trial,
+    find_best,
+    find_passed,
+    render_tried,
+    search_recipes,
+    tell_best,
+)
+from tests.models.gate.test_verdict import GOOD
+
+PLANS = [Plan(name=name, observer="histogram") for name in ("a", "b", "c", "d")]
+LATE = f"not tried: {FURTHER_SECONDS:g} s for further recipes are used up"
+
+
+class Bench:
+    """Trials that take what they are told to by a clock that only they move."""
+
+    def __init__(self, seconds: float, agreement: dict[str, float], wrong: dict | None = None):
+        self.now = 0.0
+        self.started: list[str] = []
+        self._seconds = seconds
+        self._agreement = agreement
+        self._wrong = wrong or {}
+
+    def attempt(self, plan: Plan, earlier: Sequence[Trial], deadline: float) -> Trial:
+        self.started.append(plan.name)
+        self.now += self._seconds
+        if plan.name in self._wrong:
+            raise self._wrong[plan.name]
+        share = self._agreement.get(plan.name, 0.5)
+        figures = dataclasses.replace(GOOD, agreement_decided=share, recipe=plan.name)
+        reason = None if share >= 0.99 else f"agreement is {share}"
+        return Trial(name=plan.name, reason=reason, figures=figures, time_ratio=1.5 if earlier else 1.0)
+
+    def search(self) -> list[Trial]:
+        return search_recipes(PLANS, self.attempt, clock=lambda: self.now)
+
+
+def names(trials: Sequence[Trial], keep: Callable[[Trial], bool]) -> list[str]:
+    return [trial.name for trial in trials if keep(trial)]
+
+
+def test_the_first_recipe_that_passes_ends_the_search():
+    bench = Bench(1, {"c": 1.0, "d": 1.0})
+    trials = bench.search()
+    assert bench.started == ["a", "b", "c"]
+    assert find_passed(trials) is find_best(trials) is trials[2]
+
+
+def test_nothing_is_searched_where_the_first_passes():
+    bench = Bench(10 * FURTHER_SECONDS, {"a": 1.0})
+    assert render_tried([trial.record() for trial in bench.search()]) == []
+    assert bench.started == ["a"]
+
+
+def test_where_none_passes_the_nearest_is_kept():
+    trials = Bench(1, {"b": 0.9, "c": 0.8}).search()
+    assert find_passed(trials) is None
+    assert find_best(trials).name == "b"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "started"),
+    [
+        (FURTHER_SECONDS / 3, ["a", "b", "c", "d"]),
+        (FURTHER_SECONDS / 3 + 1, ["a", "b", "c"]),
+        (FURTHER_SECONDS, ["a", "b"]),
+        # It would end late, by what the first took: not begun.
+        (FURTHER_SECONDS + 1, ["a"]),
+    ],
+)
+def test_what_would_end_late_is_not_begun_and_is_told(seconds, started):
+    bench = Bench(seconds, {})
+    trials = bench.search()
+    assert bench.started == started
+    assert names(trials, lambda trial: trial.reason == LATE) == ["a", "b", "c", "d"][len(started) :]
+    assert bench.now <= seconds + FURTHER_SECONDS
+
+
+def test_a_recipe_that_sees_it_will_be_late_is_told_as_not_tried():
+    trials = Bench(1, {"d": 1.0}, {"c": OutOfTimeError()}).search()
+    assert [trial.reason for trial in trials] == ["agreement is 0.5", "agreement is 0.5", LATE, None]
+
+
+def test_a_recipe_that_cannot_be_built_does_not_end_the_search():
+    trials = Bench(1, {"d": 1.0}, {"b": LoadError("planted", cure="none"), "c": RuntimeError("odd")}).search()
+    assert [trial.reason for trial in trials[1:]] == [
+        "cannot be built: planted",
+        "cannot be built: odd",
+        None,
+    ]
+
+
+def test_the_first_recipe_must_be_built():
+    with pytest.raises(LoadError, match="planted"):
+        Bench(1, {}, {"a": LoadError("planted", cure="none")}).search()
+
+
+def test_each_recipe_tried_is_a_line_with_its_verdict_and_cost():
+    trials = Bench(FURTHER_SECONDS / 2, {"c": 0.9}, {"b": RuntimeError("odd")}).search()
+    records = [trial.record() for trial in trials]
+    assert render_tried(records) == [
+        "a: agreement is 0.5",
+        "b: cannot be built: odd",
+        "c: agreement is 0.9; 1.50 times the time of a",
+        f"d: {LATE}",
+    ]
+    assert tell_best("c", records) == "; so c, the nearest of 2 recipes"
+    assert tell_best("a", records[:1]) == ""
+
+
+def test_the_order_is_that_of_what_recipes_cost():
+    text = [plan.name for plan in list_plans(convolutional=False)]
+    assert text == [
+        "histogram", "min-max", "percentile", "smooth quant", "half of the error in bf16",
+        "nine tenths of the rest in bf16", "nine tenths of that rest in bf16",
+    ]  # fmt: skip
+    # IPEX smooths Linear layers alone.
+    assert [plan.name for plan in list_plans(convolutional=True)] == [
+        name for name in text if name != "smooth quant"
+    ]
+
+
+def test_labels_rank_before_agreement():
+    one = dataclasses.replace(
+        GOOD, labelled_accuracy_fp32=0.9, labelled_guess=0.5, labelled_loss_points=2.0, agreement_decided=0.9
+    )
+    two = dataclasses.replace(one, labelled_loss_points=3.0, agreement_decided=0.95)
+    trials = [Trial(name=str(at), reason="failed", figures=figures) for at, figures in enumerate((two, one))]
+    assert find_best(trials).name == "1"

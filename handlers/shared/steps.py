@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from handlers.shared.definition import BUILD_AGAIN
+from handlers.shared.definition import BASELINE, BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, count_operators, describe_layout
 from handlers.shared.ipex import import_ipex
-from handlers.shared.precision import FP32, INT8, OPTIMIZED_DTYPES, precision_context
+from handlers.shared.precision import INT8, OPTIMIZED_DTYPES, precision_context
 from handlers.shared.quantization import RECIPE_FILE, convert_with_recipe, read_recipe
 from handlers.shared.state import EXAMPLES, LoadState
 from handlers.shared.work import time_work
@@ -70,7 +70,7 @@ def _check_layout(state: LoadState) -> None:
     with torch.no_grad():
         logits = state.model(*state.inputs(shape))
     worst = state.compare(shape, logits)
-    tolerance = state.classifier.definition.precisions[FP32].self_check_relative_error
+    tolerance = state.classifier.definition.precisions[BASELINE].self_check_relative_error
     if not worst <= tolerance:
         raise LoadError(
             "the eager model answers a sample beside others not as it answers it alone: "

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from handlers.shared.errors import LoadError
 from handlers.shared.quantization import Recipe, convert_with_recipe, prepare_quantization, read_recipe
 from handlers.shared.shapes import Shape
 from handlers.shared.state import EXAMPLES, LoadState
@@ -34,6 +35,8 @@ RANKED_INPUTS = 8
 """Calibration inputs that each operator is run on alone; BERT has 98 operators in INT8."""
 TIMED_INPUTS, TIMED_ROUNDS = 16, 7
 """Calibration inputs that a recipe is timed on, and how often, in turn with the first recipe."""
+MOST_LEFT = 0.5
+"""Of the operators: with more of them in BF16 a model was slower than BF16 alone."""
 WARM_UP_RUNS = 2
 """Of each timed batch: TorchScript compiles and oneDNN makes its kernels."""
 
@@ -113,6 +116,7 @@ class Trier:
         self._errors = self._errors or self._rank(list_quantised(summary), deadline)
         rest = {operator: error for operator, error in self._errors.items() if operator not in self._left}
         self._left += choose_left(rest, plan.left_error)
+        _check_left(len(self._left), len(self._errors))
         recipe = Recipe(
             name=f"{base.name}, {len(self._left)} of {len(self._errors)} operators in bf16",
             smooth_quant=base_recipe.smooth_quant,
@@ -134,6 +138,15 @@ class Trier:
 
     def _keep_batches(self, state: LoadState, samples: Sequence[Any]) -> list[Inputs]:
         return [tuple(tensor.clone() for tensor in inputs) for inputs in self._bench.batch(state, samples)]
+
+
+def _check_left(left: int, operators: int) -> None:
+    """LoadError for what would be called INT8 and hardly be."""
+    if left > MOST_LEFT * operators:
+        raise LoadError(
+            f"{left} of {operators} operators would be in BF16, at most {MOST_LEFT:.0%} may be",
+            cure="serve it with PRECISION=bf16",
+        )
 
 
 def measure_error(state: LoadState) -> float:

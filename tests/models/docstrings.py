@@ -64,7 +64,8 @@ def train_docstrings(folder: Path) -> Trained:
 
 
 def _define() -> dict:
-    model = {**TINY_TEXT["model"], "token_lengths": [16, 24, LENGTH], "tokens_per_run": 4 * LENGTH}
+    lengths = {"token_lengths": [16, 24, LENGTH], "row_tokens": LENGTH, "tokens_per_run": 4 * LENGTH}
+    model = {**TINY_TEXT["model"], **lengths}
     return {
         **TINY_TEXT,
         **borrow_precisions("text"),

@@ -19,6 +19,7 @@ from tests.models.test_archives import with_every_precision
 
 FIGURES = {"agreement": 1.0, "samples": 80, "source": "synthetic", "calibration": None}
 FIGURES |= {"largest_probability_difference": 0.0, "least_cosine": 1.0}
+FIGURES |= {"decided": 80, "agreement_decided": 1.0}
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def judged(monkeypatch):
         calls.append(job["precisions"])
         if "int8" in job["precisions"]:
             (staging / "int8.json").write_text(f"recipe {len(calls)}")
-        return {name: {"figures": FIGURES, "failure": None} for name in job["precisions"]}
+        outcome = {"figures": FIGURES, "failure": None, "tried": []}
+        return dict.fromkeys(job["precisions"], outcome)
 
     monkeypatch.setattr(build, "_run_gate", run)
     return calls
@@ -173,7 +175,7 @@ def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, judged, p
 
 def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make, judged, monkeypatch):
     make("int8")
-    failed = {"int8": {"figures": None, "failure": "no INT8 here"}}
+    failed = {"int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
     monkeypatch.setattr(build, "_run_gate", lambda *_: failed)
     assert make("int8", data=DataRequest(calibration=make_texts(tmp_path / "own.txt", 0)))
     assert "int8.json" not in read_members(tmp_path / "tiny_image.mar")

@@ -52,11 +52,12 @@ def pack(model: Trained, folder: Path) -> Packed:
     return Packed(archive=archive, directory=folder / "unpacked")
 
 
-def ask_workers(directories: dict[str, Path], model: Trained) -> dict[str, Worker]:
-    """One worker for each precision, two at a time; packed and unpacked texts are one more thing to vary."""
+def ask_workers(directories: dict[str, Path], model: Trained, off: Sequence[str] = ()) -> dict[str, Worker]:
+    """One worker for each precision, two at a time."""
 
     def ask(precision: str) -> Worker:
-        return ask_worker(directories[precision], precision=precision, requests=model.requests, rows=ROWS)
+        directory, requests = directories[precision], model.requests
+        return ask_worker(directory, precision=precision, requests=requests, rows=ROWS, off=off)
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(directories, pool.map(ask, directories), strict=True))
@@ -118,11 +119,25 @@ def test_fp32_answers_as_the_users_own_model_does(trained, workers):
     assert np.abs(served - own).mean() <= (0.01 if trained.definition.kind == "image" else 1e-4)
 
 
+@pytest.mark.parametrize("trained", ["text"], indirect=True)
+def test_texts_that_share_rows_are_answered_as_texts_alone(trained, packed, workers):
+    alone = ask_workers(dict.fromkeys(PRECISIONS, packed.directory), trained, off=("packing",))
+    for precision in PRECISIONS:
+        shared, own = workers[precision], alone[precision]
+        assert (shared.describe["packing"]["on"], own.describe["packing"]["on"]) == (True, False)
+        assert shared.describe["fill"]["fill"] > own.describe["fill"]["fill"]
+        # A rounding decides an answer now and then where a precision is narrow.
+        assert measure_agreement(shared, own) >= (1.0 if precision == "fp32" else 0.98)
+        assert abs(measure_accuracy(shared, trained) - measure_accuracy(own, trained)) <= 0.01
+    one, other = (to_array(each["fp32"].answers, trained.labels) for each in (workers, alone))
+    assert np.abs(one - other).max() <= 1e-5
+
+
 @pytest.mark.parametrize("precision", NARROW)
 def test_the_gates_figures_are_what_clients_see(trained, packed, workers, precision):
     figures = packed.definition["accuracy"][precision]
     narrow, fp32 = workers[precision], workers["fp32"]
-    # The gate runs other batches and pads texts to other lengths, so that a few answers round elsewhere.
+    # The gate lays its inputs out in other runs, so that a few answers round elsewhere.
     few = 3 / len(trained.answers)
     assert figures["labelled_accuracy"] == pytest.approx(measure_accuracy(narrow, trained), abs=few)
     assert figures["labelled_accuracy_fp32"] == pytest.approx(measure_accuracy(fp32, trained), abs=few)
@@ -211,14 +226,18 @@ def test_int8_that_lost_its_accuracy_is_refused_with_figures(digits, spoilt):
     figures = definition["accuracy"]["int8"]
     tried = definition["tried"]["int8"]
     assert [one["recipe"] for one in tried[:3]] == ["histogram", "min-max", "percentile"]
-    assert all(one["reason"].startswith("accuracy falls from ") for one in tried)
+    judged = [one for one in tried if one["time_ratio"] is not None]
+    assert len(judged) >= 3
+    assert all(one["reason"].startswith("accuracy falls from ") for one in judged)
+    few = "operators would be in BF16, at most 50% may be"
+    assert all(one["reason"].endswith(few) for one in tried if one not in judged)
     assert definition["refused"].keys() == {"int8"}
     assert definition["refused"]["int8"].startswith(
         f"accuracy falls from {figures['labelled_accuracy_fp32']:.1%} to "
         f"{figures['labelled_accuracy']:.1%} on {len(digits.answers)} evaluation inputs"
     )
     assert definition["refused"]["int8"].endswith(
-        f"at most 1 point may be lost; so {figures['recipe']}, the nearest of 6 recipes"
+        f"at most 1 point may be lost; so {figures['recipe']}, the nearest of {len(judged)} recipes"
     )
     assert figures["labelled_accuracy_fp32"] >= FLOOR["image"]
     assert figures["labelled_accuracy"] <= figures["labelled_accuracy_fp32"] - 0.2

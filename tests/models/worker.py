@@ -46,13 +46,16 @@ class WorkerError(Exception):
     """The worker could not load the model; the text is what TorchServe logs."""
 
 
-def ask_worker(directory: Path, *, precision: str, requests: Sequence[bytes], rows: int) -> Worker:
+def ask_worker(
+    directory: Path, *, precision: str, requests: Sequence[bytes], rows: int, off: Sequence[str] = ()
+) -> Worker:
     """Load `directory` with one thread and IPEX, and send it batches of `rows` requests and the canary."""
     canary = json.loads((directory / "canary.json").read_text(encoding="utf-8"))["file"]
     encoded = [base64.b64encode(body).decode() for body in (*requests, (directory / canary).read_bytes())]
     last = len(requests)
     batches = [encoded[start : min(start + rows, last)] for start in range(0, last, rows)]
-    result = _run(directory, precision, [*batches, encoded[last:]])
+    options = {"precision": precision, "threads": 1, "off": list(off)}
+    result = _run(directory, options, [*batches, encoded[last:]])
     if "failure" in result:
         raise WorkerError(result["failure"])
     *replies, canary_reply = result["replies"]
@@ -60,13 +63,13 @@ def ask_worker(directory: Path, *, precision: str, requests: Sequence[bytes], ro
     return Worker(describe=result["describe"], answers=answers, canary=canary_reply, code=result["code"])
 
 
-def _run(directory: Path, precision: str, batches: list[list[str]]) -> dict[str, Any]:
+def _run(directory: Path, options: dict[str, Any], batches: list[list[str]]) -> dict[str, Any]:
     name = json.loads((directory / "definition.json").read_text(encoding="utf-8"))["name"]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "TS_IPEX_ENABLE": "true",
-        "CPU_KIT_OPTIONS": json.dumps({name: {"precision": precision, "threads": 1}}),
+        "CPU_KIT_OPTIONS": json.dumps({name: options}),
     }
     command = [sys.executable, "-m", "tests.models.worker", str(directory)]
     done = subprocess.run(

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from handlers.shared.definition import BASELINE, BUILD_AGAIN
+from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, count_operators, describe_layout
 from handlers.shared.ipex import import_ipex
@@ -25,6 +25,8 @@ from handlers.shared.work import time_work
 
 JUDGED_ERROR_SLACK = 1.5
 """A recipe passed the gate with its own error on the examples; other CPUs and shapes round elsewhere."""
+NEIGHBOURS_ERROR = 5e-4
+"""Largest relative error of eager FP32 logits that neighbours in a row may make; 2e-6 was seen."""
 PROFILING_RUNS = 2
 """TorchScript's profiling executor records in run 1 and compiles in run 2; the next is the first fast one."""
 
@@ -65,16 +67,17 @@ def build_eager(state: LoadState) -> None:
 
 
 def _check_layout(state: LoadState) -> None:
-    """In FP32, where a neighbour that leaks cannot pass for a precision's rounding."""
+    """Samples that share rows, in FP32, where a leaking neighbour cannot pass for a precision's rounding."""
     shape = state.classifier.layout.trace_shape
+    if all(len(row) == 1 for row in state.arrange(shape).rows):
+        return
     with torch.no_grad():
         logits = state.model(*state.inputs(shape))
     worst = state.compare(shape, logits)
-    tolerance = state.classifier.definition.precisions[BASELINE].self_check_relative_error
-    if not worst <= tolerance:
+    if not worst <= NEIGHBOURS_ERROR:
         raise LoadError(
             "the eager model answers a sample beside others not as it answers it alone: "
-            f"relative error {worst:.3g}, tolerance {tolerance:.3g}",
+            f"relative error {worst:.3g}, tolerance {NEIGHBOURS_ERROR:.3g}",
             cure=BUILD_AGAIN,
         )
 

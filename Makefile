@@ -19,6 +19,8 @@ TIMINGS = $(RUN_DIR)/timings.json
 PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
 	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
+	--front '$(FRONT)' --instances '$(INSTANCES)' --cores '$(CORES)' --deadline-ms '$(DEADLINE_MS)' \
+	--tls-cert '$(TLS_CERT)' --tls-key '$(TLS_KEY)' \
 	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(AUTO),--timings '$(TIMINGS)')
 BUILD_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --weights '$(WEIGHTS)' \
 	--calibration '$(CALIBRATION)' --eval '$(EVAL)' --allow-pickle '$(ALLOW_PICKLE)'
@@ -92,6 +94,10 @@ config: inputs $(SETUP_TO_PLAN) $(TIMINGS_TO_PLAN) ## Plan for this machine (or 
 serve: check-ports config models ## All of the above, then start, wait until ready, verify, and say how to call it
 	@$(VENV_PYTHON) -m server start --run-dir '$(RUN_DIR)' $(call FLAG,$(FOREGROUND),--foreground) -- $(PLAN_INPUTS)
 
+.PHONY: reload
+reload: inputs setup models ## New archives or other knobs without losing a request, where a door is in front
+	@$(VENV_PYTHON) -m server reload --run-dir '$(RUN_DIR)' -- $(PLAN_INPUTS)
+
 .PHONY: status
 status: ## Say what is running: workers, weights, precision, failures
 	@$(SERVER) status --run-dir '$(RUN_DIR)'
@@ -103,6 +109,10 @@ verify: ## Compare the live workers with the plan; exit 1 on any difference
 .PHONY: curl
 curl: ## Print the lines that call the models, with a good token
 	@$(SERVER) curl --run-dir '$(RUN_DIR)'
+
+.PHONY: systemd-unit
+systemd-unit: ## Print a systemd unit that serves what is planned (docs/systemd.md)
+	@$(ANY_PYTHON) -m server.unit --run-dir '$(RUN_DIR)' -- $(PLAN_INPUTS)
 
 .PHONY: stop
 stop: ## Stop the server and every process of it

@@ -1,4 +1,4 @@
-"""`python -m config`: reads the machine, decides, and writes plan.json, config.properties and environment."""
+"""`python -m config`: reads the machine, decides, and writes the plan and what servers start from."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from config.atomic import write_text_atomically
+from config.certificate import read_certificate
 from config.definitions import ModelDefinition, read_definitions
 from config.errors import ConfigError
-from config.folders import claim_run_folder, explain_os_error, hold_lock
+from config.folders import explain_os_error
 from config.installed import Installed, read_installed
 from config.knobs.table import add_knobs
-from config.plan import ENVIRONMENT_FILE, PLAN_FILE, PROPERTIES_FILE, Inputs, Plan, write_plan
-from config.render import render_environment, render_properties
-from config.rules import NO_TIMINGS, make_plan, make_timing_job
-from config.rules.requests import AUTO, SWITCHES
-from config.table import render_table
+from config.plan import INNER_TOKEN_FILE, PLAN_FILE, Inputs, Plan, read_plan
+from config.rules import NO_TIMINGS, make_timing_job
+from config.rules.cores import parse_cores, render_cores
+from config.rules.requests import AUTO, HAPROXY, SWITCHES
+from config.rules.site import Site, make_site
 from config.terminal import print_in_any_locale
 from config.timings import read_timings
 from config.topology import Topology, read_topology
+from config.write import render_site, summarize, write_site
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
 KNOBS = (
     *("MODELS", "PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP", "PORT"),
-    "TOPOLOGY",
+    *("FRONT", "INSTANCES", "CORES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
 )
 
 
@@ -38,11 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.timing_job:
             print(make_timing_job(*read_facts(options)).to_json())
             return 0
-        plan = read_and_plan(options)
+        site = read_and_plan_site(options)
         if options.dry_run:
-            print(render_table(plan), render_properties(plan), sep="\n", end="")
+            print(render_site(site, Path(options.run_dir)), end="")
         else:
-            write_all(plan, Path(options.run_dir))
+            write_site(site, Path(options.run_dir))
+            print(f"{summarize(site)} → {Path(options.run_dir) / PLAN_FILE}")
     except ConfigError as problem:
         print(f"config: {problem}", file=sys.stderr)
         return USAGE_ERROR
@@ -66,6 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--drain-seconds", default="", help="to answer what was accepted at a stop (default 35)"
     )
+    parser.add_argument(
+        "--generation", default="", help="a or b: names and ports of the instances (default a)"
+    )
     parser.add_argument("--no-ipex", action="store_true", help="ipex_enable=false: a baseline")
     parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")
     parser.add_argument(
@@ -78,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model-store", default="", help="the archives (default: model-store/)")
     parser.add_argument("--run-dir", default=str(CHECKOUT / "run"), help="where to write (default: run/)")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the plan and config.properties, write nothing"
+        "--dry-run", action="store_true", help="print all that would be written, write nothing"
     )
     parser.add_argument(
         "--timing-job", action="store_true", help="print only what `python -m models time` is to time"
@@ -87,9 +92,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def read_and_plan(options: argparse.Namespace) -> Plan:
+    """The plan of the whole."""
+    return read_and_plan_site(options).plan
+
+
+def read_and_plan_site(options: argparse.Namespace) -> Site:
     """Read, then decide."""
     facts = read_facts(options)
-    return make_plan(*facts, read_timings(options.timings) if options.timings else NO_TIMINGS)
+    return make_site(*facts, read_timings(options.timings) if options.timings else NO_TIMINGS)
 
 
 def read_facts(
@@ -110,6 +120,9 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     """Texts to values."""
     port = parse_number("PORT", options.port)
     drain_s = parse_number("--drain-seconds", options.drain_seconds)
+    front = options.front or Inputs.front
+    deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
+    tls_cert, tls_key = read_certificate(options.tls_cert, options.tls_key)
     return Inputs(
         models=models,
         precision=options.precision or Inputs.precision,
@@ -121,6 +134,14 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         port=Inputs.port if port is None else port,
         bind=options.bind or Inputs.bind,
         token_file=options.token_file,
+        front=front,
+        instances=parse_number("INSTANCES", options.instances),
+        cores=render_cores(parse_cores(options.cores)),
+        deadline_ms=Inputs.deadline_ms if deadline_ms is None else deadline_ms,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        inner_token_file=str(Path(options.run_dir).resolve() / INNER_TOKEN_FILE) if front == HAPROXY else "",
+        generation=options.generation or read_generation(Path(options.run_dir)),
         drain_s=Inputs.drain_s if drain_s is None else drain_s,
         ipex=not options.no_ipex,
         pinning=not options.no_pinning,
@@ -131,6 +152,14 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     )
 
 
+def read_generation(run_dir: Path) -> str:
+    """That of the plan which is there: after a reload it is not the first one, and the names would differ."""
+    try:
+        return read_plan(run_dir / PLAN_FILE).inputs.generation
+    except ConfigError:
+        return Inputs.generation
+
+
 def parse_number(name: str, text: str) -> int | None:
     """A whole number; empty is "not given"."""
     if not text:
@@ -139,34 +168,6 @@ def parse_number(name: str, text: str) -> int | None:
         return int(text)
     except ValueError:
         raise ConfigError(f"{name} must be a whole number: got {text}") from None
-
-
-def write_all(plan: Plan, run_dir: Path) -> None:
-    """The three files the server starts from; a start that is under way keeps its own."""
-    claim_run_folder(run_dir)
-    with hold_lock(run_dir):
-        write_text_atomically(run_dir / PROPERTIES_FILE, render_properties(plan))
-        write_text_atomically(run_dir / ENVIRONMENT_FILE, render_environment(plan))
-        write_plan(plan, run_dir / PLAN_FILE)
-    print(
-        f"planned: {', '.join(plan.models)} · workers {plan.layout.workers_per_model.value} × "
-        f"cores {plan.layout.cores_per_worker.value}{render_pinning(plan)} · {render_precision(plan)} · "
-        f"{plan.libraries.allocator.value} · {plan.libraries.openmp.value} OpenMP → {run_dir / PLAN_FILE}"
-    )
-
-
-def render_pinning(plan: Plan) -> str:
-    """Nothing where the workers are pinned; else that they are not, and why."""
-    launcher = plan.properties["cpu_launcher_enable"]
-    return "" if launcher.value == "true" else f" · NOT PINNED: {launcher.reason}"
-
-
-def render_precision(plan: Plan) -> str:
-    """The one that was named, or what auto chose."""
-    if plan.inputs.precision != AUTO:
-        return plan.inputs.precision
-    chosen = ", ".join(f"{name} {model.precision.value}" for name, model in sorted(plan.models.items()))
-    return f"{AUTO}: {chosen}"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@ class ConfigError(ValueError):
     traceback."""
 
 
+class FitError(ConfigError):
+    """More was asked for than these cores and this memory hold; fewer instances have more of both each."""
+
+
 class TimingsError(ConfigError):
     """Precision auto was asked for, and the timings it would choose by are missing or of other settings."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import pwd
@@ -24,6 +25,11 @@ _OWN_FILES = {PLAN_FILE: {"schema", "inputs", "layout"}, "timings.json": {"schem
 _OF_FILE_SYSTEMS = {"lost+found"}
 """An empty volume may hold it."""
 _NAMES_SHOWN = 3
+# sockaddr_un.sun_path holds 108 bytes with its final zero.
+_SOCKET_PATH_BYTES = 107
+# TorchServe's workers have .ts.sock.65535 in it (Connector.java), the door <model>.sock, which HAProxy makes
+# as <model>.sock.4194304.tmp and renames.
+_LONGEST_SOCKET_NAME = len("/a-model-of-26-characters.sock.4194304.tmp")
 
 
 def claim_run_folder(path: Path) -> None:
@@ -62,6 +68,15 @@ def _check_run_folder(path: Path) -> None:
             f"RUN_DIR must be of the user who runs this, {name_user(os.geteuid())}: {path} is of "
             f"{name_user(owner)}; run as {name_user(owner)}, or give an own folder: RUN_DIR=…"
         )
+
+
+def find_temporary(path: Path) -> Path:
+    """For a run directory's sockets and unpacked archives; in /tmp when its name is too long for a socket."""
+    inside = path / "tmp"
+    if len(os.fsencode(inside)) + _LONGEST_SOCKET_NAME <= _SOCKET_PATH_BYTES:
+        return inside
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    return Path(f"/tmp/cpu-kit-{os.getuid()}-{digest}")
 
 
 def find_mark(path: Path) -> Path | None:

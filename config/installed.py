@@ -7,6 +7,8 @@ nothing is preloaded).
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,9 @@ ALLOCATOR_PACKAGES: Mapping[str, str] = {"jemalloc": "libjemalloc2", "tcmalloc":
 
 OPENMP_FILE = "libiomp5.so"
 
+SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Where distributions put servers; users often lack them on PATH."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
@@ -38,6 +43,8 @@ class Installed:
     """jemalloc, tcmalloc → real file; missing when not installed."""
     openmp: str | None
     """<prefix>/lib/libiomp5.so when it is there (pip package intel-openmp)."""
+    haproxy: str | None = None
+    """The program, with its path."""
 
 
 def read_installed(prefix: Path) -> Installed:
@@ -47,6 +54,7 @@ def read_installed(prefix: Path) -> Installed:
     return Installed(
         allocators={name: file for name, file in found.items() if file},
         openmp=str(openmp) if openmp.is_file() else None,
+        haproxy=shutil.which("haproxy", path=os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS))),
     )
 
 

@@ -13,10 +13,17 @@ from typing import Any
 from config.atomic import write_text_atomically
 from config.errors import ConfigError
 
-SCHEMA = 2
+SCHEMA = 3
 PLAN_FILE = "plan.json"
 PROPERTIES_FILE = "config.properties"
 ENVIRONMENT_FILE = "environment"
+HAPROXY_FILE = "haproxy.cfg"
+INSTANCES_FOLDER = "instances"
+"""Behind a door each instance has a run directory of its own in it."""
+NEXT_FOLDER = "next"
+"""What a reload moves to."""
+INNER_TOKEN_FILE = "inner-token"
+"""What the door asks the instances with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +63,23 @@ class Inputs:
     """The IPv4 address predictions are served on; everything else stays on loopback."""
     token_file: str = ""
     """A file with the inference token; "" lets TorchServe make one."""
+    front: str = "none"
+    """What a client meets: haproxy, with instances of TorchServe behind it, or none: TorchServe itself."""
+    instances: int | None = None
+    """TorchServes behind the door, in all."""
+    cores: str = ""
+    """Behind the door, the CPUs of each model: "bert=0-3,resnet50=4-7"; "" lets all models share all."""
+    deadline_ms: int = 60_000
+    """When the door answers at the latest, for requests that name no time of their own."""
+    tls_cert: str = ""
+    """The door's certificate with its chain (PEM, absolute); "" serves without TLS."""
+    tls_key: str = ""
+    """Its private key (PEM, absolute)."""
+    inner_token_file: str = ""
+    """Behind the door: the file with the token that instances are asked with (absolute); made at each
+    start."""
+    generation: str = "a"
+    """Which of the two sets of instances' names and ports, a or b: a reload starts the other one beside."""
     drain_s: int = 35
     """How long accepted requests may take to be answered once the server shall end, at most; it is ended for
     good after 45 s (server/processes.py)."""
@@ -147,8 +171,23 @@ class ModelPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InstancePlan:
+    """One TorchServe behind the door; its own plan is in its own folder."""
+
+    port: int
+    """Where it takes predictions, on loopback; the four after it are its other ports."""
+    models: tuple[str, ...]
+    """What it serves."""
+    cpus: tuple[int, ...]
+    """The CPUs of its share of the machine."""
+    workers: int
+    """Of each of its models."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that was decided for one server on one machine."""
+    """Everything that was decided for one server on one machine; behind a door, for all instances
+    together."""
 
     schema: int = SCHEMA
     """Version of this format."""
@@ -174,6 +213,10 @@ class Plan:
     timings: Mapping[str, Any] = field(default_factory=dict)
     """What precision auto chose by, as `python -m models time` wrote it; empty where a precision was
     named."""
+    door: Settings = field(default_factory=dict)
+    """What the door in front does; empty without one."""
+    instances: Mapping[str, InstancePlan] = field(default_factory=dict)
+    """What is behind the door, by name; empty without one."""
 
     def to_json(self) -> str:
         """Sorted keys, so the same plan is the same bytes."""
@@ -233,11 +276,17 @@ def _parse_plan(raw: dict[str, Any]) -> Plan:
         java=Java(**_parse_settings(raw["java"])),
         models={name: _parse_model(model) for name, model in raw["models"].items()},
         timings=raw.get("timings", {}),
+        door=_parse_settings(raw["door"]),
+        instances={name: _parse_instance(instance) for name, instance in raw["instances"].items()},
     )
 
 
 def _parse_inputs(raw: Mapping[str, Any]) -> Inputs:
     return Inputs(**{**raw, "models": tuple(raw["models"]), "off": tuple(raw.get("off", ()))})
+
+
+def _parse_instance(raw: Mapping[str, Any]) -> InstancePlan:
+    return InstancePlan(**{**raw, "models": tuple(raw["models"]), "cpus": tuple(raw["cpus"])})
 
 
 def _parse_model(raw: Mapping[str, Any]) -> ModelPlan:

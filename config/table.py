@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from config.files import render_id_list
-from config.plan import Plan, Setting
+from config.plan import InstancePlan, Plan, Setting
 
 WIDTH = 108
 INDENT = "      "
@@ -16,7 +16,7 @@ INDENT = "      "
 
 def render_table(plan: Plan) -> str:
     """Machine first, then each decision."""
-    lines = _describe_machine(plan.machine)
+    lines = _describe_machine(plan.machine) + _describe_instances(plan.instances)
     for title, settings in _groups(plan):
         lines += ["", title]
         width = max(map(len, settings), default=0)
@@ -29,6 +29,8 @@ def render_table(plan: Plan) -> str:
 
 
 def _groups(plan: Plan) -> Iterator[tuple[str, Mapping[str, Setting]]]:
+    if plan.door:
+        yield "DOOR", plan.door
     yield "LAYOUT", vars(plan.layout)
     yield "LIBRARIES", vars(plan.libraries)
     for name, model in sorted(plan.models.items()):
@@ -50,6 +52,15 @@ def _describe_machine(machine: Mapping[str, Any]) -> list[str]:
         f"sockets {machine['sockets']}, NUMA nodes {render_id_list(machine['nodes'])}",
         f"  memory {machine['memory_limit_mib']} MiB ({machine['memory_source']})",
     ]
+
+
+def _describe_instances(instances: Mapping[str, InstancePlan]) -> list[str]:
+    lines = [
+        f"  {name}  port {one.port} · CPUs {render_id_list(one.cpus)} · {one.workers} workers of each of "
+        f"{', '.join(one.models)}"
+        for name, one in instances.items()
+    ]
+    return ["", "INSTANCES behind the door", *lines] if lines else []
 
 
 def _show(value: object) -> str:

@@ -25,7 +25,9 @@ LIBRARY_FOLDERS = (
     "usr/local/lib",
     "usr/lib",
 )
-TOOLS = ("numactl", "lscpu", "ab", "curl", "javac", "apt-get")
+TOOLS = ("numactl", "lscpu", "ab", "curl", "javac", "haproxy", "apt-get")
+SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Where distributions put servers such as haproxy; users often lack them on PATH."""
 DISTRIBUTIONS = (
     "torch", "torchvision", "intel_extension_for_pytorch",
     "torchserve", "torch-model-archiver", "transformers",
@@ -61,7 +63,7 @@ class Facts:
     libraries: dict[str, str]
     """Found library files: jemalloc, tcmalloc."""
     tools: frozenset[str]
-    """Which of TOOLS are on PATH."""
+    """Which of TOOLS are on PATH, or in a folder of the system's own."""
     can_make_venv: bool
     """Whether this Python can make virtual environments (Debian ships that separately)."""
     python: tuple[int, int]
@@ -83,13 +85,18 @@ def read_facts(venv: Path, root: Path = Path("/")) -> Facts:
         java=read_java(),
         java_home=os.environ.get("JAVA_HOME") or None,
         libraries=find_libraries(root, read_loader_cache()),
-        tools=frozenset(tool for tool in TOOLS if shutil.which(tool)),
+        tools=find_tools(),
         can_make_venv=bool(importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")),
         python=sys.version_info[:2],
         venv_python=read_venv_python(venv),
         iomp=str(iomp) if iomp.exists() else None,
         versions=read_versions(venv),
     )
+
+
+def find_tools() -> frozenset[str]:
+    path = os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS))
+    return frozenset(tool for tool in TOOLS if shutil.which(tool, path=path))
 
 
 def read_cpu_flags(cpuinfo: Path) -> frozenset[str]:
@@ -122,8 +129,8 @@ def parse_java_version(path: str, output: str) -> Java:
 
 
 def read_loader_cache() -> str:
-    """What the dynamic loader knows; ldconfig is in /sbin, which users often lack on PATH."""
-    ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    """What the dynamic loader knows."""
+    ldconfig = shutil.which("ldconfig", path=os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS)))
     if not ldconfig:
         return ""
     return subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout

@@ -55,6 +55,9 @@ NEEDS = (
     Need(name="lscpu", packages=("util-linux",), present=lambda facts: "lscpu" in facts.tools),
     Need(name="ApacheBench", packages=("apache2-utils",), present=lambda facts: "ab" in facts.tools),
     Need(name="curl", packages=("curl",), present=lambda facts: "curl" in facts.tools),
+    # FRONT=haproxy: the door in front of TorchServe. Installed whatever FRONT is, as both allocators are: a
+    # server may get a door later. The package's own service listens nowhere; the kit starts its own process.
+    Need(name="HAProxy", packages=("haproxy",), present=lambda facts: "haproxy" in facts.tools),
     Need(
         name="Python's venv module",
         packages=("python{python}-venv", "python3-venv"),

@@ -11,8 +11,9 @@ from config.knobs.knob import EVERY, Knob
 LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
 """They start a server, with all that plans one, where none runs."""
 SCENARIOS = (*LOADS, "loadtest-gate")
-PLANS = ("config", "serve", *LOADS)
-BUILDS = ("models", *PLANS)
+STARTS = ("config", "serve", "reload", *LOADS)
+PLANS = (*STARTS, "systemd-unit")
+BUILDS = ("models", *STARTS)
 HARMS = ("harm", "fuzz")
 TURNS = ("ladder", "targets")
 """Systems that are compared take turns."""
@@ -32,7 +33,8 @@ SWITCH = ("0", "1")
 # fmt: off
 GROUPS: Mapping[str, tuple[Knob, ...]] = {
     "The six people use": (
-        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, *IMAGES), container=True, compose="",
+        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, "systemd-unit", *IMAGES),
+             container=True, compose="",
              help="names of folders in models/; a container serves every archive, an image bakes in none"),
         Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8", "auto"),
              commands=("models", *PLAN_RUNS, *HARMS), container=True, compose="",
@@ -46,7 +48,22 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="WEIGHTS", default="as built, else auto", commands=(*BUILDS, "image"),
              help="auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random"),
         Knob(name="PORT", default="8080", commands=(*PLANS, *HARMS, *CONTAINERS), container=True,
-             compose="8080", help="the REST port; the four after it are taken too"),
+             compose="8080", help="the REST port; the four after it are taken too; with FRONT=haproxy "
+             "PORT + 2, and five ports of each instance from PORT + 10 to PORT + 84"),
+    ),
+    "The door": (
+        Knob(name="FRONT", default="none", choices=("haproxy", "none"), commands=PLANS,
+             help="what clients meet: HAProxy before instances of TorchServe, or the one TorchServe itself"),
+        Knob(name="INSTANCES", default="one for each NUMA node, else 2", commands=PLANS,
+             help="TorchServes behind the door, 1 to 4, which share cores and memory"),
+        Knob(name="CORES", default="all models on all cores", commands=PLANS,
+             help="CPUs of each model behind the door, such as bert=0-3,resnet50=4-7"),
+        Knob(name="DEADLINE_MS", default="60000", commands=PLANS,
+             help="the door answers by then, 1000 to 300000; a request can name its own in X-Deadline-Ms"),
+        Knob(name="TLS_CERT", default="no TLS", commands=PLANS,
+             help="file with the door's certificate and its chain (PEM); with TLS_KEY"),
+        Knob(name="TLS_KEY", default="no TLS", commands=PLANS,
+             help="file with the private key of TLS_CERT (PEM, without a password)"),
     ),
     "Planning": (
         Knob(name="CORES_PER_WORKER", default="from the machine", commands=PLAN_RUNS, container=True,

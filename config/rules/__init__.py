@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from config.definitions import ModelDefinition
 from config.installed import Installed
-from config.plan import Inputs, Java, Layout, Libraries, ModelPlan, Plan, Setting
+from config.plan import Inputs, Java, Layout, Libraries, ModelPlan, Plan, Setting, Settings
 from config.rules import (
     batching,
     environment,
@@ -21,14 +22,27 @@ from config.rules import (
     requests,
     serving,
 )
+from config.rules.instances import Share
 from config.rules.layout import Candidate, Chunk, choose_layout
 from config.rules.timing import make_timing_job, plan_timing_job
 from config.timings import Timings
 from config.topology import Topology
 
-__all__ = ["make_plan", "make_timing_job"]
+__all__ = ["choose", "make_plan", "make_timing_job", "plan_server"]
 
 NO_TIMINGS = Timings(source="--timings was not given", raw={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What is the same for all instances on a machine."""
+
+    libraries: Libraries
+    """Allocator and OpenMP."""
+    precisions: Settings
+    """By model."""
+    timings: Mapping[str, Any]
+    """What precision auto went by."""
 
 
 def make_plan(
@@ -39,28 +53,52 @@ def make_plan(
     timings: Timings = NO_TIMINGS,
 ) -> Plan:
     """Everything decided; raises ConfigError where something asked for cannot be."""
+    return plan_server(topology, models, inputs, choose(topology, models, inputs, installed, timings))
+
+
+def choose(
+    topology: Topology,
+    models: Sequence[ModelDefinition],
+    inputs: Inputs,
+    installed: Installed,
+    timings: Timings,
+) -> Chosen:
+    """What is asked for is judged, and what no layout changes is decided."""
     requests.check_request(topology, models, inputs)
-    chosen = libraries.plan_libraries(inputs, installed)
-    timed = _select_timings(topology, models, inputs, chosen, timings)
+    found = libraries.plan_libraries(inputs, installed)
+    timed = _select_timings(topology, models, inputs, found, timings)
     precisions = precision.choose_precisions(models, inputs, timed)
-    fitting = memory.count_workers_in_memory(topology, models, inputs, precisions)
+    return Chosen(libraries=found, precisions=precisions, timings=timed)
+
+
+def plan_server(
+    topology: Topology,
+    models: Sequence[ModelDefinition],
+    inputs: Inputs,
+    chosen: Chosen,
+    share: Share | None = None,
+) -> Plan:
+    """One TorchServe, of the whole machine or of the share whose topology it is."""
+    fitting = memory.count_workers_in_memory(topology, models, inputs, chosen.precisions)
     cut = choose_layout(topology, inputs, fitting)
-    server_cpus = _choose_server_cpus(topology, cut)
+    server_cpus = _choose_server_cpus(topology, cut, share)
     pinned = _choose_pinning(topology, inputs, cut, server_cpus)
-    plans = batching.plan_models(models, inputs, precisions, len(cut.chunks))
+    if share and pinned.args is None:  # nothing else keeps its workers off the others' CPUs
+        server_cpus = server_cpus or topology.cpus_allowed
+    plans = batching.plan_models(models, inputs, chosen.precisions, len(cut.chunks))
     jvm = java.plan_java(topology, inputs)
-    launched = pinned.args is not None
+    launched, found = pinned.args is not None, chosen.libraries
     return Plan(
         inputs=inputs,
         machine=topology.to_dict(),
-        layout=_plan_layout(topology, inputs, cut, pinned, server_cpus, fitting),
-        libraries=chosen,
-        environment=environment.plan_environment(models, plans, inputs.off, chosen, cut.cores, launched),
-        worker_environment=environment.plan_worker_environment(chosen, cut.cores, launched),
-        properties=_plan_properties(topology, inputs, pinned, chosen, plans, jvm),
+        layout=_plan_layout(topology, inputs, cut, pinned, server_cpus, fitting, of_share=share is not None),
+        libraries=found,
+        environment=environment.plan_environment(models, plans, inputs.off, found, cut.cores, launched),
+        worker_environment=environment.plan_worker_environment(found, cut.cores, launched),
+        properties=_plan_properties(topology, inputs, pinned, found, plans, jvm),
         java=jvm,
         models=plans,
-        timings=timed,
+        timings=chosen.timings,
     )
 
 
@@ -77,10 +115,12 @@ def _select_timings(
     return timings.select(plan_timing_job(topology, models, inputs, chosen))
 
 
-def _choose_server_cpus(topology: Topology, cut: Candidate) -> Chunk | None:
+def _choose_server_cpus(topology: Topology, cut: Candidate, share: Share | None) -> Chunk | None:
     """Under a quota everything stays on as many CPUs as it feeds: then nothing can ever be throttled."""
-    if topology.quota_cpus is None or topology.quota_cpus >= len(topology.cpus_allowed):
+    if share and not share.confined:
         return None
+    if topology.quota_cpus is None or topology.quota_cpus >= len(topology.cpus_allowed):
+        return topology.cpus_allowed if share else None
     return tuple(sorted(cpu for chunk in cut.chunks for cpu in chunk))
 
 
@@ -99,6 +139,8 @@ def _plan_layout(
     pinned: pinning.Pinning,
     server_cpus: Chunk | None,
     fitting: int,
+    *,
+    of_share: bool,
 ) -> Layout:
     everywhere = server_cpus or topology.cpus_allowed
     worker_cpus = cut.chunks if pinned.args else (everywhere,) * len(cut.chunks)
@@ -108,7 +150,8 @@ def _plan_layout(
         ),
         cores_per_worker=Setting(value=cut.cores, reason=reasons.explain_cores(inputs, cut)),
         core_list=Setting(
-            value=sorted(cpu for chunk in cut.chunks for cpu in chunk), reason=reasons.explain_list(topology)
+            value=sorted(cpu for chunk in cut.chunks for cpu in chunk),
+            reason=reasons.explain_list(topology, of_share=of_share),
         ),
         worker_cpus=Setting(
             value=[list(chunk) for chunk in worker_cpus],

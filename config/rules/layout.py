@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from config.errors import ConfigError
+from config.errors import FitError
 from config.plan import Inputs
 from config.topology import Core, Topology
 
@@ -49,7 +49,8 @@ class Candidate:
 def choose_layout(topology: Topology, inputs: Inputs, max_workers: int) -> Candidate:
     """The best cut for the profile; `max_workers` is what the memory holds."""
     cores = choose_cores(topology)
-    _check_request(inputs, topology, max_workers)
+    check_sizes(inputs, topology)
+    _check_memory(inputs, topology, max_workers)
     limit = inputs.workers or min(max_workers, MAX_WORKERS)
     candidates = list(_candidates(cores, inputs, limit))
     if not candidates:
@@ -68,23 +69,27 @@ def choose_cores(topology: Topology) -> tuple[Core, ...]:
     return tuple(cores[: topology.usable_cores])
 
 
-def _check_request(inputs: Inputs, topology: Topology, max_workers: int) -> None:
+def check_sizes(inputs: Inputs, topology: Topology) -> None:
+    """What was given against the cores there are."""
     usable = topology.usable_cores
     if inputs.workers is not None and not 1 <= inputs.workers <= usable:
-        raise ConfigError(f"WORKERS must be 1 to {usable} (usable physical cores): got {inputs.workers}")
+        raise FitError(f"WORKERS must be 1 to {usable} (usable physical cores): got {inputs.workers}")
     if inputs.cores_per_worker is not None and not 1 <= inputs.cores_per_worker <= usable:
-        raise ConfigError(
+        raise FitError(
             f"CORES_PER_WORKER must be 1 to {usable} (usable physical cores): got {inputs.cores_per_worker}"
         )
+
+
+def _check_memory(inputs: Inputs, topology: Topology, max_workers: int) -> None:
     if inputs.workers is not None and inputs.workers > max_workers:
-        raise ConfigError(
+        raise FitError(
             f"WORKERS must be at most {max_workers}, which is what the memory holds "
             f"({topology.memory_limit_mib} MiB, {topology.memory_source}): got {inputs.workers}"
         )
 
 
-def _does_not_fit(inputs: Inputs, topology: Topology) -> ConfigError:
-    return ConfigError(
+def _does_not_fit(inputs: Inputs, topology: Topology) -> FitError:
+    return FitError(
         f"WORKERS × CORES_PER_WORKER must be at most {topology.usable_cores} (usable physical cores): "
         f"got {inputs.workers} × {inputs.cores_per_worker}"
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
-from config.errors import ConfigError
+from config.errors import FitError
 from config.plan import Inputs, Settings
 from config.topology import Topology
 
@@ -96,7 +96,7 @@ def count_workers_in_memory(
     workers = (topology.memory_limit_mib - shared) // one_set
     if workers < 1:
         names = ", ".join(f"{model.name} {precisions[model.name].value}" for model in models)
-        raise ConfigError(
+        raise FitError(
             f"not enough memory for one worker of each model ({names}): needed "
             f"{one_set + shared} MiB (workers {one_set}, TorchServe and reserve {shared}), there are "
             f"{topology.memory_limit_mib} MiB ({topology.memory_source}); "

@@ -19,8 +19,7 @@ MAX_REQUEST_BYTES = 16 << 20
 
 def plan_addresses(inputs: Inputs) -> dict[str, Setting]:
     """All ports count from one."""
-    if not re.fullmatch(r"\d{1,3}(\.\d{1,3}){3}", inputs.bind):
-        raise ConfigError(f"--bind must be an IPv4 address such as 0.0.0.0 or {HOST}: got {inputs.bind}")
+    check_bind(inputs)
     loopback = "loopback only: put a proxy with TLS in front to serve others"
     asked = "as asked for (--bind), without TLS: only for a network you trust, such as a container's"
     return {
@@ -49,6 +48,12 @@ def plan_addresses(inputs: Inputs) -> dict[str, Setting]:
             reason="bytes: a phone's photo, also as base64; TorchServe's 6.5 MB is too small",
         ),
     }
+
+
+def check_bind(inputs: Inputs) -> None:
+    """An address, not a name or a port."""
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,3}){3}", inputs.bind):
+        raise ConfigError(f"--bind must be an IPv4 address such as 0.0.0.0 or {HOST}: got {inputs.bind}")
 
 
 def plan_access(inputs: Inputs) -> dict[str, Setting]:

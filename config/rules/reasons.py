@@ -36,14 +36,15 @@ def explain_cores(inputs: Inputs, cut: Candidate) -> str:
     return f"the number with which the fewest cores stay idle; a worker stays inside one {cut.unit}"
 
 
-def explain_list(topology: Topology) -> str:
+def explain_list(topology: Topology, *, of_share: bool = False) -> str:
     """Why these CPUs."""
     parts = [
         "one CPU per physical core"
         + (", because SMT siblings share its vector units" if _has_smt(topology) else "")
     ]
     if len(topology.cpus_allowed) < topology.cpu_total:
-        parts.append(f"of CPUs {render_id_list(topology.cpus_allowed)}, which this process may use")
+        whose = "this instance's share" if of_share else "which this process may use"
+        parts.append(f"of CPUs {render_id_list(topology.cpus_allowed)}, {whose}")
     if topology.usable_cores < len(topology.cores):
         parts.append(
             f"{topology.usable_cores} of {len(topology.cores)} cores, because the quota is "
@@ -61,6 +62,8 @@ def explain_server(topology: Topology, server_cpus: Chunk | None) -> str:
     """Why TorchServe itself is confined, or not."""
     if server_cpus is None:
         return "not confined: no quota below the CPUs it may use"
+    if topology.quota_cpus is None or topology.quota_cpus >= len(topology.cpus_allowed):
+        return "confined to this instance's share of the CPUs, as each of the others is to its own"
     return (
         f"the quota of {topology.quota_cpus:g} CPUs counts TorchServe too: on the workers' CPUs alone it can "
         "never be exceeded, so nothing is throttled"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from config.definitions import ModelDefinition
 from config.errors import ConfigError, must_be_one_of
 from config.knobs.table import find
 from config.plan import Inputs
+from config.rules.cores import parse_cores
+from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.topology import Topology
 
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -28,7 +32,16 @@ INT8_FLAGS = ("avx512_vnni", "amx_int8")
 PRECISION_FLAGS = {"bf16": BF16_FLAGS, "int8": INT8_FLAGS}
 
 MAX_PORT = 64000
-"""PORT + 920 and upwards name the workers' sockets and must stay below 65535."""
+"""PORT + 920 and upwards name the workers' sockets and must stay below 65535; instances begin up to 80
+higher."""
+
+MIN_DEADLINE_MS = 1_000
+"""A batch of one takes tens of milliseconds, one that is full a third of a second: less is answered by
+chance."""
+MAX_DEADLINE_MS = 300_000
+"""Five minutes: no batch may take one; the door's queue orders by up to 524 s."""
+
+HAPROXY = "haproxy"
 
 
 def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> None:
@@ -45,6 +58,7 @@ def check_inputs(inputs: Inputs) -> None:
         ("PROFILE", inputs.profile),
         ("ALLOCATOR", inputs.allocator),
         ("OPENMP", inputs.openmp),
+        ("FRONT", inputs.front),
     ):
         if value not in (None, *find(name).choices):
             raise must_be_one_of(name, value, find(name).choices)
@@ -55,11 +69,55 @@ def check_inputs(inputs: Inputs) -> None:
         raise ConfigError(
             f"PORT must be 1 to {MAX_PORT} (PORT + 920 names the workers' sockets): got {inputs.port}"
         )
+    if inputs.front == HAPROXY:
+        check_door(inputs)
+    else:
+        check_no_door(inputs)
     if inputs.precision == AUTO and inputs.topology != "live":
         raise ConfigError(
             f"PRECISION=auto goes by timings of this host, and TOPOLOGY={inputs.topology} is another one: "
             f"name one of {', '.join(PRECISIONS)}"
         )
+
+
+def check_door(inputs: Inputs) -> None:
+    """What only the door has."""
+    if inputs.instances is not None and not 1 <= inputs.instances <= MAX_INSTANCES:
+        raise ConfigError(f"INSTANCES must be 1 to {MAX_INSTANCES}: got {inputs.instances}")
+    if not MIN_DEADLINE_MS <= inputs.deadline_ms <= MAX_DEADLINE_MS:
+        raise ConfigError(
+            f"DEADLINE_MS must be {MIN_DEADLINE_MS} to {MAX_DEADLINE_MS}: got {inputs.deadline_ms}"
+        )
+    if bool(inputs.tls_cert) != bool(inputs.tls_key):
+        given = "TLS_CERT" if inputs.tls_cert else "TLS_KEY"
+        raise ConfigError(f"TLS_CERT and TLS_KEY must be given together: got {given} alone")
+    if inputs.generation not in GENERATIONS:
+        raise must_be_one_of("--generation", inputs.generation, GENERATIONS)
+    if re.search(r"[\s,]", inputs.inner_token_file):
+        folder = str(PurePath(inputs.inner_token_file).parent)
+        raise ConfigError(
+            f"RUN_DIR must be without blanks and commas where FRONT={HAPROXY}, because Java's options are "
+            f"split at them: got {folder}"
+        )
+    models = list(parse_cores(inputs.cores))
+    if len(models) > MAX_INSTANCES:
+        raise ConfigError(
+            f"CORES must be of at most {MAX_INSTANCES} models, because each is an instance: got {len(models)}"
+        )
+
+
+def check_no_door(inputs: Inputs) -> None:
+    """What would be left undone in silence, TLS for one."""
+    given = {
+        "INSTANCES": inputs.instances is not None,
+        "CORES": bool(inputs.cores),
+        "DEADLINE_MS": inputs.deadline_ms != Inputs.deadline_ms,
+        "TLS_CERT": bool(inputs.tls_cert),
+        "TLS_KEY": bool(inputs.tls_key),
+    }
+    names = [name for name, is_given in given.items() if is_given]
+    if names:
+        raise ConfigError(f"{', '.join(names)} needs FRONT={HAPROXY}: got FRONT={inputs.front}")
 
 
 def check_machine(topology: Topology, inputs: Inputs) -> None:

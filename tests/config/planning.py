@@ -24,6 +24,7 @@ GOLDEN_MACHINES = ("two-cores", "two-sockets-smt", "container-cpuset", "containe
 INSTALLED = Installed(
     allocators={"jemalloc": "/usr/lib/libjemalloc.so.2", "tcmalloc": "/usr/lib/libtcmalloc.so.4"},
     openmp="/kit/.venv/lib/libiomp5.so",
+    haproxy="/usr/sbin/haproxy",
 )
 
 

@@ -58,8 +58,89 @@ def test_dry_run_prints_and_writes_nothing(arguments, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_door_has_a_folder_for_each_instance(arguments, tmp_path, capsys):
+    """And what a server without a door had left is gone."""
+    assert main(arguments) == 0
+    assert main([*arguments, "--front", "haproxy"]) == 0
+    run = tmp_path / "run"
+    files = sorted(str(file.relative_to(run)) for file in run.rglob("*") if file.is_file())
+    own = [".cpu-kit", "config.properties", "environment", "plan.json", "start.lock"]
+    assert files == [
+        ".cpu-kit", "haproxy.cfg",
+        *(f"instances/{name}/{file}" for name in ("a1", "a2") for file in own), "plan.json", "start.lock",
+    ]  # fmt: skip
+    assert [*read_plan(run).instances] == ["a1", "a2"]
+    inner = read_plan(run / "instances/a2")
+    assert (inner.inputs.port, inner.inputs.token_file) == (8100, f"{run}/inner-token")
+    assert "inference_address=http://127.0.0.1:8100\n" in (run / "instances/a2/config.properties").read_text()
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == (
+        "planned: tiny · workers 2 × cores 1 · fp32 · jemalloc · intel OpenMP · 2 instances behind HAProxy "
+        f"on port 8080 → {run}/plan.json"
+    )
+
+
+def test_without_its_door_a_server_is_as_ever(arguments, tmp_path):
+    run = tmp_path / "run"
+    main([*arguments, "--front", "haproxy"])
+    assert f'"{run}/bearers.lst"' in (run / "haproxy.cfg").read_text()
+    main(arguments)
+    assert not (run / "haproxy.cfg").exists()
+    assert (run / "config.properties").exists()
+    assert read_plan(run).instances == {}
+
+
+def test_a_second_run_behind_a_door_writes_the_same_bytes(arguments, tmp_path):
+    def read():
+        return {file: file.read_bytes() for file in tmp_path.rglob("run/**/*") if file.is_file()}
+
+    main([*arguments, "--front", "haproxy", "--cores", "tiny=1"])
+    first = read()
+    main([*arguments, "--front", "haproxy", "--cores", " tiny=1,1"])
+    assert first == read()
+    assert len(first) == 4 + 5
+
+
+def test_the_other_generation_leaves_the_one_that_serves(arguments, tmp_path):
+    main([*arguments, "--front", "haproxy"])
+    main([*arguments, "--front", "haproxy", "--generation", "b", "--instances", "1"])
+    assert sorted(folder.name for folder in (tmp_path / "run/instances").iterdir()) == ["a1", "a2", "b1"]
+    assert [*read_plan(tmp_path / "run").instances] == ["b1"]
+
+
+def test_where_an_instance_starts_nothing_is_written(arguments, tmp_path, capsys):
+    door = [*arguments, "--front", "haproxy"]
+    main(door)
+    before = (tmp_path / "run/plan.json").read_bytes()
+    with hold_lock(tmp_path / "run/instances/a2"):
+        assert main([*door, "--profile", "latency"]) == 2
+    assert f"another start is under way in {tmp_path}/run/instances/a2" in capsys.readouterr().err
+    assert (tmp_path / "run/plan.json").read_bytes() == before
+    assert read_plan(tmp_path / "run/instances/a1").inputs.profile == "throughput"
+
+
+def test_a_dry_run_of_a_door_prints_every_instance(arguments, tmp_path, capsys):
+    assert main([*arguments, "--front", "haproxy", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "\nINSTANCES behind the door\n  a1  port 8090 · CPUs 0 · 1 workers of each of tiny\n" in out
+    assert out.index("\nINSTANCE a1\n") < out.index("inference_address=http://127.0.0.1:8090") < out.index(
+        "\nINSTANCE a2\n"
+    ) < out.index("inference_address=http://127.0.0.1:8100")  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_of_models_with_own_cores_are_told_of_each(arguments, tmp_path, capsys):
+    text = (tmp_path / "models/tiny/model.yaml").read_text().replace("tiny", "wee")
+    (tmp_path / "models/wee").mkdir()
+    (tmp_path / "models/wee/model.yaml").write_text(text)
+    eight = [*arguments, "--topology", str(MACHINES / "single-socket"), "--front", "haproxy"]
+    assert main([*eight, "--cores", "tiny=0-4,wee=6"]) == 0
+    assert capsys.readouterr().out.startswith("planned: tiny, wee · workers tiny 5, wee 1 × cores 1 · fp32")
+
+
 def test_empty_means_not_given(arguments, tmp_path):
-    names = ("models", "precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port")
+    names = ("models", "precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port",
+             "front", "instances", "cores", "deadline-ms", "tls-cert", "tls-key", "generation")  # fmt: skip
     assert main([*arguments, *(part for name in names for part in (f"--{name}", ""))]) == 0
     assert read_plan(tmp_path / "run").inputs.port == 8080
 
@@ -125,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(arguments, tmp_path, capsys
     def refuse(*_):
         raise PermissionError(13, "Permission denied", str(tmp_path / "run/plan.json"))
 
-    monkeypatch.setattr("config.__main__.write_plan", refuse)
+    monkeypatch.setattr("config.write.write_plan", refuse)
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(
         f"config: Permission denied: {tmp_path}/run/plan.json (asked as "

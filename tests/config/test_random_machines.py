@@ -15,6 +15,7 @@ from config.errors import ConfigError
 from config.launcher import LauncherArgs, simulate_launcher
 from config.topology import Topology, read_topology
 from tests.config.planning import plan_machine
+from tests.config.sites import check_shares, make_door
 from tests.config.synthetic import Machine, render_machine
 
 machines = st.builds(
@@ -73,6 +74,37 @@ def test_plan_is_sound(folder, machine, request_, kept, quota):
     check_cpus(topology, plan)
     check_launcher(topology, plan)
     check_nodes(topology, plan, request_)
+
+
+doors = st.fixed_dictionaries(
+    {"profile": st.sampled_from(["throughput", "latency"])},
+    optional={"instances": st.integers(1, 4), "workers": st.integers(1, 8), "pinning": st.booleans()},
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    machine=machines,
+    request_=doors,
+    kept=st.none() | st.sets(st.integers(0, 6), min_size=1),
+    quota=st.none() | st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.7, 6.0]),
+)
+def test_shares_are_sound(folder, machine, request_, kept, quota):
+    topology = read_random(folder, machine, kept, quota)
+    try:
+        site = make_door(topology, **request_)
+    except ConfigError as error:
+        assume(False)
+        raise AssertionError from error
+    check_shares(topology, site)
+    for plan in site.instances.values():
+        share = dataclasses.replace(
+            topology, **{name: plan.machine[name] for name in ("cpus_allowed", "quota_cpus")}
+        )
+        check_cpus(share, plan)
+        if request_.get("pinning", True):
+            check_launcher(topology, plan)
+            check_nodes(topology, plan, request_)
 
 
 def check_cpus(topology: Topology, plan) -> None:

@@ -16,7 +16,7 @@ def good() -> Facts:
         java=Java(path="/usr/bin/java", major=17, text="17.0.15"),
         java_home=None,
         libraries={"jemalloc": "/usr/lib/libjemalloc.so.2", "tcmalloc": "/usr/lib/libtcmalloc.so.4"},
-        tools=frozenset({"numactl", "lscpu", "ab", "curl", "javac", "apt-get"}),
+        tools=frozenset({"numactl", "lscpu", "ab", "curl", "javac", "haproxy", "apt-get"}),
         can_make_venv=True,
         python=(3, 11),
         venv_python=(3, 11),

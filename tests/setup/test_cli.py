@@ -87,6 +87,11 @@ def test_a_wrong_value_is_answered_with_those_allowed(call: Callable[[], None], 
         ("--workers", "two", "WORKERS must be a whole number: got two"),
         ("--cores-per-worker", "1.5", "CORES_PER_WORKER must be a whole number: got 1.5"),
         ("--port", "70000", "PORT must be 1 to"),
+        ("--front", "nginx", "FRONT must be one of haproxy, none: got nginx"),
+        ("--instances", "2", "INSTANCES needs FRONT=haproxy: got FRONT=none"),
+        ("--deadline-ms", "1s", "DEADLINE_MS must be a whole number: got 1s"),
+        ("--tls-cert", "/nowhere.pem", "TLS_CERT must be a file that can be read: got /nowhere.pem"),
+        ("--cores", "bert", "CORES must be lists of CPUs by model"),
     ],
 )
 def test_the_plans_values_are_judged_before_anything_is_installed(option: str, value: str, text: str) -> None:

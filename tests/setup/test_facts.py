@@ -82,6 +82,19 @@ def test_libraries_are_found_without_ldconfig(tmp_path: Path) -> None:
     assert facts.find_libraries(tmp_path, "") == {"jemalloc": str(tmp_path / "usr/lib64/libjemalloc.so.2")}
 
 
+def test_a_server_is_found_where_users_have_no_path_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    haproxy = tmp_path / "sbin/haproxy"
+    haproxy.parent.mkdir()
+    haproxy.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(facts, "SYSTEM_FOLDERS", ())
+    assert facts.find_tools() == frozenset()
+    monkeypatch.setattr(facts, "SYSTEM_FOLDERS", (str(haproxy.parent),))
+    assert facts.find_tools() == {"haproxy"}
+
+
 def test_versions_are_read_without_importing(tmp_path: Path) -> None:
     site = tmp_path / "lib/python3.12/site-packages"
     for name, version in (("torch", "2.8.0+cpu"), ("torch_model_archiver", "0.12.0")):

@@ -64,9 +64,9 @@ def test_a_bare_machine_gets_everything(
     update, install = told
     assert update == ["apt-get", "-q", "update"]
     assert install[:4] == ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"]
-    assert install[-7:] == [
+    assert install[-8:] == [
         "openjdk-17-jdk-headless", "libjemalloc2", "libtcmalloc-minimal4", "numactl", "apache2-utils", "curl",
-        "python3.11-venv",
+        "haproxy", "python3.11-venv",
     ]  # fmt: skip
 
 
@@ -74,6 +74,13 @@ def test_only_what_is_missing_is_installed(good: Facts, told: list[list[str]], t
     without_ab = replace(good, tools=good.tools - {"ab"})
     packages.install_missing(without_ab, lambda: good, tmp_path / "log")
     assert told[1][-2:] == ["DPkg::Lock::Timeout=120", "apache2-utils"]
+
+
+def test_the_door_is_installed_whatever_is_served_now(
+    good: Facts, told: list[list[str]], tmp_path: Path
+) -> None:
+    packages.install_missing(replace(good, tools=good.tools - {"haproxy"}), lambda: good, tmp_path / "log")
+    assert told[1][-2:] == ["DPkg::Lock::Timeout=120", "haproxy"]
 
 
 def test_java_without_its_compiler_is_not_enough(good: Facts, told: list[list[str]], tmp_path: Path) -> None:
@@ -118,7 +125,7 @@ def test_without_root_the_exact_line_is_told(
     assert told == []
     assert (
         f"\n  {become} 'apt-get update && apt-get install -y --no-install-recommends openjdk-17-jdk-headless "
-        "libjemalloc2 libtcmalloc-minimal4 numactl apache2-utils curl python3.11-venv'\n"
+        "libjemalloc2 libtcmalloc-minimal4 numactl apache2-utils curl haproxy python3.11-venv'\n"
     ) in str(caught.value)
 
 

@@ -66,7 +66,7 @@ def test_what_no_goal_reads_is_not_looked_for():
         ("PRECISON", "PRECISION"),
         ("precision", "PRECISION"),
         ("Workers", "WORKERS"),
-        ("CORES", "CORES_PER_WORKER"),
+        ("CORES_PER", "CORES_PER_WORKER"),
         ("PREC", "PRECISION"),
         ("PRE", None),
         ("LOADTEST_CPU", None),

@@ -15,13 +15,16 @@ from config.__main__ import build_parser
 from config.knobs.knob import EVERY, Knob
 from config.knobs.pages import WIDTH, render_help, render_markdown
 from config.knobs.table import KNOBS, add_knobs, find
-from config.rules.requests import AUTO, PRECISIONS
+from config.rules.cores import EXAMPLE
+from config.rules.instances import MAX_INSTANCES, find_port
+from config.rules.requests import AUTO, MAX_DEADLINE_MS, MIN_DEADLINE_MS, PRECISIONS
 from docker import settings
 from docker.image import run as image_run
 from docker.image.__main__ import build_parser as build_image_parser
 from models import request
 from tests.config.knobs import makefile
 from tests.config.knobs.makefile import ROOT
+from tests.config.planning import make_inputs
 
 Table = Mapping[str, Knob]
 COMPOSE = (ROOT / "docker/compose.yaml").read_text()
@@ -176,6 +179,8 @@ DEFAULTS = {
     "PORT": "config.plan:Inputs.port",
     "PRECISION": "config.plan:Inputs.precision",
     "PROFILE": "config.plan:Inputs.profile",
+    "FRONT": "config.plan:Inputs.front",
+    "DEADLINE_MS": "config.plan:Inputs.deadline_ms",
     "STOP_SECONDS": "docker.settings:STOP_SECONDS",
     "MODEL_STORE": "docker.settings:MODEL_STORE",
 }
@@ -203,6 +208,14 @@ def test_choices_of_the_programs():
     assert find("WEIGHTS").help.startswith(" | ".join(request.WORDS))
     assert find("DRIVER").choices == importlib.import_module("loadtest.scenarios.scenario").DRIVERS
     assert find("ENGINE").choices == importlib.import_module("docker.image.engines").NAMES
+
+
+def test_limits_of_the_programs():
+    assert f"1 to {MAX_INSTANCES}" in find("INSTANCES").help
+    assert f"{MIN_DEADLINE_MS} to {MAX_DEADLINE_MS}" in find("DEADLINE_MS").help
+    assert EXAMPLE in find("CORES").help
+    last = find_port(make_inputs(port=0, generation="b"), MAX_INSTANCES) + 4
+    assert f"from PORT + 10 to PORT + {last}" in find("PORT").help
 
 
 def test_every_default_of_a_choice_is_one():

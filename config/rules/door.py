@@ -1,0 +1,207 @@
+"""What HAProxy does in front of the instances: how many wait, how many are handed over, and for how long.
+
+What each figure does in HAProxy 2.6 was measured with servers that hang, reset and die (tests/door/).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from config.errors import ConfigError
+from config.plan import Inputs, Plan, Setting, Settings
+from config.rules.instances import GENERATIONS, MAX_INSTANCES, find_port
+from config.rules.network import MAX_REQUEST_BYTES
+
+BUFFER_BYTES = 384 << 10
+"""HAProxy sends a request again only if it holds the whole of it in one buffer: a photograph of 300 kB and
+its headers."""
+
+REWRITE_BYTES = 8 << 10
+"""Of each buffer, kept free for the headers that the door adds."""
+
+HEADER_BYTES = 16 << 10
+"""Headers of one request: twice what usual servers take."""
+
+SMALL_BYTES = BUFFER_BYTES - REWRITE_BYTES - HEADER_BYTES
+"""Bodies up to here fit into a buffer beside their headers, and so can be sent again."""
+
+BUFFERS_OF_LARGE = 4.5
+"""Of a large body, two in each hop and one between them are full, or nearly, while it waits: 4.2 were
+measured (200 bodies of 8 MB took 315 MiB)."""
+
+LARGE_SHARE = 0.55
+SMALL_SHARE = 0.4
+"""Of the door's memory; the rest is HAProxy itself, and its connections."""
+
+CONNECTIONS = 2000
+"""A thousand idle ones leave as many for others; an idle one takes a few KiB."""
+
+CORES_OF_THREAD = 16
+MAX_THREADS = 4
+"""One thread passes on about a gigabyte a second; 16 cores ask for less than a tenth of that."""
+
+IN_FLIGHT_BATCHES = 2
+"""For each worker: one batch that it computes, and one that gathers meanwhile."""
+
+LARGE_PART = 7 / 8
+"""Of the memory for bodies, that large ones may fill: the agent keeps an eighth for small ones."""
+
+NAME = re.compile(r"[A-Za-z0-9_.-]+")
+RESERVED = (".door", ".queue", ".large")
+
+LARGEST_DEADLINE_MS = 300_000
+
+RETRIES = 2
+"""The first finds out that a server is gone or failing, the second that its port is closed, which marks it
+down. Each one more would let a request that kills workers kill another one."""
+
+CHECK_MS = 1000
+HEADERS_S = 10
+BODY_S = 60
+IDLE_S = 60
+"""As long as load balancers keep connections, at least."""
+
+
+def plan_door(inputs: Inputs, instances: Mapping[str, Plan], memory_mib: int) -> Settings:
+    """Of HAProxy, by name; what differs by model and instance is `<model>.<instance>.<what>`."""
+    _check_names(instances)
+    return {
+        **_plan_process(instances, memory_mib),
+        **_plan_places(instances, memory_mib),
+        **_plan_times(inputs),
+        **_plan_slots(instances),
+    }
+
+
+def _check_names(instances: Mapping[str, Plan]) -> None:
+    """Sections of HAProxy are named after models."""
+    for name in {name: None for plan in instances.values() for name in plan.models}:
+        if not NAME.fullmatch(name) or name.endswith(RESERVED):
+            raise ConfigError(
+                f"behind a door a model's name must be of letters, digits and any of _ . -, and not end with "
+                f"{', '.join(RESERVED)}: got {name} (models/{name}); rename it, or use FRONT=none"
+            )
+
+
+def _plan_process(instances: Mapping[str, Plan], memory_mib: int) -> dict[str, Setting]:
+    cores = sum(len(plan.layout.core_list.value) for plan in instances.values())
+    return {
+        "memory_mib": Setting(value=memory_mib, reason="what the door may take, kept free of the workers'"),
+        "threads": Setting(
+            value=max(1, min(MAX_THREADS, cores // CORES_OF_THREAD)),
+            reason=f"one thread passes on more than {CORES_OF_THREAD} cores ask for",
+        ),
+        "connections": Setting(
+            value=CONNECTIONS,
+            reason="of clients: a thousand idle ones leave as many for others; the next waits in the kernel",
+        ),
+        "buffer_bytes": Setting(
+            value=BUFFER_BYTES,
+            reason="a request is sent again only if all of it is in one buffer: a photograph of 300 kB and "
+            "its headers are",
+        ),
+        "rewrite_bytes": Setting(
+            value=REWRITE_BYTES, reason="of each buffer, kept free for the headers the door adds"
+        ),
+        "header_bytes": Setting(value=HEADER_BYTES, reason="twice what usual servers take"),
+        "small_bytes": Setting(
+            value=SMALL_BYTES,
+            reason="what fits into a buffer beside the headers, and so can be sent again; larger bodies have "
+            "slots of their own",
+        ),
+        "max_request_bytes": Setting(
+            value=MAX_REQUEST_BYTES,
+            reason="as TorchServe's max_request_size: a phone's photo, also as base64",
+        ),
+    }
+
+
+def _plan_places(instances: Mapping[str, Plan], memory_mib: int) -> dict[str, Setting]:
+    """For how many requests there is room in the door, per model."""
+    models = len({name for plan in instances.values() for name in plan.models})
+    buffers = (memory_mib << 20) / BUFFER_BYTES / models
+    return {
+        "places": Setting(
+            value=max(1, int(buffers * SMALL_SHARE)),
+            reason=f"requests of one model in the door, each in a buffer: {SMALL_SHARE:.0%} of its "
+            f"{memory_mib} MiB for {models} models; the next one is refused at once",
+        ),
+        "large_places": Setting(
+            value=max(1, int(buffers * LARGE_SHARE / BUFFERS_OF_LARGE)),
+            reason=f"the same of large bodies, each in {BUFFERS_OF_LARGE} buffers while the rest of it waits "
+            f"in the kernel: {LARGE_SHARE:.0%} of the memory",
+        ),
+    }
+
+
+def _plan_times(inputs: Inputs) -> dict[str, Setting]:
+    return {
+        "deadline_ms": Setting(
+            value=inputs.deadline_ms, reason="of a request without X-Deadline-Ms: answered, or 504, by then"
+        ),
+        "largest_deadline_ms": Setting(
+            value=LARGEST_DEADLINE_MS, reason="what X-Deadline-Ms may ask for: nobody waits longer"
+        ),
+        "headers_s": Setting(value=HEADERS_S, reason="a request's line and headers come within this, or 408"),
+        "body_s": Setting(
+            value=BODY_S, reason="a body stands still for so long at most: 16 MiB are 280 KB/s"
+        ),
+        "idle_s": Setting(value=IDLE_S, reason="a connection nobody asks anything on is closed then"),
+        "check_ms": Setting(value=CHECK_MS, reason="how often each instance is asked whether it lives"),
+        "retries": Setting(
+            value=RETRIES,
+            reason="the first finds out that a server is gone or failing, the second that its port is "
+            "closed; more would let a request that kills workers kill another one",
+        ),
+    }
+
+
+def _plan_slots(instances: Mapping[str, Plan]) -> dict[str, Setting]:
+    """What each instance is handed at once."""
+    slots: dict[str, Setting] = {}
+    for instance, plan in instances.items():
+        for model in plan.models:
+            slots[f"{model}.{instance}.maxconn"] = _plan_small(plan, model)
+        for model in plan.models:
+            slots[f"{model}.{instance}.large_maxconn"] = _plan_large(plan, model)
+    return slots
+
+
+def _count_wanted(plan: Plan, model: str) -> int:
+    return IN_FLIGHT_BATCHES * plan.models[model].workers.value * plan.models[model].batch_size.value
+
+
+def _plan_small(plan: Plan, model: str) -> Setting:
+    workers, batch = plan.models[model].workers.value, plan.models[model].batch_size.value
+    wanted, fitting = _count_wanted(plan, model), _small_bytes(plan) // 2 // SMALL_BYTES // len(plan.models)
+    reason = f"{workers} × {batch} computed and as many gathered: workers × batch × {IN_FLIGHT_BATCHES}"
+    if fitting < wanted:
+        reason = f"half of the {plan.java.bodies_mib.value} MiB the instance has for bodies: {reason} is more"
+    return Setting(value=max(1, min(wanted, fitting)), reason=f"{reason}; the others wait in the door")
+
+
+def _small_bytes(plan: Plan) -> int:
+    return int(plan.java.bodies_mib.value) << 20
+
+
+def _plan_large(plan: Plan, model: str) -> Setting:
+    """What small ones leave, in whole requests of the largest size."""
+    small = sum(_plan_small(plan, name).value for name in plan.models) * SMALL_BYTES
+    left = int(_small_bytes(plan) * LARGE_PART) - small
+    fitting = left // MAX_REQUEST_BYTES // len(plan.models)
+    return Setting(
+        value=max(1, min(_count_wanted(plan, model), fitting)),
+        reason=f"bodies above {SMALL_BYTES} bytes at once, each counted as the largest: small ones leave "
+        f"{left >> 20} MiB of the instance's {plan.java.bodies_mib.value}",
+    )
+
+
+def list_places(inputs: Inputs) -> list[tuple[str, int]]:
+    """Name and port of every instance there may ever be behind this door, of both generations."""
+    return [
+        (f"{generation}{number}", find_port(replace(inputs, generation=generation), number))
+        for generation in GENERATIONS
+        for number in range(1, MAX_INSTANCES + 1)
+    ]

@@ -1,0 +1,113 @@
+"""Everything that runs on one machine: one TorchServe, or instances of it behind a door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from config.definitions import ModelDefinition
+from config.errors import ConfigError, FitError
+from config.installed import Installed
+from config.plan import Inputs, Plan
+from config.rules import NO_TIMINGS, Chosen, choose, make_plan, plan_server
+from config.rules.door import plan_door
+from config.rules.instances import Share, count_door_mib, explain_count, list_counts, plan_shares
+from config.rules.layout import check_sizes
+from config.rules.network import HOST, check_bind
+from config.rules.whole import merge_plans
+from config.timings import Timings
+from config.topology import Topology
+
+NO_FRONT = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """The plans of one machine."""
+
+    plan: Plan
+    """Of the whole."""
+    instances: Mapping[str, Plan] = field(default_factory=dict)
+    """Of each TorchServe behind the door, by name; empty without one."""
+
+
+def make_site(
+    topology: Topology,
+    models: Sequence[ModelDefinition],
+    inputs: Inputs,
+    installed: Installed,
+    timings: Timings = NO_TIMINGS,
+) -> Site:
+    """Everything decided; raises ConfigError where something asked for cannot be."""
+    if inputs.front == NO_FRONT:
+        return Site(plan=make_plan(topology, models, inputs, installed, timings))
+    chosen = choose(topology, models, inputs, installed, timings)
+    _check_haproxy(inputs, installed)
+    check_bind(inputs)
+    check_sizes(inputs, topology)
+    shares, plans, why = _plan_instances(topology, models, inputs, chosen)
+    door_mib = count_door_mib(topology)
+    whole = merge_plans(topology, inputs, shares, plans, why)
+    return Site(plan=replace(whole, door=plan_door(inputs, plans, door_mib)), instances=plans)
+
+
+def _check_haproxy(inputs: Inputs, installed: Installed) -> None:
+    if installed.haproxy is None and inputs.topology == "live":
+        raise ConfigError(
+            f"FRONT={inputs.front}: haproxy is not on this machine: install it (apt install haproxy) or use "
+            f"FRONT={NO_FRONT}"
+        )
+
+
+def _plan_instances(
+    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, chosen: Chosen
+) -> tuple[Sequence[Share], dict[str, Plan], str]:
+    """As many as fit of what would be best; and why so many."""
+    too_small = ""
+    counts = list_counts(topology, inputs)
+    for count in counts:
+        shares = plan_shares(topology, inputs, [model.name for model in models], count)
+        try:
+            plans = {share.name: _plan_instance(share, models, inputs, chosen, count) for share in shares}
+        except FitError as problem:
+            if count == counts[-1]:
+                raise
+            too_small = too_small or f" ({problem})"
+            continue
+        return shares, plans, explain_count(topology, inputs, count) + too_small
+    raise AssertionError("there is always one instance to try")
+
+
+def _plan_instance(
+    share: Share, models: Sequence[ModelDefinition], inputs: Inputs, chosen: Chosen, count: int
+) -> Plan:
+    served = [model for model in models if model.name in share.models]
+    try:
+        return plan_server(share.topology, served, _hand_down(inputs, share), chosen, share)
+    except FitError as problem:
+        of = f"instance {share.name} of {count}, with CPUs {share.describe_cpus()}"
+        cure = "; fewer instances have more each: INSTANCES=1" if count > 1 and not inputs.cores else ""
+        raise FitError(f"{problem} ({of}{cure})") from problem
+
+
+def _hand_down(inputs: Inputs, share: Share) -> Inputs:
+    """What an instance was asked for: today's server on loopback, that only the door has the token of."""
+    return Inputs(
+        models=share.models,
+        precision=inputs.precision,
+        profile=inputs.profile,
+        workers=share.workers,
+        cores_per_worker=inputs.cores_per_worker,
+        allocator=inputs.allocator,
+        openmp=inputs.openmp,
+        port=share.port,
+        bind=HOST,
+        token_file=inputs.inner_token_file,
+        drain_s=inputs.drain_s,
+        ipex=inputs.ipex,
+        pinning=inputs.pinning,
+        off=inputs.off,
+        topology=inputs.topology,
+        prefix=inputs.prefix,
+        model_store=inputs.model_store,
+    )

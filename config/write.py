@@ -1,0 +1,139 @@
+"""Writes what was planned: the whole into the run directory, each instance into a folder of its own in it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from config.atomic import write_text_atomically
+from config.door import DoorFiles, render_door
+from config.folders import claim_run_folder, hold_lock
+from config.plan import (
+    ENVIRONMENT_FILE,
+    HAPROXY_FILE,
+    INSTANCES_FOLDER,
+    NEXT_FOLDER,
+    PLAN_FILE,
+    PROPERTIES_FILE,
+    Plan,
+    write_plan,
+)
+from config.render import render_environment, render_properties
+from config.rules.requests import AUTO
+from config.rules.site import Site
+from config.table import render_table
+
+
+def write_site(site: Site, run_dir: Path) -> None:
+    """All files that servers start from; a start that is under way, of any of them, keeps its own.
+
+    Folders of instances that are no longer planned are left: only `server` can tell whether one runs.
+    """
+    folders = {name: run_dir / INSTANCES_FOLDER / name for name in site.instances}
+    with _claim([run_dir, *folders.values()]):
+        for name, folder in folders.items():
+            _write_server(site.instances[name], folder)
+        if site.instances:
+            _write_door(site.plan, run_dir, run_dir)
+        else:
+            _remove(run_dir, [HAPROXY_FILE])
+            _write_server(site.plan, run_dir)
+
+
+def write_next(site: Site, run_dir: Path) -> None:
+    """For a reload: the instances' own files, and the door's and the whole plan where it moves to later."""
+    folders = {name: run_dir / INSTANCES_FOLDER / name for name in site.instances}
+    with _claim(list(folders.values())):
+        for name, folder in folders.items():
+            _write_server(site.instances[name], folder)
+    (run_dir / NEXT_FOLDER).mkdir(mode=0o700, exist_ok=True)
+    _write_door(site.plan, run_dir, run_dir / NEXT_FOLDER)
+
+
+def render_site(site: Site, run_dir: Path) -> str:
+    """What would be written, for a person: the whole, and then the door and each TorchServe."""
+    parts = [render_table(site.plan)]
+    if site.instances:
+        parts.append(render_door(site.plan, DoorFiles.of(run_dir.resolve())))
+    for name, plan in (site.instances or {"": site.plan}).items():
+        title = [f"\nINSTANCE {name}\n", render_table(plan)] if name else []
+        parts += [*title, render_properties(plan)]
+    return "\n".join(parts)
+
+
+def summarize(site: Site) -> str:
+    """The one line that planning ends with."""
+    plan = site.plan
+    parts = [
+        f"planned: {', '.join(plan.models)}",
+        _render_workers(plan),
+        *_list_unpinned(site),
+        _render_precision(plan),
+        str(plan.libraries.allocator.value),
+        f"{plan.libraries.openmp.value} OpenMP",
+        *_list_door(plan),
+    ]
+    return " · ".join(parts)
+
+
+@contextlib.contextmanager
+def _claim(folders: list[Path]) -> Iterator[None]:
+    """All of them, or nothing is written."""
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            claim_run_folder(folder)
+            held.enter_context(hold_lock(folder))
+        yield
+
+
+def _write_server(plan: Plan, folder: Path) -> None:
+    """The three files that a TorchServe starts from."""
+    write_text_atomically(folder / PROPERTIES_FILE, render_properties(plan))
+    write_text_atomically(folder / ENVIRONMENT_FILE, render_environment(plan))
+    write_plan(plan, folder / PLAN_FILE)
+
+
+def _write_door(plan: Plan, run_dir: Path, folder: Path) -> None:
+    """The plan last: it is what a start goes by. What a TorchServe was planned with here, without a door, is
+    nobody's now."""
+    _remove(folder, [PROPERTIES_FILE, ENVIRONMENT_FILE])
+    write_text_atomically(folder / HAPROXY_FILE, render_door(plan, DoorFiles.of(run_dir.resolve())))
+    write_plan(plan, folder / PLAN_FILE)
+
+
+def _remove(folder: Path, names: list[str]) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _render_workers(plan: Plan) -> str:
+    """Of each model where they have not the same number."""
+    each = {name: model.workers.value for name, model in sorted(plan.models.items())}
+    workers = str(plan.layout.workers_per_model.value)
+    if len(set(each.values())) > 1:
+        workers = ", ".join(f"{name} {number}" for name, number in each.items())
+    return f"workers {workers} × cores {plan.layout.cores_per_worker.value}"
+
+
+def _list_unpinned(site: Site) -> list[str]:
+    """Nothing where the workers are pinned; else that they are not, and why."""
+    launchers = [plan.properties["cpu_launcher_enable"] for plan in (*site.instances.values(), site.plan)]
+    reasons = dict.fromkeys(launcher.reason for launcher in launchers if launcher.value != "true")
+    return [f"NOT PINNED: {reason}" for reason in list(reasons)[:1]]
+
+
+def _render_precision(plan: Plan) -> str:
+    """The one that was named, or what auto chose."""
+    if plan.inputs.precision != AUTO:
+        return plan.inputs.precision
+    chosen = ", ".join(f"{name} {model.precision.value}" for name, model in sorted(plan.models.items()))
+    return f"{AUTO}: {chosen}"
+
+
+def _list_door(plan: Plan) -> list[str]:
+    if not plan.instances:
+        return []
+    count = len(plan.instances)
+    tls = " with TLS" if plan.inputs.tls_cert else ""
+    return [f"{count} instance{'s' * (count > 1)} behind HAProxy on port {plan.inputs.port}{tls}"]

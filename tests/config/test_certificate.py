@@ -1,0 +1,72 @@
+"""TLS_CERT and TLS_KEY are looked at before anything long runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from config.certificate import read_certificate
+from config.errors import ConfigError
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+
+
+@pytest.fixture
+def make_pair(tmp_path):
+    """A self-signed certificate and its key, by name."""
+
+    def make(name: str, *options: str) -> tuple[str, str]:
+        cert, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        command += ["-subj", f"/CN={name}", "-days", "1", "-out", str(cert), "-keyout", str(key)]
+        subprocess.run([*command, *(options or ["-nodes"])], check=True, capture_output=True)
+        return str(cert), str(key)
+
+    return make
+
+
+def refuse(cert: str, key: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        read_certificate(cert, key)
+    return str(error.value)
+
+
+def test_without_any_there_is_none():
+    assert read_certificate("", "") == ("", "")
+
+
+@needs_openssl
+def test_a_pair_is_named_by_absolute_paths(make_pair, tmp_path, monkeypatch):
+    cert, key = make_pair("one")
+    monkeypatch.chdir(tmp_path)
+    assert read_certificate("one.pem", "one.key") == (cert, key)
+
+
+@needs_openssl
+def test_a_key_of_another_certificate(make_pair):
+    (cert, _), (_, key) = make_pair("one"), make_pair("other")
+    said = refuse(cert, key)
+    assert said.startswith(
+        "TLS_CERT and TLS_KEY must be a certificate and its own key without a password (PEM)"
+    )
+    assert f": got {cert} and {key}: " in said
+    assert "KEY_VALUES_MISMATCH" in said
+
+
+@needs_openssl
+def test_a_key_with_a_password_is_not_asked_for_it(make_pair):
+    assert "without a password" in refuse(*make_pair("one", "-passout", "pass:secret"))
+
+
+def test_files_that_are_none(tmp_path):
+    (tmp_path / "text").write_text("hello")
+    text = str(tmp_path / "text")
+    assert refuse("/nowhere", text) == (
+        "TLS_CERT must be a file that can be read: got /nowhere: No such file or directory"
+    )
+    assert refuse(text, str(tmp_path)) == (
+        f"TLS_KEY must be a file that can be read: got {tmp_path}: Is a directory"
+    )
+    assert "must be a certificate and its own key" in refuse(text, text)

@@ -1,0 +1,254 @@
+"""Instances behind the door: their shares of a machine, their plans, and the plan of the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from config.errors import ConfigError
+from config.plan import Inputs, InstancePlan, Plan
+from config.rules import make_plan
+from config.rules.instances import split_cores
+from config.rules.layout import choose_cores
+from config.rules.site import Site, make_site
+from config.topology import Topology, read_topology
+from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
+from tests.config.sites import INNER, check_shares, make_door, refuse
+from tests.config.synthetic import Machine, render_machine
+
+ALL = sorted(folder.name for folder in MACHINES.iterdir())
+
+
+def read_made_up(tmp_path, **values) -> Topology:
+    (tmp_path / "recording.txt").write_text(render_machine(Machine(**values)))
+    return read_topology(tmp_path)
+
+
+@pytest.mark.parametrize("machine", ALL)
+def test_without_a_door_there_is_one_plan_as_ever(machine):
+    topology, inputs = read_topology(MACHINES / machine), make_inputs()
+    site = make_site(topology, MODELS, inputs, INSTALLED)
+    assert site == Site(plan=make_plan(topology, MODELS, inputs, INSTALLED), instances={})
+    assert (site.plan.door, site.plan.instances) == ({}, {})
+
+
+@pytest.mark.parametrize("machine", ALL)
+def test_shares_are_disjoint_and_all_there_is(machine):
+    topology, site = read_topology(MACHINES / machine), make_door(machine)
+    check_shares(topology, site)
+    used = {cpu for plan in site.instances.values() for cpu in plan.machine["cpus_allowed"]}
+    working = {cpu for core in choose_cores(topology) for cpu in core.siblings}
+    assert used == working
+
+
+@pytest.mark.parametrize(
+    ("machine", "count"),
+    [
+        ("two-cores", 2), ("single-socket", 2), ("container-quota-v1", 1), ("container-quota-v2", 2),
+        ("two-sockets-smt", 2), ("interleaved-nodes", 2), ("sub-numa-clusters", 4), ("container-cpuset", 2),
+    ],
+)  # fmt: skip
+def test_one_instance_for_each_node_else_two(machine, count):
+    site = make_door(machine)
+    assert list(site.instances) == [f"a{number}" for number in range(1, count + 1)]
+    nodes = [{core["node"] for core in plan.machine["cores"]} for plan in site.instances.values()]
+    assert all(len(own) == 1 for own in nodes)
+
+
+def test_more_nodes_than_instances_are_joined(tmp_path):
+    site = make_door(read_made_up(tmp_path, sockets=3, nodes=2, cores=4))
+    nodes = [plan.machine["nodes"] for plan in site.instances.values()]
+    assert nodes == [[0, 1, 2], [3, 4, 5]]
+    assert site.plan.layout.workers_per_model.reason.startswith("two instances: one answers while")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "shares"),
+    [
+        ((8,), 1, (8,)), ((7,), 2, (4, 3)), ((7,), 3, (3, 2, 2)), ((1,), 1, (1,)),
+        ((5, 3), 2, (5, 3)), ((5, 3), 1, (8,)), ((6, 2), 3, (3, 3, 2)), ((6, 2), 4, (2, 2, 2, 2)),
+        ((4, 4, 4), 2, (4, 8)), ((1, 1, 8), 2, (2, 8)), ((8, 1, 1), 3, (8, 1, 1)),
+        ((2, 2, 2, 2, 2, 2), 4, (2, 4, 2, 4)),
+    ],
+)  # fmt: skip
+def test_cuts_are_even_and_between_nodes(sizes, count, shares):
+    core = read_topology(MACHINES / "single-socket").cores[0]
+    cores = [dataclasses.replace(core, node=node) for node, size in enumerate(sizes) for _ in range(size)]
+    assert tuple(map(len, split_cores(cores, count))) == shares
+
+
+def test_names_and_ports_of_both_generations():
+    first, other = make_door("sub-numa-clusters"), make_door("sub-numa-clusters", generation="b")
+    assert {name: one.port for name, one in first.plan.instances.items()} == {
+        "a1": 8090, "a2": 8100, "a3": 8110, "a4": 8120,
+    }  # fmt: skip
+    assert {name: one.port for name, one in other.plan.instances.items()} == {
+        "b1": 8130, "b2": 8140, "b3": 8150, "b4": 8160,
+    }  # fmt: skip
+
+
+def test_the_same_inputs_are_the_same_bytes():
+    one, other = make_door("sub-numa-clusters"), make_door("sub-numa-clusters")
+    assert one.plan.to_json() == other.plan.to_json()
+    assert [plan.to_json() for plan in one.instances.values()] == [
+        plan.to_json() for plan in other.instances.values()
+    ]
+
+
+def test_instances_there_and_back():
+    again = Plan.from_json(make_door("two-cores").plan.to_json())
+    assert again.instances == {
+        "a1": InstancePlan(port=8090, models=("bert", "resnet50"), cpus=(0,), workers=1),
+        "a2": InstancePlan(port=8100, models=("bert", "resnet50"), cpus=(1,), workers=1),
+    }
+
+
+def test_an_instance_was_asked_for_what_the_whole_was():
+    """A new input must be handed down, or left to the door on purpose."""
+    changes = {
+        "precision": "bf16", "profile": "latency", "allocator": "tcmalloc", "openmp": "gnu", "ipex": False,
+        "pinning": False, "off": ("trace",), "drain_s": 7, "cores_per_worker": 1, "workers": 1, "port": 9000,
+        "bind": "0.0.0.0", "token_file": "/t", "instances": 2, "deadline_ms": 5000, "tls_cert": "/c",
+        "tls_key": "/k", "generation": "b", "prefix": "/p", "model_store": "/m", "topology": "other",
+        "cores": "bert=0,resnet50=1",
+    }  # fmt: skip
+    asked = make_inputs(**changes, front="haproxy", inner_token_file=INNER)
+    plain = Inputs(models=(), prefix="", model_store="")
+    assert all(
+        getattr(asked, field.name) != getattr(plain, field.name) for field in dataclasses.fields(Inputs)
+    )
+    got = make_door("two-cores", **changes).instances["b1"].inputs
+    own = {"models": ("bert",), "workers": 1, "port": 9050, "bind": "127.0.0.1", "token_file": INNER}
+    doors = ("front", "instances", "cores", "deadline_ms", "tls_cert", "tls_key", "inner_token_file",
+             "generation")  # fmt: skip
+    for field in dataclasses.fields(Inputs):
+        wanted = plain if field.name in doors else asked
+        assert getattr(got, field.name) == own.get(field.name, getattr(wanted, field.name)), field.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "workers", "reason"),
+    [
+        ({"workers": 8}, [4, 4], "two instances: one answers while the other one cannot: a1 4, a2 4"),
+        ({"workers": 1}, [1], "no more instances than WORKERS=1: a1 1"),
+        ({"workers": 4, "instances": 4}, [1, 1, 1, 1], "INSTANCES=4 was given: a1 1, a2 1, a3 1, a4 1"),
+        ({"workers": 4, "instances": 1}, [4], "INSTANCES=1 was given: a1 4"),
+    ],
+)
+def test_workers_are_those_of_the_whole(changes, workers, reason):
+    site = make_door("single-socket", **changes)
+    assert [plan.layout.workers_per_model.value for plan in site.instances.values()] == workers
+    assert site.plan.layout.workers_per_model.value == sum(workers)
+    assert site.plan.layout.workers_per_model.reason == reason
+    assert {model.workers.value for model in site.plan.models.values()} == {sum(workers)}
+    assert site.plan.inputs.workers == changes["workers"]
+
+
+def test_unequal_shares_are_told_of():
+    site = make_door("offline-cpus", workers=2)
+    assert [plan.layout.cores_per_worker.value for plan in site.instances.values()] == [3, 2]
+    assert site.plan.layout.cores_per_worker.value == 2
+    assert site.plan.layout.worker_cpus.value == [[0, 1, 3], [4, 5]]
+
+
+def test_fewer_instances_where_two_would_be_too_small():
+    """Two shares of these 9 GiB hold no worker of both models each."""
+    topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=9216)
+    site = make_door(topology)
+    assert list(site.instances) == ["a1"]
+    assert site.plan.layout.workers_per_model.reason.startswith(
+        "1 instance: 2 would be too small for what is asked for (not enough memory for one worker of each "
+        "model (bert fp32, resnet50 fp32): needed "
+    )
+    with pytest.raises(ConfigError, match=r"instance a1 of 2, with CPUs 0; fewer instances have more each: "):
+        make_door(topology, instances=2)
+
+
+def test_a_worker_with_more_cores_than_half_the_machine_has_one_instance():
+    site = make_door("two-cores", cores_per_worker=2)
+    assert site.plan.layout.worker_cpus.value == [[0, 1]]
+    assert list(site.instances) == ["a1"]
+
+
+def test_an_instance_leaves_the_cpus_of_others_where_nothing_pins_it():
+    site = make_door("two-cores", pinning=False)
+    assert [plan.layout.server_cpus.value for plan in site.instances.values()] == [[0], [1]]
+    assert site.plan.layout.server_cpus.value == [0, 1]
+    assert site.plan.layout.server_cpus.reason == (
+        "confined to this instance's share of the CPUs, as each of the others is to its own"
+    )
+
+
+def test_under_a_quota_all_instances_together_stay_on_what_it_feeds():
+    site = make_door("container-quota-v2")
+    assert [plan.layout.server_cpus.value for plan in site.instances.values()] == [[0], [1]]
+    assert site.plan.layout.server_cpus.value == [0, 1]
+
+
+def test_the_whole_is_asked_at_the_door():
+    properties = make_door("two-cores", port=9000, bind="0.0.0.0").plan.properties
+    addresses = {key: setting.value for key, setting in properties.items() if key.endswith("_address")}
+    assert addresses == {
+        "inference_address": "http://0.0.0.0:9000",
+        "management_address": "http://127.0.0.1:9011",
+        "metrics_address": "http://127.0.0.1:9002",
+    }
+    assert "cpu_launcher_args" not in properties
+    tls = make_door("two-cores", tls_cert="/c", tls_key="/k").plan.properties["inference_address"].value
+    assert tls == "https://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"front": "nginx"}, "FRONT must be one of haproxy, none: got nginx"),
+        ({"instances": 0}, "INSTANCES must be 1 to 4: got 0"),
+        ({"instances": 5}, "INSTANCES must be 1 to 4: got 5"),
+        ({"instances": 3}, "INSTANCES must be 1 to 2 (usable physical cores): got 3"),
+        ({"instances": 1, "cores": "bert=0,resnet50=1"}, "INSTANCES must be 2 or more, because CORES gives "
+         "each model its own: got 1"),
+        ({"deadline_ms": 999}, "DEADLINE_MS must be 1000 to 300000: got 999"),
+        ({"deadline_ms": 300001}, "DEADLINE_MS must be 1000 to 300000: got 300001"),
+        ({"tls_cert": "/c"}, "TLS_CERT and TLS_KEY must be given together: got TLS_CERT alone"),
+        ({"tls_key": "/k"}, "TLS_CERT and TLS_KEY must be given together: got TLS_KEY alone"),
+        ({"generation": "c"}, "--generation must be one of a, b: got c"),
+        ({"bind": "localhost"}, "--bind must be an IPv4 address such as 0.0.0.0 or 127.0.0.1: got localhost"),
+        ({"inner_token_file": "/my run/inner-token"}, "RUN_DIR must be without blanks and commas where "
+         "FRONT=haproxy, because Java's options are split at them: got /my run"),
+        ({"workers": 3}, "WORKERS must be 1 to 2 (usable physical cores): got 3"),
+        ({"workers": 1, "instances": 2}, "WORKERS must be 2 or a multiple of it, because the 2 instances "
+         "have equally many: got 1; change it, or give INSTANCES=1"),
+        ({"workers": 2, "cores_per_worker": 2}, "WORKERS × CORES_PER_WORKER must be at most 2 (usable "
+         "physical cores): got 2 × 2 (instance a1 of 1, with CPUs 0-1)"),
+        ({"front": "none", "tls_cert": "/c", "tls_key": "/k", "instances": 2, "deadline_ms": 9000},
+         "INSTANCES, DEADLINE_MS, TLS_CERT, TLS_KEY needs FRONT=haproxy: got FRONT=none"),
+        ({"front": "none", "cores": "bert=0,resnet50=1"}, "CORES needs FRONT=haproxy: got FRONT=none"),
+    ],
+)  # fmt: skip
+def test_wrong_value(changes, message):
+    refuse(message, **changes)
+
+
+def test_workers_that_cannot_be_divided():
+    refuse(
+        "WORKERS must be 2 or a multiple of it, because the 2 instances have equally many: got 3; change it, "
+        "or give INSTANCES=1",
+        "single-socket", workers=3,
+    )  # fmt: skip
+    refuse(
+        "WORKERS must be 2 or a multiple of it, because the 2 instances of bert have equally many: got 1; "
+        "change it, or leave INSTANCES out",
+        "single-socket", workers=1, cores="bert=0-4,resnet50=6,7", instances=3,
+    )  # fmt: skip
+
+
+def test_a_machine_without_haproxy():
+    topology = read_topology(MACHINES / "two-cores")
+    without = dataclasses.replace(INSTALLED, haproxy=None)
+    with pytest.raises(ConfigError) as error:
+        make_site(topology, MODELS, make_inputs(front="haproxy", topology="live"), without)
+    assert str(error.value) == (
+        "FRONT=haproxy: haproxy is not on this machine: install it (apt install haproxy) or use FRONT=none"
+    )
+    assert make_site(topology, MODELS, make_inputs(topology="live"), without).instances == {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -20,8 +22,19 @@ MANAGEMENT = "management"
 # A token that ends within this time is renewed first: it must outlive the call.
 _EXPIRY_MARGIN_SECONDS = 30
 
-# Proxy variables of the environment must not send loopback calls elsewhere.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+@functools.cache
+def make_opener(certificate: str) -> urllib.request.OpenerDirector:
+    """Of a server with TLS, believes its own certificate, whoever signed it, and no other.
+
+    Proxy variables of the environment must not send loopback calls elsewhere.
+    """
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if certificate:
+        context = ssl.create_default_context(cafile=certificate)
+        context.check_hostname = False  # it is called by loopback's number here
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(*handlers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +85,8 @@ class Client:
     """http://host:port of the management API."""
     key_file: Path
     """TorchServe's key file."""
+    certificate: str = ""
+    """File with the certificate of a server with TLS."""
 
     def describe(self, model: str, *, customized: bool = False, timeout_s: float = 5.0) -> dict[str, Any]:
         """What TorchServe, and one of the workers when customized, says about a model."""
@@ -118,7 +133,7 @@ class Client:
             headers["Content-Type"] = content_type
         request = urllib.request.Request(url, data=body, headers=headers, method=method)
         try:
-            with _OPENER.open(request, timeout=timeout_s) as response:
+            with make_opener(self.certificate).open(request, timeout=timeout_s) as response:
                 return bytes(response.read())
         except urllib.error.HTTPError as problem:
             text = _read_text(problem)

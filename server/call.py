@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from config.atomic import write_text_atomically
-from config.plan import Plan
+from config.plan import Plan, read_plan
 from server.api import INFERENCE, MANAGEMENT, Client, read_tokens
 from server.archives import Archive
 from server.errors import ServerError
+from server.front import DoorClient
 from server.ports import inference_url, management_url
 from server.processes import find_marked
 from server.rundir import RunDir
@@ -21,10 +22,31 @@ _ELSEWHERE = "# TOKEN is the one you gave, or what `kit token` prints in the con
 
 
 def make_client(plan: Plan, run: RunDir) -> Client:
-    """A client of the plan's server."""
+    """A client of the plan's server: through its door, where it has one."""
+    if plan.instances:
+        return _make_door_client(plan, run)
     return Client(
         inference_url=inference_url(plan), management_url=management_url(plan), key_file=run.key_file
     )
+
+
+def _make_door_client(plan: Plan, run: RunDir) -> DoorClient:
+    instances = read_instances(run, plan)
+    return DoorClient(
+        inference_url=inference_url(plan),
+        management_url=inference_url(plan),
+        key_file=run.key_file,
+        certificate=plan.inputs.tls_cert,
+        parts=tuple(make_client(own, folder) for folder, own in instances.values()),
+        models=tuple(tuple(own.models) for _, own in instances.values()),
+        token_file=run.token,
+    )
+
+
+def read_instances(run: RunDir, plan: Plan) -> dict[str, tuple[RunDir, Plan]]:
+    """Instance → its run directory and its own plan."""
+    runs = {name: run.instance(name) for name in plan.instances}
+    return {name: (instance, read_plan(instance.plan)) for name, instance in runs.items()}
 
 
 def check_running(run: RunDir) -> None:

@@ -1,4 +1,4 @@
-"""The command line: check-ports, check-plan, start, status, verify, curl, token, stop, clean."""
+"""The command line: check-ports, check-plan, start, supervise, reload, status, verify, curl, token, stop …"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from config.__main__ import build_parser, parse_inputs, read_and_plan
+from config.__main__ import build_parser, parse_inputs, read_and_plan, read_and_plan_site
 from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.knobs.table import find
@@ -23,17 +23,21 @@ from server.archives import check_chosen, find_samples, read_archives, read_arch
 from server.call import check_running, make_client, render_calls, write_authorization
 from server.clean import clean
 from server.errors import ServerError
-from server.health import Health, keep_health
+from server.health import keep_health
+from server.keeper import keep_instance, make_health
 from server.launch import PRIVATE_UMASK, confine
 from server.ports import check_ports_free
 from server.processes import GRACEFUL_SECONDS, find_marked
 from server.progress import Progress
 from server.ready import StartFailed
+from server.reload import check_reloadable, choose_generation, reload
 from server.rundir import RunDir
 from server.running import check_is_plan, check_may_plan, is_running
+from server.site import start_site, stay_with_site
 from server.start import Interrupted, catch_signals, start, stay
 from server.status import render_failure, render_status
 from server.stop import stop
+from server.supervisor.command import supervise
 from server.users import check_own_server, describe_root, find_other_user
 
 INTERRUPTED = 130
@@ -82,6 +86,8 @@ def _make_parser() -> argparse.ArgumentParser:
         )
     helps = {
         "start": "start TorchServe, wait until every model answers right, verify",
+        "supervise": "own a server with a door (start runs it)",
+        "reload": "move to new archives or another plan without losing a request",
         "status": "what runs",
         "verify": "compare the plan with the live workers",
         "curl": "print lines that call the models",
@@ -109,9 +115,13 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
             default=GRACEFUL_SECONDS,
             help=f"with --foreground: time to end after a signal (default {GRACEFUL_SECONDS:g})",
         )
+        text = "it is one of several behind a door, whose supervisor started it: name it before each line"
+        command.add_argument("--instance", default="", metavar="NAME", help=text)
         command.add_argument(
             "asked", nargs="*", metavar="-- …", help="arguments of python -m config: refuse any other plan"
         )
+    if name == "reload":
+        command.add_argument("asked", nargs="*", metavar="-- …", help="arguments of python -m config")
     if name in ("start", "curl"):
         text = "the lines are pasted elsewhere: name $TOKEN, not the file that has it"
         command.add_argument("--hide-token", action="store_true", help=text)
@@ -151,6 +161,9 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
     check_run_folder(run.path)
     store = _find_model_store(options, plan)
+    if options.instance:
+        with catch_signals(), _private_files():
+            return keep_instance(options.instance, run, store, options.graceful_seconds)
     with catch_signals(), _private_files(), contextlib.ExitStack() as at_end:
         progress = Progress(stream=sys.stdout)
         with hold_lock(run.path):
@@ -167,7 +180,8 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
                 confine(plan)  # what stays beside the server counts against a quota too
                 at_end.callback(_end, run, options.graceful_seconds)
             try:
-                process = start(run, store, progress.report, progress.tick)
+                starting = start_site if plan.instances else start
+                process = starting(run, store, progress.report, progress.tick)
             except StartFailed as problem:
                 print("\n".join(["start failed:", *render_failure(problem.failure)]), file=sys.stderr)
                 return 1
@@ -204,8 +218,10 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
     """Stay until the end, and not at all with a server that is not what was asked for."""
     try:
         code = _introduce(run, options)
+        if code == 0 and read_plan(run.plan).instances:
+            return stay_with_site(process, run, print)
         if code == 0:
-            with keep_health(_make_health(run, options)):
+            with keep_health(make_health(run, _find_model_store(options, read_plan(run.plan)))):
                 return stay(process, run, print)
         print("error: the server is not as asked for (see above): FOREGROUND=1 ends it", file=sys.stderr)
         return code
@@ -215,16 +231,24 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
         return 0
 
 
-def _make_health(run: RunDir, options: argparse.Namespace) -> Health:
-    plan = read_plan(run.plan)
-    archives = read_archives(plan, _find_model_store(options, plan))
-    return Health(plan=plan, archives=archives, client=make_client(plan, run), run=run)
-
-
 def _end(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> None:
     stopped = stop(run, graceful_seconds)
     if stopped.ended:
         print(stopped.describe())
+
+
+def _supervise(run: RunDir, options: argparse.Namespace) -> int:
+    plan = read_plan(run.plan)
+    with _private_files():
+        return supervise(run, _find_model_store(options, plan), lambda line: print(line, flush=True))
+
+
+def _reload(run: RunDir, options: argparse.Namespace) -> int:
+    plan = read_plan(run.plan)
+    check_reloadable(run, plan)
+    asked = build_parser().parse_args([*options.asked, "--generation", choose_generation(plan)])
+    with _private_files(), hold_lock(run.path):
+        return reload(run, plan, read_and_plan_site(asked), lambda line: print(line, flush=True))
 
 
 def _status(run: RunDir, options: argparse.Namespace) -> int:
@@ -282,6 +306,8 @@ _COMMANDS: dict[str, Callable[[RunDir, argparse.Namespace], int]] = {
     "check-ports": _check_ports,
     "check-plan": _check_plan,
     "start": _start,
+    "supervise": _supervise,
+    "reload": _reload,
     "status": _status,
     "verify": _verify,
     "curl": _curl,

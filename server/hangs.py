@@ -55,6 +55,8 @@ class Hangs:
         self._batch_seconds = batch_seconds
         self._read = read
         self._workers: dict[int, _Worker] = {}
+        self.hanging: tuple[int, ...] = ()
+        """Those that were found the last time."""
 
     def find(self, pids: Iterable[int], waiting: int, answered: int, now: float) -> str:
         """Which workers hang and why we think so; empty when none does.
@@ -64,7 +66,8 @@ class Hangs:
         found = {pid: activity for pid in pids if (activity := self._read(pid))}
         self._workers = {pid: self._look(pid, found[pid], waiting, answered, now) for pid in found}
         problems = {pid: self._explain(pid, found[pid], waiting, answered, now) for pid in found}
-        return ", ".join(f"worker {pid} {problem}" for pid, problem in problems.items() if problem)
+        self.hanging = tuple(pid for pid, problem in problems.items() if problem)
+        return ", ".join(f"worker {pid} {problems[pid]}" for pid in self.hanging)
 
     def _look(self, pid: int, activity: Activity, waiting: int, answered: int, now: float) -> _Worker:
         worker = self._workers.get(pid)

@@ -6,12 +6,15 @@ Written by the process that stays with the server, so that a check costs no Pyth
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from config.atomic import write_text_atomically
 from config.plan import Plan
@@ -39,6 +42,26 @@ BATCH_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelLook:
+    """One model at one look, for the supervisor."""
+
+    planned: int
+    """Workers there shall be."""
+    ready: tuple[int, ...] = ()
+    """Process ids of those TorchServe calls ready."""
+    hanging: tuple[int, ...] = ()
+    """Those of them that take no request, or finish none."""
+
+
+def parse_looks(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelLook]:
+    """Model → look, from the file's JSON; KeyError or TypeError where it is no such file."""
+    return {
+        name: ModelLook(planned=look["planned"], ready=tuple(look["ready"]), hanging=tuple(look["hanging"]))
+        for name, look in raw.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Watched:
     """What is remembered of one model from look to look."""
 
@@ -63,10 +86,16 @@ class Health:
     """Reads what a process does."""
     looks: int = 0
     """How many there were."""
+    seen: dict[str, ModelLook] = field(default_factory=dict)
+    """Model → what the last look saw of its workers."""
     _watched: dict[str, _Watched] = field(init=False)
 
     def __post_init__(self) -> None:
         self._watched = {name: self._watch(name) for name in self.plan.models}
+        self.seen = {name: ModelLook(planned=self._count_planned(name)) for name in self.plan.models}
+
+    def _count_planned(self, name: str) -> int:
+        return int(self.plan.models[name].workers.value)
 
     def _watch(self, name: str) -> _Watched:
         model = self.plan.models[name]
@@ -88,17 +117,19 @@ class Health:
         try:
             described = self.client.describe(name)
         except ApiError as problem:
+            self.seen[name] = ModelLook(planned=self._count_planned(name))
             return str(problem)
         waiting = count_waiting(described)
         up = [
             int(worker["pid"]) for worker in described.get("workers", []) if worker.get("status") == "READY"
         ]
-        planned = int(self.plan.models[name].workers.value)
+        planned = self._count_planned(name)
         unready = f"{len(up)} of {planned} workers ready" if len(up) < planned else ""
         wrong = watched.canaries.judge(waiting, now)
         if len(up) == 1:  # then it is plain who shall answer what has left the queue
             waiting += watched.canaries.under_way
         hanging = watched.hangs.find(up, waiting, watched.canaries.answered, now)
+        self.seen[name] = ModelLook(planned=planned, ready=tuple(up), hanging=watched.hangs.hanging)
         if self.looks % watched.looks_per_canary == 0:
             watched.canaries.ask()
         return ", ".join(problem for problem in (unready, wrong, hanging) if problem)
@@ -124,6 +155,7 @@ def keep_health(health: Health, report: Report = print, seconds: float = LOOK_SE
     ended = threading.Event()
     keeper = _Keeper(health, report)
     thread = threading.Thread(target=keeper.keep, args=(ended, seconds), daemon=True)
+    keeper.list_workers()
     keeper.say(READY)  # the start has just seen it
     thread.start()
     try:
@@ -145,6 +177,11 @@ class _Keeper:
         self._was_ready = True
         self._unwritten = ""
 
+    def list_workers(self) -> None:
+        """So that the file by model has them from the beginning; what is wrong the first look will say."""
+        with contextlib.suppress(Exception):
+            self._health.look(time.monotonic())
+
     def keep(self, ended: threading.Event, seconds: float) -> None:
         """Until it is told to end."""
         while not ended.wait(seconds):
@@ -165,7 +202,9 @@ class _Keeper:
 
     def write(self, text: str) -> None:
         """As far as the disk allows; that it does not is reported once."""
+        looks = {name: dataclasses.asdict(look) for name, look in self._health.seen.items()}
         try:
+            write_text_atomically(self._health.run.looks, json.dumps(looks) + "\n")
             write_text_atomically(self._health.run.health, f"{text}\n")
             self._unwritten = ""
         except OSError as problem:

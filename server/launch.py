@@ -47,6 +47,7 @@ def prepare_folders(run: RunDir) -> None:
     run.key_file.unlink(missing_ok=True)
     run.authorization.unlink(missing_ok=True)
     run.health.unlink(missing_ok=True)
+    run.looks.unlink(missing_ok=True)
 
 
 def check_permissions_hold(run: RunDir) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from config.plan import INSTANCES_FOLDER
 from server.rundir import MARK
 
 PROC = Path("/proc")
@@ -45,6 +46,21 @@ class Process:
         return JAVA_MAIN in self.command
 
     @property
+    def is_supervisor(self) -> bool:
+        """What owns a server with a door."""
+        return self._runs_command("supervise")
+
+    @property
+    def is_keeper(self) -> bool:
+        """What started one TorchServe and stays with it."""
+        return self._runs_command("start") and "--instance" in self.command
+
+    @property
+    def is_door(self) -> bool:
+        """HAProxy."""
+        return bool(self.command) and Path(self.command[0]).name == "haproxy"
+
+    @property
     def is_worker(self) -> bool:
         """A process that holds a model; its launcher has the same words in its command line."""
         return self._names_worker_script and LAUNCHER_MODULE not in self.command
@@ -59,9 +75,20 @@ class Process:
         """What it is, in a word."""
         if self.is_java:
             return "TorchServe"
+        if self.is_door:
+            return "HAProxy"
+        if self.is_supervisor:
+            return "supervisor"
+        if self.is_keeper:
+            return "keeper"
         if self.is_launcher:
             return "launcher"
         return "worker" if self.is_worker else "helper"
+
+    def _runs_command(self, name: str) -> bool:
+        """`python -m server NAME`."""
+        words = ("-m", "server", name)
+        return any(self.command[place : place + len(words)] == words for place in range(1, 3))
 
     @property
     def _names_worker_script(self) -> bool:
@@ -99,15 +126,18 @@ def read_pids(proc: Path = PROC) -> list[int]:
 
 
 def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
-    """All processes of exactly this run directory's server, orphans too; never ourselves or our parents.
+    """All processes of this run directory's server and of its instances, orphans too; never ourselves or our
+    parents.
 
     The same path in another mount namespace may be another folder: on a host, root sees every container's.
     """
     entry = f"{MARK}={run_path}".encode(errors="surrogateescape")
+    of_instance = f"{MARK}={run_path}/{INSTANCES_FOLDER}/".encode(errors="surrogateescape")
     found = []
     for pid in read_pids(proc):
         with contextlib.suppress(OSError):
-            marked = entry in (proc / str(pid) / "environ").read_bytes().split(b"\0")
+            entries = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+            marked = entry in entries or any(one.startswith(of_instance) for one in entries)
             if marked and _sees_same_folder(pid, run_path, proc):
                 found.append(read_process(pid, proc))
     ours = _own_line(proc)
@@ -131,6 +161,14 @@ def _read_mount_namespace(pid: int | str, proc: Path) -> str | None:
         return str((proc / str(pid) / "ns" / "mnt").readlink())
     except OSError:
         return None
+
+
+def has_owner(processes: Iterable[Process]) -> bool:
+    """Whether who owns the others is among them: the supervisor where there is a door, else TorchServe."""
+    found = list(processes)
+    if any(process.is_supervisor or process.is_door or process.is_keeper for process in found):
+        return any(process.is_supervisor for process in found)
+    return any(process.is_java for process in found)
 
 
 def find_hidden(properties: Path, proc: Path = PROC) -> list[tuple[Process, int]]:
@@ -224,7 +262,7 @@ def wait_until_gone(processes: Iterable[Process], seconds: float) -> list[Proces
 
 
 def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFUL_SECONDS) -> list[Process]:
-    """End every process `find` gives, TorchServe first and gently, then what remains; the ones seen."""
+    """End every process `find` gives, who owns the others first and gently, then what remains; those seen."""
     seen: dict[tuple[int, int], Process] = {}
 
     def look() -> list[Process]:
@@ -232,6 +270,7 @@ def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFU
         seen.update({(process.pid, process.start_ticks): process for process in found})
         return found
 
+    _signal_and_wait([p for p in look() if p.is_supervisor], signal.SIGTERM, graceful_seconds)
     _signal_and_wait([p for p in look() if p.is_java], signal.SIGTERM, graceful_seconds)
     _signal_and_wait(look(), signal.SIGTERM, TERMINATE_SECONDS)
     deadline = time.monotonic() + KILL_SECONDS

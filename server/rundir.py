@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from config.atomic import name_draft
-from config.folders import CHECKOUT_RUN, LOCK, MARKER
+from config.door.files import DoorFiles
+from config.folders import CHECKOUT_RUN, LOCK, MARKER, find_temporary
+from config.plan import HAPROXY_FILE, INNER_TOKEN_FILE, INSTANCES_FOLDER, NEXT_FOLDER
 
 MARK = "CPU_KIT_RUN"
 """Environment variable on every process of a server; its value is the absolute run directory."""
-
-# sockaddr_un.sun_path holds 108 bytes with its final zero. TorchServe puts the workers' sockets at
-# <java.io.tmpdir>/.ts.sock.<port> (Connector.java).
-_SOCKET_PATH_BYTES = 107
-_LONGEST_SOCKET_NAME = "/.ts.sock.65535"
 
 # In the checkout's run/ only: the set-up's log, the archives of tests and comparisons, unfinished builds.
 _OF_THE_CHECKOUT = ("setup.log", "test-store", "build")
@@ -90,6 +85,56 @@ class RunDir:
         return self.path / "health"
 
     @property
+    def looks(self) -> Path:
+        """The same by model, with the workers' process ids, for the supervisor."""
+        return self.path / "looks.json"
+
+    @property
+    def instances(self) -> Path:
+        """Behind a door: a run directory for each TorchServe."""
+        return self.path / INSTANCES_FOLDER
+
+    @property
+    def next(self) -> Path:
+        """What a reload moves to: a plan and HAProxy's configuration."""
+        return self.path / NEXT_FOLDER
+
+    @property
+    def door(self) -> Path:
+        """HAProxy's configuration, rendered from the plan."""
+        return self.path / HAPROXY_FILE
+
+    @property
+    def record(self) -> Path:
+        """What the supervisor says of itself (server/supervisor/record.py)."""
+        return self.path / "supervisor.json"
+
+    @property
+    def token(self) -> Path:
+        """The token that the door asks for; made once, and changed with the file."""
+        return self.path / "token"
+
+    @property
+    def door_files(self) -> DoorFiles:
+        """What haproxy.cfg names."""
+        return DoorFiles.of(self.path)
+
+    @property
+    def bearers(self) -> Path:
+        """The token as HAProxy compares it: the whole value of the header."""
+        return Path(self.door_files.bearers)
+
+    @property
+    def certificate(self) -> Path:
+        """Certificate and key in one file, as HAProxy wants them."""
+        return Path(self.door_files.certificate)
+
+    @property
+    def inner_token(self) -> Path:
+        """What the door shows to the instances; a new one with each start."""
+        return self.path / INNER_TOKEN_FILE
+
+    @property
     def logs(self) -> Path:
         """Logs of this start; those of the one before are in logs.previous."""
         return self.path / "logs"
@@ -115,6 +160,16 @@ class RunDir:
         return self.logs / "ts_log.log"
 
     @property
+    def supervisor_log(self) -> Path:
+        """What the supervisor and the starts of its instances say."""
+        return self.logs / "supervisor.log"
+
+    @property
+    def door_log(self) -> Path:
+        """What HAProxy says: its own troubles, and a line for each request that failed."""
+        return self.logs / "haproxy.log"
+
+    @property
     def samples(self) -> Path:
         """Inputs to try the models with."""
         return self.path / "samples"
@@ -122,11 +177,27 @@ class RunDir:
     @property
     def temporary(self) -> Path:
         """Sockets and unpacked archives; in /tmp when the run directory's name is too long for a socket."""
-        inside = self.path / "tmp"
-        if len(os.fsencode(inside)) + len(_LONGEST_SOCKET_NAME) <= _SOCKET_PATH_BYTES:
-            return inside
-        digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
-        return Path(f"/tmp/cpu-kit-{os.getuid()}-{digest}")
+        return find_temporary(self.path)
+
+    @property
+    def admin_socket(self) -> Path:
+        """HAProxy's runtime commands."""
+        return Path(self.door_files.admin_socket)
+
+    @property
+    def supervisor_socket(self) -> Path:
+        """Where the door asks for /ready and /live, and `make reload` for a reload."""
+        return Path(self.door_files.supervisor_socket)
+
+    def instance(self, name: str) -> RunDir:
+        """The run directory of one TorchServe behind the door."""
+        return RunDir(path=self.instances / name)
+
+    def list_instances(self) -> list[RunDir]:
+        """Those that were ever planned here and are left."""
+        if not self.instances.is_dir():
+            return []
+        return [self.instance(folder.name) for folder in sorted(self.instances.iterdir()) if folder.is_dir()]
 
     def list_own(self) -> list[Path]:
         """Everything the kit puts here, the marker last: until it is gone, a second clean can go on."""
@@ -140,8 +211,15 @@ class RunDir:
             self.key_file,
             self.authorization,
             self.health,
+            self.looks,
+            self.door,
+            self.record,
+            self.token,
+            self.bearers,
+            self.inner_token,
+            self.certificate,
         )
         drafts = [name_draft(file) for file in (*files, self.plan)]
-        folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp")
+        folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp", self.instances, self.next)
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]
         return [*files, *drafts, *folders, *shared, self.plan, self.marker]

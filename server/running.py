@@ -11,7 +11,7 @@ from config.folders import hold_lock
 from config.plan import Plan
 from server.archives import Archive
 from server.errors import ServerError
-from server.processes import find_marked
+from server.processes import find_marked, has_owner
 from server.progress import Report
 from server.rundir import RunDir
 from server.state import STARTING, State, read_state
@@ -47,7 +47,7 @@ def is_running(run: RunDir, archives: Mapping[str, Archive], report: Report) -> 
     if not processes:
         return False
     state = read_state(run.state)
-    if not any(process.is_java for process in processes) or (state and state.phase == STARTING):
+    if not has_owner(processes) or (state and state.phase == STARTING):
         report(f"an earlier start left {len(processes)} process(es) behind: {stop(run).describe()}")
         return False
     _check_same_plan(run, state, digest_plan(run))

@@ -10,17 +10,22 @@ from config.plan import ModelPlan, Plan, read_plan
 from server.activity import read_age
 from server.api import Client
 from server.archives import Archive, read_archives_left
-from server.call import make_client
+from server.call import make_client, read_instances
 from server.errors import ApiError
+from server.ports import inference_url
 from server.processes import PROC, find_marked
 from server.queues import count_waiting, read_sizes
 from server.rundir import RunDir
 from server.state import Failure, State, read_failure, read_state
+from server.supervisor.record import READY as PHASE_READY
+from server.supervisor.record import Part, Record, read_record
 from server.verify.serving import plan_timeouts, render_batch, render_timeouts
 
 
 def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
     """The text, and whether every model is served."""
+    if run.list_instances() and read_plan(run.plan).instances:
+        return _render_site(run, model_store)
     state = read_state(run.state)
     failure = read_failure(run.failure)
     processes = find_marked(run.path)
@@ -33,6 +38,45 @@ def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
     blocks = [render_model(plan, name, archives.get(name), client) for name in plan.models]
     lines = [_render_head(client, state, java[0]), *(line for block, _ in blocks for line in block)]
     return "\n".join(lines), all(serving for _, serving in blocks)
+
+
+def _render_site(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
+    """The door and its supervisor, then each instance as a server of its own."""
+    processes = find_marked(run.path)
+    if not processes:
+        return _render_absence(run, 0, read_failure(run.failure)), False
+    plan, record = read_plan(run.plan), read_record(run.record)
+    watched = any(process.is_supervisor for process in processes)
+    lines = [_render_site_head(plan, read_state(run.state), record, watched=watched)]
+    if record:
+        lines.append(_render_part("door", "HAProxy", record.door))
+    all_serve = watched and record is not None and record.phase == PHASE_READY
+    for name, (folder, _) in read_instances(run, plan).items():
+        text, serves = render_status(folder, model_store)
+        all_serve = all_serve and serves
+        if record and name in record.instances:
+            lines.append(_render_part(name, "TorchServe", record.instances[name]))
+        lines += [f"  {line}" for line in text.splitlines()]
+    return "\n".join(lines), all_serve
+
+
+def _render_site_head(plan: Plan, state: State | None, record: Record | None, *, watched: bool) -> str:
+    url = inference_url(plan)
+    if not watched:
+        cure = "what is left serves on, and nothing is restarted: make stop && make serve"
+        return f"{url}: NOBODY WATCHES: the supervisor is gone; {cure}"
+    ready = f", ready in {state.seconds_to_ready} s" if state and state.seconds_to_ready is not None else ""
+    started = f", started {state.started_at}" if state else ""
+    phase = f"{record.phase} since {record.since}" if record else "starting"
+    return f"{url}: {phase}{started}{ready}; {len(plan.instances)} instances behind HAProxy"
+
+
+def _render_part(name: str, what: str, part: Part) -> str:
+    """With what was the matter, the last cause first."""
+    times = "never restarted" if not part.restarts else f"restarted {part.restarts} ×"
+    causes = "".join(f"\n  {cause.at}: {cause.cause}" for cause in reversed(part.causes))
+    health = f", {part.health}" if part.health and part.health != part.phase else ""
+    return f"{name}: {what} {part.phase}{health}, {times}{causes}"
 
 
 def _render_absence(run: RunDir, leftovers: int, failure: Failure | None) -> str:

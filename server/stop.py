@@ -45,8 +45,17 @@ def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
         raise ServerError(
             f"still running after SIGKILL: {pids}; end them as their user or as root: kill -9 PID"
         )
+    for instance in run.list_instances():
+        _remove_traces(instance)
+    _remove_traces(run)
+    return Stopped(ended=tuple(ended))
+
+
+def _remove_traces(run: RunDir) -> None:
+    """What only a running server needs."""
     remove_temporary(run)
     run.state.unlink(missing_ok=True)  # again: it may have been written since
     run.key_file.unlink(missing_ok=True)
     run.authorization.unlink(missing_ok=True)
-    return Stopped(ended=tuple(ended))
+    run.inner_token.unlink(missing_ok=True)
+    run.record.unlink(missing_ok=True)

@@ -103,6 +103,8 @@ CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
 class Judged:
     """One finding and what it is about."""
 
+    instance: str = ""
+    """Of several behind a door, which one; empty for the door, and for a server without one."""
     model: str | None
     """None for the server as a whole."""
     pid: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from config.plan import Plan
 from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
@@ -23,7 +23,10 @@ def render(result: Result, style: str = "text") -> str:
 
 def render_json(result: Result) -> str:
     """Every finding in full."""
-    rows = [{"model": one.model, "pid": one.pid, **dataclasses.asdict(one.finding)} for one in result.judged]
+    rows = [
+        {"instance": one.instance, "model": one.model, "pid": one.pid, **dataclasses.asdict(one.finding)}
+        for one in result.judged
+    ]
     return json.dumps({"good": result.good, "findings": rows}, indent=1, ensure_ascii=False)
 
 
@@ -64,7 +67,8 @@ def _render_differences(result: Result) -> list[str]:
         finding = differing.finding
         if finding.got == NO_ANSWER:  # the table has them; `describe` itself comes with its cure
             continue
-        where = f"{differing.model} {differing.pid or ''}".strip() if differing.model else "server"
+        what = differing.model or "server"
+        where = " ".join(str(part) for part in (differing.instance, what, differing.pid) if part)
         lines += [
             "",
             f"{where}: {finding.item} DIFFERS",
@@ -75,24 +79,33 @@ def _render_differences(result: Result) -> list[str]:
     return lines
 
 
-def _group(judged: Iterable[Judged]) -> list[list[Judged]]:
+def _group(judged: Sequence[Judged]) -> list[list[Judged]]:
     """Workers of one model that show the same, in one row; it stands where the first one's does."""
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for one in judged:
         finding = one.finding
-        key = (one.model, one.pid is None, finding.item, finding.asked, finding.got, finding.state)
+        key = (
+            one.instance,
+            one.model,
+            one.pid is None,
+            finding.item,
+            finding.asked,
+            finding.got,
+            finding.state,
+        )
         groups.setdefault(key, []).append(one)
     order = {one.finding.item: number for number, one in reversed(list(enumerate(judged)))} if groups else {}
-    models = list(dict.fromkeys(rows[0].model for rows in groups.values()))
+    parts = list(dict.fromkeys((one.instance, one.model) for one in judged))
     return sorted(
-        groups.values(), key=lambda rows: (models.index(rows[0].model), order[rows[0].finding.item])
+        groups.values(),
+        key=lambda rows: (parts.index((rows[0].instance, rows[0].model)), order[rows[0].finding.item]),
     )
 
 
 def _name(rows: list[Judged]) -> str:
     first = rows[0]
     if first.pid is None:
-        return first.model or "server"
+        return " ".join(part for part in (first.instance, first.model or "server") if part)
     if len(rows) > _PIDS_NAMED:
         return f"  {len(rows)} workers"
     return f"  {', '.join(str(one.pid) for one in rows)}"

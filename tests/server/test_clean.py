@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from config.__main__ import write_all
+from config.rules.site import Site
+from config.write import write_site
 from server.clean import clean
 from server.cli import main
 from server.launch import prepare_folders
@@ -20,7 +21,7 @@ from tests.server.fakes import read_recorded_plan
 @pytest.fixture
 def used(run):
     """A run directory as a stopped server leaves it."""
-    write_all(read_recorded_plan(), run.path)
+    write_site(Site(plan=read_recorded_plan()), run.path)
     for _ in range(2):
         prepare_folders(run)
     for file in (run.failure, run.lock, run.console_log, run.state, run.timings):

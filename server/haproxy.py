@@ -1,0 +1,180 @@
+"""Speaks to a running HAProxy through its runtime socket (management.txt of HAProxy 2.6, section 9)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.door import ENDING, name_prediction
+from server.errors import ServerError
+
+TIMEOUT_S = 3.0
+"""HAProxy answers between two events: milliseconds, however busy."""
+
+LARGE = ".large"
+DOOR = ".door"
+WHOLE = "BACKEND"
+ANSWERS = ("hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_5xx")
+
+Rows = Mapping[tuple[str, str], Mapping[str, str]]
+
+
+class HaproxyError(ServerError):
+    """HAProxy cannot be asked, or does not do as it is told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stat:
+    """One model: of all its instances, small and large requests together."""
+
+    answered: int
+    """Requests that instances have answered, whatever the status."""
+    queued: int
+    """Requests that wait in the door."""
+    in_hand: int
+    """Requests that instances have."""
+    service_ms: float
+    """From the hand-over to an instance until its answer: mean of the last 1024 small ones."""
+    up: int
+    """Instances that requests can be handed to."""
+
+
+class Runtime:
+    """The commands that the kit needs."""
+
+    def __init__(self, admin_socket: Path) -> None:
+        self._socket = admin_socket
+
+    def read_stats(self) -> dict[str, Stat]:
+        """By model."""
+        rows = self._read_rows()
+        return {model: _parse_stat(rows, model) for model in _list_models(rows)}
+
+    def read_limits(self) -> dict[str, int]:
+        """How many requests an instance is handed at once: <model>/<instance>, and <model>.large/<instance>
+        of large ones."""
+        rows, limits = self._read_rows(), {}
+        for model in _list_models(rows):
+            for backend in (model, model + LARGE):
+                for server in _list_servers(rows, backend):
+                    limits[f"{backend}/{server}"] = int(rows[backend, server]["slim"] or 0)
+        return limits
+
+    def count_unanswered(self) -> int:
+        """Predictions that were let in and have no answer yet."""
+        rows = self._read_rows()
+        return sum(
+            int(row["scur"]) for (name, side), row in rows.items() if side == WHOLE and name.endswith(DOOR)
+        )
+
+    def count_in_hand(self, instances: Collection[str]) -> int:
+        """Predictions that these have, of all models."""
+        rows = self._read_rows()
+        return sum(int(row["scur"]) for (_, server), row in rows.items() if server in instances)
+
+    def set_serving(
+        self,
+        model: str,
+        instance: str,
+        workers: int,
+        planned: int,
+        *,
+        maxconn: int = 0,
+        large_maxconn: int = 0,
+    ) -> None:
+        """Hand requests over by how many of the planned workers there are; with none, no new ones, and what
+        is in hand is waited for. The limits, where they are given, are those of all planned workers."""
+        if not workers:
+            self._tell(f"set server {model}/{instance} state maint")
+            return
+        for backend, limit in ((model, maxconn), (model + LARGE, large_maxconn)):
+            self._tell(f"set server {backend}/{instance} weight {max(1, 100 * workers // planned)}%")
+            if limit:
+                self._tell(f"set maxconn server {backend}/{instance} {max(1, limit * workers // planned)}")
+        self._tell(f"set server {model}/{instance} state ready")
+
+    def set_prediction(self, model: str, us_per_request: int, service_ms: int) -> None:
+        """What a request is refused by that would be late; 0 and 0 refuse none."""
+        for unit, value in (("us", us_per_request), ("ms", service_ms)):
+            self._set_variable(name_prediction(model, unit), value)
+
+    def refuse_new(self, *, refuse: bool = True) -> None:
+        """From now on every prediction is answered 503: the server is ending."""
+        self._set_variable(ENDING, int(refuse))
+
+    def set_token(self, token: str) -> None:
+        """From one request to the next this one is good, and no other."""
+        bearers = self._find_bearers()
+        said = self._ask(f"prepare acl {bearers}").strip()
+        version = re.search(r"New version created: (\d+)", said)
+        if not version:
+            raise HaproxyError(f"HAProxy prepares no other list of tokens: {said}")
+        self._tell(f"add acl @{version[1]} {bearers} Bearer\\ {token}")
+        self._tell(f"commit acl @{version[1]} {bearers}")
+
+    def _find_bearers(self) -> str:
+        """The one list that is a file."""
+        found = re.search(r"^(\d+) \(.+\) pattern loaded from file", self._ask("show acl"), re.MULTILINE)
+        if not found:
+            raise HaproxyError("HAProxy has no list of tokens: its configuration is not the kit's")
+        return f"#{found[1]}"
+
+    def _set_variable(self, name: str, value: int) -> None:
+        self._tell(f"experimental-mode on; set var {name} int({value})")
+
+    def _read_rows(self) -> Rows:
+        said = self._ask("show stat")
+        if not said.startswith("# pxname,"):
+            raise HaproxyError(f"HAProxy gives no statistics: {said.strip()[:200]}")
+        rows = csv.DictReader(io.StringIO(said.removeprefix("# ")))
+        return {(row["pxname"], row["svname"]): row for row in rows}
+
+    def _tell(self, command: str) -> None:
+        """A command that says nothing when it is done; the token is not repeated in an error."""
+        said = self._ask(command).strip()
+        if said:
+            raise HaproxyError(f"HAProxy does not {' '.join(command.split()[:3])}: {said}")
+
+    def _ask(self, command: str) -> str:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(TIMEOUT_S)
+                connection.connect(str(self._socket))
+                connection.sendall(f"{command}\n".encode())
+                return _read_all(connection).decode(errors="replace")
+        except OSError as problem:
+            raise HaproxyError(f"HAProxy does not answer at {self._socket}: {problem}") from problem
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _list_models(rows: Rows) -> list[str]:
+    """Each has a backend of the first hop."""
+    ends = LARGE + DOOR
+    return [name.removesuffix(ends) for name, side in rows if side == WHOLE and name.endswith(ends)]
+
+
+def _list_servers(rows: Rows, backend: str) -> list[str]:
+    return [server for name, server in rows if name == backend and server != WHOLE]
+
+
+def _parse_stat(rows: Rows, model: str) -> Stat:
+    servers = [rows[name, server] for name in (model, model + LARGE) for server in _list_servers(rows, name)]
+    whole, large = rows[model, WHOLE], rows[model + LARGE, WHOLE]
+    return Stat(
+        answered=sum(int(row[kind] or 0) for row in servers for kind in ANSWERS),
+        queued=int(whole["qcur"]) + int(large["qcur"]),
+        in_hand=sum(int(row["scur"]) for row in servers),
+        service_ms=float(whole["rtime"] or 0),
+        up=int(whole["act"]),
+    )

@@ -1,0 +1,104 @@
+"""`make reload`: plans another set of instances, and asks the supervisor to move to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from http import HTTPStatus
+from pathlib import Path
+
+from config.plan import Plan
+from config.rules.instances import GENERATIONS
+from config.rules.site import Site
+from config.write import write_next
+from server.errors import ServerError
+from server.processes import find_marked
+from server.progress import Report
+from server.rundir import RunDir
+from server.site import follow
+from server.supervisor.moving import DONE, FAILED
+from server.supervisor.record import Record, read_record
+
+POLL_S = 0.2
+TIMEOUT_S = 5.0
+FIXED = ("models", "front", "port", "bind", "tls_cert", "tls_key")
+"""Inputs that the running door has for good: it listens, and asks by these names."""
+
+
+def choose_generation(plan: Plan) -> str:
+    """The one that does not run."""
+    (other,) = set(GENERATIONS) - {plan.inputs.generation}
+    return other
+
+
+def check_reloadable(run: RunDir, plan: Plan) -> None:
+    """ServerError where nothing runs that could be reloaded."""
+    if not plan.instances:
+        raise ServerError(
+            "a server without a door cannot be reloaded: make stop && make serve FRONT=haproxy, once"
+        )
+    if not any(process.is_supervisor for process in find_marked(run.path)):
+        raise ServerError(f"no server with a door runs from {run.path}: start one: make serve FRONT=haproxy")
+
+
+def check_same_door(plan: Plan, asked: Plan) -> None:
+    """ServerError for what needs another door."""
+    changed = [name for name in FIXED if getattr(plan.inputs, name) != getattr(asked.inputs, name)]
+    if changed:
+        raise ServerError(
+            f"a reload cannot change {', '.join(changed)}: got {_list(asked, changed)}, running with "
+            f"{_list(plan, changed)}; leave it as it is, or: make stop && make serve"
+        )
+
+
+def _list(plan: Plan, names: list[str]) -> str:
+    values = vars(plan.inputs)
+    return ", ".join(str(values[name]) for name in names)
+
+
+def reload(run: RunDir, plan: Plan, asked: Site, report: Report) -> int:
+    """0 when the new set serves, 1 when nothing was changed."""
+    check_same_door(plan, asked.plan)
+    write_next(asked, run.path)
+    with follow(run.supervisor_log, report, from_end=True) as read_lines:
+        ask(run.supervisor_socket)
+        while not (how := _find_end(read_record(run.record))):
+            time.sleep(POLL_S)
+            read_lines()
+            check_reloadable(run, plan)
+    return 0 if how == DONE else 1
+
+
+def _find_end(record: Record | None) -> str:
+    if record and (record.reload == DONE or record.reload.startswith(FAILED)):
+        return record.reload
+    return ""
+
+
+def ask(path: Path) -> None:
+    """ServerError where the supervisor does not take it."""
+    connection = _UnixConnection(path)
+    try:
+        connection.request("POST", "/reload")
+        answer = connection.getresponse()
+        said = json.loads(answer.read() or b"{}")
+    except (OSError, ValueError, http.client.HTTPException) as problem:
+        raise ServerError(f"the supervisor does not answer: {path}: {problem}") from problem
+    if answer.status != HTTPStatus.ACCEPTED:
+        raise ServerError(f"the supervisor refuses to reload: {said.get('refused')}")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """Over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Instead of a TCP address."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(str(self._path))

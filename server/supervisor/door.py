@@ -1,0 +1,241 @@
+"""HAProxy as the supervisor keeps it: started, told who serves, asked what waits, emptied at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.door import list_variables
+from config.plan import Plan
+from server.errors import ServerError
+from server.haproxy import HaproxyError, Runtime, Stat
+from server.launch import PRIVATE_UMASK, confine, is_inherited
+from server.progress import Report
+from server.rundir import MARK, RunDir
+from server.supervisor.kept import Kept
+from server.supervisor.predictions import Count, Prediction, Predictor
+from server.supervisor.record import READY, STARTING, UNWELL, Part
+from server.tokens import read_token
+
+ENDS_WITHIN_S = 5.0
+UNHEARD_S = 5.0
+"""HAProxy answers its socket within milliseconds, however busy."""
+LARGEST_LOG_BYTES = 10 << 20
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """What HAProxy hands over of one model to one instance."""
+
+    workers: int = 0
+    """That can be asked; with none, nothing is handed over."""
+    planned: int = 1
+    """All of them; the limits are theirs."""
+    maxconn: int = 0
+    """Requests at once."""
+    large_maxconn: int = 0
+    """Large ones at once."""
+
+
+class Door:
+    """One HAProxy; what it is told is told again after it was started again."""
+
+    def __init__(self, run: RunDir, plan: Plan, report: Report) -> None:
+        self._run = run
+        self._plan = plan
+        self._report = report
+        self._kept = Kept("door", self._launch, report)
+        self._runtime = Runtime(run.admin_socket)
+        self._applied: dict[tuple[str, str], Serving] = {}
+        self._predicted: dict[str, Prediction] = {}
+        self._predictors = {name: Predictor() for name in plan.models}
+        self._heard = 0.0
+        self._listener = open_listener(plan)
+        self.ready = False
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        serving = {instance for (_, instance), now in self._applied.items() if now.workers}
+        self._applied, self._predicted = {}, {}
+        self._run.admin_socket.unlink(missing_ok=True)
+        self._heard = time.monotonic()
+        with self._run.door_log.open("ab") as log:
+            return subprocess.Popen(
+                [find_haproxy(), "-db", "-f", str(self._run.door)],
+                cwd=self._run.path,
+                env=make_environment(self._run, self._plan, self._listener, serving),
+                pass_fds=[self._listener.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=PRIVATE_UMASK,
+                preexec_fn=lambda: confine(self._plan),
+            )
+
+    def wait_for_end(self, seconds: float) -> None:
+        """For so long, or until HAProxy ends: nobody shall wait for it longer than need be."""
+        if not self._kept.process:
+            time.sleep(seconds)
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._kept.process.wait(seconds)
+
+    def look(self) -> None:
+        """Start it where it does not run; end it where it does not answer."""
+        code = self._kept.find_end()
+        if code is not None:
+            self.ready = False
+            said = "" if code < 0 else f": {_read_last(self._run.door_log)}"
+            self._kept.note_end(f"HAProxy ended ({_name_end(code)}){said}")
+        if self._kept.start_if_due() or not self._kept.process:
+            return
+        try:
+            self._learn(self._runtime.read_stats())
+            self.ready, self._heard = True, time.monotonic()
+        except HaproxyError as problem:
+            self.ready = False
+            if time.monotonic() - self._heard > UNHEARD_S:
+                self._report(f"door: {problem}; ended, to start it again")
+                self._kept.process.kill()
+        _limit(self._run.door_log)
+
+    def apply(self, serving: Mapping[tuple[str, str], Serving]) -> None:
+        """Tell it what of each (model, instance) can be asked, and how long a request takes."""
+        if not self.ready:
+            return
+        try:
+            for place, now in serving.items():
+                if self._applied.get(place) != now:
+                    self._set_serving(*place, now)
+            for model, predictor in self._predictors.items():
+                if self._predicted.get(model) != predictor.prediction:
+                    self._set_prediction(model, predictor.prediction)
+        except HaproxyError as problem:
+            self._report(f"door: {problem}")
+
+    def _set_serving(self, model: str, instance: str, now: Serving) -> None:
+        limits = {"maxconn": now.maxconn, "large_maxconn": now.large_maxconn}
+        self._runtime.set_serving(model, instance, now.workers, now.planned, **limits)
+        self._applied[model, instance] = now
+
+    def _set_prediction(self, model: str, prediction: Prediction) -> None:
+        self._runtime.set_prediction(model, prediction.us_per_request, prediction.service_ms)
+        self._predicted[model] = prediction
+
+    def _learn(self, stats: Mapping[str, Stat]) -> None:
+        now = time.monotonic()
+        for model, predictor in self._predictors.items():
+            stat = stats[model]
+            predictor.learn(
+                Count(at=now, answered=stat.answered, queued=stat.queued, service_ms=stat.service_ms)
+            )
+
+    def drain(self, seconds: float) -> None:
+        """Let nothing new in; wait until all is answered, for so long at most."""
+        if not self.ready:
+            return
+        deadline = time.monotonic() + seconds
+        try:
+            self._runtime.refuse_new()
+            while time.monotonic() < deadline and self._runtime.count_unanswered():
+                time.sleep(POLL_S)
+            left = self._runtime.count_unanswered()
+        except HaproxyError as problem:
+            self._report(f"door: cannot be drained: {problem}")
+            return
+        self._report(f"door: drained, {left} requests left unanswered")
+
+    def count_in_hand(self, instances: Sequence[str]) -> int:
+        """Requests that these instances have; 0 where HAProxy is just being started again, and has none."""
+        try:
+            return self._runtime.count_in_hand(instances) if self.ready else 0
+        except HaproxyError:
+            return 0
+
+    def end(self) -> None:
+        """At once: nobody waits for it any more."""
+        process = self._kept.process
+        if not process:
+            return
+        process.terminate()
+        try:
+            process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def change_token(self) -> None:
+        """From now on the one in the token's file is good, and no other."""
+        self._runtime.set_token(read_token(self._run.token))
+
+    def describe(self) -> Part:
+        """For the record."""
+        phase = self._kept.phase
+        if self._kept.process:
+            phase = READY if self.ready else (UNWELL if self._kept.restarts else STARTING)
+        return Part(phase=phase, pid=self._kept.pid, restarts=self._kept.restarts, causes=self._kept.causes)
+
+
+def find_haproxy() -> str:
+    """Its path; ServerError says how to get it. Debian puts it where a user's PATH does not look."""
+    found = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    if not found:
+        raise ServerError("HAProxy is not installed: run `make setup`, or serve without a door: FRONT=none")
+    return found
+
+
+def open_listener(plan: Plan) -> socket.socket:
+    """What strangers connect to; it stays open while HAProxy is started again."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((plan.inputs.bind, plan.inputs.port))
+    listener.listen(int(plan.door["connections"].value))
+    return listener
+
+
+def make_environment(
+    run: RunDir, plan: Plan, listener: socket.socket | None = None, serving: Collection[str] = ()
+) -> dict[str, str]:
+    """What HAProxy is started with: nothing of the shell's, its mark, and what its configuration names."""
+    inherited = {name: value for name, value in os.environ.items() if is_inherited(name)}
+    at = f"fd@{listener.fileno()}" if listener else ""
+    variables = list_variables(plan, read_token(run.inner_token), listener=at, serving=serving)
+    return {**inherited, MARK: str(run.path), **variables}
+
+
+def check_configuration(run: RunDir, plan: Plan, file: Path) -> None:
+    """ServerError with HAProxy's own words where it does not take the configuration."""
+    checked = subprocess.run(
+        [find_haproxy(), "-c", "-f", str(file)],
+        cwd=run.path, env=make_environment(run, plan), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if checked.returncode:
+        said = "\n  ".join((checked.stderr or checked.stdout).strip().splitlines()[:5])
+        raise ServerError(f"HAProxy refuses {file}:\n  {said}")
+
+
+def _name_end(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
+
+
+def _read_last(log: Path) -> str:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return "its log cannot be read"
+    return lines[-1] if lines else "it said nothing"
+
+
+def _limit(log: Path) -> None:
+    """A log that strangers can fill must not fill the disk; HAProxy goes on writing at the file's new end."""
+    if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
+        os.truncate(log, 0)

@@ -1,0 +1,163 @@
+"""One TorchServe behind the door: kept up by a process of its own, looked at every second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from config.plan import Plan, Settings
+from server.health import READY
+from server.processes import find_marked, read_process, send_signal, wait_until_gone
+from server.progress import Report
+from server.rundir import RunDir
+from server.state import read_failure
+from server.supervisor.door import Serving
+from server.supervisor.judgement import Judge
+from server.supervisor.kept import Kept
+from server.supervisor.record import READY as PHASE_READY
+from server.supervisor.record import UNWELL, Part
+from server.supervisor.sight import Sight, look_at
+
+KILLED_WITHIN_S = 5.0
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+class Instance:
+    """Its keeper (server/keeper.py) starts it, verifies it, looks after it and drains it at SIGTERM."""
+
+    def __init__(
+        self, name: str, run: RunDir, plan: Plan, store: Path, door: Settings, report: Report
+    ) -> None:
+        self.name = name
+        self.door = door
+        """What of it the door hands over at once (config/rules/door.py)."""
+        self.run = run
+        self.plan = plan
+        self.seen = Sight()
+        self.was_ready = False
+        """Since the supervisor began: until then a failure is one of the start."""
+        self.retired = False
+        """Another one takes its place: it answers what it has, and is asked nothing more."""
+        self._store = store
+        self._report = report
+        self._kept = Kept(name, self._launch, report)
+        self._judge = Judge(memory_mib=int(plan.machine["memory_limit_mib"]))
+        self._launched = plan.properties["cpu_launcher_enable"].value == "true"
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        """What it prints goes where ours does; in a session of its own: a Ctrl-C is ours to pass on."""
+        self.run.health.unlink(missing_ok=True)
+        self.run.looks.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "server", "start", "--foreground", "--instance", self.name]
+        places = ["--run-dir", str(self.run.path), "--model-store", str(self._store)]
+        return subprocess.Popen(
+            [*command, *places], cwd=CHECKOUT, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    @property
+    def serving(self) -> Mapping[str, int]:
+        """Model → workers that can be asked now."""
+        return dict.fromkeys(self.seen.serving, 0) if self.retired else self.seen.serving
+
+    def describe_serving(self, model: str) -> Serving:
+        """For the door."""
+        return Serving(
+            workers=self.serving.get(model, 0),
+            planned=int(self.plan.models[model].workers.value),
+            maxconn=int(self.door[f"{model}.{self.name}.maxconn"].value),
+            large_maxconn=int(self.door[f"{model}.{self.name}.large_maxconn"].value),
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether every worker serves."""
+        return self.seen.well
+
+    def look(self, *, others: bool) -> None:
+        """See how it is and do what is to be done; `others`: another instance serves its models."""
+        code = self._kept.find_end()
+        if self.retired:  # its end is asked for
+            return
+        if code is not None:
+            self._forget()
+            self._kept.note_end(self._explain_end(code))
+        if self._kept.start_if_due() or not self._kept.process:
+            return
+        self.seen = look_at(self.run, launched=self._launched)
+        if not self.seen.health:  # it is being started, and its keeper watches that
+            return
+        self.was_ready = self.was_ready or self.seen.health == READY
+        verdict = self._judge.judge(self.seen, time.monotonic(), others=others)
+        if verdict.replace:
+            self.replace(verdict.replace)
+            return
+        for pid, why in verdict.end_workers.items():
+            self._end_worker(pid, why)
+
+    def replace(self, why: str) -> None:
+        """End all of it at once: the door asks another instance what this one had not answered."""
+        process = self._kept.process
+        self._kill_server()
+        if process:
+            process.kill()
+            process.wait()
+        self._kill_server()  # the keeper may have been starting it
+        self._forget()
+        self._kept.note_end(why)
+
+    def ask_to_end(self) -> None:
+        """Let it answer what it has, and end."""
+        if self._kept.process:
+            with contextlib.suppress(ProcessLookupError):
+                self._kept.process.send_signal(signal.SIGTERM)
+
+    def has_ended(self) -> bool:
+        """Whether its keeper is gone, and with it all it started."""
+        return self._kept.process is None or self._kept.process.poll() is not None
+
+    def describe(self) -> Part:
+        """For the record."""
+        phase = self._kept.phase
+        if self.seen.health:
+            phase = PHASE_READY if self.seen.well else UNWELL
+        return Part(
+            phase=phase,
+            pid=self._kept.pid,
+            restarts=self._kept.restarts,
+            causes=self._kept.causes,
+            health=self.seen.health,
+        )
+
+    def forgive(self) -> None:
+        """What was wrong so far is no reason: we did not look, and nobody else may have been able to."""
+        self._judge.forget()
+
+    def _forget(self) -> None:
+        self.seen = Sight()
+        self._judge.forget()
+
+    def _explain_end(self, code: int) -> str:
+        failure = read_failure(self.run.failure)
+        if failure:
+            return failure.describe()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
+        return f"its keeper ended by itself ({how})"
+
+    def _kill_server(self) -> None:
+        """TorchServe first: that resets its connections."""
+        processes = sorted(find_marked(self.run.path), key=lambda process: not process.is_java)
+        for process in processes:
+            send_signal(process, signal.SIGKILL)
+        wait_until_gone(processes, KILLED_WITHIN_S)
+
+    def _end_worker(self, pid: int, why: str) -> None:
+        process = read_process(pid)
+        if process and process.pid != os.getpid():
+            self._report(f"{self.name}: {process.role} {pid} {why}: ended, TorchServe starts another one")
+            send_signal(process, signal.SIGKILL)

@@ -1,0 +1,113 @@
+"""A reload from the order to its end: what is planned in run/next takes over, or nothing changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from config.errors import ConfigError
+from config.plan import Plan, read_plan
+from config.topology import MIB
+from server.archives import check_precisions, read_archives
+from server.call import read_instances
+from server.contents import check_packed
+from server.errors import ServerError
+from server.progress import Report
+from server.rundir import RunDir
+from server.running import digest_plan, identify_archives
+from server.state import read_state, write_state
+from server.supervisor.door import Door, check_configuration
+from server.supervisor.instance import Instance
+from server.supervisor.reload import Reload, ReloadFailed, fits_beside
+from server.verify.door import digest_door
+
+DONE = "done"
+FAILED = "failed: "
+
+
+class Moving:
+    """One reload; `step` is called once a turn until `ended`."""
+
+    def __init__(self, run: RunDir, before: Plan, steps: Iterator[str], report: Report) -> None:
+        self.plan = before
+        self.ended = False
+        self._run = run
+        self._steps = steps
+        self._report = report
+
+    @classmethod
+    def begin(
+        cls, run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], report: Report
+    ) -> Moving:
+        """Nothing is started yet; what cannot be read fails with the first step."""
+        return cls(run, plan, _go(run, plan, door, instances, report), report)
+
+    def step(self) -> str:
+        """What is done now, "done", or "failed: " and why."""
+        try:
+            return next(self._steps)
+        except StopIteration:
+            self.plan = _commit(self._run)
+            return self._end(DONE)
+        except (ReloadFailed, ServerError, ConfigError, OSError) as problem:
+            return self._end(f"{FAILED}{problem}; the server is what it was")
+
+    def _end(self, how: str) -> str:
+        self.ended = True
+        self._report(f"reload: {how}")
+        return how
+
+
+def _go(run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], report: Report) -> Iterator[str]:
+    asked = read_plan(run.next / "plan.json")
+    store = Path(asked.inputs.model_store)
+    archives = read_archives(asked, store)
+    check_precisions(asked, archives)
+    check_packed(archives.values())
+    check_configuration(run, asked, run.next / run.door.name)
+    new = [
+        Instance(name, folder, own, store, asked.door, report)
+        for name, (folder, own) in read_instances(run, asked).items()
+    ]
+    beside = fits_beside(instances, read_available_mib())
+    where = "beside what runs" if beside else "one instance after the other: the memory holds one set only"
+    report(f"reload: {where}")
+    yield from Reload(
+        instances=instances,
+        new=new,
+        door=door,
+        report=report,
+        drain_s=float(plan.inputs.drain_s),
+        beside=beside,
+        again=lambda old: Instance(
+            old.name, old.run, old.plan, Path(plan.inputs.model_store), old.door, report
+        ),
+    ).go()
+
+
+def read_available_mib(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Memory that could be taken without swapping, of the machine."""
+    for line in meminfo.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024 // MIB
+    return 0
+
+
+def _commit(run: RunDir) -> Plan:
+    """What was next is the plan now, and what `make status` and `make verify` compare with."""
+    for name in (run.door.name, run.plan.name):
+        (run.next / name).replace(run.path / name)
+    plan, state = read_plan(run.plan), read_state(run.state)
+    archives = read_archives(plan, Path(plan.inputs.model_store))
+    if state:
+        write_state(
+            run.state,
+            dataclasses.replace(
+                state,
+                plan_sha256=digest_plan(run),
+                properties_sha256=digest_door(run),
+                archives=identify_archives(archives),
+            ),
+        )
+    return plan

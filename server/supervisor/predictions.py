@@ -1,0 +1,68 @@
+"""How long a request will wait, as the door refuses what would be late: learnt from what was answered.
+
+A model's rate is only known while its queue is never empty; what is learnt then holds until it is learnt
+again. Before that nothing is refused by a prediction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WINDOW_S = 2.0
+"""Long beside a batch, short beside a minute of overload."""
+LEAST_ANSWERED = 8
+"""In a window; fewer tell nothing of a rate."""
+SHARE = 0.5
+"""Of the newest window in what is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """One model at one time, of all its instances."""
+
+    at: float
+    """Seconds."""
+    answered: int
+    """So far."""
+    queued: int
+    """Requests that wait in the door now."""
+    service_ms: float
+    """From the hand-over to an instance until its answer, on average of the last ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The two figures the door goes by."""
+
+    us_per_request: int = 0
+    """1 / rate; 0 while it is not known."""
+    service_ms: int = 0
+    """Time in an instance."""
+
+
+@dataclass(kw_only=True)
+class Predictor:
+    """Of one model."""
+
+    prediction: Prediction = Prediction()
+    _first: Count | None = None
+
+    def learn(self, count: Count) -> Prediction:
+        """What holds from now on."""
+        if self._first is None or not count.queued or count.answered < self._first.answered:
+            self._first = count if count.queued else None
+            return self.prediction
+        seconds, answered = count.at - self._first.at, count.answered - self._first.answered
+        if seconds >= WINDOW_S and answered >= LEAST_ANSWERED:
+            self._first = count
+            self.prediction = self._mix(seconds * 1e6 / answered, count.service_ms)
+        return self.prediction
+
+    def _mix(self, us: float, service_ms: float) -> Prediction:
+        before = self.prediction
+        if not before.us_per_request:
+            return Prediction(us_per_request=round(us), service_ms=round(service_ms))
+        return Prediction(
+            us_per_request=round(SHARE * us + (1 - SHARE) * before.us_per_request),
+            service_ms=round(SHARE * service_ms + (1 - SHARE) * before.service_ms),
+        )

@@ -1,0 +1,104 @@
+"""What the supervisor says in run/supervisor.json: what runs, how often it was restarted, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from config.atomic import write_text_atomically
+
+SCHEMA = 1
+CAUSES_KEPT = 5
+
+STARTING = "starting"
+READY = "ready"
+UNWELL = "unwell"
+BACKING_OFF = "backing off"
+ENDED = "ended"
+"""Phases of one part; a whole server is STARTING, READY, DEGRADED, STOPPING, FAILED or ENDED."""
+DEGRADED = "degraded"
+STOPPING = "stopping"
+FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why something was started again."""
+
+    at: str
+    """UTC, ISO 8601."""
+    cause: str
+    """In words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One process that is kept up."""
+
+    phase: str = STARTING
+    """starting, ready, unwell, backing off or ended."""
+    pid: int | None = None
+    """Of the process; of an instance, of the one that started its TorchServe."""
+    restarts: int = 0
+    """How often it was started again since the supervisor began."""
+    causes: tuple[Cause, ...] = ()
+    """The last ones, the newest at the end."""
+    health: str = ""
+    """What was seen last, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The whole file."""
+
+    schema: int = SCHEMA
+    pid: int
+    """The supervisor's."""
+    phase: str
+    """starting, ready, degraded, stopping, failed or ended."""
+    since: str
+    """When the phase began: UTC, ISO 8601."""
+    door: Part = field(default_factory=Part)
+    """HAProxy."""
+    instances: Mapping[str, Part] = field(default_factory=dict)
+    """By name."""
+    reload: str = ""
+    """Of the last one, what is done just now, "done", or "failed: " and why; empty before the first."""
+    message: str = ""
+    """Why the phase is what it is, where that needs words."""
+
+
+def tell_time() -> str:
+    """Now, as the record has it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def add_cause(causes: tuple[Cause, ...], cause: str) -> tuple[Cause, ...]:
+    """The last few."""
+    return (*causes, Cause(at=tell_time(), cause=cause))[-CAUSES_KEPT:]
+
+
+def write_record(path: Path, record: Record) -> None:
+    """As JSON, whole or not at all."""
+    write_text_atomically(path, json.dumps(dataclasses.asdict(record), indent=1) + "\n", mode=0o600)
+
+
+def read_record(path: Path) -> Record | None:
+    """The record; None when there is none, or it is damaged or of another kit."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw["schema"] != SCHEMA:
+            return None
+        parts = {name: _parse_part(part) for name, part in raw["instances"].items()}
+        return Record(**{**raw, "door": _parse_part(raw["door"]), "instances": parts})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _parse_part(raw: Mapping[str, Any]) -> Part:
+    return Part(**{**raw, "causes": tuple(Cause(**cause) for cause in raw["causes"])})

@@ -1,0 +1,57 @@
+"""The tokens of a server with a door: the one strangers show, and the one the door shows to its instances."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+
+from config.atomic import write_text_atomically
+from config.plan import Plan
+from server.errors import ServerError
+from server.rundir import RunDir
+
+TOKEN_BYTES = 24
+"""192 bits; 32 characters in base64."""
+SHORTEST = 16
+"""96 bits, for tokens that a person brings."""
+_LEGAL = re.compile(r"[A-Za-z0-9._~+/=-]+")
+"""What RFC 6750 lets a bearer token have; HAProxy's lists have one a line."""
+
+
+def prepare_secrets(run: RunDir, plan: Plan) -> None:
+    """The door's token as it was, or a new one where there is none; a new one inside, with each start; and
+    certificate and key in one file, as HAProxy wants them."""
+    if plan.inputs.tls_cert:
+        files = (Path(plan.inputs.tls_cert), Path(plan.inputs.tls_key))
+        write_private(run.certificate, "\n".join(file.read_text(encoding="ascii") for file in files))
+    if not run.token.exists():
+        write_private(run.token, secrets.token_urlsafe(TOKEN_BYTES))
+    write_bearers(run)
+    write_private(run.inner_token, secrets.token_urlsafe(TOKEN_BYTES))
+
+
+def write_bearers(run: RunDir) -> str:
+    """What HAProxy compares with, from the token's file; the token."""
+    token = read_token(run.token)
+    write_private(run.bearers, f"Bearer {token}")
+    return token
+
+
+def read_token(file: Path) -> str:
+    """The token; ServerError where there is none, or none that can be sent."""
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except OSError as problem:
+        raise ServerError(f"no token: {file}: {problem.strerror}; make stop && make serve") from problem
+    if len(token) < SHORTEST or not _LEGAL.fullmatch(token):
+        raise ServerError(
+            f"the token must have {SHORTEST} or more letters, digits or any of ._~+/=-: got {len(token)} "
+            f"characters in {file}; remove the file, and the next start makes one"
+        )
+    return token
+
+
+def write_private(file: Path, text: str) -> None:
+    """For this user alone, from the first byte on."""
+    write_text_atomically(file, f"{text}\n", mode=0o600)

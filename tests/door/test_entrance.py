@@ -1,0 +1,203 @@
+"""What strangers are let in with, what they are told, and what of it an instance sees."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.door.doors import PATH, TOKEN, Answer, Door, open_door, read_answer, wait_for
+from tests.door.supervisors import Supervisor
+
+FORM = "content-type: application/x-www-form-urlencoded"
+
+
+def assert_refused(answer: Answer, status: int, text: str) -> None:
+    """In the kit's form."""
+    assert answer.status == status
+    said = json.loads(answer.body)
+    assert said["code"] == status
+    assert text in said["error"]
+    assert answer.body.endswith(b"}\n")
+    assert answer.headers["content-type"] == "application/json"
+    assert len(answer.headers["x-request-id"]) == 36
+    assert ("retry-after" in answer.headers) == (status == 503)
+
+
+@pytest.mark.parametrize(
+    ("headers", "asked", "status", "text"),
+    [
+        ((), {"token": ""}, 401, "send the header Authorization: Bearer <token>"),
+        ((), {"token": "of-stranger"}, 401, "no valid token"),
+        (("authorization: Bearer other",), {}, 401, "no valid token"),
+        ((f"authorization: Bearer {TOKEN}",), {}, 401, "no valid token"),
+        ((), {"path": "/predictions/other"}, 404, "of resnet50, or GET /ready"),
+        ((), {"path": "/predictions/resnet50/1.0"}, 404, "nothing is served there"),
+        ((), {"path": "/predictions/resnet50/../../models"}, 404, "nothing is served there"),
+        ((), {"path": "/models", "method": "GET", "token": ""}, 401, "no valid token"),
+        ((), {"method": "DELETE"}, 405, "POST or PUT"),
+        ((FORM,), {}, 415, "curl -T photo.jpg"),
+        (("x-deadline-ms: 0",), {}, 400, "X-Deadline-Ms must be 1 to 300000, in ms: got 0"),
+        (("x-deadline-ms: 300001",), {}, 400, "got 300001"),
+        (("x-deadline-ms: 1e3",), {}, 400, "got 1e3"),
+        (('x-deadline-ms: "}',), {}, 400, 'got "}'),
+        (("x-deadline-ms: -1",), {}, 400, "got -1"),
+        (("x-deadline-ms: 5", "x-deadline-ms: 900000"), {}, 400, "got 900000"),
+        ((f"x-long: {'y' * 20_000}",), {}, 431, "the headers may have 16384 bytes: got 20"),
+    ],
+)
+def test_refused(quiet: Door, headers, asked, status, text):
+    assert_refused(quiet.ask(b"x", *headers, **asked), status, text)
+    assert not quiet.list_seen()
+
+
+def test_a_wrong_token_is_told_before_a_byte_of_the_body_comes(quiet: Door):
+    with quiet.connect() as connection:
+        connection.sendall(
+            f"POST {PATH} HTTP/1.1\r\nauthorization: Bearer no\r\ncontent-length: 9\r\n\r\n".encode()
+        )
+        answer = read_answer(connection)
+    assert_refused(answer, 401, "no valid token")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_too_large_is_told_before_a_byte_of_the_body_comes(quiet: Door):
+    with quiet.connect() as connection:
+        connection.sendall(
+            f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
+            "expect: 100-continue\r\ncontent-length: 16777217\r\n\r\n".encode()
+        )
+        answer = read_answer(connection)
+    assert_refused(answer, 413, "the body may have 16777216 bytes: got 16777217")
+
+
+def test_the_largest_is_let_in(quiet: Door):
+    assert quiet.ask(b"x" * 16_777_216).status == 200
+
+
+@pytest.mark.parametrize("size", [5, 300_000, 2_000_000])
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["-T", "FILE"],
+        ["--data-binary", "@FILE", "-H", "Content-Type: image/jpeg"],
+        ["-H", "Transfer-Encoding: chunked", "-T", "FILE"],
+        ["-H", "Expect: 100-continue", "-T", "FILE"],
+        ["-F", "data=@FILE"],
+        ["-0", "-T", "FILE"],
+    ],
+)
+def test_curl(quiet: Door, tmp_path, how, size):
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(b"x" * size)
+    arguments = [part.replace("FILE", str(file)) for part in how]
+    url = f"http://127.0.0.1:{quiet.port}{PATH}"
+    answered = subprocess.run(
+        ["curl", "-sS", "-m", "5", "-H", f"Authorization: Bearer {TOKEN}", *arguments, url],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "by" in json.loads(answered.stdout)
+    assert answered.stderr == ""
+    assert [one.body_bytes >= size for one in quiet.list_seen()] == [True]
+
+
+def test_100_continue_is_said_by_the_door(door: Door):
+    for instance in door.instances.values():
+        instance.reads_bodies.clear()
+    with door.connect() as connection:
+        connection.sendall(
+            f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
+            "expect: 100-continue\r\ncontent-length: 16\r\n\r\n".encode()
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+
+
+def test_what_an_instance_sees(quiet: Door):
+    sent = ("describe: True", "x-kit-deadline-ms: 1", "X-KIT-other: 2", "x-request-id: mine", "a: b")
+    assert quiet.ask(b"x", *sent, path=f"{PATH}?describe=1").status == 200
+    [seen] = quiet.list_seen()
+    assert seen.target == PATH
+    assert seen.header("authorization") == "Bearer of-instances"
+    assert seen.header("a") == "b"
+    assert seen.header("connection") == "close"
+    assert seen.count("authorization") == seen.count("x-request-id") == 1
+    assert len(seen.header("x-request-id") or "") == 36
+    for name in ("describe", "x-kit-deadline-ms", "x-kit-other"):
+        assert seen.header(name) is None
+
+
+def test_what_is_no_http_is_told_so_by_haproxy_itself(quiet: Door):
+    """Its own page: 2.6 takes no other for what it cannot parse."""
+    with quiet.connect() as connection:
+        connection.sendall(b"HELLO\r\n\r\n")
+        assert read_answer(connection).status == 400
+
+
+def test_another_token(door: Door):
+    door.runtime.set_token("next")
+    assert door.ask().status == 401
+    assert door.ask(token="next").status == 200
+
+
+def test_health_is_the_supervisors(door: Door):
+    def ask(path: str, method: str = "GET") -> Answer:
+        return door.ask(b"", path=path, method=method, token="")
+
+    assert_refused(ask("/ready"), 503, "the supervisor does not run")
+    with Supervisor(door.files.supervisor_socket) as supervisor:
+        assert [ask(path).status for path in ("/ready", "/live", "/ping")] == [200, 200, 200]
+        assert supervisor.asked == ["/ready", "/live", "/ready"]
+        supervisor.status = 503
+        assert ask("/ready").body == b"as the supervisor says"
+        assert_refused(ask("/ready", "POST"), 405, "with GET")
+        supervisor.hangs = True
+        began = time.monotonic()
+        assert_refused(ask("/live"), 504, "the supervisor does not answer")
+        assert time.monotonic() - began < 3
+
+
+def test_metrics(quiet: Door):
+    answer = subprocess.run(
+        ["curl", "-sS", f"http://127.0.0.1:{quiet.port + 2}/metrics"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert 'haproxy_backend_current_queue{proxy="resnet50"} 0' in answer.stdout
+
+
+def test_the_log_has_failures_and_no_strangers(door: Door):
+    for instance in door.instances.values():
+        instance.mode = "500"
+    failed = door.ask(path=f"{PATH}?secret")
+    door.ask(token="secret")
+    assert failed.status == 500
+    wait_for(lambda: "POST /predictions/resnet50" in door.log.read_text())
+    log = door.log.read_text()
+    assert "secret" not in log
+    assert " 401 " not in log
+    assert door.list_seen()[0].header("x-request-id") in log
+
+
+def test_tls(tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
+        capture_output=True, check=True,
+    )  # fmt: skip
+
+    def join(folder: Path) -> None:
+        (folder / "door.pem").write_text(cert.read_text() + key.read_text(), encoding="utf-8")
+
+    with open_door(prepare=join, tls_cert=str(cert), tls_key=str(key)) as door:
+        door.serve()
+        url = f"https://localhost:{door.port}{PATH}"
+        answered = subprocess.run(
+            ["curl", "-sS", "--cacert", cert, "-H", f"Authorization: Bearer {TOKEN}", "-T", cert, url],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert json.loads(answered.stdout) == {"by": "a1"}

@@ -1,0 +1,168 @@
+"""HAProxy's runtime socket: what is asked, and what is made of the answers. tests/door/ has a real one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.errors import ServerError
+from server.haproxy import HaproxyError, Runtime, Stat
+
+COLUMNS = "pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,"
+STATS = f"""# {COLUMNS}
+door,FRONTEND,,9,2000,5,0,1,2,,,
+bert.door,queue,0,7,,5,0,1,2,3,1,
+bert.door,BACKEND,0,7,1,5,0,1,2,3,1,
+bert.large.door,queue,0,2,,5,0,1,2,3,1,
+bert.large.door,BACKEND,0,2,1,5,0,1,2,3,1,
+bert.queue,FRONTEND,,9,4100,5,0,1,2,,,
+bert,a1,0,3,16,50,0,4,1,90,1,
+bert,a2,0,2,16,40,0,,0,80,1,
+bert,BACKEND,4,9,,90,0,4,7,85,2,
+bert.large,a1,0,1,3,6,0,0,0,300,1,
+bert.large,a2,0,0,3,0,0,0,0,0,1,
+bert.large,BACKEND,1,2,,6,0,0,0,300,2,
+
+"""
+ACLS = (
+    "# id (file) description\n"
+    "0 () acl 'path' file '/run/haproxy.cfg' line 5. curr_ver=0 next_ver=0 entry_cnt=3\n"
+    "1 (/run/of a/bearers.lst) pattern loaded from file '/run/of a/bearers.lst' used by acl at file "
+    "'/run/haproxy.cfg' line 71. curr_ver=0 next_ver=0 entry_cnt=1\n\n"
+)
+
+
+class FakeHaproxy:
+    """Answers each command by its beginning, with nothing where none is known."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answers = {"show stat": STATS, "show acl": ACLS, "prepare acl": "New version created: 4\n\n"}
+        self.heard: list[str] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                command = connection.recv(4096).decode().strip()
+                self.heard.append(command)
+                known = (text for begin, text in self.answers.items() if command.startswith(begin))
+                connection.sendall(next(known, "\n").encode())
+
+    def end(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def haproxy(tmp_path: Path) -> Iterator[FakeHaproxy]:
+    fake = FakeHaproxy(tmp_path / "admin.sock")
+    yield fake
+    fake.end()
+
+
+@pytest.fixture
+def runtime(haproxy: FakeHaproxy) -> Runtime:
+    return Runtime(haproxy.path)
+
+
+def test_stats_are_of_models(runtime: Runtime):
+    assert runtime.read_stats() == {
+        "bert": Stat(answered=50 + 4 + 1 + 40 + 6, queued=5, in_hand=6, service_ms=85.0, up=2)
+    }
+
+
+def test_limits(runtime: Runtime):
+    assert runtime.read_limits() == {"bert/a1": 16, "bert/a2": 16, "bert.large/a1": 3, "bert.large/a2": 3}
+
+
+def test_what_is_unanswered_and_what_is_in_hand(runtime: Runtime):
+    assert runtime.count_unanswered() == 9
+    assert runtime.count_in_hand(["a1"]) == 4
+    assert runtime.count_in_hand(["a1", "a2", "b1"]) == 6
+    assert runtime.count_in_hand([]) == 0
+
+
+def test_all_workers_serve(haproxy: FakeHaproxy, runtime: Runtime):
+    runtime.set_serving("bert", "a1", 2, 2)
+    assert haproxy.heard == [
+        "set server bert/a1 weight 100%",
+        "set server bert.large/a1 weight 100%",
+        "set server bert/a1 state ready",
+    ]
+
+
+def test_some_workers_serve(haproxy: FakeHaproxy, runtime: Runtime):
+    runtime.set_serving("bert", "a1", 1, 3, maxconn=16, large_maxconn=2)
+    assert "set server bert/a1 weight 33%" in haproxy.heard
+    assert "set maxconn server bert/a1 5" in haproxy.heard
+    assert "set maxconn server bert.large/a1 1" in haproxy.heard
+
+
+def test_no_worker_serves(haproxy: FakeHaproxy, runtime: Runtime):
+    runtime.set_serving("bert", "a1", 0, 2, maxconn=16)
+    assert haproxy.heard == ["set server bert/a1 state maint"]
+
+
+def test_a_prediction_and_an_end_are_variables(haproxy: FakeHaproxy, runtime: Runtime):
+    runtime.set_prediction("be-rt", 5000, 70)
+    runtime.refuse_new()
+    runtime.refuse_new(refuse=False)
+    assert haproxy.heard == [
+        "experimental-mode on; set var proc.be_2d_rt_us int(5000)",
+        "experimental-mode on; set var proc.be_2d_rt_ms int(70)",
+        "experimental-mode on; set var proc.ending int(1)",
+        "experimental-mode on; set var proc.ending int(0)",
+    ]
+
+
+def test_a_token_replaces_the_other_in_one_step(haproxy: FakeHaproxy, runtime: Runtime):
+    runtime.set_token("abc")
+    assert haproxy.heard[1:] == [
+        "prepare acl #1",
+        r"add acl @4 #1 Bearer\ abc",
+        "commit acl @4 #1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "message"),
+    [
+        ("add acl", "Unknown ACL identifier.\n", "HAProxy does not add acl @4: Unknown ACL identifier."),
+        ("prepare acl", "No.\n", "prepares no other list of tokens"),
+        ("show acl", "\n", "has no list of tokens"),
+    ],
+)
+def test_a_token_that_is_not_taken(haproxy, runtime, command, answer, message):
+    haproxy.answers[command] = answer
+    with pytest.raises(HaproxyError, match=message) as caught:
+        runtime.set_token("abc")
+    assert "abc" not in str(caught.value)
+
+
+def test_what_haproxy_refuses_is_an_error(haproxy: FakeHaproxy, runtime: Runtime):
+    haproxy.answers["set server"] = "No such server.\n"
+    with pytest.raises(HaproxyError, match=r"does not set server bert/zz: No such server\."):
+        runtime.set_serving("bert", "zz", 1, 1)
+
+
+def test_nobody_is_there(tmp_path: Path):
+    with pytest.raises(ServerError, match=f"does not answer at {tmp_path}/none.sock: "):
+        Runtime(tmp_path / "none.sock").read_stats()
+
+
+def test_somebody_else_is_there(haproxy: FakeHaproxy, runtime: Runtime):
+    haproxy.answers["show stat"] = "Permission denied\n"
+    with pytest.raises(HaproxyError, match="no statistics: Permission denied"):
+        runtime.read_stats()

@@ -21,6 +21,7 @@ from loadtest.drivers.locust import locust_command, locust_environment, parse_cr
 from loadtest.drivers.remote import work
 from loadtest.errors import LoadTestError
 from loadtest.experiments import ceiling, compare, gate, measure, peak, soak
+from loadtest.experiments.chaos import experiment as chaos
 from loadtest.experiments.harm import run as harm
 from loadtest.experiments.ladder import experiment as ladder
 from loadtest.experiments.targets import experiment as targets
@@ -45,7 +46,7 @@ TOKEN_SECONDS = 3000
 """A page stays open for a while; TorchServe's tokens live for an hour."""
 Options = argparse.Namespace
 JUDGES: dict[str, Judge] = {
-    **{one.KIND: one.judge for one in (measure, peak, gate, ladder, soak)},
+    **{one.KIND: one.judge for one in (measure, peak, gate, ladder, soak, chaos)},
     targets.KIND: judge_targets,
 }
 
@@ -173,6 +174,15 @@ def run_harm(options: Options) -> int:
         return 0
     with open_site(options) as site:
         return harm.run_harm(site, results=options.results, names=options.names, precision=precision)
+
+
+def run_chaos(options: Options) -> int:
+    """The named faults, or all."""
+    chaos.check_chaos(options.names)
+    if options.check:
+        return 0
+    with open_site(options) as site:
+        return finish(chaos.run_chaos(site, results=options.results, names=options.names))
 
 
 def run_fuzz(options: Options) -> int:

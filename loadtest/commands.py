@@ -156,6 +156,14 @@ COMMANDS = (
         checked=True,
     ),
     Command(
+        name="chaos",
+        help="one fault after the other under load; exit code 1 when a promise is broken",
+        run=actions.run_chaos,
+        options=STORE,
+        names="EXPERIMENT",
+        checked=True,
+    ),
+    Command(
         name="ceiling",
         help="what one core's arithmetic allows, against what is reached",
         run=actions.run_ceiling,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
+from loadtest.report.chaos import make_chaos_section
 from loadtest.report.gated import make_gate_section
 from loadtest.report.html import render_html
 from loadtest.report.ladder import make_ladder_section
@@ -24,6 +25,7 @@ SECTIONS: Mapping[str, Callable[[Kept], Section]] = {
     "targets": make_targets_section,
     "ladder": make_ladder_section,
     "soak": make_soak_section,
+    "chaos": make_chaos_section,
 }
 """One for each kind of experiment that keeps results."""
 

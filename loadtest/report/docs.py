@@ -11,6 +11,7 @@ from loadtest.errors import LoadTestError
 from loadtest.experiments.targets.judge import look_at
 from loadtest.experiments.targets.rows import RATIO, Goal, Row, list_rows
 from loadtest.report import SECTIONS, make_section
+from loadtest.report.chaos import write_page
 from loadtest.report.ladder import write_pages
 from loadtest.report.markdown import check_own, render_section, render_table, wrap
 from loadtest.report.section import Section, Table
@@ -32,9 +33,10 @@ COMMANDS = {
     "peak": "make loadtest-peak",
     "gate": "make loadtest-gate",
     "soak": "make soak",
+    "chaos": "make chaos",
 }
 """In the order of the page."""
-PAGES: Mapping[str, Callable[[Kept, Path], list[Path]]] = {"ladder": write_pages}
+PAGES: Mapping[str, Callable[[Kept, Path], list[Path]]] = {"ladder": write_pages, "chaos": write_page}
 """Experiments with pages of their own beside this one."""
 
 

@@ -28,7 +28,7 @@ from server.keeper import keep_instance, make_health
 from server.launch import PRIVATE_UMASK, confine
 from server.ports import check_ports_free
 from server.processes import GRACEFUL_SECONDS, find_marked
-from server.progress import Progress
+from server.progress import Progress, say
 from server.ready import StartFailed
 from server.reload import check_reloadable, choose_generation, reload
 from server.rundir import RunDir
@@ -240,7 +240,7 @@ def _end(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> None:
 def _supervise(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
     with _private_files():
-        return supervise(run, _find_model_store(options, plan), lambda line: print(line, flush=True))
+        return supervise(run, _find_model_store(options, plan), say)
 
 
 def _reload(run: RunDir, options: argparse.Namespace) -> int:
@@ -248,7 +248,7 @@ def _reload(run: RunDir, options: argparse.Namespace) -> int:
     check_reloadable(run, plan)
     asked = build_parser().parse_args([*options.asked, "--generation", choose_generation(plan)])
     with _private_files(), hold_lock(run.path):
-        return reload(run, plan, read_and_plan_site(asked), lambda line: print(line, flush=True))
+        return reload(run, plan, read_and_plan_site(asked), say)
 
 
 def _status(run: RunDir, options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from server.archives import read_archives
 from server.call import make_client
 from server.health import Health, keep_health
 from server.launch import confine
+from server.progress import say
 from server.ready import StartFailed
 from server.rundir import RunDir
 from server.start import Interrupted, start, stay
@@ -23,7 +24,7 @@ def keep_instance(name: str, run: RunDir, model_store: Path, graceful_seconds: f
     """Until a signal ends it (0), or TorchServe ends, does not start, or is not as asked for (1)."""
 
     def report(line: str) -> None:
-        print(f"{name}: {line}", flush=True)
+        say(f"{name}: {line}")
 
     plan = read_plan(run.plan)
     confine(plan)

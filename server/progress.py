@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -12,6 +13,12 @@ Report = Callable[[str], None]
 LOG_SECONDS = 20.0
 """Silence after which a log gets a line too: enough to see that it goes on, too few to fill it."""
 _CLEAR_LINE = "\r\033[K"
+
+
+def say(line: str) -> None:
+    """Print it, and go on where that cannot be: a full disk must not end who watches over a server."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
 
 
 def ignore(_: str) -> None:

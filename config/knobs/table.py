@@ -24,7 +24,7 @@ IMAGES = ("image", "image-run")
 CONTAINERS = ("image-run", "image-test")
 GATES = ("compare", "loadtest-gate")
 INSTALLS = (
-    *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak", "ceiling", *HARMS),
+    *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak", "ceiling", *HARMS, "chaos"),
     *("image", "image-test", "test", "test-unit", "test-e2e", "lint", "format", "audit"),
     *("lock", "distclean"),
 )
@@ -129,7 +129,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="SECONDS", default="3.75 and 10", commands=TURNS, help="of each window"),
         Knob(name="REPEATS", default="3", commands=TURNS, help="turns of each system in a block"),
         Knob(name="REQUESTS", default="20000", commands=("soak",), help="in all, 1004 or more"),
-        Knob(name="EXPERIMENT", default="all", commands=("harm",), help="what is done to the server"),
+        Knob(name="EXPERIMENT", default="all", commands=("harm", "chaos"),
+             help="what is done to the server"),
         Knob(name="BODIES", default="5500", commands=("fuzz",), help="how many are sent"),
         Knob(name="SEED", default="7", commands=("fuzz",), help="which ones are drawn"),
         Knob(name="RESULT", default="latest", commands=REPORTS, help="folders of kept results"),

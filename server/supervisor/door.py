@@ -23,9 +23,10 @@ from server.rundir import MARK, RunDir
 from server.supervisor.kept import Kept
 from server.supervisor.predictions import Count, Prediction, Predictor
 from server.supervisor.record import READY, STARTING, UNWELL, Part
-from server.tokens import read_token
+from server.tokens import read_token, write_bearers
 
 ENDS_WITHIN_S = 5.0
+SOFT_STOP_S = 1.0
 UNHEARD_S = 5.0
 """HAProxy answers its socket within milliseconds, however busy."""
 LARGEST_LOG_BYTES = 10 << 20
@@ -162,10 +163,14 @@ class Door:
             return 0
 
     def end(self) -> None:
-        """At once: nobody waits for it any more."""
+        """Nothing is unanswered any more: it says its last words to who is there, and listens no longer."""
+        self._listener.close()
         process = self._kept.process
         if not process:
             return
+        process.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SOFT_STOP_S)
         process.terminate()
         try:
             process.wait(ENDS_WITHIN_S)
@@ -175,7 +180,7 @@ class Door:
 
     def change_token(self) -> None:
         """From now on the one in the token's file is good, and no other."""
-        self._runtime.set_token(read_token(self._run.token))
+        self._runtime.set_token(write_bearers(self._run))
 
     def describe(self) -> Part:
         """For the record."""

@@ -20,6 +20,7 @@ from server.state import read_failure
 from server.supervisor.door import Serving
 from server.supervisor.judgement import Judge
 from server.supervisor.kept import Kept
+from server.supervisor.nice import GENTLE, may_be_gentle, set_nice
 from server.supervisor.record import READY as PHASE_READY
 from server.supervisor.record import UNWELL, Part
 from server.supervisor.sight import Sight, look_at
@@ -44,6 +45,8 @@ class Instance:
         """Since the supervisor began: until then a failure is one of the start."""
         self.retired = False
         """Another one takes its place: it answers what it has, and is asked nothing more."""
+        self.gentle = False
+        """Its load shall take what those leave that serve."""
         self._store = store
         self._report = report
         self._kept = Kept(name, self._launch, report)
@@ -64,6 +67,13 @@ class Instance:
     def serving(self) -> Mapping[str, int]:
         """Model → workers that can be asked now."""
         return dict.fromkeys(self.seen.serving, 0) if self.retired else self.seen.serving
+
+    def _look_at_load(self) -> None:
+        """While it is loading, and once it is ready, where it was told to be gentle."""
+        if self.gentle and may_be_gentle():
+            processes = [self._kept.pid or 0, *(process.pid for process in find_marked(self.run.path))]
+            set_nice(processes, 0 if self.seen.health else GENTLE)
+            self.gentle = not self.seen.health
 
     def describe_serving(self, model: str) -> Serving:
         """For the door."""
@@ -90,6 +100,7 @@ class Instance:
         if self._kept.start_if_due() or not self._kept.process:
             return
         self.seen = look_at(self.run, launched=self._launched)
+        self._look_at_load()
         if not self.seen.health:  # it is being started, and its keeper watches that
             return
         self.was_ready = self.was_ready or self.seen.health == READY
@@ -101,7 +112,12 @@ class Instance:
             self._end_worker(pid, why)
 
     def replace(self, why: str) -> None:
-        """End all of it at once: the door asks another instance what this one had not answered."""
+        """End all of it at once and start it again: the door asks another instance what was not answered."""
+        self.kill()
+        self._kept.note_end(why)
+
+    def kill(self) -> None:
+        """End all of it at once."""
         process = self._kept.process
         self._kill_server()
         if process:
@@ -109,7 +125,6 @@ class Instance:
             process.wait()
         self._kill_server()  # the keeper may have been starting it
         self._forget()
-        self._kept.note_end(why)
 
     def ask_to_end(self) -> None:
         """Let it answer what it has, and end."""

@@ -48,8 +48,12 @@ class Kept:
         """Start it where it does not run and its pause is over; whether it was started."""
         if self.process or self._now() < self._due:
             return False
-        self.process = self._launch()
         self._began = self._now()
+        try:
+            self.process = self._launch()
+        except OSError as problem:  # no memory for another process, a full disk
+            self.note_end(f"cannot be started: {problem}")
+            return False
         return True
 
     def find_end(self) -> int | None:

@@ -29,8 +29,9 @@ FAILED = "failed: "
 class Moving:
     """One reload; `step` is called once a turn until `ended`."""
 
-    def __init__(self, run: RunDir, before: Plan, steps: Iterator[str], report: Report) -> None:
+    def __init__(self, run: RunDir, before: Plan, door: Door, steps: Iterator[str], report: Report) -> None:
         self.plan = before
+        self._door = door
         self.ended = False
         self._run = run
         self._steps = steps
@@ -41,7 +42,7 @@ class Moving:
         cls, run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], report: Report
     ) -> Moving:
         """Nothing is started yet; what cannot be read fails with the first step."""
-        return cls(run, plan, _go(run, plan, door, instances, report), report)
+        return cls(run, plan, door, _go(run, plan, door, instances, report), report)
 
     def step(self) -> str:
         """What is done now, "done", or "failed: " and why."""
@@ -49,9 +50,17 @@ class Moving:
             return next(self._steps)
         except StopIteration:
             self.plan = _commit(self._run)
+            self._change_token()
             return self._end(DONE)
         except (ReloadFailed, ServerError, ConfigError, OSError) as problem:
             return self._end(f"{FAILED}{problem}; the server is what it was")
+
+    def _change_token(self) -> None:
+        """To the one in the token's file, which may have been edited."""
+        try:
+            self._door.change_token()
+        except ServerError as problem:
+            self._report(f"reload: the token is what it was: {problem}")
 
     def _end(self, how: str) -> str:
         self.ended = True
@@ -70,6 +79,8 @@ def _go(run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], rep
         Instance(name, folder, own, store, asked.door, report)
         for name, (folder, own) in read_instances(run, asked).items()
     ]
+    for one in new:
+        one.gentle = True
     beside = fits_beside(instances, read_available_mib())
     where = "beside what runs" if beside else "one instance after the other: the memory holds one set only"
     report(f"reload: {where}")

@@ -63,14 +63,14 @@ class Reload:
         return [(self._old[place : place + 1], self.new[place : place + 1]) for place in range(count)]
 
     def _start(self, news: Sequence[Instance]) -> Iterator[str]:
-        self.instances.update({new.name: new for new in news})
-        while not all(new.ready for new in news):
-            for new in news:
+        """One at a time: a load takes the cores from those that serve."""
+        for new in news:
+            self.instances[new.name] = new
+            while not new.ready:
                 if causes := new.describe().causes:
                     raise ReloadFailed(f"{new.name}: {causes[-1].cause}")
-            yield f"starting {_name(news)}"
-        if news:
-            self.report(f"reload: {_name(news)} verified; the door asks it from now on")
+                yield f"starting {new.name}"
+            self.report(f"reload: {new.name} verified; the door asks it from now on")
 
     def _retire(self, olds: Sequence[Instance]) -> Iterator[str]:
         """No new requests; then the end, once nothing is unanswered."""
@@ -87,14 +87,14 @@ class Reload:
             yield f"ending {_name(olds)}"
         for old in olds:
             if not old.has_ended():
-                old.replace("did not end in time")
+                old.kill()
             del self.instances[old.name]
             self._gone.append(old)
 
     def _take_back(self) -> None:
         for new in self.new:
             if self.instances.pop(new.name, None):
-                new.replace("the reload is taken back")
+                new.kill()
         for old in self._old:
             old.retired = False
             self.instances[old.name] = self.again(old) if old in self._gone else old

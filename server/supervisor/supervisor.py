@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -80,6 +81,7 @@ class Supervisor:
         self._moving: Moving | None = None
         self._record = Record(pid=os.getpid(), phase=STARTING, since=tell_time())
         self._written: Record | None = None
+        self._unwritten = False
         self.standing = self._stand(STARTING)
 
     def run(self) -> int:
@@ -169,7 +171,8 @@ class Supervisor:
     def _fail(self, instance: Instance) -> None:
         causes = instance.describe().causes
         failure = read_failure(instance.run.failure) or Failure(cause=causes[-1].cause)
-        write_state(self.run_dir.failure, failure)
+        with contextlib.suppress(OSError):
+            write_state(self.run_dir.failure, failure)
         self._report(f"start failed: {instance.name}: {failure.describe()}")
         self._note(FAILED, message=f"{instance.name}: {failure.describe()}")
 
@@ -194,8 +197,14 @@ class Supervisor:
     def _write(self) -> None:
         """Where it says something new."""
         if self._record != self._written:
-            self._written = self._record
-            write_record(self.run_dir.record, self._record)
+            try:
+                write_record(self.run_dir.record, self._record)
+            except OSError as problem:  # a full disk: it is written once there is room
+                if not self._unwritten:
+                    self._report(f"supervisor.json cannot be written: {problem}")
+                self._unwritten = True
+                return
+            self._written, self._unwritten = self._record, False
 
     def _stand(self, phase: str) -> Standing:
         models = {
@@ -218,5 +227,5 @@ class Supervisor:
         left = [instance for instance in self.instances.values() if not instance.has_ended()]
         if left:
             with ThreadPoolExecutor(len(left)) as pool:
-                list(pool.map(lambda one: one.replace("did not end in time"), left))
+                list(pool.map(lambda one: one.kill(), left))
         self.door.end()

@@ -53,7 +53,9 @@ def test_json_holds_everything(plan, evidence):
     raw = json.loads(render(result, "json"))
     assert raw["good"] is False
     assert len(raw["findings"]) == len(result.judged)
-    assert {"model", "pid", "item", "asked", "got", "evidence", "state", "cure"} == set(raw["findings"][0])
+    assert {"instance", "model", "pid", "item", "asked", "got", "evidence", "state", "cure"} == set(
+        raw["findings"][0]
+    )
 
 
 def test_rows_are_in_the_order_of_the_registry(plan, evidence):

@@ -224,6 +224,10 @@ public final class Gate extends ChannelDuplexHandler {
     }
 
     private static void prepare(HttpResponse response, boolean last) {
+        // TorchServe says 507 of a batch whose worker died. It can be asked again, and a proxy knows 503.
+        if (response.status().equals(HttpResponseStatus.INSUFFICIENT_STORAGE)) {
+            response.setStatus(HttpResponseStatus.SERVICE_UNAVAILABLE);
+        }
         if (response.status().code() == 503) {
             response.headers().set(HttpHeaderNames.RETRY_AFTER, Refusal.RETRY_AFTER_S);
         }

@@ -42,6 +42,7 @@ LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)'
 SOAK = $(LOADTEST) soak $(STARTS) --requests '$(REQUESTS)'
 HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
 	$(foreach name,$(EXPERIMENT),'$(name)')
+CHAOS = $(LOADTEST) chaos $(STARTS) $(foreach name,$(EXPERIMENT),'$(name)')
 FUZZ = $(LOADTEST) fuzz $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' --bodies '$(BODIES)' --seed '$(SEED)'
 # With every precision: what is measured is served in several.
 BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --precision auto \
@@ -174,6 +175,12 @@ harm: load-tools ## Overload, dear bodies, lost workers: does the server stand? 
 	@$(HARM) --check
 	@$(BUILD_TEST_STORE)
 	@$(HARM)
+
+.PHONY: chaos
+chaos: load-tools ## Fault after fault under load: who is answered, when is all well again? (15 minutes; EXPERIMENT=name)
+	@$(CHAOS) --check
+	@$(BUILD_TEST_STORE)
+	@$(CHAOS)
 
 .PHONY: fuzz
 fuzz: dev ## Send 5,500 broken bodies; exit 1 on any 5xx, lost worker or grown memory (5 minutes)

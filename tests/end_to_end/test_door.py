@@ -1,0 +1,237 @@
+"""HAProxy in front of two real TorchServes: what clients see when parts of it die, and of a reload."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.processes import Process, find_marked, is_alive, send_signal
+from server.supervisor.record import READY, read_record
+from tests.end_to_end.kit import Kit, running
+
+MODEL = "tiny_image"
+BYTES = 300_000
+"""A photograph's: more than HAProxy keeps of a request unless it is told to."""
+RATE = 10.0
+DEADLINE_S = 20.0
+BACK_S = 90.0
+"""Two small models on busy cores; 20 s seen."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoorKit(Kit):
+    """The same kit, called through its door."""
+
+    @property
+    def key_file(self):
+        return {"inference": {"key": (self.run_dir / "token").read_text().strip()}}
+
+    def find(self, role: str, instance: str = "") -> list[Process]:
+        where = self.run_dir / "instances" / instance if instance else self.run_dir
+        return [process for process in find_marked(where) if process.role == role]
+
+    def kill(self, role: str, instance: str = "") -> list[Process]:
+        """All of that role."""
+        found = self.find(role, instance)
+        for process in found:
+            send_signal(process, signal.SIGKILL)
+        return found
+
+    def read_record(self):
+        return read_record(self.run_dir / "supervisor.json")
+
+    def wait_until_ready(self) -> None:
+        ends = time.monotonic() + BACK_S
+        while (record := self.read_record()) is None or record.phase != READY:
+            assert time.monotonic() < ends, record
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def door_kit(tmp_path_factory, tiny_models, tiny_store) -> Iterator[DoorKit]:
+    """A folder with a short name: sockets are in it."""
+    folder = tmp_path_factory.mktemp("door")
+    kit = DoorKit(run_dir=folder / "run", store=tiny_store, port=find_ports(), models_dir=tiny_models)
+    kit.plan("tiny_image tiny_text", "--front", "haproxy")
+    with running(kit) as started:
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield kit
+    assert find_marked(kit.run_dir) == []
+
+
+def find_ports() -> int:
+    """Those of both generations are free where these are: nothing else of the tests is up there."""
+    return 17080 + os.getpid() % 8 * 100
+
+
+@pytest.fixture(scope="module")
+def photo(door_kit) -> bytes:
+    """The canary with bytes behind its end, which decoders leave alone."""
+    canary = door_kit.run_dir / "samples" / "tiny_image-canary.jpg"
+    return canary.read_bytes().ljust(BYTES, b"\0")
+
+
+class Load:
+    """Clients that ask at a steady rate, each on a connection of its own."""
+
+    def __init__(self, kit: DoorKit, body: bytes) -> None:
+        self._kit, self._body = kit, body
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.outcomes: Counter[str] = Counter()
+
+    def __enter__(self) -> Load:
+        self._sender = threading.Thread(target=self._send)
+        self._sender.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._sender.join()
+        for thread in self._threads:
+            thread.join()
+
+    def _send(self) -> None:
+        while not self._ended.wait(1 / RATE):
+            self._threads.append(threading.Thread(target=self._ask))
+            self._threads[-1].start()
+
+    def _ask(self) -> None:
+        headers = {"X-Deadline-Ms": str(int(DEADLINE_S * 1000))}
+        try:
+            answer = self._kit.request(f"predictions/{MODEL}", self._body, headers=headers)
+            self.outcomes[str(answer.status)] += 1
+        except OSError as problem:
+            self.outcomes[str(problem)] += 1
+
+
+def test_it_answers_and_refuses_as_planned(door_kit, photo):
+    assert door_kit.predict(MODEL, photo).status == 200
+    assert door_kit.request("ready", token="").json["models"][MODEL] == {"workers": 2, "planned": 2}
+    refused = door_kit.request(f"predictions/{MODEL}", photo, token="wrong")
+    assert (refused.status, refused.json["code"]) == (401, 401)
+    assert door_kit.request("predictions/another", b"x").status == 404
+    late = door_kit.request(f"predictions/{MODEL}", photo, headers={"X-Deadline-Ms": "1"})
+    assert late.status in (503, 504)
+    with urllib.request.urlopen(f"http://127.0.0.1:{door_kit.port + 2}/metrics", timeout=5) as metrics:
+        assert b"haproxy_server_status" in metrics.read()
+
+
+def test_verify_is_good_and_status_names_both_instances(door_kit):
+    code, differing = door_kit.verify()
+    assert (code, differing) == (0, {})
+    status = door_kit.call("server", "status").stdout
+    assert "2 instances behind HAProxy" in status
+    assert "a1: TorchServe ready, never restarted" in status
+
+
+def test_no_secret_is_for_others_or_in_a_file_that_is_shown(door_kit):
+    token = (door_kit.run_dir / "token").read_text().strip()
+    assert len(token) >= 22  # 128 bits in base64
+    for file in ("token", "inner-token", "bearers.lst", "authorization"):
+        assert (door_kit.run_dir / file).stat().st_mode & 0o777 == 0o600
+    for file in [door_kit.run_dir / "haproxy.cfg", *(door_kit.run_dir / "logs").iterdir()]:
+        assert token not in file.read_text(errors="replace")
+
+
+@pytest.mark.parametrize("role", ["TorchServe", "worker"])
+def test_who_is_killed_costs_no_request(door_kit, photo, role):
+    with Load(door_kit, photo) as load:
+        time.sleep(1)
+        killed = door_kit.kill(role, "a1")
+        time.sleep(6)
+        door_kit.wait_until_ready()
+    assert set(load.outcomes) == {"200"}, load.outcomes
+    assert load.outcomes["200"] > RATE * 5
+    assert not [process for process in killed if is_alive(process)]
+    assert door_kit.verify() == (0, {})
+
+
+def test_a_door_that_is_killed_is_back_and_refuses_nobody_who_comes(door_kit, photo):
+    first = door_kit.find("HAProxy")[0]
+    door_kit.kill("HAProxy")
+    began = time.monotonic()
+    assert door_kit.predict(MODEL, photo).status == 200
+    assert time.monotonic() - began < 10
+    assert door_kit.find("HAProxy")[0].pid != first.pid
+    door_kit.wait_until_ready()
+    assert door_kit.verify() == (0, {})
+
+
+def reload(kit: DoorKit, *arguments: str):
+    """`make reload`."""
+    folders = ["--models-dir", str(kit.models_dir), "--model-store", str(kit.store)]
+    asked = ["--models", "tiny_image tiny_text", "--port", str(kit.port), *folders, "--front", "haproxy"]
+    places = ["--run-dir", str(kit.run_dir), *asked, *arguments]
+    return kit.call("server", "reload", "--run-dir", str(kit.run_dir), "--", *places)
+
+
+def test_a_reload_to_another_plan_and_token_costs_no_request(door_kit, photo):
+    before = (door_kit.run_dir / "token").read_text().strip()
+    with Load(door_kit, photo) as load:
+        done = reload(door_kit, "--allocator", "system")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(load.outcomes) == {"200"}, load.outcomes
+    plan = json.loads((door_kit.run_dir / "plan.json").read_text())
+    assert list(plan["instances"]) == ["b1", "b2"]
+    assert plan["libraries"]["allocator"]["value"] == "system"
+    assert find_marked(door_kit.run_dir / "instances" / "a1") == []
+    assert door_kit.verify() == (0, {})
+    (door_kit.run_dir / "token").write_text("another-token-of-this-test\n")
+    assert reload(door_kit).returncode == 0
+    assert door_kit.predict(MODEL, photo).status == 200
+    assert door_kit.request(f"predictions/{MODEL}", photo, token=before).status == 401
+
+
+def test_a_reload_that_fails_changes_nothing(door_kit, photo, tiny_store):
+    archive = Path(tiny_store) / f"{MODEL}.mar"
+    good = archive.read_bytes()
+    before = (door_kit.run_dir / "plan.json").read_bytes()
+    archive.write_bytes(good[: len(good) // 2] + b"\xff" + good[len(good) // 2 + 1 :])
+    try:
+        done = reload(door_kit)
+    finally:
+        archive.write_bytes(good)
+    assert done.returncode == 1
+    assert "the server is what it was" in done.stdout
+    assert (door_kit.run_dir / "plan.json").read_bytes() == before
+    assert door_kit.predict(MODEL, photo).status == 200
+
+
+def test_what_only_another_door_can_do_is_refused(door_kit):
+    done = reload(door_kit, "--bind", "0.0.0.0")
+    assert done.returncode == 1
+    assert "a reload cannot change bind" in done.stderr
+
+
+def test_a_changed_configuration_differs(door_kit):
+    file = door_kit.run_dir / "haproxy.cfg"
+    text = file.read_text()
+    file.write_text(text + "# more\n")
+    try:
+        assert "haproxy.cfg" in door_kit.verify()[1]
+    finally:
+        file.write_text(text)
+
+
+def test_a_stop_answers_what_was_accepted(door_kit, photo):
+    with Load(door_kit, photo) as load:
+        time.sleep(2)
+        stopped = door_kit.stop()
+        time.sleep(0.5)
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    # Who is told 503 before all of a body was sent may see no more than that the connection is closed.
+    told = ("200", "503", "[Errno 104] Connection reset by peer", "<urlopen error [Errno 32] Broken pipe>")
+    assert [what for what in load.outcomes if what not in told and "refused" not in what] == [], load.outcomes
+    assert find_marked(door_kit.run_dir) == []

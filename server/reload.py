@@ -18,8 +18,8 @@ from server.processes import find_marked
 from server.progress import Report
 from server.rundir import RunDir
 from server.site import follow
-from server.supervisor.moving import DONE, FAILED
-from server.supervisor.record import Record, read_record
+from server.supervisor.moving import DONE
+from server.supervisor.record import read_record
 
 POLL_S = 0.2
 TIMEOUT_S = 5.0
@@ -62,19 +62,20 @@ def reload(run: RunDir, plan: Plan, asked: Site, report: Report) -> int:
     """0 when the new set serves, 1 when nothing was changed."""
     check_same_door(plan, asked.plan)
     write_next(asked, run.path)
+    before = _count_reloads(run)
     with follow(run.supervisor_log, report, from_end=True) as read_lines:
         ask(run.supervisor_socket)
-        while not (how := _find_end(read_record(run.record))):
+        while _count_reloads(run) == before:
             time.sleep(POLL_S)
             read_lines()
             check_reloadable(run, plan)
-    return 0 if how == DONE else 1
+    record = read_record(run.record)
+    return 0 if record and record.reload == DONE else 1
 
 
-def _find_end(record: Record | None) -> str:
-    if record and (record.reload == DONE or record.reload.startswith(FAILED)):
-        return record.reload
-    return ""
+def _count_reloads(run: RunDir) -> int:
+    record = read_record(run.record)
+    return record.reloads if record else 0
 
 
 def ask(path: Path) -> None:

@@ -69,6 +69,8 @@ class Record:
     """By name."""
     reload: str = ""
     """Of the last one, what is done just now, "done", or "failed: " and why; empty before the first."""
+    reloads: int = 0
+    """How many have ended, well or not."""
     message: str = ""
     """Why the phase is what it is, where that needs words."""
 

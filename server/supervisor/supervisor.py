@@ -82,13 +82,14 @@ class Supervisor:
         self._record = Record(pid=os.getpid(), phase=STARTING, since=tell_time())
         self._written: Record | None = None
         self._unwritten = False
+        self._troubled = ""
         self.standing = self._stand(STARTING)
 
     def run(self) -> int:
         """0 ended in order, 1 the start failed."""
         try:
             while self._record.phase != FAILED:
-                self._turn()
+                self._turn_safely()
                 self.door.wait_for_end(LOOK_S)
             self._end(0.0)
             return 1
@@ -98,6 +99,17 @@ class Supervisor:
             self._end(float(self.plan.inputs.drain_s))
             self._note(ENDED)
             return 0
+
+    def _turn_safely(self) -> None:
+        """What nobody foresaw must not end who watches over the others; /live says that it does not go on."""
+        try:
+            self._turn()
+            self._troubled = ""
+        except Exception as problem:  # of whatever kind
+            said = f"{type(problem).__name__}: {problem}"
+            if said != self._troubled:
+                self._report(f"the supervisor cannot look: {said}")
+            self._troubled = said
 
     def _turn(self) -> None:
         """One look at everything, and what follows from it."""
@@ -123,8 +135,6 @@ class Supervisor:
             return f"the server is {self._record.phase}"
         if self._moving or self._asked.is_set():
             return "a reload is under way"
-        self._record = replace(self._record, reload="asked for")
-        self._write()
         self._asked.set()
         return ""
 
@@ -135,7 +145,9 @@ class Supervisor:
             self._asked.clear()
         if not self._moving:
             return
-        self._record = replace(self._record, reload=self._moving.step())
+        done = self._moving.step()
+        ended = self._record.reloads + self._moving.ended
+        self._record = replace(self._record, reload=done, reloads=ended)
         if self._moving.ended:
             self.plan = self._moving.plan
             self._moving = None

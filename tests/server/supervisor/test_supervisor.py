@@ -1,0 +1,168 @@
+"""The loop: what is ready, what a start fails by, and that nothing unforeseen ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.rundir import RunDir
+from server.supervisor.record import DEGRADED, FAILED, READY, STARTING, Cause, Part, read_record
+from server.supervisor.supervisor import GAP_S, Supervisor
+from tests.config.doors import plan_behind_door
+
+
+@dataclass
+class FakeDoor:
+    ready: bool = True
+    broken: bool = False
+    told: dict[Any, Any] = field(default_factory=dict)
+
+    def look(self) -> None:
+        if self.broken:
+            raise ValueError("nobody foresaw this")
+
+    def apply(self, serving: Any) -> None:
+        self.told = dict(serving)
+
+    def describe(self) -> Part:
+        return Part(phase=READY)
+
+
+@dataclass
+class FakeInstance:
+    name: str
+    plan: Any
+    run: Any
+    ready: bool = False
+    retired: bool = False
+    was_ready: bool = False
+    forgiven: int = 0
+    part: Part = field(default_factory=Part)
+    others: list[bool] = field(default_factory=list)
+
+    @property
+    def serving(self) -> dict[str, int]:
+        return {model: int(self.ready) for model in self.plan.models}
+
+    def look(self, *, others: bool) -> None:
+        self.others.append(others)
+        self.was_ready = self.was_ready or self.ready
+
+    def forgive(self) -> None:
+        self.forgiven += 1
+
+    def describe(self) -> Part:
+        return self.part
+
+    def describe_serving(self, model: str) -> int:
+        return self.serving[model]
+
+
+@pytest.fixture
+def stage(tmp_path: Path):
+    plan, said = plan_behind_door(), list[str]()
+    instances = [FakeInstance(name, plan, RunDir.at(tmp_path / name)) for name in plan.instances]
+    door = FakeDoor()
+    supervisor = Supervisor(RunDir.at(tmp_path), plan, door, instances, said.append)  # type: ignore[arg-type]
+    return supervisor, door, instances, said
+
+
+def phase(supervisor: Supervisor) -> str:
+    record = read_record(supervisor.run_dir.record)
+    assert record is not None
+    return record.phase
+
+
+def test_a_start_is_over_when_every_instance_serves(stage):
+    supervisor, door, (one, other), _ = stage
+    one.ready = True
+    supervisor._turn()
+    assert phase(supervisor) == STARTING
+    assert not supervisor.standing.ready
+    other.ready = True
+    supervisor._turn()
+    assert phase(supervisor) == READY
+    assert supervisor.standing.ready
+    assert set(door.told.values()) == {1}
+
+
+def test_one_that_is_lost_later_leaves_a_degraded_server_that_is_ready(stage):
+    supervisor, _, (one, other), said = stage
+    one.ready = other.ready = True
+    supervisor._turn()
+    other.ready = False
+    supervisor._turn()
+    assert phase(supervisor) == DEGRADED
+    assert supervisor.standing.ready
+    assert said == ["the server is degraded"]
+    assert one.others[-1] is False  # alone, it is given more time
+    assert other.others[-1] is True
+
+
+def test_those_of_a_reload_count_once_they_serve_and_those_it_retires_no_more(stage):
+    supervisor, _, (one, other), _ = stage
+    one.ready = other.ready = True
+    supervisor._turn()
+    supervisor.instances["b1"] = new = replace(one, name="b1", ready=False, was_ready=False)
+    supervisor._turn()
+    assert phase(supervisor) == READY
+    new.ready = True
+    one.retired, one.ready = True, False
+    supervisor._turn()
+    assert phase(supervisor) == READY
+
+
+def test_an_instance_that_ends_before_it_was_ready_fails_the_start(stage):
+    supervisor, _, (one, _), said = stage
+    one.part = Part(restarts=1, causes=(Cause(at="", cause="no memory"),))
+    supervisor._turn()
+    assert phase(supervisor) == FAILED
+    assert said == ["start failed: a1: no memory"]
+    assert "no memory" in supervisor.run_dir.failure.read_text()
+
+
+def test_whoever_was_stopped_with_all_others_is_forgiven(stage):
+    supervisor, _, (one, _), _ = stage
+    supervisor.standing = replace(supervisor.standing, at=supervisor.standing.at - GAP_S - 1)
+    supervisor._turn()
+    assert (one.forgiven, one.others) == (1, [])
+
+
+def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage):
+    supervisor, door, (one, other), said = stage
+    door.broken = True
+    supervisor._turn_safely()
+    supervisor._turn_safely()
+    assert said == ["the supervisor cannot look: ValueError: nobody foresaw this"]
+    door.broken = False
+    one.ready = other.ready = True
+    supervisor._turn_safely()
+    assert phase(supervisor) == READY
+
+
+def test_a_full_disk_is_said_once_and_what_was_not_written_is_written_later(stage, monkeypatch):
+    supervisor, _, (one, other), said = stage
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("server.supervisor.supervisor.write_record", refuse)
+        supervisor._turn()
+        one.ready = other.ready = True
+        supervisor._turn()
+    assert said == ["supervisor.json cannot be written: [Errno 28] No space left on device"]
+    supervisor._turn()
+    assert phase(supervisor) == READY
+
+
+def test_a_reload_is_refused_while_the_server_is_not_up(stage):
+    supervisor, _, (one, other), _ = stage
+    assert supervisor.ask_reload() == "the server is starting"
+    one.ready = other.ready = True
+    supervisor._turn()
+    assert supervisor.ask_reload() == ""
+    assert supervisor.ask_reload() == "a reload is under way"

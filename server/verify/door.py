@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from config.plan import Plan
 from server.api import INFERENCE, Client
-from server.errors import ApiError, ServerError
+from server.errors import ServerError
 from server.haproxy import Runtime
 from server.ports import list_ports
 from server.processes import find_marked
@@ -16,7 +16,7 @@ from server.rundir import RunDir
 from server.state import read_state
 from server.supervisor.record import READY, read_record
 from server.verify.findings import RESTART, Finding, compare
-from server.verify.probes import WRONG_TOKEN, announce
+from server.verify.probes import WRONG_TOKEN, announce, read_status
 from server.verify.sockets import read_listening, render_address
 
 _SECONDS = 5.0
@@ -81,14 +81,7 @@ def _ask(plan: Plan, client: Client) -> dict[str, str]:
         "/ready": lambda: client.ask_status(INFERENCE, "GET", "/ready", ""),
         "/live": lambda: client.ask_status(INFERENCE, "GET", "/live", ""),
     }
-    return {name: _answer(ask) for name, ask in asked.items()}
-
-
-def _answer(ask: Callable[[], int]) -> str:
-    try:
-        return str(ask())
-    except (ApiError, OSError) as problem:
-        return str(problem)
+    return {name: read_status(ask) for name, ask in asked.items()}
 
 
 def _read_limits(run: RunDir) -> dict[str, int]:

@@ -43,10 +43,11 @@ def probe(client: Client, model: str, largest_request: int) -> dict[str, str]:
     asked[REGISTER] = lambda: client.ask_status(MANAGEMENT, "POST", "/models", client.token(MANAGEMENT))
     asked[LARGEST_REQUEST] = partial(announce, client, prediction, largest_request)
     asked[LARGER_REQUEST] = partial(announce, client, prediction, largest_request + 1)
-    return {name: _answer(ask) for name, ask in asked.items()}
+    return {name: read_status(ask) for name, ask in asked.items()}
 
 
-def _answer(ask: Callable[[], int]) -> str:
+def read_status(ask: Callable[[], int]) -> str:
+    """The status, or why there was none."""
     try:
         return str(ask())
     except (ApiError, OSError) as problem:

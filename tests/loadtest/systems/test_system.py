@@ -49,7 +49,7 @@ def make_plan(port=9000):
     model = SimpleNamespace(precision=setting("int8"), workers=setting(2), batch_size=setting(16))
     addresses = {"inference_address": port, "management_address": port + 1}
     properties = {name: setting(f"http://127.0.0.1:{number}") for name, number in addresses.items()}
-    return SimpleNamespace(models={"bert": model}, properties=properties)
+    return SimpleNamespace(models={"bert": model}, instances={}, properties=properties)
 
 
 def test_a_halted_system_stands_still_until_it_is_resumed(marked, tmp_path):

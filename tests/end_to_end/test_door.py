@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from config.plan import read_plan
 from server.processes import Process, find_marked, is_alive, send_signal
 from server.supervisor.record import READY, read_record
 from tests.end_to_end.kit import Kit, running
@@ -118,7 +119,9 @@ class Load:
 
 def test_it_answers_and_refuses_as_planned(door_kit, photo):
     assert door_kit.predict(MODEL, photo).status == 200
-    assert door_kit.request("ready", token="").json["models"][MODEL] == {"workers": 2, "planned": 2}
+    planned = read_plan(door_kit.run_dir).models[MODEL].workers.value
+    ready = door_kit.request("ready", token="").json["models"][MODEL]
+    assert ready == {"workers": planned, "planned": planned}
     refused = door_kit.request(f"predictions/{MODEL}", photo, token="wrong")
     assert (refused.status, refused.json["code"]) == (401, 401)
     assert door_kit.request("predictions/another", b"x").status == 404

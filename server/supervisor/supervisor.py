@@ -35,8 +35,9 @@ LOOK_S = 0.5
 GAP_S = 3.0
 """Between two turns: then all of the server was stopped for a while, as a measurement does with those that
 wait for their turn, or the machine slept."""
-GRACE_S = 3.0
-"""After that, until the others run again too."""
+GRACE_S = 12.0
+"""After that, until the others run again too and each keeper has looked anew: one that ran again before its
+workers did has seen them stopped."""
 KEEPERS_END_S = 8.0
 """Sockets, workers and launchers: 2-3 s seen. With the time to drain it is less than a stop waits."""
 STALE_S = 10.0

@@ -14,6 +14,9 @@ LEAST_ANSWERED = 8
 """In a window; fewer tell nothing of a rate."""
 SHARE = 0.5
 """Of the newest window in what is kept."""
+SERVICE_MARGIN = 1.5
+"""HAProxy tells the mean, and half of all take longer. At 1.5 × the capacity with deadlines of a second 2,706
+of 10,051 that were let in by the mean were computed and came too late (seen)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class Prediction:
     us_per_request: int = 0
     """1 / rate; 0 while it is not known."""
     service_ms: int = 0
-    """Time in an instance."""
+    """Time in an instance, with a margin."""
 
 
 @dataclass(kw_only=True)
@@ -55,7 +58,7 @@ class Predictor:
         seconds, answered = count.at - self._first.at, count.answered - self._first.answered
         if seconds >= WINDOW_S and answered >= LEAST_ANSWERED:
             self._first = count
-            self.prediction = self._mix(seconds * 1e6 / answered, count.service_ms)
+            self.prediction = self._mix(seconds * 1e6 / answered, SERVICE_MARGIN * count.service_ms)
         return self.prediction
 
     def _mix(self, us: float, service_ms: float) -> Prediction:

@@ -19,7 +19,7 @@ def test_the_rate_of_a_full_window_is_learnt() -> None:
     predictor = Predictor()
     predictor.learn(count(0.0, 0))
     assert predictor.learn(count(WINDOW_S / 2, 100)) == Prediction()
-    assert predictor.learn(count(WINDOW_S, 200)) == Prediction(us_per_request=10_000, service_ms=300)
+    assert predictor.learn(count(WINDOW_S, 200)) == Prediction(us_per_request=10_000, service_ms=450)
 
 
 def test_a_window_in_which_the_queue_was_empty_tells_nothing_of_the_rate() -> None:
@@ -33,7 +33,7 @@ def test_newer_windows_weigh_more_than_older_ones() -> None:
     predictor = Predictor(prediction=Prediction(us_per_request=10_000, service_ms=100))
     predictor.learn(count(0.0, 0))
     learnt = predictor.learn(count(2.0, 100))
-    assert learnt == Prediction(us_per_request=15_000, service_ms=200)
+    assert learnt == Prediction(us_per_request=15_000, service_ms=275)
     predictor.learn(count(4.0, 200))
     assert predictor.prediction.us_per_request == 17_500
 

@@ -44,16 +44,23 @@ def read_activity(pid: int, proc: Path = PROC) -> Activity | None:
         stopped=fields[0] in _STOPPED,
         cpu_seconds=cpu,
         start_ticks=int(fields[19]),
-        switches=_read_switches(proc / str(pid) / "status"),
+        switches=int(read_status(pid, proc).get("voluntary_ctxt_switches", 0)),
     )
 
 
-def _read_switches(status: Path) -> int:
+def read_status(pid: int, proc: Path = PROC) -> dict[str, str]:
+    """Its lines by name; empty when there is no such process."""
     try:
-        lines = status.read_text(errors="replace").splitlines()
+        text = (proc / str(pid) / "status").read_text(errors="replace")
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:")), 0)
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def read_resident_mib(pid: int, proc: Path = PROC) -> int | None:
+    """Resident memory; None when there is no such process, or it has none."""
+    words = read_status(pid, proc).get("VmRSS", "").split()
+    return int(words[0]) // 1024 if words else None
 
 
 def read_age(pid: int, proc: Path = PROC) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -83,8 +84,7 @@ def _start_and_wait(
             time.sleep(POLL_S)
             read_lines()
     seconds = round(time.monotonic() - began, 1)
-    ready = State(**{**vars(state), "phase": READY, "seconds_to_ready": seconds})
-    write_state(run.state, ready)
+    write_state(run.state, dataclasses.replace(state, phase=READY, seconds_to_ready=seconds))
     return process
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import ModelPlan, Plan, read_plan
-from server.activity import read_age
+from server.activity import read_age, read_resident_mib, read_status
 from server.api import Client
 from server.archives import Archive, read_archives_left
 from server.call import make_client, read_instances
 from server.errors import ApiError
 from server.ports import inference_url
-from server.processes import PROC, find_marked
+from server.processes import find_marked
 from server.queues import count_waiting, read_sizes
 from server.rundir import RunDir
 from server.state import Failure, State, read_failure, read_state
@@ -104,7 +104,7 @@ def _render_head(client: Client, state: State | None, java: int) -> str:
             f"{client.inference_url}: running, but server.json is missing or damaged: make stop && make serve"
         )
     ready = f", ready in {state.seconds_to_ready} s" if state.seconds_to_ready is not None else ""
-    memory = f"TorchServe {_read_resident_mib(java)} MiB"
+    memory = f"TorchServe {_render_resident_mib(java)} MiB"
     return f"{client.inference_url}: {state.phase}, started {state.started_at}{ready}; {memory}"
 
 
@@ -162,7 +162,7 @@ def _render_worker(worker: Mapping[str, object]) -> str:
     state = "ready" if status == "READY" else "not ready"
     age = read_age(pid)
     up = "?" if age is None else _render_age(age)
-    return f"worker {pid}: {state}, cpus {_read_cpus(pid)}, {_read_resident_mib(pid)} MiB, up {up}"
+    return f"worker {pid}: {state}, cpus {_read_cpus(pid)}, {_render_resident_mib(pid)} MiB, up {up}"
 
 
 def _render_age(seconds: float) -> str:
@@ -174,17 +174,9 @@ def _render_age(seconds: float) -> str:
 
 
 def _read_cpus(pid: int) -> str:
-    return _read_status(pid).get("Cpus_allowed_list", "?")
+    return read_status(pid).get("Cpus_allowed_list", "?")
 
 
-def _read_resident_mib(pid: int) -> str:
-    words = _read_status(pid).get("VmRSS", "").split()
-    return str(int(words[0]) // 1024) if words else "?"
-
-
-def _read_status(pid: int, proc: Path = PROC) -> dict[str, str]:
-    try:
-        text = (proc / str(pid) / "status").read_text()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+def _render_resident_mib(pid: int) -> str:
+    found = read_resident_mib(pid)
+    return "?" if found is None else str(found)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.activity import read_activity
+from server.activity import read_activity, read_resident_mib
 from server.health import READY, ModelLook, parse_looks
 from server.processes import PROC, Process, find_marked
 from server.rundir import RunDir
@@ -62,7 +62,7 @@ def look_at(run: RunDir, *, launched: bool, proc: Path = PROC) -> Sight:
         },
         java=_find_java(processes, stopped),
         ill=ill,
-        resident_mib={process.pid: read_resident_mib(process.pid, proc) for process in processes},
+        resident_mib={process.pid: read_resident_mib(process.pid, proc) or 0 for process in processes},
     )
 
 
@@ -87,17 +87,6 @@ def read_looks(file: Path) -> dict[str, ModelLook]:
         return parse_looks(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-
-
-def read_resident_mib(pid: int, proc: Path = PROC) -> int:
-    """Resident memory; 0 where it cannot be read."""
-    try:
-        for line in (proc / str(pid) / "status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) // 1024
-    except OSError:
-        pass
-    return 0
 
 
 def _is_stopped(process: Process, proc: Path) -> bool:

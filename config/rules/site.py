@@ -19,6 +19,11 @@ from config.timings import Timings
 from config.topology import Topology
 
 NO_FRONT = "none"
+OF_THE_DOOR = (
+    *("front", "instances", "cores", "deadline_ms", "tls_cert", "tls_key", "inner_token_file"),
+    "generation",
+)
+"""Inputs that an instance has as a server without a door has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,22 +97,12 @@ def _plan_instance(
 
 def _hand_down(inputs: Inputs, share: Share) -> Inputs:
     """What an instance was asked for: today's server on loopback, that only the door has the token of."""
-    return Inputs(
+    return replace(
+        inputs,
         models=share.models,
-        precision=inputs.precision,
-        profile=inputs.profile,
         workers=share.workers,
-        cores_per_worker=inputs.cores_per_worker,
-        allocator=inputs.allocator,
-        openmp=inputs.openmp,
         port=share.port,
         bind=HOST,
         token_file=inputs.inner_token_file,
-        drain_s=inputs.drain_s,
-        ipex=inputs.ipex,
-        pinning=inputs.pinning,
-        off=inputs.off,
-        topology=inputs.topology,
-        prefix=inputs.prefix,
-        model_store=inputs.model_store,
+        **{name: getattr(Inputs, name) for name in OF_THE_DOOR},
     )

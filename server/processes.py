@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,21 +127,36 @@ def read_pids(proc: Path = PROC) -> list[int]:
 
 def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
     """All processes of this run directory's server and of its instances, orphans too; never ourselves or our
-    parents.
+    parents."""
+    return find_marked_by_run([run_path], proc)[run_path]
+
+
+def find_marked_by_run(run_paths: Sequence[Path], proc: Path = PROC) -> dict[Path, list[Process]]:
+    """The same of several run directories, in one look at all processes.
 
     The same path in another mount namespace may be another folder: on a host, root sees every container's.
     """
-    entry = f"{MARK}={run_path}".encode(errors="surrogateescape")
-    of_instance = f"{MARK}={run_path}/{INSTANCES_FOLDER}/".encode(errors="surrogateescape")
-    found = []
+    found: dict[Path, list[Process]] = {path: [] for path in run_paths}
+    ours = _own_line(proc)
+    for pid, mark in _read_marks(proc):
+        of = [
+            path for path in run_paths if mark == f"{path}" or mark.startswith(f"{path}/{INSTANCES_FOLDER}/")
+        ]
+        process = read_process(pid, proc) if of and pid not in ours else None
+        for path in of:
+            if process and _sees_same_folder(pid, path, proc):
+                found[path].append(process)
+    return found
+
+
+def _read_marks(proc: Path) -> Iterator[tuple[int, str]]:
+    """Of each process whose environment may be read and names a run directory."""
     for pid in read_pids(proc):
         with contextlib.suppress(OSError):
-            entries = (proc / str(pid) / "environ").read_bytes().split(b"\0")
-            marked = entry in entries or any(one.startswith(of_instance) for one in entries)
-            if marked and _sees_same_folder(pid, run_path, proc):
-                found.append(read_process(pid, proc))
-    ours = _own_line(proc)
-    return [process for process in found if process and process.pid not in ours]
+            environment = b"\0" + (proc / str(pid) / "environ").read_bytes()
+            _, named, rest = environment.partition(f"\0{MARK}=".encode())
+            if named:
+                yield pid, rest.partition(b"\0")[0].decode(errors="surrogateescape")
 
 
 def _sees_same_folder(pid: int, run_path: Path, proc: Path) -> bool:

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from config.plan import Plan, Settings
 from server.health import READY
-from server.processes import find_marked, read_process, send_signal, wait_until_gone
+from server.processes import Process, find_marked, read_process, send_signal, wait_until_gone
 from server.progress import Report
 from server.rundir import RunDir
 from server.state import read_failure
@@ -68,11 +68,11 @@ class Instance:
         """Model → workers that can be asked now."""
         return dict.fromkeys(self.seen.serving, 0) if self.retired else self.seen.serving
 
-    def _look_at_load(self) -> None:
+    def _look_at_load(self, processes: Sequence[Process]) -> None:
         """While it is loading, and once it is ready, where it was told to be gentle."""
         if self.gentle and may_be_gentle():
-            processes = [self._kept.pid or 0, *(process.pid for process in find_marked(self.run.path))]
-            set_nice(processes, 0 if self.seen.health else GENTLE)
+            ours = [self._kept.pid or 0, *(process.pid for process in processes)]
+            set_nice(ours, 0 if self.seen.health else GENTLE)
             self.gentle = not self.seen.health
 
     def describe_serving(self, model: str) -> Serving:
@@ -89,8 +89,11 @@ class Instance:
         """Whether every worker serves."""
         return self.seen.well
 
-    def look(self, *, others: bool) -> None:
-        """See how it is and do what is to be done; `others`: another instance serves its models."""
+    def look(self, processes: Sequence[Process], *, others: bool) -> None:
+        """See how it is and do what is to be done.
+
+        `processes` are its own, seen in this turn; `others`: another instance serves its models.
+        """
         code = self._kept.find_end()
         if self.retired:  # its end is asked for
             return
@@ -99,8 +102,8 @@ class Instance:
             self._kept.note_end(self._explain_end(code))
         if self._kept.start_if_due() or not self._kept.process:
             return
-        self.seen = look_at(self.run, launched=self._launched)
-        self._look_at_load()
+        self.seen = look_at(self.run, processes, launched=self._launched)
+        self._look_at_load(processes)
         if not self.seen.health:  # it is being started, and its keeper watches that
             return
         self.was_ready = self.was_ready or self.seen.health == READY

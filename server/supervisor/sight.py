@@ -9,7 +9,7 @@ from pathlib import Path
 
 from server.activity import read_activity, read_resident_mib
 from server.health import READY, ModelLook, parse_looks
-from server.processes import PROC, Process, find_marked
+from server.processes import PROC, Process
 from server.rundir import RunDir
 
 RUNS, GONE, STOPPED = "runs", "is gone (killed?)", "is stopped (SIGSTOP)"
@@ -40,11 +40,10 @@ class Sight:
         return self.health == READY and not self.ill and dict(self.serving) == dict(self.planned)
 
 
-def look_at(run: RunDir, *, launched: bool, proc: Path = PROC) -> Sight:
-    """Read it; `launched` says that each worker must have a launcher above it."""
+def look_at(run: RunDir, processes: Sequence[Process], *, launched: bool, proc: Path = PROC) -> Sight:
+    """Read it; `processes` are its own; `launched`: each worker must have a launcher above it."""
     health, stamp = read_health(run.health)
     looks = read_looks(run.looks)
-    processes = find_marked(run.path, proc)
     workers = {process.pid: process for process in processes if process.is_worker}
     stopped = {process.pid for process in processes if _is_stopped(process, proc)}
     ill = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from config.plan import Plan
 from server.notify import Notifier
+from server.processes import find_marked_by_run
 from server.progress import Report
 from server.rundir import RunDir
 from server.start import Interrupted
@@ -118,17 +119,22 @@ class Supervisor:
         if now - self.standing.at > GAP_S:
             self._lenient_until = now + GRACE_S
         self.door.look()
-        for instance in list(self.instances.values()):
-            if now < self._lenient_until:
+        if now < self._lenient_until:
+            for instance in self.instances.values():
                 instance.forgive()
-            else:
-                instance.look(others=self._others_serve(instance))
+        else:
+            self._look_at_instances()
         self._move()
         self.door.apply(self._count_serving())
         if self._record.phase == STARTING and (failed := self._find_failed_start()):
             self._fail(failed)
         else:
             self._note(self._find_phase())
+
+    def _look_at_instances(self) -> None:
+        marked = find_marked_by_run([instance.run.path for instance in self.instances.values()])
+        for instance in list(self.instances.values()):
+            instance.look(marked[instance.run.path], others=self._others_serve(instance))
 
     def ask_reload(self) -> str:
         """From any thread: move to what is planned in run/next; why not, or nothing."""

@@ -47,7 +47,7 @@ class FakeInstance:
     def serving(self) -> dict[str, int]:
         return {model: int(self.ready) for model in self.plan.models}
 
-    def look(self, *, others: bool) -> None:
+    def look(self, processes, *, others: bool) -> None:
         self.others.append(others)
         self.was_ready = self.was_ready or self.ready
 

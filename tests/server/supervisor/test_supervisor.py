@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from server.rundir import RunDir
+from server.supervisor import supervisor as module
 from server.supervisor.record import DEGRADED, FAILED, READY, STARTING, Cause, Part, read_record
 from server.supervisor.supervisor import GAP_S, Supervisor
 from tests.config.doors import plan_behind_door
@@ -62,7 +63,8 @@ class FakeInstance:
 
 
 @pytest.fixture
-def stage(tmp_path: Path):
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "PROCESSES_S", 0.0)  # every turn looks at all
     plan, said = plan_behind_door(), list[str]()
     instances = [FakeInstance(name, plan, RunDir.at(tmp_path / name)) for name in plan.instances]
     door = FakeDoor()
@@ -100,6 +102,14 @@ def test_one_that_is_lost_later_leaves_a_degraded_server_that_is_ready(stage):
     assert said == ["the server is degraded"]
     assert one.others[-1] is False  # alone, it is given more time
     assert other.others[-1] is True
+
+
+def test_processes_are_not_looked_at_in_every_turn(stage, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "PROCESSES_S", 3600.0)
+    supervisor, _, (one, _), _ = stage
+    for _ in range(3):
+        supervisor._turn()
+    assert len(one.others) == 1
 
 
 def test_those_of_a_reload_count_once_they_serve_and_those_it_retires_no_more(stage):

@@ -62,7 +62,12 @@ FAULTS = (
         needs_clock=True,
     ),
     Fault(name="jvm-kill", title="SIGKILL to a JVM", do=processes.kill_java, promise=NO_FAILURE),
-    Fault(name="door-kill", title="SIGKILL to the door", do=processes.kill_door),
+    Fault(
+        name="door-kill",
+        title="SIGKILL to the door: what is open is cut",
+        do=processes.kill_door,
+        promise=Promise(open_cut=True),
+    ),
     Fault(
         name="reload",
         title=f"make reload at {RELOAD_SHARE:.0%} of the peak",

@@ -30,6 +30,8 @@ class Promise:
     failed: int | None = None
     """Requests without a 2xx; None promises nothing."""
     unanswered: int | None = 0
+    open_cut: bool = False
+    """What was open when the fault came may be cut, and is not counted: who holds the connections dies."""
     late_share: float | None = 0.001
     """Of all that were sent."""
     full_s: float | None = 60.0
@@ -119,6 +121,8 @@ class Row:
     """5xx."""
     unanswered: int
     """No answer by the deadline and GIVEN_UP_S, or the connection was cut."""
+    cut_open: int
+    """Of these, sent before the fault."""
     kinds: Mapping[str, int]
     """How the others ended: the status, CUT or SILENT."""
     late: int
@@ -171,6 +175,7 @@ def make_row(evidence: Evidence, records: Records) -> Row:
         refused=int(((seen.status >= 400) & (seen.status < 500)).sum()),
         failed=int((seen.status >= 500).sum()),
         unanswered=int((~answered).sum()),
+        cut_open=int((~answered & (seen.sent < evidence.fault_s)).sum()),
         kinds=count_kinds(seen, deadline_s),
         late=int(late.sum()),
         full_s=find_full_s(evidence.looks, evidence.fault_s, evidence.fault_ended_s),
@@ -199,11 +204,12 @@ def judge(row: Row, evidence: Evidence) -> Row:
 def find_broken(row: Row, evidence: Evidence) -> Iterator[str]:
     """Each says what, got, and what was promised."""
     promise, failed = evidence.promise, row.sent - row.good
+    unanswered = row.unanswered - (row.cut_open if promise.open_cut else 0)
     if not row.sent:
         yield "no request was sent"
     for what, got, most in (
         ("requests failed", failed, promise.failed),
-        ("unanswered", row.unanswered, promise.unanswered),
+        ("unanswered", unanswered, promise.unanswered),
         ("strays", len(row.strays), promise.strays),
         ("slow seconds", row.slow_s, promise.slow_s),
     ):

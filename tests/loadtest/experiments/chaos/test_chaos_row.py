@@ -131,6 +131,14 @@ def test_a_server_that_stops_owes_what_was_sent_before():
     assert row_of((4.0, 0.0, 0, RESET), until_fault=True).unanswered == 1
 
 
+def test_what_was_open_may_be_cut_where_that_is_said_and_nothing_sent_later():
+    promise = Promise(open_cut=True)
+    assert row_of((4.9, 0.2, 0, RESET), promise=promise).verdict == "kept"
+    assert row_of((4.9, 0.2, 0, RESET), promise=Promise()).broken == ("1 unanswered, promised: 0",)
+    broken = row_of((4.9, 0.2, 0, RESET), (5.1, 0.2, 0, RESET), promise=promise).broken
+    assert broken == ("1 unanswered, promised: 0",)
+
+
 def test_what_was_not_done_breaks_nothing_and_says_why():
     row = make_row(make_evidence(not_done="no tmpfs", verified=None, looks=()), make_requests(count=0))
     assert (row.sent, row.verdict, row.broken, row.not_done) == (0, "not done", (), "no tmpfs")

@@ -31,6 +31,9 @@ UNHEARD_S = 5.0
 """HAProxy answers its socket within milliseconds, however busy."""
 LARGEST_LOG_BYTES = 10 << 20
 POLL_S = 0.1
+HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+"""glibc maps each buffer of 384 KiB anew and gives it back: 28 to 64 page faults and a fifth of HAProxy's CPU
+for each request of 100 kB (measured). Its memory stays within the door's all the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +217,7 @@ def make_environment(
     inherited = {name: value for name, value in os.environ.items() if is_inherited(name)}
     at = f"fd@{listener.fileno()}" if listener else ""
     variables = list_variables(plan, read_token(run.inner_token), listener=at, serving=serving)
-    return {**inherited, MARK: str(run.path), **variables}
+    return {**inherited, **HEAP, MARK: str(run.path), **variables}
 
 
 def check_configuration(run: RunDir, plan: Plan, file: Path) -> None:

@@ -87,7 +87,7 @@ def test_out_of_use_what_is_in_hand_is_answered(door: Door):
 def test_part_of_the_workers_gets_part_of_the_requests(door: Door):
     door.runtime.set_serving(MODEL, "a1", 1, 4, maxconn=16, large_maxconn=2)
     limits = door.runtime.read_limits()
-    assert (limits[f"{MODEL}/a1"], limits[f"{MODEL}/a2"]) == (4, 10)
+    assert (limits[f"{MODEL}/a1"], limits[f"{MODEL}/a2"]) == (4, 16)
     assert limits[f"{MODEL}.large/a1"] == 1
 
 

@@ -18,6 +18,7 @@ from config.plan import Plan
 from server.errors import ServerError
 from server.haproxy import HaproxyError, Runtime, Stat
 from server.launch import PRIVATE_UMASK, confine, is_inherited
+from server.processes import wait_for_child
 from server.progress import Report
 from server.rundir import MARK, RunDir
 from server.supervisor.kept import Kept
@@ -90,8 +91,7 @@ class Door:
         if not self._kept.process:
             time.sleep(seconds)
             return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._kept.process.wait(seconds)
+        wait_for_child(self._kept.process, seconds)
 
     def look(self) -> None:
         """Start it where it does not run; end it where it does not answer."""

@@ -18,6 +18,7 @@ from server.processes import (
     is_alive,
     read_process,
     send_signal,
+    wait_for_child,
 )
 from server.rundir import MARK
 from tests.server import fakes
@@ -182,3 +183,16 @@ def test_processes_of_another_run_directory_live_on(dummy, run, tmp_path):
 def test_a_process_that_is_not_there_reads_as_none(pid):
     assert read_process(pid) is None
     assert processes.read_environment(pid) is None
+
+
+@pytest.mark.parametrize("handles", [True, False])
+def test_a_child_is_waited_for_until_it_ends_or_the_time_is_over(dummy, run, monkeypatch, handles):
+    if not handles:
+        monkeypatch.setattr(processes, "_open_handle", lambda _: None)
+    child = dummy(run.path)
+    wait_for_child(child, 0.01)
+    assert child.poll() is None
+    child.kill()
+    wait_for_child(child, 60)
+    assert child.poll() == -signal.SIGKILL
+    wait_for_child(child, 60)  # it is there no more

@@ -140,13 +140,16 @@ image-test: dev ## Build the image and run it under limits and faults (10 to 30 
 .PHONY: test
 test: test-unit test-e2e ## Run all tests
 
+# Without the pool: where Triton is installed, whoever imports IPEX starts a process of 600 MB that compiles nothing
+# here (torch/_inductor/async_compile.py).
 .PHONY: test-unit
 test-unit: dev ## Run the tests that need no server
-	@$(VENV_PYTHON) -m pytest tests --ignore=$(E2E) --ignore=$(IMAGE_TESTS)
+	@TORCH_WARM_POOL=0 $(VENV_PYTHON) -m pytest tests --ignore=$(E2E) --ignore=$(IMAGE_TESTS) \
+		-n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-e2e
 test-e2e: dev ## Run the tests that talk to a real TorchServe
-	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
+	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E) -n auto --dist loadgroup
 
 .PHONY: targets
 targets: load-tools ## Measure the speed targets against their baselines (30 minutes; TARGET=row for one)

@@ -1,17 +1,21 @@
-"""Small archives for tests: real architectures, real packing, seconds to build."""
+"""Small archives for tests: real architectures, real packing, seconds to build; and workers of a test run."""
 
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from models.accuracy import THREADS
 from models.build import build_archive
 from models.definition import ModelDefinition, read_definition
 from models.request import WeightsRequest
+from tests.workers import WORKER_MIB, count_cpus, count_workers, for_all_workers
 
 RANDOM = WeightsRequest(source="random")
 FP32_ONLY = {"fp32": {"self_check_relative_error": 0.001, "canary_relative": 0.01, "canary_absolute": 0.001}}
@@ -87,10 +91,31 @@ def write_definition(folder: Path, raw: dict) -> ModelDefinition:
     return read_definition(raw["name"], folder)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """-n auto."""
+    return count_workers(cpus=1, mib=WORKER_MIB)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real builds take minutes: they begin first, so that no worker is left with them at the end."""
+    items.sort(key=lambda item: "models" not in item.path.parts)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers share the CPUs: with a thread for each in every worker they would wait for each other."""
+    if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+        share = count_cpus() // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        torch.set_num_threads(max(THREADS, share))  # with one, IPEX calibrates badly
+
+
 def _build(tmp_path_factory: pytest.TempPathFactory, raw: dict) -> Path:
-    folder = tmp_path_factory.mktemp(raw["name"])
-    build_archive(write_definition(folder, with_bf16(raw)), RANDOM, store=folder)
-    return folder / f"{raw['name']}.mar"
+    with for_all_workers(tmp_path_factory, raw["name"]) as folder:
+        archive = folder / f"{raw['name']}.mar"
+        if not archive.exists():
+            build_archive(write_definition(folder, with_bf16(raw)), RANDOM, store=folder)
+            _unpack(archive)
+    return archive
 
 
 @pytest.fixture(scope="session")
@@ -103,24 +128,21 @@ def tiny_text_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _build(tmp_path_factory, TINY_TEXT)
 
 
-def _unpack(archive: Path) -> Path:
-    target = archive.parent / "unpacked"
-    if not target.exists():
-        with zipfile.ZipFile(archive) as file:
-            file.extractall(target)
-    return target
+def _unpack(archive: Path) -> None:
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(archive.parent / "unpacked")
 
 
 @pytest.fixture(scope="session")
 def tiny_image(tiny_image_archive: Path) -> Path:
     """An unpacked image archive."""
-    return _unpack(tiny_image_archive)
+    return tiny_image_archive.parent / "unpacked"
 
 
 @pytest.fixture(scope="session")
 def tiny_text(tiny_text_archive: Path) -> Path:
     """An unpacked text archive."""
-    return _unpack(tiny_text_archive)
+    return tiny_text_archive.parent / "unpacked"
 
 
 @pytest.fixture

@@ -47,6 +47,9 @@ class Backend:
         self.reads_bodies = threading.Event()
         """Cleared, a body stays in the socket."""
         self.reads_bodies.set()
+        self.answers = threading.Event()
+        """Cleared, a request that was read waits."""
+        self.answers.set()
         self.requests: list[Seen] = []
         self.checks: list[Seen] = []
         """Requests for /ping."""
@@ -127,6 +130,7 @@ class Backend:
         if mode == "hang":
             self._hang(connection)
             return False
+        self.answers.wait()
         self._wait(connection)
         if self.mode == "reset":
             self._reset(connection)

@@ -132,10 +132,9 @@ def open_door(
     **asked,
 ) -> Iterator[Door]:
     """On free ports; `prepare` puts files into its folder; ends all it started."""
-    port = find_port()
-    plan = change(plan_behind_door(models=(make_model(MODEL),), port=port, **asked))
-    backends = {name: Backend(name, instance.port) for name, instance in plan.instances.items()}
-    with tempfile.TemporaryDirectory(prefix="door-", dir="/tmp") as folder:
+    with claim_ports() as port, tempfile.TemporaryDirectory(prefix="door-", dir="/tmp") as folder:
+        plan = change(plan_behind_door(models=(make_model(MODEL),), port=port, **asked))
+        backends = {name: Backend(name, instance.port) for name, instance in plan.instances.items()}
         prepare(Path(folder))
         door = Door(plan, Path(folder), backends)
         try:
@@ -146,43 +145,79 @@ def open_door(
                 backend.die()
 
 
-def find_port() -> int:
-    """Free, and so are those counted from it; below those that outgoing connections get (32768 and up)."""
-    for port in range(21000 + os.getpid() % 100 * 100, 32000, 100):
-        if all(map(_is_free, (port, port + 2, port + 10, port + 20))):
-            return port
+@contextlib.contextmanager
+def claim_ports() -> Iterator[int]:
+    """The first of 99 that no other door takes meanwhile: whoever listens on the hundredth has them all.
+
+    Below those that outgoing connections get (32768 and up).
+    """
+    for port in range(21000, 32000, 100):
+        if claim := _claim(port):
+            with claim:
+                yield port
+            return
     raise AssertionError("no free ports")
 
 
-def _is_free(port: int) -> bool:
+def _claim(port: int) -> socket.socket | None:
+    """None where one of them is in use."""
     try:
-        socket.create_server(("127.0.0.1", port)).close()
+        for used in (port, port + 2, port + 10, port + 20, port + 50, port + 60):
+            socket.create_server(("127.0.0.1", used)).close()
+        return socket.create_server(("127.0.0.1", port + 99))
     except OSError:
-        return False
-    return True
+        return None
 
 
 def can_connect(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 10):
         return True
     return False
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """So long only where something hangs."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
 
 
-def together(count: int, act: Callable[[int], T]) -> list[T]:
+@contextlib.contextmanager
+def sending(count: int, act: Callable[[int], T]) -> Iterator[list[T]]:
+    """What came back so far of what is sent together; all of it after the block."""
     done: list[T] = []
+    load = threading.Thread(target=together, args=(count, act, done), daemon=True)
+    load.start()
+    yield done
+    load.join()
+
+
+def together(count: int, act: Callable[[int], T], done: list[T] | None = None) -> list[T]:
+    done = [] if done is None else done
     threads = [threading.Thread(target=lambda n=n: done.append(act(n)), daemon=True) for n in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     return done
+
+
+def head_of(length: int) -> bytes:
+    """Of a good request with a body so long."""
+    head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
+    return f"{head}content-length: {length}\r\n\r\n".encode()
+
+
+def hold(door: Door) -> None:
+    """Instances read what they get, and answer nothing."""
+    for instance in door.instances.values():
+        instance.answers.clear()
+
+
+def let_go(door: Door) -> None:
+    for instance in door.instances.values():
+        instance.answers.set()
 
 
 def send(connection: socket.socket, head: bytes, body: bytes, bytes_per_s: int = 0) -> str:

@@ -14,7 +14,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
         if self.server.hangs:
-            time.sleep(5)
+            time.sleep(self.server.HANG_S)
         body = b"as the supervisor says"
         self.send_response(self.server.status)
         self.send_header("content-length", str(len(body)))
@@ -31,6 +31,7 @@ class _Handler(BaseHTTPRequestHandler):
 class Supervisor(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """Runs within `with`."""
 
+    HANG_S = 60.0
     daemon_threads = True
     block_on_close = False
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import pytest
 
 from tests.config.doors import change_settings
-from tests.door.doors import MODEL, Answer, Door, open_door, together, wait_for
+from tests.door.doors import MODEL, Answer, Door, head_of, open_door, send, sending, wait_for
 
 SIZES = pytest.mark.parametrize("size", [1000, 300_000, 8_000_000])
-LATE_S = 0.15
+LATE_S = 2.0
+"""On a busy machine; without X-Deadline-Ms it would be 30 s."""
 
 
 def one_slot(plan):
@@ -50,18 +50,22 @@ def test_in_the_queue(size: int):
     with open_door(one_slot) as door:
         door.serve()
         hang(door)
-        first = threading.Thread(target=together, args=(2, lambda _: door.ask(b"x" * size, deadline_ms=1200)))
-        first.start()
+        body = b"x" * size
+        held = [door.connect() for _ in range(2)]
+        for connection in held:
+            send(connection, head_of(len(body)), body)
         wait_for(lambda: door.runtime.read_stats()[MODEL].in_hand == 2)
-        assert_in_time(door.ask(b"x" * size, deadline_ms=400), 0.4)
-        first.join()
+        assert_in_time(door.ask(body, deadline_ms=400), 0.4)
+        assert door.runtime.read_stats()[MODEL].in_hand == 2
+        for connection in held:
+            connection.close()
         wait_for(lambda: door.runtime.read_stats()[MODEL].queued == 0)
 
 
 def test_a_body_that_comes_slowly(door: Door):
     answer = door.ask(b"x" * 100_000, deadline_ms=500, bytes_per_s=80_000)
     assert answer.status == 504
-    assert "POST /predictions/resnet50" in door.log.read_text()
+    wait_for(lambda: "POST /predictions/resnet50" in door.log.read_text())
     assert not door.instances["a1"].requests  # it took nobody's slot
 
 
@@ -71,10 +75,7 @@ def test_a_client_that_leaves_leaves_the_queue():
         hang(door)
         waiting = [door.connect() for _ in range(4)]
         for connection in waiting:
-            connection.sendall(
-                b"POST /predictions/resnet50 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer of-strangers\r\n"
-                b"content-length: 1\r\n\r\nx"
-            )
+            send(connection, head_of(1), b"x")
         wait_for(lambda: door.runtime.read_stats()[MODEL].queued == 2)
         assert door.runtime.count_unanswered() == 4
         for connection in waiting:
@@ -94,16 +95,11 @@ def test_the_earliest_deadline_is_first():
         door.serve("a1")
         instance = door.instances["a1"]
         instance.reads_bodies.clear()
-        first = threading.Thread(target=door.ask, kwargs={"deadline_ms": 60_000})
-        first.start()
-        wait_for(lambda: door.runtime.read_stats()[MODEL].in_hand == 1)
-        asked = threading.Thread(target=lambda: statuses.extend(together(40, ask)))
-        statuses: list[int] = []
-        asked.start()
-        wait_for(lambda: door.runtime.read_stats()[MODEL].queued == 40)
-        instance.reads_bodies.set()
-        first.join()
-        asked.join()
+        with sending(1, lambda _: door.ask(deadline_ms=60_000)):
+            wait_for(lambda: door.runtime.read_stats()[MODEL].in_hand == 1)
+            with sending(40, ask) as statuses:
+                wait_for(lambda: door.runtime.read_stats()[MODEL].queued == 40)
+                instance.reads_bodies.set()
         assert statuses == [200] * 40
         served = [
             deadlines[int(one.header("x-number") or 0)] for one in door.list_seen() if one.header("x-number")
@@ -117,4 +113,4 @@ def test_the_longest_deadline_is_not_cut_by_another_limit():
         door.serve()
         for instance in door.instances.values():
             instance.delay_s = 1.6
-        assert door.ask(deadline_ms=5000).status == 200
+        assert door.ask(deadline_ms=60_000).status == 200

@@ -96,7 +96,7 @@ def test_curl(quiet: Door, tmp_path, how, size):
     arguments = [part.replace("FILE", str(file)) for part in how]
     url = f"http://127.0.0.1:{quiet.port}{PATH}"
     answered = subprocess.run(
-        ["curl", "-sS", "-m", "5", "-H", f"Authorization: Bearer {TOKEN}", *arguments, url],
+        ["curl", "-sS", "-m", "60", "-H", f"Authorization: Bearer {TOKEN}", *arguments, url],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "by" in json.loads(answered.stdout)
@@ -156,7 +156,7 @@ def test_health_is_the_supervisors(door: Door):
         supervisor.hangs = True
         began = time.monotonic()
         assert_refused(ask("/live"), 504, "the supervisor does not answer")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < supervisor.HANG_S / 2
 
 
 def test_metrics(quiet: Door):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
 
-from tests.door.doors import MODEL, Answer, Door, together, wait_for
+from tests.door.doors import MODEL, Door, hold, let_go, sending, wait_for
 
 PHOTO = b"x" * 300_000
 
@@ -40,14 +37,11 @@ def test_a_request_that_breaks_what_it_touches_is_tried_three_times_at_most(door
 
 @pytest.mark.parametrize("clients", [2, 12, 60])
 def test_a_server_that_dies_under_load_costs_nothing(door: Door, clients: int):
-    for instance in door.instances.values():
-        instance.delay_s = 0.3
-    answers: list[Answer] = []
-    load = threading.Thread(target=lambda: answers.extend(together(clients, lambda _: door.ask(PHOTO))))
-    load.start()
-    wait_for(lambda: door.instances["a1"].active > 0 and door.instances["a2"].active > 0)
-    door.instances["a1"].die()
-    load.join()
+    hold(door)
+    with sending(clients, lambda _: door.ask(PHOTO)) as answers:
+        wait_for(lambda: door.instances["a1"].active > 0 and door.instances["a2"].active > 0)
+        door.instances["a1"].die()
+        let_go(door)
     assert [answer.status for answer in answers] == [200] * clients
     wait_for(lambda: door.runtime.read_stats()[MODEL].up == 1)
     door.instances["a1"].live_again()
@@ -57,27 +51,21 @@ def test_a_server_that_dies_under_load_costs_nothing(door: Door, clients: int):
 def test_a_server_that_hangs_is_seen_and_its_end_frees_what_it_had(door: Door):
     """The supervisor ends it; what it had in hand is then asked of the other one."""
     door.instances["a1"].mode = "hang"
-    answers: list[Answer] = []
-    load = threading.Thread(target=lambda: answers.extend(together(6, lambda _: door.ask(PHOTO))))
-    load.start()
-    wait_for(lambda: door.runtime.read_stats()[MODEL].up == 1)
-    assert door.ask(PHOTO).status == 200
-    time.sleep(0.1)
-    door.instances["a1"].die()
-    load.join()
+    with sending(6, lambda _: door.ask(PHOTO)) as answers:
+        wait_for(lambda: door.instances["a1"].requests and door.runtime.read_stats()[MODEL].up == 1)
+        assert door.ask(PHOTO).status == 200
+        door.instances["a1"].die()
     assert [answer.status for answer in answers] == [200] * 6
 
 
 def test_out_of_use_what_is_in_hand_is_answered(door: Door):
-    for instance in door.instances.values():
-        instance.delay_s = 0.4
-    answers: list[Answer] = []
-    load = threading.Thread(target=lambda: answers.extend(together(8, lambda _: door.ask(PHOTO))))
-    load.start()
-    wait_for(lambda: door.instances["a1"].active == 4)
-    door.runtime.set_serving(MODEL, "a1", 0, 1)
-    assert door.ask().status == 200
-    load.join()
+    hold(door)
+    with sending(8, lambda _: door.ask(PHOTO)) as answers:
+        wait_for(lambda: [one.active for one in door.instances.values()] == [4, 4])
+        door.runtime.set_serving(MODEL, "a1", 0, 1)
+        door.instances["a2"].answers.set()
+        assert door.ask().status == 200
+        let_go(door)
     assert [answer.status for answer in answers] == [200] * 8
     assert len(door.instances["a1"].requests) == 4
     door.serve("a1")

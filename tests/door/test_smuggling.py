@@ -61,10 +61,11 @@ def test_two_requests_of_one_connection_come_to_instances_on_two(quiet: Door):
     both = f"{HEAD}x-n: 1\r\ncontent-length: 1\r\n\r\nx{HEAD}x-n: 2\r\ncontent-length: 1\r\n\r\nx"
     with quiet.connect() as connection:
         connection.sendall(both.encode())
-        answers = [read_answer(connection)]
-        rest = connection.recv(1 << 16) if answers[0].body.count(b"HTTP/1.1") == 0 else answers[0].body
-    assert answers[0].status == 200
-    assert b"HTTP/1.1 200" in rest
+        answered = b""
+        while answered.count(b"HTTP/1.1 200") < 2 and (part := connection.recv(1 << 16)):
+            answered += part
+    assert answered.startswith(b"HTTP/1.1 200")
+    assert answered.count(b"HTTP/1.1 200") == 2
     seen = quiet.list_seen()
     assert sorted(one.header("x-n") or "" for one in seen) == ["1", "2"]
     assert all(one.header("connection") == "close" for one in seen)

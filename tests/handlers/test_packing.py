@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -32,6 +32,7 @@ def make(kind: str, **changes: object) -> torch.nn.Module:
     return AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
 
 
+@settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(min_value=1, max_value=64), max_size=40))
 def test_each_text_has_one_place_in_a_warmed_shape(needed):
     warmed = {(shape.batch_size, shape.length) for shape in ROWS.list_shapes()}

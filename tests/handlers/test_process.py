@@ -19,7 +19,7 @@ WORKER = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     "from handlers.shared.process import end_with_launcher\n"
     "import os, time\n"
-    "print(os.getpid(), end_with_launcher(), flush=True); time.sleep(60)"
+    "print(os.getpid(), end_with_launcher(), flush=True); time.sleep(600)"
 )
 LAUNCHER = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]).wait()"
 
@@ -33,7 +33,7 @@ def start(*words: str) -> tuple[subprocess.Popen[str], int, bool]:
     return parent, int(pid), tied == "True"
 
 
-def is_gone(pid: int, seconds: float = 5.0) -> bool:
+def is_gone(pid: int, seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handlers.shared.shapes import RUN_COST, Fill, Run, ShapeGrid, WholeBatch
@@ -40,6 +40,7 @@ def test_a_single_row_is_allowed_however_long():
     assert not grid.allows(2, 64)
 
 
+@settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(min_value=1, max_value=32), max_size=40))
 def test_runs_use_warmed_shapes_and_hold_each_sample_once(needed):
     warmed = {(shape.batch_size, shape.length) for shape in TEXTS.list_shapes()}
@@ -50,6 +51,7 @@ def test_runs_use_warmed_shapes_and_hold_each_sample_once(needed):
         assert all(needed[sample] <= run.length for sample in run.samples)
 
 
+@settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(min_value=1, max_value=32), min_size=1, max_size=6))
 def test_no_other_cut_of_the_sorted_samples_costs_less(needed):
     def cost(runs):

@@ -17,7 +17,8 @@ from models import archive
 from models.build import build_archive, read_archive_definition
 from server.archives import read_archive
 from server.contents import check_packed
-from tests.conftest import LENIENT, PRECISIONS, RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.models.gates import with_int8
 
 LOAD_ALONE = """
 import importlib, json, pathlib, sys
@@ -65,7 +66,7 @@ def test_an_archive_works_alone_in_a_clean_process(archive, request):
 @pytest.mark.parametrize("raw", [TINY_IMAGE, TINY_TEXT], ids=["image", "text"])
 def test_same_inputs_give_same_bytes_in_every_precision(tmp_path, raw, monkeypatch):
     """The gate, which calibrates INT8, is a new process each time: addresses and hash seeds differ."""
-    definition = write_definition(tmp_path / "models", with_every_precision(raw))
+    definition = write_definition(tmp_path / "models", with_int8(raw))
     archives = []
     for seed in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
@@ -76,13 +77,6 @@ def test_same_inputs_give_same_bytes_in_every_precision(tmp_path, raw, monkeypat
         "int8",
     }
     assert archives[0] == archives[1]
-
-
-def with_every_precision(raw):
-    recipe = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary_absolute": 0.2}
-    precisions = {**PRECISIONS, "int8": recipe}
-    memory = {"worker_memory_mib": dict.fromkeys(precisions, 500)}
-    return {**raw, "precisions": precisions, "accuracy_gate": LENIENT, **memory}
 
 
 def test_every_file_is_known_by_its_sum(tiny_image_archive, tiny_image):

@@ -15,7 +15,7 @@ from models.synthetic import write_member
 from server.archives import read_archive
 from server.contents import check_packed
 from tests.conftest import FP32_ONLY, RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
-from tests.models.test_archives import with_every_precision
+from tests.models.gates import with_int8
 
 FIGURES = {"agreement": 1.0, "samples": 80, "source": "synthetic", "calibration": None}
 FIGURES |= {"largest_probability_difference": 0.0, "least_cosine": 1.0}
@@ -24,7 +24,7 @@ FIGURES |= {"decided": 80, "agreement_decided": 1.0}
 
 @pytest.fixture
 def definition(tmp_path):
-    return write_definition(tmp_path / "models", with_every_precision(TINY_IMAGE))
+    return write_definition(tmp_path / "models", with_int8(TINY_IMAGE))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_what_an_archive_has_is_kept(tmp_path, make, judged, capsys):
 @pytest.mark.parametrize("raw", [TINY_IMAGE, TINY_TEXT], ids=["image", "text"])
 def test_in_which_order_precisions_were_asked_for_does_not_show(tmp_path, raw):
     """With the gate itself: what was gained is what would have been built at once."""
-    definition = write_definition(tmp_path / "models", with_every_precision(raw))
+    definition = write_definition(tmp_path / "models", with_int8(raw))
     for precision in ("fp32", "int8", "bf16"):
         assert build_archive(definition, RANDOM, store=tmp_path / "gained", precision=precision)
     build_archive(definition, RANDOM, store=tmp_path / "at-once", precision="auto")
@@ -139,7 +139,7 @@ def test_in_which_order_precisions_were_asked_for_does_not_show(tmp_path, raw):
 
 def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, prepared, capsys):
     make("int8")
-    changed = with_every_precision({**TINY_IMAGE, "batch_sizes": [1, 2]})
+    changed = with_int8({**TINY_IMAGE, "batch_sizes": [1, 2]})
     again = write_definition(tmp_path / "models", changed)
     assert build_archive(again, RANDOM, store=tmp_path, precision="bf16")
     assert prepared == ["image", "image"]
@@ -196,7 +196,7 @@ def test_a_gate_that_fails_leaves_the_archive_as_it_was(tmp_path, make, monkeypa
 
 
 def test_what_a_server_without_a_plan_would_serve_is_always_asked_for(tmp_path, judged):
-    raw = {**with_every_precision(TINY_IMAGE), "default_precision": "bf16"}
+    raw = {**with_int8(TINY_IMAGE), "default_precision": "bf16"}
     definition = write_definition(tmp_path / "models", raw)
     build_archive(definition, RANDOM, store=tmp_path, precision="fp32")
     assert judged == [["bf16"]]

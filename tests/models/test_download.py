@@ -117,24 +117,24 @@ def test_a_missing_file_is_a_download_error(tmp_path, monkeypatch, file_server):
 def test_a_file_that_is_not_offered_is_told_from_one_that_is(file_server):
     root, url = file_server
     (root / "net.pth").write_bytes(b"weights")
-    check_offered(f"{url}/net.pth", seconds=2)
+    check_offered(f"{url}/net.pth", seconds=60)
     with pytest.raises(DownloadError, match=r"127\.0\.0\.1 answers HTTP 404"):
-        check_offered(f"{url}/absent.pth", seconds=2)
+        check_offered(f"{url}/absent.pth", seconds=60)
 
 
 def test_a_name_look_up_that_hangs_is_given_up(monkeypatch):
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(5) or [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(60) or [])
     started = time.monotonic()
     with pytest.raises(DownloadError, match=r"files\.test does not answer: nothing within 0\.3 s"):
         check_reachable("http://files.test/", seconds=0.3)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30
 
 
 def test_an_answer_that_is_no_http_is_a_download_error():
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_answer_nonsense, args=(server,), daemon=True).start()
         with pytest.raises(DownloadError, match="does not answer"):
-            check_reachable(f"http://127.0.0.1:{server.getsockname()[1]}/", seconds=2)
+            check_reachable(f"http://127.0.0.1:{server.getsockname()[1]}/", seconds=60)
 
 
 def _answer_nonsense(server):

@@ -197,6 +197,7 @@ def serve_fake() -> Iterator[FakeTorchServe]:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # who gives up is expected
         fake.url = f"http://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield fake
@@ -215,8 +216,13 @@ def start_dummy(run: Path | str, *words: str, code: str = SLEEP) -> subprocess.P
     process = subprocess.Popen(
         [sys.executable, "-c", code, *words], env=environment, stdout=subprocess.PIPE, start_new_session=True
     )
-    # exec() closes Popen's pipe a moment before the kernel shows the new environment.
+    return shown(process)
+
+
+def shown(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """Popen returns at exec(), a moment before the kernel shows the new environment and command line."""
     wait_for(Path(f"/proc/{process.pid}/environ").read_bytes)
+    wait_for(Path(f"/proc/{process.pid}/cmdline").read_bytes)
     return process
 
 
@@ -227,7 +233,7 @@ def start_orphan(run: Path | str) -> Process:
     parent = start_dummy(run, code=code)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    parent.wait(5)
+    parent.wait(60)
     return wait_for(lambda: _read_adopted(pid, parent.pid))
 
 
@@ -236,7 +242,7 @@ def _read_adopted(pid: int, parent: int) -> Process | None:
     return process if process and process.parent_pid != parent and process.command else None
 
 
-def wait_for(look: Callable[[], Any], seconds: float = 5.0) -> Any:
+def wait_for(look: Callable[[], Any], seconds: float = 60.0) -> Any:
     """The first thing found, or an error."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -90,13 +90,11 @@ def test_no_server_is_said_so(run):
 
 
 def test_a_slow_server_is_not_waited_for(torchserve, client):
-    def sleep():
-        time.sleep(0.5)
-        return 200, [{}]
-
-    torchserve.routes = {"GET /models/bert": sleep}
+    asked_no_more = threading.Event()
+    torchserve.routes = {"GET /models/bert": lambda: (200, [{"waited": asked_no_more.wait(60)}])}
     with pytest.raises(ApiError, match=r"no answer: .*timed out"):
         client.describe("bert", timeout_s=0.1)
+    asked_no_more.set()
 
 
 def test_an_answer_that_is_not_json_is_an_error(torchserve, client):

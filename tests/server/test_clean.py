@@ -69,7 +69,7 @@ def test_a_link_is_removed_and_what_it_leads_to_stays(used, tmp_path):
 def test_the_server_is_stopped_first_even_without_a_plan(run, dummy, capsys):
     process = dummy(run.path, JAVA_MAIN)
     assert main(["clean", "--run-dir", str(run.path)]) == 0
-    assert process.wait(5) == -signal.SIGTERM
+    assert process.wait(60) == -signal.SIGTERM
     assert capsys.readouterr().out.startswith("stopped 1 TorchServe\n")
 
 

@@ -158,7 +158,7 @@ def test_foreground_stops_at_a_signal(foreground, monkeypatch, capsys):
         "SIGTERM: stopping; accepted requests are answered first, for at most 45 s",
         "stopped 1 TorchServe",
     ]
-    assert started.wait(5) == -signal.SIGTERM
+    assert started.wait(60) == -signal.SIGTERM
 
 
 def test_foreground_gives_the_time_it_was_told_to_end_in(foreground, monkeypatch):
@@ -204,7 +204,7 @@ def test_foreground_does_not_stay_with_a_server_that_differs(foreground, monkeyp
     monkeypatch.setattr(cli, "stay", lambda *_: pytest.fail("stayed"))
     assert cli.main(arguments) == 1
     assert "not as asked for" in capsys.readouterr().err
-    assert started.wait(5) == -signal.SIGTERM
+    assert started.wait(60) == -signal.SIGTERM
 
 
 def test_foreground_leaves_no_server_when_the_introduction_fails(foreground, monkeypatch):
@@ -212,7 +212,7 @@ def test_foreground_leaves_no_server_when_the_introduction_fails(foreground, mon
     monkeypatch.setattr(cli, "_sum_up", raising(RuntimeError("bug")))
     with pytest.raises(RuntimeError):
         cli.main(arguments)
-    assert started.wait(5) == -signal.SIGTERM
+    assert started.wait(60) == -signal.SIGTERM
 
 
 def test_foreground_refuses_a_server_that_runs_in_the_background(foreground, monkeypatch, capsys):

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import re
-import select
 import shutil
 import socket
 import subprocess
@@ -75,7 +74,7 @@ class Peer:
     """One connection, used by hand."""
 
     def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.reader = self.socket.makefile("rb")
 
     def send(self, head, body=b""):
@@ -118,7 +117,7 @@ def ask(peer, path="/predictions/m", body=b"", **options):
 
 def ask_until(peer_of, wanted, path="/predictions/m", body=b""):
     """The server learns of a closed connection a moment later."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while True:
         peer = peer_of()
         answer = ask(peer, path, body)
@@ -133,10 +132,12 @@ def enter(connect, path, body):
     """A large request that was let in and waits; the room of others may come free a moment later."""
     while True:
         peer = connect()
-        peer.send(head(path, length=LARGEST), body)
-        if not select.select([peer.socket], [], [], 0.2)[0]:
+        peer.send(head(path, length=LARGEST, more="Expect: 100-continue\r\n"))
+        if (status := peer.read().status) == 100:
+            peer.socket.sendall(body)
             return peer
-        assert peer.read().status == 503
+        assert status == 503
+        peer.socket.close()
 
 
 def test_bodies_of_every_size_arrive_whole_on_one_connection(connect):
@@ -188,13 +189,16 @@ def read_refusals(printed, status):
 
 
 def test_strangers_cannot_fill_the_logs(connect, printed):
-    before = len(read_refusals(printed, 401))
+    """A line a second; those that had none are counted in the next one."""
+    before, began = len(read_refusals(printed, 401)), time.monotonic()
     for _ in range(50):
-        ask(connect(), token="")
-    assert len(read_refusals(printed, 401)) - before <= 5
+        assert ask(connect(), token="").status == 401
+    lines = len(read_refusals(printed, 401)) - before
+    assert lines <= min(2 + time.monotonic() - began, 40)
     time.sleep(1.1)
     assert ask(connect(), token="").status == 401
-    assert read_refusals(printed, 401)[-1]["others_unlogged"] > 40
+    logged = read_refusals(printed, 401)[before:]
+    assert len(logged) + sum(line["others_unlogged"] for line in logged) >= 51
 
 
 def test_a_refused_body_is_read_to_its_end_so_that_nobody_is_cut_off(connect):
@@ -234,13 +238,16 @@ def test_a_client_that_asks_first_is_told_to_go_on_or_not(connect):
 
 def test_bodies_together_have_a_bound_and_small_ones_keep_a_share(connect):
     large = b"x" * LARGEST
-    first = enter(connect, "/predictions/2500", large)
+    first = enter(connect, "/predictions/hold", large)
+    while not ask(connect(), "/predictions/held").body.startswith("1 "):
+        time.sleep(0.02)
     full = ask_until(connect, 503, body=large)
     assert full.headers["retry-after"] == "1"
     assert full.error == (
         "the bodies of waiting requests fill the memory that is planned for them; try again"
     )
     assert ask(connect(), body=b"x" * 1000).status == 200
+    assert ask(connect(), "/predictions/release").status == 200
     assert first.read().status == 200
     assert ask_until(connect, 200, body=large).status == 200
 
@@ -268,9 +275,16 @@ def test_answers_keep_the_order_of_their_requests(connect):
     assert [peer.read().body, peer.read().body] == ["1 null 1", "2 null 1"]
 
 
+def let_in(connect):
+    """One more connection; those of earlier tests may be gone a moment later."""
+    deadline = time.monotonic() + 60
+    while ask(peer := connect()).status != 200:
+        assert time.monotonic() < deadline
+    return peer
+
+
 def test_connections_have_a_bound(connect):
-    peers = [connect() for _ in range(CONNECTIONS)]
-    assert all(ask(peer).status == 200 for peer in peers)
+    peers = [let_in(connect) for _ in range(CONNECTIONS)]
     one_more = connect()
     answer = ask(one_more, body=b"x" * LARGEST)
     assert (answer.status, answer.error) == (503, "too many connections are open; close some, or try again")

@@ -212,6 +212,6 @@ def test_what_torchserve_writes_is_private_from_the_first_instant(plan, run, tmp
         plan.java, vmargs=Setting(value=f"-javaagent:{tmp_path}/agent.jar=a=b", reason="")
     )
     inputs = dataclasses.replace(plan.inputs, prefix=str(prefix))
-    assert launch(dataclasses.replace(plan, inputs=inputs, java=java), run, tmp_path).wait(10) == 0
+    assert launch(dataclasses.replace(plan, inputs=inputs, java=java), run, tmp_path).wait(60) == 0
     assert run.key_file.stat().st_mode & 0o777 == 0o600
     assert run.logs.stat().st_mode & 0o777 == 0o700

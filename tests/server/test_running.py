@@ -72,7 +72,7 @@ def test_leftovers_of_a_killed_start_are_ended(planned, lines, dummy, words):
     left = dummy(planned.path, *words)
     write_running(planned, STARTING)
     assert is_running(planned, {}, lines.append) is False
-    assert left.wait(5) == -signal.SIGTERM
+    assert left.wait(60) == -signal.SIGTERM
     assert lines[0].startswith("an earlier start left 1 process(es) behind: stopped 1 ")
 
 
@@ -80,7 +80,7 @@ def test_workers_without_java_are_leftovers_too(planned, lines, dummy):
     left = dummy(planned.path, "model_service_worker.py")
     write_running(planned, READY)
     assert is_running(planned, {}, lines.append) is False
-    assert left.wait(5) == -signal.SIGTERM
+    assert left.wait(60) == -signal.SIGTERM
 
 
 def test_a_start_takes_only_the_plan_it_was_asked_for(planned):

@@ -20,7 +20,7 @@ from server.processes import JAVA_MAIN, find_marked
 from server.running import digest_plan
 from server.start import Interrupted, catch_signals, find_death, stay
 from server.state import READY, STARTING, read_failure, read_state
-from tests.server.fakes import make_archive, write_running
+from tests.server.fakes import make_archive, shown, write_running
 
 STOPPED = "stopped from elsewhere (make stop) while it was starting"
 
@@ -69,7 +69,9 @@ def prepare_start(run, monkeypatch, plan, problem):
     monkeypatch.setattr(start_module, "check_ports_free", lambda *_: None)
     monkeypatch.setattr(start_module, "make_allocator_link", lambda *_: None)
     monkeypatch.setattr(
-        start_module, "launch", lambda *_: subprocess.Popen(command, env=environment, start_new_session=True)
+        start_module,
+        "launch",
+        lambda *_: shown(subprocess.Popen(command, env=environment, start_new_session=True)),
     )
     monkeypatch.setattr(start_module, "wait_until_ready", fail_with(problem))
 
@@ -116,7 +118,7 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     assert not planned.failure.exists()
     assert process.poll() is None
     start_module.stop(planned)
-    process.wait(5)
+    process.wait(60)
 
 
 def test_foreground_ends_with_a_server_that_was_stopped_from_elsewhere(planned, dummy, lines):
@@ -137,7 +139,7 @@ def test_foreground_fails_when_torchserve_dies(planned, dummy, lines):
     assert (
         read_failure(planned.failure).cause == "TorchServe ended: java.lang.OutOfMemoryError: Java heap space"
     )
-    assert orphan.wait(5) == -signal.SIGTERM
+    assert orphan.wait(60) == -signal.SIGTERM
 
 
 def test_a_stop_from_elsewhere_ends_a_start_with_that_reason(planned, dummy):
@@ -145,7 +147,7 @@ def test_a_stop_from_elsewhere_ends_a_start_with_that_reason(planned, dummy):
     write_running(planned, STARTING)
     assert find_death(process, planned) is None
     start_module.stop(planned)
-    process.wait(5)
+    process.wait(60)
     assert find_death(process, planned).cause == STOPPED
 
 

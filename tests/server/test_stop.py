@@ -23,7 +23,7 @@ def test_stop_works_without_a_good_state_file(dummy, run, state):
         run.state.write_text(state)
     process = dummy(run.path)
     assert stop(run).describe() == "stopped 1 helper"
-    assert process.wait(5) == -signal.SIGTERM
+    assert process.wait(60) == -signal.SIGTERM
     assert not run.state.exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 import zipfile
 
 import pytest
@@ -89,7 +88,7 @@ def test_describe_is_asked_until_every_worker_has_answered(torchserve, run):
 def test_a_worker_that_never_answers_gives_the_reason(torchserve, run):
     torchserve.routes = {"GET /models/bert?customized=true": (500, {"message": "Failed to get customized"})}
     client = Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
-    found, problem = collect_descriptions("bert", client, {7}, seconds=0.1)
+    found, problem = collect_descriptions("bert", client, {7}, seconds=1.0)
     assert found == {}
     assert "answered 500" in problem
 
@@ -129,7 +128,7 @@ def test_a_worker_that_computes_while_requests_wait_is_excused(torchserve, clien
     for pid in (7, 8):
         proc.add(pid)
     set_queue(torchserve, 90, compute(proc, 7))
-    found = describe_workers("bert", client, {7, 8}, 0.3, proc.path)
+    found = describe_workers("bert", client, {7, 8}, 1.0, proc.path)
     assert found.excuses == {7: "busy: 90 requests wait"}
     assert found.problem == "no answer, and no CPU time used, while 90 requests wait"
 
@@ -137,7 +136,7 @@ def test_a_worker_that_computes_while_requests_wait_is_excused(torchserve, clien
 def test_a_silent_worker_of_an_idle_server_has_no_excuse(torchserve, client, proc):
     proc.add(7)
     set_queue(torchserve, 0, compute(proc, 7))
-    found = describe_workers("bert", client, {7}, 0.3, proc.path)
+    found = describe_workers("bert", client, {7}, 1.0, proc.path)
     assert found.excuses == {}
     assert "answered 503" in found.problem
 
@@ -146,7 +145,7 @@ def test_a_stopped_worker_is_not_asked_and_neither_are_those_beside_it(torchserv
     for pid in (7, 8):
         proc.add(pid, state="T" if pid == 7 else "S")
     set_queue(torchserve, 0)
-    found = describe_workers("bert", client, {7, 8}, 0.3, proc.path)
+    found = describe_workers("bert", client, {7, 8}, 1.0, proc.path)
     assert torchserve.requests == []
     assert found.excuses == {8: "not asked: worker 7 is stopped and might take the question"}
     seen = read_worker("bert", 7, None, found, None, proc.path)
@@ -155,17 +154,18 @@ def test_a_stopped_worker_is_not_asked_and_neither_are_those_beside_it(torchserv
 
 def test_one_worker_that_hangs_does_not_keep_the_others_from_being_asked(torchserve, client):
     """Of three workers one takes a question and keeps it; a turn goes to each of the others."""
-    lock, turns = threading.Lock(), itertools.count()
+    lock, turns, over = threading.Lock(), itertools.count(), threading.Event()
 
     def answer():
         with lock:
             turn = next(turns)
         if turn == 0:
-            time.sleep(1.0)
+            over.wait(60)
         return 200, [{"customizedMetadata": {"pid": 8 + turn // 4 % 2}}]
 
     torchserve.routes = {"GET /models/bert?customized=true": answer}
-    found, _ = collect_descriptions("bert", client, {7, 8, 9}, seconds=0.9)
+    found, _ = collect_descriptions("bert", client, {7, 8, 9}, seconds=3.0)
+    over.set()
     assert {8, 9} <= set(found)
 
 

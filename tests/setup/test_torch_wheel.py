@@ -33,7 +33,7 @@ class Index(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.startswith("/slow"):
-            time.sleep(2)
+            time.sleep(60)
         found = not self.path.startswith("/none")
         self.send_response(200 if found else 404)
         self.end_headers()
@@ -80,7 +80,7 @@ def test_probe_says_what_was_wrong(index: str) -> None:
 def test_probe_does_not_wait(index: str) -> None:
     began = time.monotonic()
     assert probe_index(f"{index}/slow", "2.8.0", (3, 11), seconds=0.1)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 30
 
 
 def test_the_cpu_only_wheel_is_taken_when_offered() -> None:

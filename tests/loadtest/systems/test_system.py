@@ -35,7 +35,7 @@ def marked(tmp_path):
 
 def wait_for_state(process, wanted):
     """The kernel's letter: S sleeps, T is stopped."""
-    deadline, state = time.monotonic() + 5, ""
+    deadline, state = time.monotonic() + 60, ""
     while state != wanted and time.monotonic() < deadline:
         state = (PROC / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[0]
     return state

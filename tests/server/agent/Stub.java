@@ -20,15 +20,18 @@ import io.netty.handler.flow.FlowControlHandler;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.TimeUnit;
 import org.pytorch.serve.util.NettyUtils;
 
 /**
  * The gate in front of a handler that answers "LENGTH DESCRIBE UNANSWERED" after the milliseconds in its path, or
- * 503 for /full; prints its port. Arguments: bytes of all bodies, connections, bytes of one body.
+ * 503 for /full; /hold is answered after /release, and /held says how many wait for that. Prints its port. Arguments: bytes of all bodies, connections, bytes of one body.
  */
 public final class Stub {
     private static final Duration SLOW = Duration.ofMillis(300);
+    private static final Queue<Runnable> HELD = new ConcurrentLinkedQueue<>();
 
     private Stub() {}
 
@@ -66,9 +69,19 @@ public final class Stub {
             if (request.uri().endsWith("/drain")) {
                 house.drain();
             }
+            if (request.uri().endsWith("/release")) {
+                for (Runnable held = HELD.poll(); held != null; held = HELD.poll()) {
+                    held.run();
+                }
+            }
             String wait = request.uri().replaceAll("\\D", "");
-            String text = length(request) + " " + request.headers().get("describe");
+            boolean held = request.uri().endsWith("/held");
+            String text = (held ? HELD.size() : length(request)) + " " + request.headers().get("describe");
             boolean full = request.uri().endsWith("/full");
+            if (request.uri().endsWith("/hold")) {
+                HELD.add(() -> context.executor().execute(() -> answer(context, false, text)));
+                return;
+            }
             context.executor()
                     .schedule(
                             () -> answer(context, full, text),

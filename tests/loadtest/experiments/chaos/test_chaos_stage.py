@@ -14,6 +14,7 @@ from loadtest.experiments.chaos.stage import HAPROXY, NONE, open_stage
 from loadtest.systems.fleet import Site
 from server.processes import is_alive, read_process
 from server.rundir import MARK
+from tests.server.fakes import shown
 
 
 @pytest.fixture
@@ -58,10 +59,11 @@ def test_what_a_stop_left_is_ended_by_its_mark(site, starts):
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     with open_stage(site, HAPROXY, name="server-1", port=4000) as stage:
         environment = {MARK: str(stage.run.path)}
-        left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
+        command = [sys.executable, "-c", "input()"]
+        left = shown(subprocess.Popen(command, stdin=subprocess.PIPE, env=environment))
         seen = read_process(left.pid)
     try:
-        assert left.wait(10) != 0
+        assert left.wait(60) != 0
         assert not is_alive(seen)
         assert other.poll() is None
     finally:

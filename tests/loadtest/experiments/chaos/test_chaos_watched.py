@@ -22,6 +22,7 @@ from loadtest.experiments.chaos.watched import (
 )
 from server.processes import Process
 from server.rundir import MARK, RunDir
+from tests.server.fakes import shown
 
 SCRIPT = "/venv/lib/ts/model_service_worker.py"
 LAUNCHER = ("python", "-m", "torch.backends.xeon.run_cpu", "--core_list", "0", SCRIPT)
@@ -142,7 +143,9 @@ def test_processes_are_found_in_the_whole_and_in_each_instance_and_nowhere_else(
     (run.path / "instances" / "a1").mkdir(parents=True)
     assert {name: place.path for name, place in find_places(run).items()} == places
     started = [
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={MARK: str(path)})
+        shown(
+            subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={MARK: str(path)})
+        )
         for path in (*places.values(), tmp_path / "other")
     ]
     try:

@@ -38,6 +38,12 @@ def reset(link: socket.socket) -> None:
     link.close()
 
 
+def stay_open(link: socket.socket) -> None:
+    """Until the client leaves."""
+    link.settimeout(120)
+    link.recv(1)
+
+
 def answer_all(link: socket.socket) -> None:
     while read_request(link).startswith((b"POST", b"GET")):
         link.sendall(FINE)
@@ -82,7 +88,7 @@ def answer_in_chunks(link: socket.socket) -> None:
     for piece in (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\nok\r\n", b"0\r\n\r\n"):
         link.sendall(piece)
         time.sleep(0.02)
-    time.sleep(5)
+    stay_open(link)
 
 
 def reset_at_once(link: socket.socket) -> None:
@@ -96,8 +102,7 @@ def end_at_once(link: socket.socket) -> None:
 
 def say_nothing(link: socket.socket) -> None:
     read_request(link)
-    link.settimeout(5)
-    link.recv(1)
+    stay_open(link)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ LARGE = Request(path="/predictions/x", body=b"\0" * 12_000_000, content_type="im
 SMALL = Request(path="/predictions/x", body=b"abc")
 
 
-def send(behave, request=SMALL, seconds=5.0):
+def send(behave, request=SMALL, seconds=60.0):
     with rude.serving(behave) as port, contextlib.closing(Connection(port, seconds=seconds)) as connection:
         return connection.send(request)
 
@@ -63,8 +63,7 @@ def test_silence_is_told_after_the_time():
     began = time.monotonic()
     outcome = send(rude.say_nothing, seconds=0.3)
     assert outcome.kind == SILENT
-    assert 0.3 <= time.monotonic() - began < 2
-    assert outcome.seconds == pytest.approx(0.3, abs=0.2)
+    assert 0.3 <= outcome.seconds <= time.monotonic() - began < 30
 
 
 def test_nobody_listens():
@@ -126,7 +125,7 @@ def test_outcomes_come_in_the_order_of_the_requests():
 
 def test_no_request_is_begun_after_the_time():
     with rude.serving(rude.say_nothing) as port:
-        outcomes = send_all([SMALL] * 10, port, clients=2, seconds=0.2, at_most_s=0.3)
+        outcomes = send_all([SMALL] * 10, port, clients=2, seconds=0.7, at_most_s=1.0)
     assert 2 <= len(outcomes) <= 4
 
 
@@ -137,7 +136,7 @@ def test_after_an_interruption_nothing_more_is_sent(monkeypatch):
         begun.append(request)
         if len(begun) == 1:
             raise KeyboardInterrupt
-        time.sleep(0.01)
+        time.sleep(0.05)
         return Outcome(status=200)
 
     monkeypatch.setattr(Connection, "send", send)
@@ -158,12 +157,12 @@ def test_a_head_says_what_was_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("behave", "fate"),
-    [(rude.say_nothing, "open"), (rude.answer_early, "503"), (rude.reset_at_once, "reset")],
+    ("behave", "seconds", "fate"),
+    [(rude.say_nothing, 0.5, "open"), (rude.answer_early, 60, "503"), (rude.reset_at_once, 60, "reset")],
 )
-def test_a_half_sent_body_is_held_open_or_its_fate_told(behave, fate):
+def test_a_half_sent_body_is_held_open_or_its_fate_told(behave, seconds, fate):
     with rude.serving(behave) as port:
-        link, found = hold_open(LARGE.render_head(), [LARGE.body[:-1]], port, seconds=1.0)
+        link, found = hold_open(LARGE.render_head(), [LARGE.body[:-1]], port, seconds=seconds)
         link.close()
     assert found == fate
 

@@ -14,14 +14,16 @@ GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$
 KNOBS := $(shell cd '$(dir $(lastword $(MAKEFILE_LIST)))' && \
 	$(ANY_PYTHON) -S -E -m config.knobs check '$(MAKECMDGOALS)' '$(MAKELEVEL)' '$(GIVEN)')
 $(if $(filter refused:,$(firstword $(KNOBS))),$(error $(KNOBS)))
-AUTO = $(filter auto,$(PRECISION))
 TIMINGS = $(RUN_DIR)/timings.json
+TUNED_PLAN = $(RUN_DIR)/tuned.json
 PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
 	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
+	--batch '$(BATCH)' --delay-ms '$(DELAY_MS)' --queue '$(QUEUE)' --slo-p99-ms '$(SLO_P99_MS)' \
 	--front '$(FRONT)' --instances '$(INSTANCES)' --cores '$(CORES)' --deadline-ms '$(DEADLINE_MS)' \
 	--tls-cert '$(TLS_CERT)' --tls-key '$(TLS_KEY)' \
-	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(AUTO),--timings '$(TIMINGS)')
+	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(TOPOLOGY),,--timings '$(TIMINGS)') \
+	$(if $(filter 0,$(TUNED)),,--tuned '$(TUNED_PLAN)')
 BUILD_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --weights '$(WEIGHTS)' \
 	--calibration '$(CALIBRATION)' --eval '$(EVAL)' --allow-pickle '$(ALLOW_PICKLE)'
 # MODELS only when given: an image without archives is the default.
@@ -57,8 +59,9 @@ IMAGE_TESTS = tests/image
 FLAG = $(if $(filter 1,$(1)),$(2))
 # A dry run reads an environment that is there as it is: a plan is wanted, not an installation.
 SETUP_TO_PLAN = $(if $(and $(filter 1,$(DRY_RUN)),$(wildcard .venv/setup.json)),,setup)
-# It takes no timings either. Otherwise they come after the archives and before the plan.
-TIMINGS_TO_PLAN = $(if $(AUTO),$(if $(filter 1,$(DRY_RUN)),,timings))
+# It takes no timings either, and there are none of another machine. Otherwise they come after the archives and
+# before the plan.
+TIMINGS_TO_PLAN = $(if $(or $(TOPOLOGY),$(filter 1,$(DRY_RUN))),,timings)
 
 # A server is never started from half of a dry run.
 DRY_RUN_BUT_NOT_CONFIG = $(and $(filter 1,$(DRY_RUN)),$(filter serve models,$(MAKECMDGOALS)))
@@ -130,7 +133,8 @@ image-run: ## Run it in this terminal: not root, read-only, no capabilities; CPU
 		--cpus '$(CPUS)' --cpuset '$(CPUSET)' --memory '$(MEMORY)' --token-file '$(TOKEN_FILE)' \
 		--bind-memory '$(BIND_MEMORY)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
 		--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
-		--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)'
+		--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --batch '$(BATCH)' --delay-ms '$(DELAY_MS)' \
+		--queue '$(QUEUE)' --slo-p99-ms '$(SLO_P99_MS)' --tuned '$(TUNED)'
 
 .PHONY: image-test
 image-test: dev ## Build the image and run it under limits and faults (10 to 30 minutes)
@@ -249,7 +253,7 @@ lock: dev ## Renew requirements/constraints.txt and hashes/ after a change in re
 	done
 
 .PHONY: clean
-clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv
+clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv and tuned.json
 	@$(SERVER) clean --run-dir '$(RUN_DIR)'
 	@rm -rf -- model-store/*.mar model-store/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -262,10 +266,10 @@ distclean: clean ## As clean, and remove .venv
 .PHONY: inputs
 inputs:
 	@$(SETUP) --inputs \
-		--foreground '$(FOREGROUND)' --dry-run '$(DRY_RUN)' -- $(PLAN_INPUTS)
+		--foreground '$(FOREGROUND)' --dry-run '$(DRY_RUN)' --tuned '$(TUNED)' -- $(PLAN_INPUTS)
 	@$(PYTHON) -m models check $(BUILD_INPUTS)
 
-# What PRECISION=auto goes by. Not beside a server that would have to be stopped anyway.
+# What batches, and PRECISION=auto, go by. Not beside a server that would have to be stopped anyway.
 .PHONY: timings
 timings: inputs setup check-plan models
 	@job=$$($(VENV_PYTHON) -m config $(PLAN_INPUTS) --timing-job) && \

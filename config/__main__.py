@@ -14,19 +14,21 @@ from config.folders import explain_os_error
 from config.installed import Installed, read_installed
 from config.knobs.table import add_knobs
 from config.plan import INNER_TOKEN_FILE, PLAN_FILE, Inputs, Plan, read_plan
-from config.rules import NO_TIMINGS, make_timing_job
+from config.rules.by_model import parse_by_model, render_by_model
 from config.rules.cores import parse_cores, render_cores
-from config.rules.requests import AUTO, HAPROXY, SWITCHES
-from config.rules.site import Site, make_site
+from config.rules.requests import HAPROXY, SWITCHES
+from config.rules.site import Site, make_site, make_timing_job
 from config.terminal import print_in_any_locale
-from config.timings import read_timings
+from config.timings import NO_TIMINGS, read_timings
 from config.topology import Topology, read_topology
+from config.tuned import NOT_TUNED, TUNED_FILE, Tuned, judge_tuned
 from config.write import render_site, summarize, write_site
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
 KNOBS = (
     *("MODELS", "PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP", "PORT"),
+    *("BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS"),
     *("FRONT", "INSTANCES", "CORES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
 )
 
@@ -37,14 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         if options.timing_job:
-            print(make_timing_job(*read_facts(options)).to_json())
+            facts = read_facts(options)
+            tuned, _ = read_tuned_plan(options, facts[0], facts[2])
+            print(make_timing_job(*facts, tuned, grid=options.grid).to_json())
             return 0
-        site = read_and_plan_site(options)
+        site, said = plan_and_say(options)
         if options.dry_run:
             print(render_site(site, Path(options.run_dir)), end="")
         else:
             write_site(site, Path(options.run_dir))
             print(f"{summarize(site)} → {Path(options.run_dir) / PLAN_FILE}")
+        print("".join(f"{line}\n" for line in said), end="")
     except ConfigError as problem:
         print(f"config: {problem}", file=sys.stderr)
         return USAGE_ERROR
@@ -59,8 +64,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m config", description=__doc__)
     add_knobs(parser, KNOBS)
     parser.add_argument(
-        "--timings", default="", help=f"for {AUTO}: the file that `python -m models time` wrote on this host"
+        "--timings", default="", help="the file that `python -m models time` wrote on this machine"
     )
+    parser.add_argument("--tuned", default="", help=f"the file that `make tune` wrote ({TUNED_FILE})")
     parser.add_argument("--bind", default="", help="IPv4 address of predictions alone (default: loopback)")
     parser.add_argument(
         "--token-file", default="", help="the inference token (default: TorchServe makes one)"
@@ -88,6 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timing-job", action="store_true", help="print only what `python -m models time` is to time"
     )
+    parser.add_argument("--grid", action="store_true", help="of a timing job: what `make tune` goes by")
     return parser
 
 
@@ -98,8 +105,25 @@ def read_and_plan(options: argparse.Namespace) -> Plan:
 
 def read_and_plan_site(options: argparse.Namespace) -> Site:
     """Read, then decide."""
-    facts = read_facts(options)
-    return make_site(*facts, read_timings(options.timings) if options.timings else NO_TIMINGS)
+    return plan_and_say(options)[0]
+
+
+def plan_and_say(options: argparse.Namespace) -> tuple[Site, list[str]]:
+    """With lines on what became of a tuned plan, where there is one."""
+    facts = topology, _, inputs, _ = read_facts(options)
+    timings = read_timings(options.timings) if options.timings else NO_TIMINGS
+    tuned, said = read_tuned_plan(options, topology, inputs)
+    return make_site(*facts, timings, tuned), said
+
+
+def read_tuned_plan(
+    options: argparse.Namespace, topology: Topology, inputs: Inputs
+) -> tuple[Tuned, list[str]]:
+    """The one that is named, where it holds; and a line about it, or about one that is left out."""
+    if options.tuned:
+        return judge_tuned(Path(options.tuned), topology, inputs)
+    left = Path(options.run_dir) / TUNED_FILE
+    return NOT_TUNED, [f"tuned: not used, TUNED=0: {left}"] if left.exists() else []
 
 
 def read_facts(
@@ -131,6 +155,10 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         cores_per_worker=parse_number("CORES_PER_WORKER", options.cores_per_worker),
         allocator=options.allocator or None,
         openmp=options.openmp or None,
+        batch=render_by_model(parse_by_model("BATCH", options.batch)) or None,
+        delay_ms=render_by_model(parse_by_model("DELAY_MS", options.delay_ms)) or None,
+        queue=parse_number("QUEUE", options.queue),
+        slo_p99_ms=parse_number("SLO_P99_MS", options.slo_p99_ms),
         port=Inputs.port if port is None else port,
         bind=options.bind or Inputs.bind,
         token_file=options.token_file,

@@ -20,8 +20,13 @@ CHECKOUT_RUN = Path(__file__).resolve().parent.parent / "run"
 _MARKER_TEXT = (
     "The TorchServe CPU kit keeps a server's plan, state and logs here; `make clean` removes them.\n"
 )
-_OWN_FILES = {PLAN_FILE: {"schema", "inputs", "layout"}, "timings.json": {"schema", "settings", "models"}}
-"""Files that show it too, by fields of each: a plan from before the marker, timings taken before the plan."""
+_OWN_FILES = {
+    PLAN_FILE: {"schema", "inputs", "layout"},
+    "timings.json": {"schema", "settings", "models"},
+    "tuned.json": {"schema", "made_for", "chosen"},
+}
+"""Files that show it too, by fields of each: a plan from before the marker, timings taken before the plan, a
+tuned plan that `make clean` kept."""
 _OF_FILE_SYSTEMS = {"lost+found"}
 """An empty volume may hold it."""
 _NAMES_SHOWN = 3

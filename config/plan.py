@@ -57,6 +57,14 @@ class Inputs:
     """jemalloc, tcmalloc or system."""
     openmp: str | None = None
     """intel or gnu."""
+    batch: str | None = None
+    """Requests in a batch: one number, or by model as "bert=8,resnet50=4"."""
+    delay_ms: str | None = None
+    """How long a batch waits to fill, likewise."""
+    queue: int | None = None
+    """Requests of each model that may wait in a TorchServe."""
+    slo_p99_ms: int | None = None
+    """What 99 of 100 requests shall be answered within; None is the tuned plan's limit, else 200."""
     port: int = 8080
     """The inference port; all others are counted from it."""
     bind: str = "127.0.0.1"

@@ -1,7 +1,7 @@
-"""What precision auto goes by: the job that says what shall be timed, and the timings that came of it.
+"""What batches, and precision auto, go by: the job that says what shall be timed, and the timings of it.
 
-The rules say how a worker would run; `python -m models time` measures that and writes the figures beside the
-settings they were taken with. Here both are plain data that cross between the two programs as JSON.
+The rules say how the workers would run; `python -m models time` measures that and writes the figures beside
+the settings they were taken with. Here both are plain data that cross between the two programs as JSON.
 """
 
 from __future__ import annotations
@@ -9,40 +9,69 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from config.errors import TimingsError
 
-SCHEMA = 1
-CURE = "run `make config PRECISION=auto`, which takes them"
+SCHEMA = 2
+CURE = "run `make config` with the same values, which takes them"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelJob:
     """What shall be timed of one model."""
 
-    batch_sizes: Mapping[str, int]
-    """Precision → requests in a batch, the most exact precision first."""
+    precisions: tuple[str, ...]
+    """The most exact one first."""
+    batches: tuple[int, ...]
+    """How many requests in one, each number in turn."""
     impossible: Mapping[str, str]
     """Precision → why it cannot be served here, so that it need not be tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimingJob:
-    """What shall be timed, and how a worker would run."""
+    """What shall be timed, and how the workers would run."""
 
-    cpu: int
-    """The one CPU to time on."""
     settings: Mapping[str, Any]
-    """What the figures depend on besides the archives: CPU, IPEX, what is off, the worker's environment."""
+    """What the figures depend on besides the archives: CPU, `slots` (the CPUs of each worker; all compute at
+    once), `threads` of one, IPEX, what is off, the worker's environment."""
     models: Mapping[str, ModelJob]
     """By model name."""
+    seconds: float
+    """How long each size of batch is timed."""
+    samples: bool = False
+    """Whether each batch's own seconds are kept."""
 
     def to_json(self) -> str:
         """One line, to be handed to `python -m models time`."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """The timings that a plan goes by."""
+
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its models, as in the file; empty where there are none that hold."""
+    lack: str
+    """Of what there are none then, and what was got."""
+
+    def find_service(self, model: str, precision: str) -> Mapping[str, Mapping[str, float]]:
+        """Requests in a batch → what it takes a worker; empty where that was not timed."""
+        found: Mapping[str, Mapping[str, float]] = self._find(model, precision).get("service", {})
+        return found
+
+    def explain_lack(self, model: str, precision: str) -> str:
+        """Why there is no timing of it."""
+        problem = self._find(model, precision).get("problem")
+        return f"no timing: {problem}" if problem else f"no timings {self.lack}"
+
+    def _find(self, model: str, precision: str) -> Mapping[str, Any]:
+        found = self.raw.get("models", {}).get(model, {}).get("precisions", {})
+        return dict(found.get(precision, {}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,26 +81,30 @@ class Timings:
     source: str
     """The file, named in errors."""
     raw: Mapping[str, Any]
-    """What it holds; empty when there is no such file."""
+    """What it holds; empty when there is no such file, or one of an earlier version of the kit."""
 
-    def select(self, job: TimingJob) -> dict[str, Any]:
-        """The timings of the job's models; TimingsError when they are missing or of other settings."""
-        if not self.raw:
-            raise TimingsError(f"PRECISION=auto needs timings of this host: got none ({self.source}); {CURE}")
+    def select(self, job: TimingJob | None) -> Timed:
+        """The timings of the job's models; none, and of what, when they are missing or of other settings.
+        Where there are none at all no job is needed."""
+        if job is None or not self.raw:
+            return Timed(lack=f"of this machine: got none ({self.source})")
+        lack = self._find_lack(job)
+        if lack:
+            return Timed(lack=f"{lack} ({self.source})")
+        models = self.raw["models"]
+        return Timed(raw={**self.raw, "models": {name: models[name] for name in job.models}}, lack="")
+
+    def _find_lack(self, job: TimingJob) -> str:
         models = self.raw["models"]
         missing = [name for name in job.models if name not in models]
         if missing:
-            raise TimingsError(
-                f"PRECISION=auto needs timings of {', '.join(missing)}: "
-                f"got those of {', '.join(models) or 'none'} ({self.source}); {CURE}"
-            )
-        other = [*_list_other_settings(self.raw["settings"], job), *_list_other_batches(models, job)]
-        if other:
-            raise TimingsError(
-                f"PRECISION=auto needs timings of what is planned: got those of another "
-                f"{', '.join(other)} ({self.source}); {CURE}"
-            )
-        return {**self.raw, "models": {name: models[name] for name in job.models}}
+            return f"of {', '.join(missing)}: got those of {', '.join(models) or 'none'}"
+        other = [*_list_other_settings(self.raw["settings"], job), *_list_missing_batches(models, job)]
+        return f"of what is planned: got those of another {', '.join(other)}" if other else ""
+
+
+NO_TIMINGS = Timings(source="--timings was not given", raw={})
+NOT_TIMED = NO_TIMINGS.select(None)
 
 
 def read_timings(file: Path | str) -> Timings:
@@ -82,11 +115,13 @@ def read_timings(file: Path | str) -> Timings:
         return Timings(source=str(file), raw={})
     except (OSError, ValueError) as problem:
         raise TimingsError(f"timings cannot be read: {file}: {problem}; {CURE}") from problem
-    fields = {"settings", "models"}
-    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA or not fields <= set(raw):
+    fields = {"schema", "settings", "models"}
+    if not isinstance(raw, dict) or not fields <= set(raw):
         raise TimingsError(
             f"timings must be those of `python -m models time`: got something else ({file}); {CURE}"
         )
+    if raw["schema"] != SCHEMA:
+        return Timings(source=f"{file}, schema {raw['schema']}", raw={})
     return Timings(source=str(file), raw=raw)
 
 
@@ -95,11 +130,15 @@ def _list_other_settings(taken: Mapping[str, Any], job: TimingJob) -> list[str]:
     return [name.replace("_", " ") for name in names if taken.get(name) != job.settings.get(name)]
 
 
-def _list_other_batches(models: Mapping[str, Any], job: TimingJob) -> list[str]:
-    """A precision that could not be timed has no batch."""
+def _list_missing_batches(models: Mapping[str, Any], job: TimingJob) -> list[str]:
+    """A precision that could not be timed has none."""
     return [
-        f"batch size for {name} {precision}"
+        f"batch of {name} {precision}"
         for name, model in job.models.items()
-        for precision, size in model.batch_sizes.items()
-        if models[name]["precisions"].get(precision, {}).get("batch_size", size) != size
+        for precision in model.precisions
+        if not _covers(models[name]["precisions"].get(precision, {}), model)
     ]
+
+
+def _covers(entry: Mapping[str, Any], model: ModelJob) -> bool:
+    return "problem" in entry or {*map(str, model.batches)} <= {*entry.get("service", {})}

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from config.knobs import table
 from config.knobs.names import check_environment
+from config.tuned import TUNED_FILE
 from server.processes import GRACEFUL_SECONDS
 
 KNOBS = [knob for knob in table.KNOBS.values() if knob.container]
-OWN = ("MODELS", "RUN_DIR", "TOKEN_FILE", "STOP_SECONDS", "MODEL_STORE")
+OWN = ("MODELS", "RUN_DIR", "TOKEN_FILE", "STOP_SECONDS", "MODEL_STORE", "TUNED")
 """Read here; the others are the plan's."""
 PLAN_KNOBS = tuple(knob.name for knob in KNOBS if knob.name not in OWN)
 RUN_DIR = "/run/kit"
@@ -48,6 +49,8 @@ class Settings:
     """The inference token; None = TorchServe makes one."""
     stop_seconds: int
     """From SIGTERM to the end, at most."""
+    tuned: bool
+    """Whether a tuned plan in the run directory is used, where there is one."""
 
     def plan_arguments(self) -> list[str]:
         """For `python -m config`."""
@@ -59,7 +62,18 @@ class Settings:
         places = ["--model-store", str(self.model_store), "--run-dir", str(self.run_dir)]
         ends = ["--drain-seconds", str(max(1, self.stop_seconds - END_SECONDS))]
         token = ["--token-file", str(self.token_file)] if self.token_file else []
-        return ["--models", " ".join(self.models), "--bind", "0.0.0.0", *given, *places, *ends, *token]
+        tuned = ["--tuned", str(self.run_dir / TUNED_FILE)] if self.tuned else []
+        return [
+            "--models",
+            " ".join(self.models),
+            "--bind",
+            "0.0.0.0",
+            *given,
+            *places,
+            *ends,
+            *token,
+            *tuned,
+        ]
 
     def start_arguments(self) -> list[str]:
         """For `python -m server`."""
@@ -80,6 +94,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         model_store=store,
         token_file=find_token(environment.get("TOKEN_FILE", ""), Path(SECRET)),
         stop_seconds=parse_seconds(environment.get("STOP_SECONDS", "")),
+        tuned=parse_switch("TUNED", environment.get("TUNED", "")),
     )
 
 
@@ -112,6 +127,13 @@ def find_token(asked: str, secret: Path) -> Path | None:
             f"{len(token)} characters ({file}); make one: openssl rand -base64 24"
         )
     return file
+
+
+def parse_switch(name: str, text: str) -> bool:
+    """On unless 0."""
+    if text not in ("", "0", "1"):
+        raise SettingsError(f"{name} must be one of 0, 1: got {text}")
+    return text != "0"
 
 
 def parse_seconds(text: str) -> int:

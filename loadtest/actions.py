@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from config.rules.batching import DEFAULT_SLO_P99_MS
 from loadtest.choices import (
     choose_scenarios,
     choose_system,
@@ -84,7 +85,7 @@ def run_measure(options: Options) -> int:
 
 def run_peak(options: Options) -> int:
     """One search for each open loop that fits."""
-    limit = parse_number("SLO_P99_MS", options.slo_p99_ms)
+    limit = parse_number("SLO_P99_MS", options.slo_p99_ms or str(DEFAULT_SLO_P99_MS))
     system = choose_system("", options)
     scenarios = choose_scenarios(options, system, "open")
     each = [peak.make_experiment(running(system), one, limit_ms=limit) for one in scenarios]

@@ -1,87 +1,132 @@
-"""Times one archive in one precision: full batches of its canary, through the model as a worker loads it.
+"""Times batches of one archive in one precision, from bodies to bodies, by the model as a worker loads it.
 
-Run as a process of its own (`python -m models.timing STAGING BATCH_SIZE`) with a worker's environment,
-because allocator, threads and precision are settled when a process starts; models/timings.py does so.
+Run as a process of its own (`python -m models.timing STAGING`) with a worker's environment, because
+allocator, threads and precision are settled when a process starts. models/slots.py does so, once in each
+worker's place, and says when to compute: a core is slower while its neighbours fetch from the same memory.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import logging
+import math
 import os
+import random
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
+from handlers.shared.classifier import Classifier
 from handlers.shared.definition import read_definition
 from handlers.shared.errors import LoadError
 from handlers.shared.options import read_options
 from handlers.shared.runtime import load_runtime
 from models.classifiers import load_classifier
 from models.errors import BuildError
+from models.slots import READY
 
-WARM_UP_BATCHES = 2
-"""After the load's own warm-up: decoder, tokenizer and allocator meet a full batch."""
-MEASURED_SECONDS = 2.5
-MIN_BATCHES = 5
+MIN_BATCHES = 3
+"""Where they take so long that fewer are done in the time, for as long again."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """What a number of equal batches took, in seconds of CPU."""
-
-    batches: int
-    lowest_s: float
-    median_s: float
-    highest_s: float
+TEXTS = 240
+MEDIAN_TOKENS, SIGMA = 23, 0.8
+"""Log-normal lengths as in the load tests: a mean of 32 tokens."""
+SEED = 7
+"""The same texts in the same order each time."""
 
 
-def time_archive(staging: Path, batch_size: int) -> Timing:
-    """Load with the options of this process's environment, and answer batches from bodies to bodies."""
-    definition = read_definition(staging)
-    runtime = load_runtime(load_classifier(staging), read_options(definition, os.environ))
-    bodies = [(staging / definition.canary["file"]).read_bytes()] * batch_size
-    refused = [reply for reply in runtime.predict(bodies) if reply.status != 200]
-    if refused:
-        raise BuildError(f"the canary is refused: {refused[0].body.decode()}")
-    return time_batches(lambda: runtime.predict(bodies))
+class Batches:
+    """Answers batches of one model's requests."""
+
+    def __init__(self, staging: Path) -> None:
+        definition = read_definition(staging)
+        classifier = load_classifier(staging)
+        self._runtime = load_runtime(classifier, read_options(definition, os.environ))
+        self._bodies = itertools.cycle(
+            write_bodies(classifier, (staging / definition.canary["file"]).read_bytes())
+        )
+
+    def answer(self, size: int) -> None:
+        """BuildError where one is refused."""
+        replies = self._runtime.predict(list(itertools.islice(self._bodies, size)))
+        refused = [reply for reply in replies if reply.status != 200]
+        if refused:
+            raise BuildError(f"the canary is refused: {refused[0].body.decode()}")
 
 
-def time_batches(answer: Callable[[], object], clock: Callable[[], float] = time.process_time) -> Timing:
-    """CPU time, not the clock's: other programs on the core must not decide which precision looks fast."""
-    for _ in range(WARM_UP_BATCHES):
-        answer()
-    seconds: list[float] = []
-    while len(seconds) < MIN_BATCHES or sum(seconds) < MEASURED_SECONDS:
+def write_bodies(classifier: Classifier, canary: bytes) -> list[bytes]:
+    """The canary; of texts one of each length that requests have, in random order."""
+    if not _measure(classifier, canary):
+        return [canary]
+    return [_write_text(classifier, canary.decode().split(), tokens) for tokens in draw_lengths(TEXTS)]
+
+
+def draw_lengths(count: int) -> list[int]:
+    """The middle of each of `count` equally likely parts."""
+    normal = statistics.NormalDist()
+    shares = [(part + 0.5) / count for part in range(count)]
+    lengths = [round(MEDIAN_TOKENS * math.exp(SIGMA * normal.inv_cdf(share))) for share in shares]
+    random.Random(SEED).shuffle(lengths)
+    return lengths
+
+
+def _write_text(classifier: Classifier, words: Sequence[str], tokens: int) -> bytes:
+    """The canary's words, again and again, until it is as long."""
+    text = ""
+    for word in itertools.cycle(words):
+        text = f"{text} {word}".strip()
+        if _measure(classifier, text.encode()) >= tokens:
+            return text.encode()
+    raise AssertionError("a cycle of words has no end")
+
+
+def _measure(classifier: Classifier, body: bytes) -> int:
+    (sample,) = classifier.encode(classifier.read_request(body).inputs)
+    return classifier.sample_length(sample)
+
+
+def time_batches(
+    answer: Callable[[], object], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Seconds of each; the first one does not count: decoder, tokenizer and allocator meet its size."""
+    answer()
+    begun = clock()
+    taken: list[float] = []
+    while clock() - begun < seconds * (1 if len(taken) >= MIN_BATCHES else 2) or not taken:
         started = clock()
         answer()
-        seconds.append(clock() - started)
-    return Timing(
-        batches=len(seconds),
-        lowest_s=min(seconds),
-        median_s=statistics.median(seconds),
-        highest_s=max(seconds),
-    )
+        taken.append(clock() - started)
+    return taken
+
+
+def serve(staging: Path, asked: Iterator[str], out: TextIO) -> None:
+    """Say when the model is loaded, then time batches as each line says, until there is none."""
+    batches = Batches(staging)
+    print(READY, file=out, flush=True)
+    for line in asked:
+        size, seconds = line.split()
+        taken = time_batches(partial(batches.answer, int(size)), float(seconds))
+        print(json.dumps(taken), file=out, flush=True)
 
 
 def main() -> int:
-    """Print the timing as JSON on the last line; 1 with one clear line when the model cannot be timed."""
-    staging, batch_size = Path(sys.argv[1]), int(sys.argv[2])
+    """1 with one clear line when the model cannot be timed."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    # IPEX prints to standard output; only answers may stand there.
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     try:
-        # IPEX prints to standard output; only the timing may stand there.
-        with contextlib.redirect_stdout(sys.stderr):
-            timing = time_archive(staging, batch_size)
+        serve(Path(sys.argv[1]), iter(sys.stdin), out)
     except (LoadError, BuildError, RuntimeError, OSError) as error:
         print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)
         return 1
-    print(json.dumps(asdict(timing)))
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Times each precision of the archives a job names, unless it was timed before on this host.
+"""Times each precision of the archives a job names, unless it was timed before on this machine.
 
-The job is what `python -m config --timing-job` prints: the CPU to time on, how a worker would run, and the
-batch size of each precision. The file of timings is what precision auto goes by.
+The job is what `python -m config --timing-job` prints: how the workers would run, and batches of which sizes
+to time. The file of timings is what batches are planned by, and what precision auto goes by.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
+import statistics
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,11 +25,12 @@ from models.gate.figures import Figures
 from models.gate.verdict import describe
 from models.progress import doing
 from models.request import BASELINE
+from models.slots import SlotError, start_slots
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
-SCHEMA = 1
+SCHEMA = 2
 DISTRIBUTIONS = ("intel_extension_for_pytorch", *BUILD_DISTRIBUTIONS)
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
@@ -43,9 +44,10 @@ SIGNIFICANT_DIGITS = 3
 class Job:
     """What shall be timed; the fields are explained in config/timings.py."""
 
-    cpu: int
     settings: dict[str, Any]
     models: dict[str, dict[str, Any]]
+    seconds: float
+    samples: bool
 
 
 def parse_job(text: str) -> Job:
@@ -55,8 +57,9 @@ def parse_job(text: str) -> Job:
     except (TypeError, ValueError) as error:
         raise InputError(f"--job must be what `python -m config --timing-job` prints: {error}") from error
     usable = sorted(os.sched_getaffinity(0))
-    if job.cpu not in usable:
-        raise InputError(f"the job's cpu must be one of {usable}, which this process may use: got {job.cpu}")
+    others = sorted({cpu for slot in job.settings["slots"] for cpu in slot} - {*usable})
+    if others:
+        raise InputError(f"the job's CPUs must be of {usable}, which this process may use: got {others}")
     return job
 
 
@@ -117,31 +120,38 @@ class Trial:
         """The archive's id, and for each precision its timing or why there is none."""
         self._check_asked()
         found = self._list_obstacles()
-        sizes = {name: size for name, size in self._sizes.items() if name not in found}
+        candidates = [name for name in self._precisions if name not in found]
         if earlier.get("archive_id") == self.definition["id"]:
-            found |= {
-                name: entry
-                for name, entry in earlier["precisions"].items()
-                if "samples_per_second" in entry and entry["batch_size"] == sizes.get(name)
-            }
-        missing = {name: size for name, size in sizes.items() if name not in found}
+            known = earlier["precisions"].items()
+            found |= {name: entry for name, entry in known if "service" in entry and name not in found}
+        missing = [name for name in candidates if not self._is_timed(found.get(name, {}))]
         if missing:
             found |= self._measure(missing)
         else:
-            print(f"{self.name}: timed before on this host: {render_speeds(found)}", flush=True)
+            print(f"{self.name}: timed before on this machine: {render_speeds(found)}", flush=True)
         return {"archive_id": self.definition["id"], "precisions": found}
 
     @property
-    def _sizes(self) -> dict[str, int]:
-        return dict(self.job.models[self.name]["batch_sizes"])
+    def _precisions(self) -> list[str]:
+        return list(self.job.models[self.name]["precisions"])
+
+    @property
+    def _batches(self) -> list[int]:
+        return list(self.job.models[self.name]["batches"])
+
+    def _is_timed(self, entry: Mapping[str, Any]) -> bool:
+        """Every size that is asked for, and with its samples where these are."""
+        service = entry.get("service", {})
+        sizes = [service.get(str(size), {}) for size in self._batches]
+        return all(sizes) and all("samples_s" in size for size in sizes if self.job.samples)
 
     def _check_asked(self) -> None:
         """Auto chooses among all that there are: one that was never judged must not be passed over."""
-        unasked = {*self._sizes} - {BASELINE, *list_judged(self.definition)}
+        unasked = {*self._precisions} - {BASELINE, *list_judged(self.definition)}
         if unasked:
             raise BuildError(
-                f"no build of {self.archive} was asked for {', '.join(sorted(unasked))}; "
-                f"do: make models MODELS={self.name} PRECISION=auto"
+                f"no build of {self.archive} was asked for {', '.join(sorted(unasked))}; do: make models "
+                f"MODELS={self.name} PRECISION={'auto' if len(unasked) > 1 else next(iter(unasked))}"
             )
 
     def _list_obstacles(self) -> dict[str, Any]:
@@ -150,43 +160,43 @@ class Trial:
         refused = {p: f"refused at build: {why}" for p, why in self.definition["refused"].items()}
         lacking = {p: f"not built: {one['cause']}" for p, one in self.definition["not_built"].items()}
         problems = {**refused, **lacking}
-        return found | {p: {"problem": problems[p]} for p in self._sizes if p in problems}
+        return found | {p: {"problem": problems[p]} for p in self._precisions if p in problems}
 
-    def _measure(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """Each in a process of its own, one after the other."""
-        print(f"{self.name}: timing {', '.join(sizes)} on CPU {self.job.cpu}", flush=True)
+    def _measure(self, precisions: Sequence[str]) -> dict[str, Any]:
+        """One after the other, each in all workers' places at once."""
+        slots = self.job.settings["slots"]
+        print(f"{self.name}: timing {', '.join(precisions)} in {describe_slots(slots)}", flush=True)
         found = {}
         with open_workspace(self.workspaces, f"{self.name}-timing") as staging:
             with zipfile.ZipFile(self.archive) as file:
                 file.extractall(staging)
-            for precision, size in sizes.items():
-                with doing(f"{self.name} {precision}: timing batches of {size}"):
-                    found[precision] = self._measure_one(staging, precision, size)
+            for precision in precisions:
+                with doing(
+                    f"{self.name} {precision}: timing batches of {', '.join(map(str, self._batches))}"
+                ):
+                    found[precision] = self._measure_one(staging, precision)
                 print(f"  {self.name} {precision}: {render_entry(found[precision])}", flush=True)
         return found
 
-    def _measure_one(self, staging: Path, precision: str, size: int) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, "-m", "models.timing", str(staging), str(size)],
-            cwd=ROOT,
-            env=self._make_environment(precision),
-            # From its first instruction on: OpenMP and jemalloc count the CPUs when they are loaded.
-            preexec_fn=lambda: os.sched_setaffinity(0, {self.job.cpu}),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode == 0:
-            return make_entry(json.loads(done.stdout.splitlines()[-1]), size, self._describe_gate(precision))
-        problem = f"cannot be loaded here: {_find_cause(done)}"
-        if precision == BASELINE:
-            raise BuildError(f"{self.name} {precision} {problem}")
-        return {"problem": problem}
+    def _measure_one(self, staging: Path, precision: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "models.timing", str(staging)]
+        environment, slots = self._make_environment(precision), self.job.settings["slots"]
+        try:
+            with start_slots(command, slots=slots, environment=environment, cwd=ROOT) as running:
+                timed = {size: running.time(size, self.job.seconds) for size in self._batches}
+        except SlotError as error:
+            problem = f"cannot be loaded here: {error}"
+            if precision == BASELINE:
+                raise BuildError(f"{self.name} {precision} {problem}") from error
+            return {"problem": problem}
+        return make_entry(timed, self._describe_gate(precision), samples=self.job.samples)
 
     def _make_environment(self, precision: str) -> dict[str, str]:
         settings = self.job.settings
         kept = {n: value for n, value in os.environ.items() if not n.startswith(TUNING_PREFIXES)}
-        options = {self.name: {"precision": precision, "threads": 1, "off": settings["off"]}}
+        options = {
+            self.name: {"precision": precision, "threads": settings["threads"], "off": settings["off"]}
+        }
         own = {OPTIONS_VARIABLE: json.dumps(options), IPEX_VARIABLE: str(settings["ipex"]).lower()}
         return {**kept, **settings["environment"], **own}
 
@@ -198,37 +208,40 @@ class Trial:
         return describe(Figures(**figures))
 
 
-def make_entry(timing: Mapping[str, Any], batch_size: int, gate: str | None) -> dict[str, Any]:
-    """What is kept of one timing."""
-    speed = _round(batch_size / timing["median_s"])
-    seconds = {name: _round(timing[name]) for name in ("lowest_s", "median_s", "highest_s")}
-    entry = {"samples_per_second": speed, "batch_size": batch_size, "batches": timing["batches"], **seconds}
+def make_entry(timed: Mapping[int, list[float]], gate: str | None, *, samples: bool) -> dict[str, Any]:
+    """What is kept of one precision: by the size of batches what they took, in all places together."""
+    service = {str(size): _summarize(seconds, samples=samples) for size, seconds in timed.items()}
+    best = max(timed, key=lambda size: size / service[str(size)]["median_s"])
+    speed = _round(best / service[str(best)]["median_s"])
+    entry = {"samples_per_second": speed, "batch_size": best, "service": service}
     return {**entry, "gate": gate} if gate else entry
+
+
+def _summarize(seconds: list[float], *, samples: bool) -> dict[str, Any]:
+    figures = {"lowest_s": min(seconds), "median_s": statistics.median(seconds), "highest_s": max(seconds)}
+    kept = {"samples_s": [_round(one) for one in seconds]} if samples else {}
+    return {"batches": len(seconds), **{name: _round(value) for name, value in figures.items()}, **kept}
+
+
+def describe_slots(slots: Sequence[Sequence[int]]) -> str:
+    """Where the workers would be."""
+    return f"{len(slots)} places at once, CPUs {' and '.join(','.join(map(str, slot)) for slot in slots)}"
 
 
 def render_entry(entry: Mapping[str, Any]) -> str:
     """One timing as a person reads it."""
     if "problem" in entry:
         return str(entry["problem"])
-    return (
-        f"{entry['samples_per_second']:g} samples/s on one core (batch {entry['batch_size']}, "
-        f"{entry['batches']} batches {entry['lowest_s']:g}-{entry['highest_s']:g} s)"
-    )
+    sizes = [f"{size} in {1000 * one['median_s']:.3g} ms" for size, one in entry["service"].items()]
+    return f"{entry['samples_per_second']:g} samples/s of a worker ({', '.join(sizes)})"
 
 
 def render_speeds(entries: Mapping[str, Mapping[str, Any]]) -> str:
     """All of one model in a line."""
     speeds = [f"{name} {e['samples_per_second']:g}" for name, e in entries.items() if "problem" not in e]
     problems = [f"; {name}: {entry['problem']}" for name, entry in entries.items() if "problem" in entry]
-    return f"{', '.join(speeds)} samples/s on one core{''.join(problems)}"
+    return f"{', '.join(speeds)} samples/s of a worker{''.join(problems)}"
 
 
 def _round(number: float) -> float:
     return float(f"{number:.{SIGNIFICANT_DIGITS}g}")
-
-
-def _find_cause(done: subprocess.CompletedProcess[str]) -> str:
-    """IPEX can end a process without an exception; then the last line it wrote has to do."""
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (errors or lines or [f"it ended with code {done.returncode}"])[-1]

@@ -18,7 +18,10 @@ def clean(run: RunDir) -> str:
         return f"left alone: {run.path} holds no plan of the kit, so it is no run directory"
     for entry in run.list_own():
         _delete(entry)
-    left = sorted(entry.name for entry in run.path.iterdir())
+    left = sorted(entry.name for entry in run.path.iterdir() if entry != run.tuned)
+    if run.tuned.exists():
+        kept = f"cleaned {run.path}; kept what make tune found: {run.tuned}"
+        return f"{kept}; not the kit's and left alone: {', '.join(left)}" if left else kept
     if left:
         return f"cleaned {run.path}; not the kit's and left alone: {', '.join(left)}"
     run.path.rmdir()

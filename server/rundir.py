@@ -9,6 +9,7 @@ from config.atomic import name_draft
 from config.door.files import DoorFiles
 from config.folders import CHECKOUT_RUN, LOCK, MARKER, find_temporary
 from config.plan import HAPROXY_FILE, INNER_TOKEN_FILE, INSTANCES_FOLDER, NEXT_FOLDER
+from config.tuned import TUNED_FILE
 
 MARK = "CPU_KIT_RUN"
 """Environment variable on every process of a server; its value is the absolute run directory."""
@@ -46,8 +47,13 @@ class RunDir:
 
     @property
     def timings(self) -> Path:
-        """How fast each precision is on this host, which PRECISION=auto goes by (`python -m models time`)."""
+        """What batches take here: batches and PRECISION=auto go by it (`python -m models time`)."""
         return self.path / "timings.json"
+
+    @property
+    def tuned(self) -> Path:
+        """What `make tune` found, which took it many minutes: a person removes it."""
+        return self.path / TUNED_FILE
 
     @property
     def state(self) -> Path:
@@ -219,7 +225,7 @@ class RunDir:
             self.inner_token,
             self.certificate,
         )
-        drafts = [name_draft(file) for file in (*files, self.plan)]
+        drafts = [name_draft(file) for file in (*files, self.plan, self.tuned)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp", self.instances, self.next)
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]
         return [*files, *drafts, *folders, *shared, self.plan, self.marker]

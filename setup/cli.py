@@ -69,6 +69,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--inputs", action="store_true", help="only judge the values given; install nothing")
     parser.add_argument("--foreground", default="", help="with --inputs: 0 or 1")
     parser.add_argument("--dry-run", default="", help="with --inputs: 0 or 1")
+    parser.add_argument("--tuned", default="", help="with --inputs: 0 or 1")
     parser.add_argument(
         "plan", nargs="*", metavar="-- …", help="with --inputs: arguments of `python -m config`"
     )
@@ -83,6 +84,7 @@ def check_inputs(options: argparse.Namespace) -> int:
     inputs.check_place(ROOT)
     inputs.check_switch("FOREGROUND", options.foreground)
     inputs.check_switch("DRY_RUN", options.dry_run)
+    inputs.check_switch("TUNED", options.tuned)
     inputs.check_plan(options.plan)
     return 0
 

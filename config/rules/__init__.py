@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from config.definitions import ModelDefinition
 from config.installed import Installed
@@ -24,13 +23,11 @@ from config.rules import (
 )
 from config.rules.instances import Share
 from config.rules.layout import Candidate, Chunk, choose_layout
-from config.rules.timing import make_timing_job, plan_timing_job
-from config.timings import Timings
+from config.timings import NOT_TIMED, Timed
 from config.topology import Topology
+from config.tuned import NOT_TUNED, Tuned
 
-__all__ = ["choose", "make_plan", "make_timing_job", "plan_server"]
-
-NO_TIMINGS = Timings(source="--timings was not given", raw={})
+__all__ = ["choose", "make_plan", "plan_server"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +38,10 @@ class Chosen:
     """Allocator and OpenMP."""
     precisions: Settings
     """By model."""
-    timings: Mapping[str, Any]
-    """What precision auto went by."""
+    timed: Timed
+    """What batches take here."""
+    tuned: Tuned
+    """What was found best on this machine and is not asked otherwise."""
 
 
 def make_plan(
@@ -50,10 +49,11 @@ def make_plan(
     models: Sequence[ModelDefinition],
     inputs: Inputs,
     installed: Installed,
-    timings: Timings = NO_TIMINGS,
+    timed: Timed = NOT_TIMED,
+    tuned: Tuned = NOT_TUNED,
 ) -> Plan:
-    """Everything decided; raises ConfigError where something asked for cannot be."""
-    return plan_server(topology, models, inputs, choose(topology, models, inputs, installed, timings))
+    """One TorchServe alone; raises ConfigError where something asked for cannot be."""
+    return plan_server(topology, models, inputs, choose(topology, models, inputs, installed, timed, tuned))
 
 
 def choose(
@@ -61,14 +61,22 @@ def choose(
     models: Sequence[ModelDefinition],
     inputs: Inputs,
     installed: Installed,
-    timings: Timings,
+    timed: Timed,
+    tuned: Tuned,
 ) -> Chosen:
     """What is asked for is judged, and what no layout changes is decided."""
     requests.check_request(topology, models, inputs)
-    found = libraries.plan_libraries(inputs, installed)
-    timed = _select_timings(topology, models, inputs, found, timings)
+    found = _explain_libraries(libraries.plan_libraries(inputs, installed), tuned)
     precisions = precision.choose_precisions(models, inputs, timed)
-    return Chosen(libraries=found, precisions=precisions, timings=timed)
+    return Chosen(libraries=found, precisions=precisions, timed=timed, tuned=tuned)
+
+
+def _explain_libraries(found: Libraries, tuned: Tuned) -> Libraries:
+    reasons_of = {name: tuned.explain(name) for name in ("allocator", "openmp")}
+    settings = {
+        name: replace(getattr(found, name), reason=reason) for name, reason in reasons_of.items() if reason
+    }
+    return replace(found, **settings)
 
 
 def plan_server(
@@ -85,34 +93,33 @@ def plan_server(
     pinned = _choose_pinning(topology, inputs, cut, server_cpus)
     if share and pinned.args is None:  # nothing else keeps its workers off the others' CPUs
         server_cpus = server_cpus or topology.cpus_allowed
-    plans = batching.plan_models(models, inputs, chosen.precisions, len(cut.chunks))
+    plans = batching.plan_models(models, inputs, _list_figures(chosen, cut))
     jvm = java.plan_java(topology, inputs)
     launched, found = pinned.args is not None, chosen.libraries
     return Plan(
         inputs=inputs,
         machine=topology.to_dict(),
-        layout=_plan_layout(topology, inputs, cut, pinned, server_cpus, fitting, of_share=share is not None),
+        layout=_plan_layout(
+            topology, inputs, cut, pinned, server_cpus, fitting, chosen.tuned, of_share=share is not None
+        ),
         libraries=found,
         environment=environment.plan_environment(models, plans, inputs.off, found, cut.cores, launched),
         worker_environment=environment.plan_worker_environment(found, cut.cores, launched),
         properties=_plan_properties(topology, inputs, pinned, found, plans, jvm),
         java=jvm,
         models=plans,
-        timings=chosen.timings,
+        timings=chosen.timed.raw,
     )
 
 
-def _select_timings(
-    topology: Topology,
-    models: Sequence[ModelDefinition],
-    inputs: Inputs,
-    chosen: Libraries,
-    timings: Timings,
-) -> dict[str, Any]:
-    """Those that precision auto goes by."""
-    if inputs.precision != requests.AUTO:
-        return {}
-    return timings.select(plan_timing_job(topology, models, inputs, chosen))
+def _list_figures(chosen: Chosen, cut: Candidate) -> batching.Figures:
+    return batching.Figures(
+        precisions=chosen.precisions,
+        timed=chosen.timed,
+        tuned=chosen.tuned,
+        workers=len(cut.chunks),
+        cores=cut.cores,
+    )
 
 
 def _choose_server_cpus(topology: Topology, cut: Candidate, share: Share | None) -> Chunk | None:
@@ -139,6 +146,7 @@ def _plan_layout(
     pinned: pinning.Pinning,
     server_cpus: Chunk | None,
     fitting: int,
+    tuned: Tuned,
     *,
     of_share: bool,
 ) -> Layout:
@@ -146,9 +154,12 @@ def _plan_layout(
     worker_cpus = cut.chunks if pinned.args else (everywhere,) * len(cut.chunks)
     return Layout(
         workers_per_model=Setting(
-            value=len(cut.chunks), reason=reasons.explain_workers(topology, inputs, cut, fitting)
+            value=len(cut.chunks),
+            reason=tuned.explain("workers") or reasons.explain_workers(topology, inputs, cut, fitting),
         ),
-        cores_per_worker=Setting(value=cut.cores, reason=reasons.explain_cores(inputs, cut)),
+        cores_per_worker=Setting(
+            value=cut.cores, reason=tuned.explain("cores_per_worker") or reasons.explain_cores(inputs, cut)
+        ),
         core_list=Setting(
             value=sorted(cpu for chunk in cut.chunks for cpu in chunk),
             reason=reasons.explain_list(topology, of_share=of_share),

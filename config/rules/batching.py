@@ -2,54 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
 from config.plan import Inputs, ModelPlan, Setting, Settings
+from config.rules.by_model import find_number
 from config.rules.limits import plan_limits
+from config.rules.service import (
+    NEAR_BEST,
+    SERVICES_IN_LIMIT,
+    Service,
+    choose_size,
+    find_service,
+    list_sizes,
+    render_ms,
+)
 from config.rules.work import plan_response_timeout
+from config.timings import Timed
+from config.tuned import Tuned
 
-THROUGHPUT_BATCH = {"fp32": 8, "bf16": 16, "int8": 16}
-"""About a third of a second of ResNet50 on one core (25 and 52 images/s were seen): enough to pay for a
-batch, and every request of it waits that long."""
+DELAY_MS = 1
+"""The least: TorchServe reads 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
 
-THROUGHPUT_TOKENS = {"fp32": 256, "bf16": 512, "int8": 768}
-"""About a third of a second of BERT-base on one core, as of pictures (1.7, 0.87, 0.48 ms a token were seen).
-16 mixed texts fill their rows to 97 %, 24 to 98 %, 32 hardly further."""
+DEFAULT_SLO_P99_MS = 200
+"""Nobody has asked for a limit: a fifth of a second is what people call at once."""
 
-USUAL_TEXT_TOKENS = 32
-"""TorchServe counts requests, not tokens. The load tests' log-normal lengths have a mean of 33 (median 24);
-what a batch of longer texts may take is bounded by the limit tokens_per_batch."""
+MIN_QUEUE = 128
+"""As many users who each wait for their answer are never refused, whatever the limit: no door orders them by
+deadlines, and a closed loop asks no faster than it is answered."""
 
-THROUGHPUT_DELAY_MS = 20
-"""Short beside a batch's own time (0.1-1 s), long enough to fill it from a few dozen clients."""
+LIMITS_IN_QUEUE = 2
+"""What waits longer than twice the limit is answered late."""
 
-LATENCY_DELAY_MS = 1
-"""TorchServe reads 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
-
-MIN_QUEUE = 100
-"""TorchServe's default."""
-
-QUEUED_BATCHES = 8
-"""Batches per worker that may wait: a few seconds of work; more would only be answered late."""
+BATCHES_IN_QUEUE = 2
+"""For each worker the one that it takes next, and another; a door hands over as much (rules/door.py)."""
 
 LOAD_S = 180
 """A worker's start was seen to take 14 s alone; each shape it warms adds to that, and so does a slower
 machine. TorchServe's default is 120."""
 
 
-def plan_models(
-    models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings, workers: int
-) -> dict[str, ModelPlan]:
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What batches are planned by."""
+
+    precisions: Settings
+    """By model."""
+    timed: Timed
+    """What batches take here."""
+    tuned: Tuned
+    """What was found best here, where nobody asked otherwise."""
+    workers: int
+    """Of each model."""
+    cores: int
+    """Of each worker."""
+
+    def find_service(self, model: ModelDefinition) -> Service:
+        """Of a model in the precision it is served in."""
+        return find_service(model, self.precisions[model.name].value, self.cores, self.timed)
+
+    def find_limit_ms(self, inputs: Inputs) -> int:
+        """What p99 shall keep."""
+        return inputs.slo_p99_ms or round(self.tuned.limit.get("ms", DEFAULT_SLO_P99_MS))
+
+
+def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figures) -> dict[str, ModelPlan]:
     """Per model; the queue size is one number for all, because TorchServe has one."""
-    batches = {model.name: choose_batch(model, inputs, precisions[model.name].value) for model in models}
-    queue = plan_queue(batches.values(), workers)
+    batches = {model.name: plan_batch(model, inputs, figures) for model in models}
+    queue = plan_queue(models, batches, inputs, figures)
+    precisions = figures.precisions
     return {
         model.name: ModelPlan(
             precision=precisions[model.name],
             batch_size=batches[model.name],
-            max_batch_delay_ms=_choose_delay(inputs),
-            workers=Setting(value=workers, reason="the layout's: one number for all models"),
+            max_batch_delay_ms=_plan_delay(model, inputs, figures.tuned),
+            workers=Setting(value=figures.workers, reason="the layout's: one number for all models"),
             queue_size=queue,
             response_timeout_s=plan_response_timeout(model, batches[model.name].value, len(models)),
             startup_timeout_s=_plan_startup(len(models)),
@@ -60,48 +89,86 @@ def plan_models(
     }
 
 
-def plan_queue(batches: Iterable[Setting], workers: int) -> Setting:
-    """Waiting requests beyond which TorchServe answers 503."""
-    largest = max(batch.value for batch in batches)
-    size = max(MIN_QUEUE, QUEUED_BATCHES * workers * largest)
-    return Setting(
-        value=size,
-        reason=f"{QUEUED_BATCHES} batches of {largest} for each of {workers} workers, at least {MIN_QUEUE}: "
-        "what waits longer is better refused (503) than answered late",
+def plan_batch(model: ModelDefinition, inputs: Inputs, figures: Figures) -> Setting:
+    """What was asked for, else what was tuned, else by what a batch takes."""
+    asked = find_number("BATCH", inputs.batch, model.name)
+    return (
+        _give("BATCH", inputs.batch, asked)
+        or figures.tuned.decide("batch", model.name)
+        or _choose_batch(model, inputs, figures)
     )
 
 
-def choose_batch(model: ModelDefinition, inputs: Inputs, precision: str) -> Setting:
-    """Requests in one batch of a model that is served in `precision`."""
-    if model.token_lengths and inputs.profile != "latency":
-        return _choose_texts(THROUGHPUT_TOKENS[precision], precision)
-    wanted = 1 if inputs.profile == "latency" else THROUGHPUT_BATCH[precision]
-    fitting = [size for size in model.batch_sizes if size <= wanted]
-    size = max(fitting) if fitting else min(model.batch_sizes)
+def _give(knob: str, text: object, number: int | None) -> Setting | None:
+    """What a person gave."""
+    return None if number is None else Setting(value=number, reason=f"{knob}={text} was given")
+
+
+def _choose_batch(model: ModelDefinition, inputs: Inputs, figures: Figures) -> Setting:
+    service, limit_ms = figures.find_service(model), figures.find_limit_ms(inputs)
     if inputs.profile == "latency":
-        return Setting(value=size, reason="latency: a request waits for no other")
+        least = min(list_sizes(model))
+        alone = f"{render_ms(service.take_ms(least))} ms each; {service.describe()}"
+        return Setting(value=least, reason=f"latency: a request waits for no other; {alone}")
+    size = choose_size(service, list_sizes(model), limit_ms)
     return Setting(
-        value=size,
-        reason=f"throughput: the largest warmed size up to {wanted}, which on one core is about a third of a "
-        f"second of ResNet50 in {precision}: a request waits for its whole batch",
+        value=size, reason=f"{_explain_size(service, size, limit_ms, figures)}; {service.describe()}"
     )
 
 
-def _choose_texts(tokens: int, precision: str) -> Setting:
-    return Setting(
-        value=tokens // USUAL_TEXT_TOKENS,
-        reason=f"throughput: {tokens} tokens, as texts of {USUAL_TEXT_TOKENS}, fill rows and take about a "
-        f"third of a second of BERT-base in {precision} on one core: a request waits for its whole batch",
+def _explain_size(service: Service, size: int, limit_ms: int, figures: Figures) -> str:
+    took, rate = service.take_ms(size), figures.workers * service.rate(size)
+    within = (
+        f"{SERVICES_IN_LIMIT} × {render_ms(took)} ms (one computed before it, its own, and as long to wait)"
     )
-
-
-def _choose_delay(inputs: Inputs) -> Setting:
-    if inputs.profile == "latency":
-        return Setting(
-            value=LATENCY_DELAY_MS, reason="latency: the least TorchServe takes (0 would mean 100)"
+    if SERVICES_IN_LIMIT * took <= limit_ms:
+        return (
+            f"the smallest within {1 - NEAR_BEST:.0%} of the best rate, {rate:.3g}/s of {figures.workers} "
+            f"workers, of those with {within} ≤ {limit_ms} ms, SLO_P99_MS"
         )
+    alone = f"the smallest: {within} is beyond {limit_ms} ms, SLO_P99_MS"
+    if 2 * took > limit_ms:
+        return f"{alone}, WHICH CANNOT BE KEPT: who meets one batch waits {render_ms(2 * took)} ms"
+    return alone
+
+
+def _plan_delay(model: ModelDefinition, inputs: Inputs, tuned: Tuned) -> Setting:
+    asked = find_number("DELAY_MS", inputs.delay_ms, model.name)
+    least = Setting(
+        value=DELAY_MS,
+        reason="the least TorchServe takes (0 would mean 100): the worker that waits for a batch to fill "
+        "holds the lock that the model's idle workers need; under load a batch is there at once",
+    )
+    return _give("DELAY_MS", inputs.delay_ms, asked) or tuned.decide("delay_ms", model.name) or least
+
+
+def plan_queue(
+    models: Sequence[ModelDefinition], batches: Settings, inputs: Inputs, figures: Figures
+) -> Setting:
+    """Waiting requests beyond which TorchServe answers 503."""
+    return (
+        _give("QUEUE", inputs.queue, inputs.queue)
+        or figures.tuned.decide("queue")
+        or _choose_queue(models, batches, inputs, figures)
+    )
+
+
+def _choose_queue(
+    models: Sequence[ModelDefinition], batches: Settings, inputs: Inputs, figures: Figures
+) -> Setting:
+    """By the model that is answered fastest."""
+    sizes = {model.name: batches[model.name].value for model in models}
+    rates = {
+        model.name: figures.workers * figures.find_service(model).rate(sizes[model.name]) for model in models
+    }
+    fastest, limit_ms = max(rates, key=rates.__getitem__), figures.find_limit_ms(inputs)
+    in_time = math.ceil(LIMITS_IN_QUEUE * rates[fastest] * limit_ms / 1000)
+    in_batches = BATCHES_IN_QUEUE * figures.workers * max(sizes.values())
     return Setting(
-        value=THROUGHPUT_DELAY_MS, reason="fills a batch, and is short beside the time the batch takes"
+        value=max(MIN_QUEUE, in_time, in_batches),
+        reason=f"what {fastest} answers in {LIMITS_IN_QUEUE} × {limit_ms} ms at {rates[fastest]:.3g}/s is "
+        f"{in_time}, {BATCHES_IN_QUEUE} batches of each worker are {in_batches}; at least {MIN_QUEUE}, so "
+        "that no user of a closed loop is refused; the next one gets 503",
     )
 
 

@@ -51,10 +51,10 @@ def plan_environment(
 
 
 def plan_timing_environment(
-    models: Sequence[ModelDefinition], libraries: Libraries, *, launched: bool
+    models: Sequence[ModelDefinition], libraries: Libraries, cores: int, *, launched: bool
 ) -> dict[str, str]:
-    """What a worker with one thread is seen with, but for the options of its model."""
-    settings = {**_plan_process(models, libraries), **plan_worker_environment(libraries, 1, launched)}
+    """What a worker is seen with, but for the options of its model."""
+    settings = {**_plan_process(models, libraries), **plan_worker_environment(libraries, cores, launched)}
     # The files themselves: the names the launcher looks for are linked when a server starts.
     files = [path for path in (libraries.openmp_path.value, libraries.allocator_path.value) if path]
     values = {name: str(setting.value) for name, setting in sorted(settings.items())}

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config.definitions import ModelDefinition
+from config.errors import TimingsError
 from config.plan import Inputs, Setting, Settings
 from config.rules.requests import AUTO, PRECISIONS
+from config.timings import CURE, Timed
 
 MARGIN = 1.05
-"""A less exact precision must be this much faster. Medians of two seconds differ by one or two percent from
+"""A less exact precision must be this much faster. Medians of some seconds differ by one or two percent from
 one time to the next, on shared machines by a few: without a margin two that are equally fast would take
 turns from host to host."""
 
@@ -24,14 +26,14 @@ REASONS = {
 }
 
 
-def choose_precisions(
-    models: Sequence[ModelDefinition], inputs: Inputs, timings: Mapping[str, Any]
-) -> Settings:
-    """By model; `timings` are those of all models where auto is asked for."""
+def choose_precisions(models: Sequence[ModelDefinition], inputs: Inputs, timed: Timed) -> Settings:
+    """By model; TimingsError where auto is asked for and there is nothing to choose by."""
     if inputs.precision != AUTO:
         named = Setting(value=inputs.precision, reason=REASONS[inputs.precision])
         return {model.name: named for model in models}
-    return {model.name: choose_by_timings(timings["models"][model.name]["precisions"]) for model in models}
+    if not timed.raw:
+        raise TimingsError(f"PRECISION=auto needs timings {timed.lack}; {CURE}")
+    return {model.name: choose_by_timings(timed.raw["models"][model.name]["precisions"]) for model in models}
 
 
 def choose_by_timings(timed: Mapping[str, Mapping[str, Any]]) -> Setting:
@@ -50,7 +52,7 @@ def choose_by_timings(timed: Mapping[str, Mapping[str, Any]]) -> Setting:
 
 def _explain(chosen: str, speeds: Mapping[str, float], timed: Mapping[str, Mapping[str, Any]]) -> str:
     others = sorted((name for name in speeds if name != chosen), key=lambda name: -speeds[name])
-    figures = [f"{chosen}: {speeds[chosen]:g} samples/s on one core"]
+    figures = [f"{chosen}: {speeds[chosen]:g} samples/s of a worker"]
     figures += [f"{name} {speeds[name]:g}" for name in others]
     parts = [f"{', '.join(figures)}, timed on this host"]
     if any(speeds[name] > speeds[chosen] for name in others):

@@ -10,6 +10,7 @@ from config.definitions import ModelDefinition
 from config.errors import ConfigError, must_be_one_of
 from config.knobs.table import find
 from config.plan import Inputs
+from config.rules.by_model import check_by_model
 from config.rules.cores import parse_cores
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.topology import Topology
@@ -41,6 +42,14 @@ chance."""
 MAX_DEADLINE_MS = 300_000
 """Five minutes: no batch may take one; the door's queue orders by up to 524 s."""
 
+MAX_BATCH = 128
+"""A worker cuts a batch into the shapes it warmed; the largest that any of the models gains by is 32."""
+MIN_DELAY_MS = 1
+"""TorchServe reads 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
+MAX_DELAY_MS = 10_000
+MAX_QUEUE = 100_000
+"""What waits is held by its bytes besides (java.bodies_mib)."""
+
 HAPROXY = "haproxy"
 
 
@@ -69,6 +78,7 @@ def check_inputs(inputs: Inputs) -> None:
         raise ConfigError(
             f"PORT must be 1 to {MAX_PORT} (PORT + 920 names the workers' sockets): got {inputs.port}"
         )
+    check_numbers(inputs)
     if inputs.front == HAPROXY:
         check_door(inputs)
     else:
@@ -78,6 +88,18 @@ def check_inputs(inputs: Inputs) -> None:
             f"PRECISION=auto goes by timings of this host, and TOPOLOGY={inputs.topology} is another one: "
             f"name one of {', '.join(PRECISIONS)}"
         )
+
+
+def check_numbers(inputs: Inputs) -> None:
+    """How requests are gathered; of models that are served, where these are known yet."""
+    check_by_model("BATCH", inputs.batch, inputs.models, 1, MAX_BATCH)
+    check_by_model("DELAY_MS", inputs.delay_ms, inputs.models, MIN_DELAY_MS, MAX_DELAY_MS)
+    for name, value, most in (
+        ("QUEUE", inputs.queue, MAX_QUEUE),
+        ("SLO_P99_MS", inputs.slo_p99_ms, MAX_DEADLINE_MS),
+    ):
+        if value is not None and not 1 <= value <= most:
+            raise ConfigError(f"{name} must be 1 to {most}: got {value}")
 
 
 def check_door(inputs: Inputs) -> None:

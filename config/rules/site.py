@@ -9,14 +9,17 @@ from config.definitions import ModelDefinition
 from config.errors import ConfigError, FitError
 from config.installed import Installed
 from config.plan import Inputs, Plan
-from config.rules import NO_TIMINGS, Chosen, choose, make_plan, plan_server
+from config.rules import Chosen, choose, make_plan, plan_server
 from config.rules.door import plan_door
 from config.rules.instances import Share, count_door_mib, explain_count, list_counts, plan_shares
 from config.rules.layout import check_sizes
 from config.rules.network import HOST, check_bind
+from config.rules.requests import check_request
+from config.rules.timing import list_common, plan_timing_job
 from config.rules.whole import merge_plans
-from config.timings import Timings
+from config.timings import NO_TIMINGS, NOT_TIMED, Timed, TimingJob, Timings
 from config.topology import Topology
+from config.tuned import NOT_TUNED, Tuned
 
 NO_FRONT = "none"
 OF_THE_DOOR = (
@@ -42,11 +45,63 @@ def make_site(
     inputs: Inputs,
     installed: Installed,
     timings: Timings = NO_TIMINGS,
+    tuned: Tuned = NOT_TUNED,
 ) -> Site:
     """Everything decided; raises ConfigError where something asked for cannot be."""
+    tuned = tuned.leave_to(inputs)
+    filled = tuned.fill(inputs)
+    job = _plan_job(topology, models, filled, installed) if timings.raw else None
+    site = _plan_site(topology, models, filled, installed, timings.select(job), tuned)
+    return replace(site, plan=replace(site.plan, inputs=inputs))
+
+
+def make_timing_job(
+    topology: Topology,
+    models: Sequence[ModelDefinition],
+    inputs: Inputs,
+    installed: Installed,
+    tuned: Tuned = NOT_TUNED,
+    *,
+    grid: bool = False,
+) -> TimingJob:
+    """What such a site goes by; with `grid` what `make tune` does."""
+    return _plan_job(topology, models, tuned.leave_to(inputs).fill(inputs), installed, grid=grid)
+
+
+def _plan_job(
+    topology: Topology,
+    models: Sequence[ModelDefinition],
+    inputs: Inputs,
+    installed: Installed,
+    *,
+    grid: bool = False,
+) -> TimingJob:
+    """In the places of the workers of the first precision that fits."""
+    check_request(topology, models, inputs)
+    candidates = list_common(topology, models, inputs)
+    for precision in candidates:
+        asked = replace(inputs, precision=precision)
+        try:
+            plan = _plan_site(topology, models, asked, installed, NOT_TIMED, NOT_TUNED).plan
+        except FitError:
+            if precision == candidates[-1]:
+                raise
+            continue
+        return plan_timing_job(topology, models, inputs, plan, grid=grid)
+    raise AssertionError("there is always one precision")
+
+
+def _plan_site(
+    topology: Topology,
+    models: Sequence[ModelDefinition],
+    inputs: Inputs,
+    installed: Installed,
+    timed: Timed,
+    tuned: Tuned,
+) -> Site:
     if inputs.front == NO_FRONT:
-        return Site(plan=make_plan(topology, models, inputs, installed, timings))
-    chosen = choose(topology, models, inputs, installed, timings)
+        return Site(plan=make_plan(topology, models, inputs, installed, timed, tuned))
+    chosen = choose(topology, models, inputs, installed, timed, tuned)
     _check_haproxy(inputs, installed)
     check_bind(inputs)
     check_sizes(inputs, topology)

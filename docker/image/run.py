@@ -15,7 +15,10 @@ STOP_TIMEOUT_S = 60
 """docker stop waits so long: STOP_SECONDS (45) for the answers, and some for the rest."""
 PIDS = 2048
 """Java, a launcher and a worker with a thread per core for each rank; a fork bomb ends here."""
-KNOBS = ("MODELS", "PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP")
+KNOBS = (
+    *("MODELS", "PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
+    *("BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS", "TUNED"),
+)
 SECURITY = (
     "--read-only",
     "--cap-drop=ALL",

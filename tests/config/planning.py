@@ -12,8 +12,8 @@ from config.definitions import ModelDefinition
 from config.installed import Installed
 from config.plan import Inputs, Plan
 from config.render import render_properties
-from config.rules import NO_TIMINGS, make_plan
-from config.timings import Timings
+from config.rules.site import make_site
+from config.timings import NO_TIMINGS, Timings
 from config.topology import Topology, read_topology
 
 HERE = Path(__file__).parent
@@ -68,7 +68,7 @@ def plan_machine(
     """The plan of a recorded machine, or of a topology."""
     topology = read_topology(MACHINES / machine) if isinstance(machine, str) else machine
     inputs = make_inputs(**{"models": tuple(model.name for model in models), **changes})
-    return make_plan(topology, models, inputs, INSTALLED, timings)
+    return make_site(topology, models, inputs, INSTALLED, timings).plan
 
 
 def golden_files(machine: str) -> dict[Path, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,9 +13,10 @@ import pytest
 
 pytest.importorskip("yaml")
 
-from config.__main__ import main
+from config.__main__ import build_parser, main, read_facts
 from config.folders import hold_lock
 from config.plan import read_plan
+from config.tuned import Tuned, describe_present, read_tuned, write_tuned
 from tests.config.planning import MACHINES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,7 +142,8 @@ def test_workers_of_models_with_own_cores_are_told_of_each(arguments, tmp_path, 
 
 def test_empty_means_not_given(arguments, tmp_path):
     names = ("models", "precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port",
-             "front", "instances", "cores", "deadline-ms", "tls-cert", "tls-key", "generation")  # fmt: skip
+             "front", "instances", "cores", "deadline-ms", "tls-cert", "tls-key", "generation", "batch",
+             "delay-ms", "queue", "slo-p99-ms", "timings", "tuned")  # fmt: skip
     assert main([*arguments, *(part for name in names for part in (f"--{name}", ""))]) == 0
     assert read_plan(tmp_path / "run").inputs.port == 8080
 
@@ -174,8 +177,36 @@ def test_what_is_off_is_recorded_in_one_order(arguments, tmp_path):
 def test_a_timing_job_is_one_line_and_writes_nothing(arguments, tmp_path, capsys):
     assert main([*arguments, "--timing-job"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["models"] == {"tiny": {"batch_sizes": {"fp32": 8}, "impossible": {}}}
+    job = json.loads(line)
+    assert job["models"] == {"tiny": {"precisions": ["fp32"], "batches": [1, 4, 8], "impossible": {}}}
+    assert job["settings"]["slots"] == [[0], [1]]
+    assert main([*arguments, "--timing-job", "--grid", "--workers", "1"]) == 0
+    job = json.loads(capsys.readouterr().out)
+    assert (job["models"]["tiny"]["batches"], job["samples"]) == ([1, 2, 3, 4, 6, 8], True)
+    assert job["settings"]["slots"] == [[0, 1]]
     assert not (tmp_path / "run").exists()
+
+
+def test_what_becomes_of_a_tuned_plan_is_one_line(arguments, tmp_path, capsys):
+    file = tmp_path / "run/tuned.json"
+    tuned = [*arguments, "--tuned", str(file)]
+    assert main(tuned) == 0
+    assert "tuned:" not in capsys.readouterr().out
+    made_for = {"cpu_model": "another"}
+    write_tuned(file, Tuned(made_for=made_for, limit={"percentile": 99, "ms": 200}, chosen={"workers": 1}))
+    assert main(tuned) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("tuned: not used, stale: cpu model: another → ")
+    facts = read_facts(build_parser().parse_args(arguments))
+    write_tuned(file, dataclasses.replace(read_tuned(file), made_for=describe_present(facts[0], facts[2])))
+    assert main(tuned) == 0
+    said = f"tuned: used, for p99 ≤ 200 ms: workers 1 ({file})"
+    assert capsys.readouterr().out.splitlines()[1] == said
+    assert read_plan(tmp_path / "run").layout.workers_per_model.value == 1
+    assert read_plan(tmp_path / "run").inputs.workers is None
+    assert main([*tuned, "--timing-job"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["slots"] == [[0, 1]]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[1] == f"tuned: not used, TUNED=0: {file}"
 
 
 def test_unknown_machine(arguments, capsys):

@@ -47,7 +47,7 @@ def test_one_line_of_a_kind_for_each_model_and_instance():
         large = [line for line in sections[f"backend {model}.large"] if line.startswith("server ")]
         assert [line.split()[1] for line in small] == ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4"]
         assert [line.split()[:3] for line in large] == [line.split()[:3] for line in small]
-        assert small[0].startswith("server a1 127.0.0.1:8010 maxconn 16 ")
+        assert small[0].startswith("server a1 127.0.0.1:8010 maxconn 2 ")
         assert all(line.endswith(f'check "${{KIT_STATE_{line.split()[1]}}}"') for line in small)
         assert all(line.endswith(f"track {model}/{line.split()[1]}") for line in large)
 

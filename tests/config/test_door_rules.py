@@ -42,7 +42,7 @@ def test_an_instance_is_handed_what_its_workers_compute_and_gather(machine, prof
 
 
 def test_with_room_for_the_bodies_it_is_all_of_that():
-    plan = plan_behind_door("two-cores")
+    plan = plan_behind_door("two-cores", batch="8")
     assert plan.door["resnet50.a1.maxconn"].value == 2 * 1 * 8
     assert "1 × 8 computed, and the next batches" in plan.door["resnet50.a1.maxconn"].reason
 

@@ -9,8 +9,9 @@ import pytest
 
 from config.errors import ConfigError, TimingsError
 from config.render import render_properties
-from config.rules import make_plan, make_timing_job
+from config.rules import make_plan
 from config.rules.precision import choose_by_timings
+from config.rules.site import make_timing_job
 from config.timings import Timings, read_timings
 from config.topology import read_topology
 from tests.config.planning import INSTALLED, MACHINES, make_inputs, make_model, plan_machine
@@ -23,10 +24,11 @@ MODELS = tuple(
 GATE = "99.8% top-1 agreement with FP32 on 64 synthetic inputs"
 
 
-def make_job(machine="two-cores", models=MODELS, **changes):
+def make_job(machine="two-cores", models=MODELS, *, grid=False, **changes):
     topology = read_topology(MACHINES / machine) if isinstance(machine, str) else machine
-    inputs = make_inputs(**{"precision": "auto", "topology": "live", **changes})
-    return make_timing_job(topology, models, inputs, INSTALLED)
+    names = tuple(model.name for model in models)
+    inputs = make_inputs(**{"models": names, "precision": "auto", "topology": "live", **changes})
+    return make_timing_job(topology, models, inputs, INSTALLED, grid=grid)
 
 
 def time_job(job, **speeds) -> Timings:
@@ -35,9 +37,13 @@ def time_job(job, **speeds) -> Timings:
     def entry(model, precision, speed):
         if isinstance(speed, str):
             return {"problem": speed}
-        size = job.models[model].batch_sizes[precision]
+        taken = {str(size): size / speed for size in job.models[model].batches}
+        service = {
+            size: {"batches": 9, "lowest_s": 0.9 * s, "median_s": s, "highest_s": 1.2 * s}
+            for size, s in taken.items()
+        }
         gate = {} if precision == "fp32" else {"gate": GATE}
-        return {"samples_per_second": speed, "batch_size": size, **gate}
+        return {"samples_per_second": speed, "batch_size": max(service, key=int), "service": service, **gate}
 
     models = {
         model: {
@@ -46,7 +52,7 @@ def time_job(job, **speeds) -> Timings:
         }
         for model, given in speeds.items()
     }
-    raw = {"schema": 1, "settings": job.settings, "versions": {"torch": "2.8.0"}, "models": models}
+    raw = {"schema": 2, "settings": job.settings, "versions": {"torch": "2.8.0"}, "models": models}
     return Timings(source="run/timings.json", raw=json.loads(json.dumps(raw)))
 
 
@@ -58,17 +64,16 @@ def plan_auto(timings, **changes):
     return plan_machine("two-cores", MODELS, timings, **{"precision": "auto", "topology": "live", **changes})
 
 
-def test_the_job_says_how_a_worker_of_one_core_runs():
+def test_the_job_says_where_the_workers_are_and_how_they_run():
     job = make_job()
-    assert job.cpu == 0
-    assert job.models["bert"].batch_sizes == {"fp32": 8, "bf16": 16, "int8": 16}
-    assert list(job.models["bert"].batch_sizes) == ["fp32", "bf16", "int8"]
+    assert job.models["bert"].precisions == ("fp32", "bf16", "int8")
+    assert (job.seconds, job.samples) == (2.5, False)
     assert job.settings["cpu_model"] == read_topology(MACHINES / "two-cores").model_name
-    environment = job.settings["environment"]
-    assert environment["OMP_NUM_THREADS"] == "1"
-    assert environment["LD_PRELOAD"] == "/kit/.venv/lib/libiomp5.so:/usr/lib/libjemalloc.so.2"
-    plan = plan_machine("two-cores", MODELS, workers=2)
+    plan = plan_machine("two-cores", MODELS)
+    assert (job.settings["slots"], job.settings["threads"]) == ([[0], [1]], 1)
     seen = {**plan.environment, **plan.worker_environment}
+    environment = job.settings["environment"]
+    assert environment["LD_PRELOAD"] == "/kit/.venv/lib/libiomp5.so:/usr/lib/libjemalloc.so.2"
     assert environment | {"LD_PRELOAD": "", "CPU_KIT_OPTIONS": ""} == {
         name: str(setting.value) for name, setting in seen.items()
     } | {"LD_PRELOAD": "", "CPU_KIT_OPTIONS": ""}
@@ -76,22 +81,50 @@ def test_the_job_says_how_a_worker_of_one_core_runs():
 
 def test_the_job_follows_what_is_asked_for():
     job = make_job(profile="latency", allocator="system", openmp="gnu", off=("trace",))
-    assert set(job.models["bert"].batch_sizes.values()) == {1}
+    assert job.models["bert"].batches == (1,)
+    assert (job.settings["slots"], job.settings["threads"]) == ([[0, 1]], 2)
+    assert job.settings["environment"]["OMP_NUM_THREADS"] == "2"
     assert job.settings["environment"]["LD_PRELOAD"] == ""
     assert "MALLOC_CONF" not in job.settings["environment"]
     assert job.settings["off"] == ["trace"]
+
+
+def test_a_precision_that_is_named_is_timed_alone():
+    assert make_job(precision="bf16").models["bert"].precisions == ("bf16",)
+
+
+def test_all_workers_behind_a_door_are_timed_together():
+    for changes in ({}, {"cores": "bert=0,resnet50=1"}):
+        job = make_job(front="haproxy", inner_token_file="/run/inner-token", **changes)
+        assert job.settings["slots"] == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("model", "few", "grid"),
+    [
+        ({}, (1, 4, 16), (1, 2, 3, 4, 6, 8, 12, 16)),
+        ({"batch_sizes": (1, 2)}, (1, 2), (1, 2)),
+        ({"batch_sizes": (32, 64)}, (32, 64), (32,)),
+        ({"token_lengths": (16, 512)}, (1, 8, 24), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)),
+    ],
+)
+def test_sizes_within_what_is_warmed(model, few, grid):
+    models = (make_model("m", **model),)
+    assert make_job(models=models).models["m"].batches == few
+    job = make_job(models=models, grid=True)
+    assert (job.models["m"].batches, job.samples) == (grid, True)
 
 
 def test_what_cannot_be_is_not_timed():
     topology = read_topology(MACHINES / "two-cores")
     plain = dataclasses.replace(topology, flags=("avx2",))
     model = make_job(plain).models["bert"]
-    assert list(model.batch_sizes) == ["fp32"]
+    assert model.precisions == ("fp32",)
     assert model.impossible["int8"] == (
         f"needs a CPU with one of avx512_vnni, amx_int8: {topology.model_name} has avx2"
     )
     assert make_job(ipex=False).models["bert"].impossible == {"int8": "needs IPEX: got --no-ipex"}
-    assert make_job(models=(make_model("m"),)).models["m"].batch_sizes == {"fp32": 8, "bf16": 16}
+    assert make_job(models=(make_model("m"),)).models["m"].precisions == ("fp32", "bf16")
 
 
 @pytest.mark.parametrize(
@@ -100,26 +133,26 @@ def test_what_cannot_be_is_not_timed():
         (
             {"fp32": 12.3, "bf16": 24.9, "int8": 45.2},
             "int8",
-            "int8: 45.2 samples/s on one core, bf16 24.9, fp32 12.3, timed on this host; "
+            "int8: 45.2 samples/s of a worker, bf16 24.9, fp32 12.3, timed on this host; "
             f"passed the accuracy gate: {GATE}",
         ),
         (
             {"fp32": 100.0, "bf16": 104.9},
             "fp32",
-            "fp32: 100 samples/s on one core, bf16 104.9, timed on this host; "
+            "fp32: 100 samples/s of a worker, bf16 104.9, timed on this host; "
             "a less exact precision must be 5% faster",
         ),
         (
             {"fp32": 100.0, "bf16": 105.0},
             "bf16",
-            "bf16: 105 samples/s on one core, fp32 100, timed on this host; "
+            "bf16: 105 samples/s of a worker, fp32 100, timed on this host; "
             f"passed the accuracy gate: {GATE}",
         ),
         # int8 is within 5 % of bf16, which is the more exact
         (
             {"fp32": 10.0, "bf16": 20.0, "int8": 20.9},
             "bf16",
-            "bf16: 20 samples/s on one core, int8 20.9, fp32 10, timed on this host; "
+            "bf16: 20 samples/s of a worker, int8 20.9, fp32 10, timed on this host; "
             f"a less exact precision must be 5% faster; passed the accuracy gate: {GATE}",
         ),
         # bf16 is slower than fp32, and does not stand in int8's way
@@ -127,10 +160,10 @@ def test_what_cannot_be_is_not_timed():
         (
             {"fp32": 10.0, "bf16": 20.0, "int8": "refused at build: agreement is 90%"},
             "bf16",
-            "bf16: 20 samples/s on one core, fp32 10, timed on this host; "
+            "bf16: 20 samples/s of a worker, fp32 10, timed on this host; "
             f"passed the accuracy gate: {GATE}; not int8: refused at build: agreement is 90%",
         ),
-        ({"fp32": 10.0}, "fp32", "fp32: 10 samples/s on one core, timed on this host"),
+        ({"fp32": 10.0}, "fp32", "fp32: 10 samples/s of a worker, timed on this host"),
     ],
 )
 def test_the_fastest_wins_by_a_margin(speeds, chosen, reason):
@@ -147,10 +180,6 @@ def test_each_model_goes_by_its_own_precision():
         "bert": "fp32",
         "resnet50": "int8",
     }
-    assert {name: model.batch_size.value for name, model in plan.models.items()} == {
-        "bert": 8,
-        "resnet50": 16,
-    }
     options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
     assert {name: asked["precision"] for name, asked in options.items()} == {
         "bert": "fp32",
@@ -161,7 +190,7 @@ def test_each_model_goes_by_its_own_precision():
 def test_memory_is_counted_in_the_chosen_precisions():
     topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=5600)
     timings = {name: time_job(make_job(topology), bert=FAST, resnet50=given) for name, given in
-               (("narrow", FAST), ("mixed", {"fp32": 12.3, "bf16": 12.3}))}  # fmt: skip
+               (("narrow", FAST), ("mixed", {"fp32": 12.3, "bf16": 12.3, "int8": "no IPEX"}))}  # fmt: skip
 
     def plan(timed):
         return plan_machine(topology, MODELS, timed, precision="auto", topology="live", workers=1)
@@ -184,11 +213,11 @@ def test_the_plan_keeps_the_timings_it_went_by():
 
 def test_the_comment_on_batches_names_the_models_where_they_differ():
     text = render_properties(plan_auto(time_job(make_job(), bert=SLOW, resnet50=FAST))).replace("\n#  ", "")
-    assert "batch: bert: throughput: the largest warmed size up to 8" in text
-    assert "resnet50: throughput: the largest warmed size up to 16" in text
+    assert "batch: bert: the smallest: 3 × 123.5 ms" in text
+    assert "resnet50: the smallest within 3% of the best rate, 90.4/s of 2 workers" in text
 
 
-CURE = "run `make config PRECISION=auto`, which takes them"
+CURE = "run `make config` with the same values, which takes them"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +234,7 @@ CURE = "run `make config PRECISION=auto`, which takes them"
         (
             {"settings": {"cpu_model": "another", "off": []}},
             "PRECISION=auto needs timings of what is planned: got those of another cpu model, environment, "
-            f"ipex (run/timings.json); {CURE}",
+            f"ipex, slots, threads (run/timings.json); {CURE}",
         ),
     ],
 )
@@ -216,17 +245,37 @@ def test_timings_of_something_else_are_refused(change, message):
     assert str(error.value) == message
 
 
-def test_timings_of_another_batch_size_are_refused():
-    timings = time_job(make_job(), bert=FAST, resnet50=FAST)
-    with pytest.raises(TimingsError, match="another batch size for bert fp32, batch size for bert bf16"):
-        plan_auto(timings, profile="latency")
+def test_timings_of_other_batches_are_refused():
+    timings = time_job(make_job(profile="latency"), bert=FAST, resnet50=FAST)
+    settings = make_job().settings
+    taken = dataclasses.replace(timings, raw={**timings.raw, "settings": json.loads(json.dumps(settings))})
+    with pytest.raises(TimingsError, match="of another batch of bert fp32, batch of bert bf16"):
+        plan_auto(taken)
+
+
+def test_a_precision_that_is_named_needs_no_timings_but_says_what_there_are():
+    other = time_job(make_job(), bert=FAST, resnet50=FAST)
+    planned = plan_machine("two-cores", MODELS, other, topology="live", precision="int8", allocator="system")
+    assert planned.models["bert"].batch_size.reason.endswith(
+        "as seen on other machines; no timings of what is planned: got those of another environment "
+        "(run/timings.json)"
+    )
+    assert planned.timings == {}
+
+
+def test_a_precision_that_could_not_be_timed_is_said_with_the_reason():
+    timings = time_job(make_job(precision="int8"), bert=SLOW, resnet50=FAST)
+    planned = plan_machine("two-cores", MODELS, timings, topology="live", precision="int8")
+    reasons = [planned.models[name].batch_size.reason for name in ("bert", "resnet50")]
+    assert reasons[0].endswith("as seen on other machines; no timing: cannot be loaded here: no IPEX")
+    assert "timed on this machine with all workers busy, 1 in 22.1 ms (19.9-26.5)" in reasons[1]
 
 
 def test_auto_without_timings_says_how_to_take_them(tmp_path):
     with pytest.raises(TimingsError) as error:
         plan_auto(read_timings(tmp_path / "timings.json"))
     assert str(error.value) == (
-        f"PRECISION=auto needs timings of this host: got none ({tmp_path / 'timings.json'}); {CURE}"
+        f"PRECISION=auto needs timings of this machine: got none ({tmp_path / 'timings.json'}); {CURE}"
     )
     with pytest.raises(TimingsError, match=r"got none \(--timings was not given\)"):
         make_plan(
@@ -237,10 +286,17 @@ def test_auto_without_timings_says_how_to_take_them(tmp_path):
         )
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 2}', '{"schema": 1, "models": {}}'])
+def test_timings_of_an_earlier_version_are_none(tmp_path):
+    file = tmp_path / "timings.json"
+    file.write_text('{"schema": 1, "settings": {}, "models": {}}')
+    with pytest.raises(TimingsError, match=r"needs timings of this machine: got none \(.*, schema 1\)"):
+        plan_auto(read_timings(file))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 2}', '{"schema": 2, "models": {}}'])
 def test_a_file_that_holds_no_timings(tmp_path, text):
     (tmp_path / "timings.json").write_text(text)
-    with pytest.raises(TimingsError, match=r"timings .*timings.json.*; run `make config PRECISION=auto`"):
+    with pytest.raises(TimingsError, match=r"timings .*timings.json.*; run `make config`"):
         read_timings(tmp_path / "timings.json")
 
 

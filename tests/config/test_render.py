@@ -59,7 +59,8 @@ def test_a_comment_stands_above_each_key():
 
 
 def test_models_are_keyed_by_name_and_version():
-    models = json.loads(parse_properties(render_properties(plan_machine("two-cores")))["models"])
+    plan = plan_machine("two-cores", batch="8", delay_ms="20")
+    models = json.loads(parse_properties(render_properties(plan))["models"])
     assert models["resnet50"]["1.0"] == {
         "defaultVersion": True,
         "marName": "resnet50.mar",

@@ -105,30 +105,6 @@ def test_kernel_cache_holds_every_shape(model, shapes, capacity):
     assert f"the {shapes}" in environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"].reason
 
 
-@pytest.mark.parametrize(
-    ("profile", "precision", "sizes", "batch", "delay"),
-    [
-        ("throughput", "fp32", (1, 2, 4, 8, 16), 8, 20),
-        ("throughput", "bf16", (1, 2, 4, 8, 16), 16, 20),
-        ("throughput", "bf16", (1, 2, 4, 8), 8, 20),
-        ("throughput", "fp32", (32, 64), 32, 20),
-        ("latency", "fp32", (1, 2, 4, 8, 16), 1, 1),
-        ("latency", "fp32", (4, 8), 4, 1),
-    ],
-)
-def test_batch(profile, precision, sizes, batch, delay):
-    models = (make_model("m", batch_sizes=sizes),)
-    plan = plan_machine("two-cores", models=models, profile=profile, precision=precision).models["m"]
-    assert (plan.batch_size.value, plan.max_batch_delay_ms.value) == (batch, delay)
-
-
-def test_queue_is_one_number_for_all_models():
-    models = (make_model("large", batch_sizes=(1, 16)), make_model("small", batch_sizes=(1, 4)))
-    plan = plan_machine("single-socket", models=models, precision="bf16")
-    assert {model.queue_size.value for model in plan.models.values()} == {8 * 8 * 16}
-    assert plan.properties["job_queue_size"].value == "1024"
-
-
 def test_models_that_load_together_get_more_time():
     one = plan_machine("two-cores", models=(make_model("m"),)).models["m"].startup_timeout_s.value
     two = plan_machine("two-cores").models["bert"].startup_timeout_s.value

@@ -99,7 +99,9 @@ def test_auto_goes_by_timings_of_all_models_together():
     """Timings say with which caches they were taken, and those are of all models that are served."""
     models = (make_model("large"), make_model("small", batch_sizes=(1,)))
     asked = {"models": ("large", "small"), "precision": "auto", "topology": "live"}
-    timings = time_job(make_job(models=models), large={"fp32": 12.3, "bf16": 24.9}, small={"fp32": 12.3})
+    timings = time_job(
+        make_job(models=models), large={"fp32": 12.3, "bf16": 24.9}, small={"fp32": 12.3, "bf16": 1}
+    )
     inputs = make_inputs(**asked, front="haproxy", cores="large=0,small=1")
     site = make_site(read_topology(MACHINES / "two-cores"), models, inputs, INSTALLED, timings)
     assert {name: model.precision.value for name, model in site.plan.models.items()} == {

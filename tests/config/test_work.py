@@ -58,7 +58,7 @@ def test_texts_get_three_times_what_the_handler_lets_a_batch_take():
 
 
 def test_the_default_time_out_is_the_longest_of_the_models():
-    plan = plan_machine("two-cores")
+    plan = plan_machine("two-cores", batch="8")
     timeouts = {name: model.response_timeout_s.value for name, model in plan.models.items()}
     assert timeouts == {"bert": 180, "resnet50": 101}
     assert plan.properties["default_response_timeout"].value == "180"

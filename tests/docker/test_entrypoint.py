@@ -48,7 +48,13 @@ def settings(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     return Settings(
-        models=("a",), knobs={}, run_dir=run, model_store=tmp_path, token_file=None, stop_seconds=45
+        models=("a",),
+        knobs={},
+        tuned=True,
+        run_dir=run,
+        model_store=tmp_path,
+        token_file=None,
+        stop_seconds=45,
     )
 
 

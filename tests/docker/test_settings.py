@@ -34,11 +34,22 @@ def test_a_missing_archive_is_named_with_those_that_are_there(store):
 
 
 def test_knobs_become_the_arguments_of_config(store):
-    environment = {"MODEL_STORE": str(store), "CORES_PER_WORKER": "2", "PRECISION": "bf16", "WORKERS": ""}
+    given = {"CORES_PER_WORKER": "2", "PRECISION": "bf16", "WORKERS": ""}
+    environment = {"MODEL_STORE": str(store), **given}
     assert read_settings(environment).plan_arguments() == [
         "--models", "bert resnet50", "--bind", "0.0.0.0", "--precision", "bf16", "--cores-per-worker", "2",
         "--model-store", str(store), "--run-dir", "/run/kit", "--drain-seconds", "35",
+        "--tuned", "/run/kit/tuned.json",
     ]  # fmt: skip
+
+
+def test_a_tuned_plan_is_used_unless_it_is_switched_off(store):
+    given = {"MODEL_STORE": str(store), "RUN_DIR": "/x"}
+    for switch in ("", "1"):
+        assert read_settings({**given, "TUNED": switch}).plan_arguments()[-2:] == ["--tuned", "/x/tuned.json"]
+    assert "--tuned" not in read_settings({**given, "TUNED": "0"}).plan_arguments()
+    with pytest.raises(SettingsError, match=r"^TUNED must be one of 0, 1: got yes$"):
+        read_settings({**given, "TUNED": "yes"})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +73,7 @@ def test_a_token_of_a_file_reaches_the_plan_and_is_kept_out_of_the_log(store, tm
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     settings = read_settings({"MODEL_STORE": str(store), "TOKEN_FILE": str(file)})
-    assert settings.plan_arguments()[-4:] == ["--drain-seconds", "35", "--token-file", str(file)]
+    assert settings.plan_arguments()[-6:-2] == ["--drain-seconds", "35", "--token-file", str(file)]
     assert "--hide-token" in settings.start_arguments()
 
 

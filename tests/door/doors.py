@@ -133,7 +133,7 @@ def open_door(
 ) -> Iterator[Door]:
     """On free ports; `prepare` puts files into its folder; ends all it started."""
     with claim_ports() as port, tempfile.TemporaryDirectory(prefix="door-", dir="/tmp") as folder:
-        plan = change(plan_behind_door(models=(make_model(MODEL),), port=port, **asked))
+        plan = change(plan_behind_door(models=(make_model(MODEL),), port=port, batch="8", **asked))
         backends = {name: Backend(name, instance.port) for name, instance in plan.instances.items()}
         prepare(Path(folder))
         door = Door(plan, Path(folder), backends)

@@ -49,9 +49,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kit(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
-    """Both models served as `make serve` serves them."""
+    """Both models served as `make serve` serves them, in batches on any machine."""
     kit = Kit(run_dir=tmp_path_factory.mktemp("serve"), store=store, port=find_port())
-    kit.plan("resnet50 bert")
+    kit.plan("resnet50 bert", "--batch", "8", "--delay-ms", "20")
     with running(kit) as started:
         (kit.run_dir / "start.txt").write_text(started.stdout)
         assert started.returncode == 0, started.stdout + started.stderr

@@ -157,7 +157,7 @@ def test_what_protects_is_seen_to_be_gone(tiny_kit):
     tiny_kit.plan("tiny_image")
     elsewhere = tiny_kit.read_property("metrics_address").replace("127.0.0.1", "127.0.0.2")
     flags = tiny_kit.read_property("vmargs") + " -Xmx8g"
-    models = tiny_kit.read_property("models").replace('"maxBatchDelay":20', '"maxBatchDelay":30')
+    models = tiny_kit.read_property("models").replace('"maxBatchDelay":1,', '"maxBatchDelay":30,')
     code, differing = start_with(tiny_kit, metrics_address=elsewhere, vmargs=flags, models=models, **OPENED)
     assert code == 1
     items = "addresses, tokens, key file, request size, response size, allowed_urls, queue, JVM flags"

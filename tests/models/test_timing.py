@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from models import __main__ as command
-from models import timings
+from models import slots, timings
+from models.classifiers import load_classifier
 from models.errors import BuildError, InputError
-from models.timing import MIN_BATCHES, WARM_UP_BATCHES, time_batches
+from models.timing import MIN_BATCHES, TEXTS, draw_lengths, time_batches, write_bodies
 
 CPU = min(os.sched_getaffinity(0))
 SETTINGS = {
     "cpu_model": "this one",
+    "slots": [[CPU], [CPU]],  # two that share it: any machine has it
+    "threads": 1,
     "ipex": False,  # an import of IPEX takes seconds, and nothing here is about it
     "off": [],
     "environment": {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
 }
 
 
-def make_job(name: str = "tiny_image", **changes: Any) -> str:
+def make_model_job(**changes: Any) -> dict[str, Any]:
+    """Of one model."""
+    impossible = {"int8": "needs IPEX: got --no-ipex"}
+    return {"precisions": ["fp32", "bf16"], "batches": [1, 4], "impossible": impossible, **changes}
+
+
+def make_job(name: str = "tiny_image", model: dict[str, Any] | None = None, **changes: Any) -> str:
     """As config prints it."""
-    model = {"batch_sizes": {"fp32": 2, "bf16": 4}, "impossible": {"int8": "needs IPEX: got --no-ipex"}}
-    return json.dumps({"cpu": CPU, "settings": SETTINGS, "models": {name: model}, **changes})
+    models = {name: model or make_model_job()}
+    return json.dumps({"settings": SETTINGS, "models": models, "seconds": 0.2, "samples": False, **changes})
 
 
 @pytest.fixture
@@ -42,11 +54,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The precisions that were timed, by a stand-in that takes no time; bf16 is twice as fast."""
     asked: list[str] = []
 
-    def measure(self: timings.Trial, staging: Path, precision: str, size: int) -> dict[str, Any]:
+    def measure(self: timings.Trial, staging: Path, precision: str) -> dict[str, Any]:
         asked.append(precision)
-        second = {"fp32": 0.5, "bf16": 0.25}[precision]
-        timing = {"batches": 5, "lowest_s": second, "median_s": second, "highest_s": second}
-        return timings.make_entry(timing, size, None)
+        each = {"fp32": 0.25, "bf16": 0.125}[precision]
+        timed = {size: [0.5, each * size, 9.0] for size in self._batches}
+        return timings.make_entry(timed, None, samples=self.job.samples)
 
     monkeypatch.setattr(timings.Trial, "_measure_one", measure)
     return asked
@@ -59,7 +71,11 @@ def time_store(store: Path, job: str | None = None) -> dict[str, Any]:
     return json.loads(output.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("cost", "batches"), [(1.0, MIN_BATCHES), (0.5, MIN_BATCHES), (0.25, 10), (0.1, 25)])
+@pytest.mark.parametrize(
+    # For a second; where that is less than some batches, for as long again, but one at least.
+    ("cost", "batches"),
+    [(0.25, 4), (0.5, MIN_BATCHES), (0.75, MIN_BATCHES), (1.0, 2), (1.5, 2), (2.0, 1), (9.0, 1)],
+)
 def test_batches_are_timed_for_a_while_and_at_least_a_few(cost, batches):
     now = 0.0
 
@@ -67,43 +83,40 @@ def test_batches_are_timed_for_a_while_and_at_least_a_few(cost, batches):
         nonlocal now
         now += cost
 
-    timing = time_batches(answer, clock=lambda: now)
-    assert timing.batches in (batches, batches + 1)  # sums of tenths are not exact
-    assert timing.median_s == pytest.approx(cost)
-    assert now == pytest.approx((WARM_UP_BATCHES + timing.batches) * cost)
+    assert time_batches(answer, 1.0, clock=lambda: now) == [cost] * batches
 
 
-def test_the_first_batches_do_not_count():
-    costs = iter([9.0] * WARM_UP_BATCHES + [1.0, 2.0, 1.0, 5.0, 1.0])
-    now = 0.0
+def test_the_first_batch_does_not_count():
+    costs, now = iter([9.0, 1.0, 2.0, 1.0]), 0.0
 
     def answer():
         nonlocal now
         now += next(costs)
 
-    timing = time_batches(answer, clock=lambda: now)
-    assert (timing.batches, timing.lowest_s, timing.median_s, timing.highest_s) == (5, 1.0, 1.0, 5.0)
+    assert time_batches(answer, 4.0, clock=lambda: now) == [1.0, 2.0, 1.0]
 
 
 def test_a_real_timing(store, capsys):
     capsys.readouterr()
-    found = time_store(store)["models"]["tiny_image"]
+    found = time_store(store, make_job(samples=True))["models"]["tiny_image"]
     assert len(found["archive_id"]) == 64
     precisions = found["precisions"]
     assert precisions["int8"] == {"problem": "needs IPEX: got --no-ipex"}
-    for precision, size in (("fp32", 2), ("bf16", 4)):
+    for precision in ("fp32", "bf16"):
         entry = precisions[precision]
-        assert entry["batch_size"] == size
-        assert entry["batches"] >= MIN_BATCHES
-        assert 0 < entry["lowest_s"] <= entry["median_s"] <= entry["highest_s"]
-        assert entry["samples_per_second"] == pytest.approx(size / entry["median_s"], rel=0.02)
+        assert list(entry["service"]) == ["1", "4"]
+        for service in entry["service"].values():
+            assert service["batches"] == len(service["samples_s"]) >= 2  # one in each place
+            assert 0 < service["lowest_s"] <= service["median_s"] <= service["highest_s"]
+        best = entry["service"][str(entry["batch_size"])]
+        assert entry["samples_per_second"] == pytest.approx(entry["batch_size"] / best["median_s"], rel=0.01)
     assert "gate" not in precisions["fp32"]
     assert "% top-1 agreement with FP32 on " in precisions["bf16"]["gate"]
-    lines = capsys.readouterr().out.splitlines()
-    first, second, _ = (line for line in lines if not line.endswith(" s so far"))
-    assert first == f"tiny_image: timing fp32, bf16 on CPU {CPU}"
+    said = [line for line in capsys.readouterr().out.splitlines() if not line.endswith("so far")]
+    first, second, _ = said
+    assert first == f"tiny_image: timing fp32, bf16 in 2 places at once, CPUs {CPU} and {CPU}"
     assert re.fullmatch(
-        r"  tiny_image fp32: [\d.]+ samples/s on one core \(batch 2, \d+ batches [\d.]+-[\d.]+ s\)", second
+        r"  tiny_image fp32: [\d.]+ samples/s of a worker \(1 in [\d.]+ ms, 4 in [\d.]+ ms\)", second
     )
     assert list((store / "build").iterdir()) == []
 
@@ -116,12 +129,29 @@ def test_a_real_timing_of_texts_in_which_one_precision_does_not_load(tmp_path, t
     assert precisions["bf16"]["problem"].startswith("cannot be loaded here: the optimised model differs")
 
 
+def test_texts_have_the_lengths_of_the_load_tests(tmp_path, tiny_text_archive):
+    lengths = draw_lengths(TEXTS)
+    assert sum(lengths) / TEXTS == pytest.approx(32, abs=1)
+    assert sorted(lengths)[TEXTS // 2] == 23
+    assert lengths != sorted(lengths)
+    with zipfile.ZipFile(tiny_text_archive) as archive:
+        archive.extractall(tmp_path)
+    bodies = write_bodies(load_classifier(tmp_path), (tmp_path / "canary.txt").read_bytes())
+    assert len(bodies) == TEXTS
+    assert len({body.count(b" ") for body in bodies}) > TEXTS / 10
+
+
+def test_pictures_are_all_the_canary(tmp_path, tiny_image_archive):
+    with zipfile.ZipFile(tiny_image_archive) as archive:
+        archive.extractall(tmp_path)
+    canary = (tmp_path / "canary.jpg").read_bytes()
+    assert write_bodies(load_classifier(tmp_path), canary) == [canary]
+
+
 def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
-    """One CPU from its first instruction on, the job's environment, and nothing of the shell's tuning."""
-    seen: dict[str, Any] = {}
+    """The CPUs of its place, the job's environment, and nothing of the shell's tuning."""
     monkeypatch.setenv("OMP_DYNAMIC", "true")
     monkeypatch.setenv("LD_PRELOAD", "")
-    monkeypatch.setattr(timings.subprocess, "run", lambda command, **options: seen.update(options))
     trial = timings.Trial(
         name="m",
         archive=store,
@@ -129,19 +159,48 @@ def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
         job=timings.parse_job(make_job()),
         workspaces=store,
     )
-    with pytest.raises(AttributeError):  # nothing came back
-        trial._measure_one(store, "bf16", 4)
-    environment = seen["env"]
+    environment = trial._make_environment("bf16")
     assert json.loads(environment["CPU_KIT_OPTIONS"]) == {"m": {"precision": "bf16", "threads": 1, "off": []}}
     assert environment["TS_IPEX_ENABLE"] == "false"
     assert environment["OMP_NUM_THREADS"] == "1"
     assert not {"OMP_DYNAMIC", "LD_PRELOAD"} & set(environment)
-    before = os.sched_getaffinity(0)
-    try:
-        seen["preexec_fn"]()
-        assert os.sched_getaffinity(0) == {CPU}
-    finally:
-        os.sched_setaffinity(0, before)
+
+
+TELL = """
+import json, os, sys
+print("IPEX says hello\\nready", flush=True)
+for line in sys.stdin:
+    size, seconds = line.split()
+    print(json.dumps([int(size), float(seconds), *os.sched_getaffinity(0)]), flush=True)
+"""
+
+
+def test_each_place_has_a_process_on_its_cpus(tmp_path):
+    command = [sys.executable, "-c", TELL]
+    with slots.start_slots(command, slots=[[CPU], [CPU]], environment=os.environ, cwd=tmp_path) as running:
+        assert running.time(4, 0.5) == [4, 0.5, CPU] * 2
+        assert running.time(1, 2) == [1, 2, CPU] * 2
+        processes = [slot.process for slot in running.slots]
+    assert all(process.returncode is not None for process in processes)
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("import sys; sys.exit('a warning\\nerror: IPEX needs AVX2\\nbye')", "IPEX needs AVX2"),
+        ("import os, sys; print('no torch 2.8', file=sys.stderr); os._exit(127)", "no torch 2.8"),
+        ("import os; os.kill(os.getpid(), 9)", "it ended with code -9"),
+        ("print('ready')", "it ended with code 0"),
+    ],
+)  # fmt: skip
+def test_a_process_that_ends_says_why(tmp_path, code, cause):
+    command = [sys.executable, "-c", code]
+    with (
+        pytest.raises(slots.SlotError) as error,
+        slots.start_slots(command, slots=[[CPU]], environment=os.environ, cwd=tmp_path) as running,
+    ):
+        running.time(1, 1)
+    assert str(error.value) == cause
 
 
 def test_what_was_timed_is_not_timed_again(store, measured, capsys):
@@ -151,7 +210,7 @@ def test_what_was_timed_is_not_timed_again(store, measured, capsys):
     assert time_store(store) == first
     assert measured == ["fp32", "bf16"]
     assert capsys.readouterr().out == (
-        "tiny_image: timed before on this host: bf16 16, fp32 4 samples/s on one core; "
+        "tiny_image: timed before on this machine: bf16 8, fp32 4 samples/s of a worker; "
         "int8: needs IPEX: got --no-ipex\n"
     )
 
@@ -167,6 +226,7 @@ def with_settings(**changes: Any) -> str:
         with_settings(ipex=True),
         with_settings(off=["freeze"]),
         with_settings(environment={"OMP_NUM_THREADS": "1"}),
+        with_settings(slots=[[CPU]]),
     ],
 )
 def test_other_settings_are_timed_anew(store, measured, job):
@@ -190,11 +250,32 @@ def test_other_versions_are_timed_anew(store, measured, monkeypatch):
     assert measured == ["fp32", "bf16"] * 2
 
 
-def test_only_what_changed_is_timed(store, measured):
+@pytest.mark.parametrize(
+    ("changes", "again"),
+    [
+        ({"batches": [1]}, []),
+        ({"batches": [1, 4, 8]}, ["fp32", "bf16"]),
+        ({"precisions": ["bf16"]}, []),
+    ],
+)
+def test_only_what_changed_is_timed(store, measured, changes, again):
     time_store(store)
-    sizes = {"batch_sizes": {"fp32": 2, "bf16": 2}, "impossible": {}}
-    time_store(store, make_job(models={"tiny_image": sizes}))
-    assert measured == ["fp32", "bf16", "bf16"]
+    entries = time_store(store, make_job(model=make_model_job(**changes)))["models"]["tiny_image"][
+        "precisions"
+    ]
+    assert measured == ["fp32", "bf16", *again]
+    assert {*entries} == {"fp32", "bf16", "int8"}
+
+
+def test_samples_that_were_not_kept_are_timed_again(store, measured):
+    time_store(store)
+    service = time_store(store, make_job(samples=True))["models"]["tiny_image"]["precisions"]["fp32"][
+        "service"
+    ]
+    assert service["4"]["samples_s"] == [0.5, 1.0, 9.0]
+    assert measured == ["fp32", "bf16"] * 2
+    time_store(store)
+    assert measured == ["fp32", "bf16"] * 2
 
 
 def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archive):
@@ -222,53 +303,47 @@ def test_what_the_accuracy_gate_refused_is_not_timed(store, measured, monkeypatc
 
 
 def test_a_precision_that_no_build_was_asked_for_is_not_passed_over(store, measured):
-    sizes = {"batch_sizes": {"fp32": 2, "bf16": 4, "int8": 4}, "impossible": {}}
+    model = make_model_job(precisions=["fp32", "bf16", "int8"], impossible={})
     with pytest.raises(BuildError) as error:
-        time_store(store, make_job(models={"tiny_image": sizes}))
+        time_store(store, make_job(model=model))
     assert measured == []
     assert str(error.value) == (
         f"no build of {store / 'tiny_image.mar'} was asked for int8; "
-        "do: make models MODELS=tiny_image PRECISION=auto"
+        "do: make models MODELS=tiny_image PRECISION=int8"
     )
 
 
-def answer_with(monkeypatch, failing: str, *, stderr: str, code: int = 1) -> list[str]:
-    """Processes that time: one precision's fails, the other's answers."""
-    timing = {"batches": 5, "lowest_s": 1.0, "median_s": 1.0, "highest_s": 1.0}
+def fail_to_load(monkeypatch, failing: str) -> list[str]:
+    """One precision's processes end; the other's answer."""
     asked: list[str] = []
 
-    def run(command, *, env, **_):
-        precision = json.loads(env["CPU_KIT_OPTIONS"])["tiny_image"]["precision"]
+    class Running:
+        def time(self, size, seconds):
+            return [1.0]
+
+    @contextlib.contextmanager
+    def start(command, *, slots, environment, cwd):
+        precision = json.loads(environment["CPU_KIT_OPTIONS"])["tiny_image"]["precision"]
         asked.append(precision)
         if precision == failing:
-            return timings.subprocess.CompletedProcess(command, code, "", stderr)
-        return timings.subprocess.CompletedProcess(command, 0, f"IPEX says hello\n{json.dumps(timing)}\n", "")
+            raise timings.SlotError("the weights are damaged")
+        yield Running()
 
-    monkeypatch.setattr(timings.subprocess, "run", run)
+    monkeypatch.setattr(timings, "start_slots", start)
     return asked
 
 
-@pytest.mark.parametrize(
-    ("stderr", "code", "cause"),
-    [
-        ("a warning\nerror: IPEX needs a CPU with AVX2\nbye\n", 1, "IPEX needs a CPU with AVX2"),
-        ("ERROR! IPEX needs torch 2.8\n\n", 127, "ERROR! IPEX needs torch 2.8"),
-        ("", -9, "it ended with code -9"),
-    ],
-)  # fmt: skip
-def test_a_precision_that_cannot_be_loaded_is_no_candidate_and_tried_again(
-    store, monkeypatch, capsys, stderr, code, cause
-):
-    asked = answer_with(monkeypatch, "bf16", stderr=stderr, code=code)
+def test_a_precision_that_cannot_be_loaded_is_no_candidate_and_tried_again(store, monkeypatch, capsys):
+    asked = fail_to_load(monkeypatch, "bf16")
     entry = time_store(store)["models"]["tiny_image"]["precisions"]["bf16"]
-    assert entry == {"problem": f"cannot be loaded here: {cause}"}
-    assert f"  tiny_image bf16: cannot be loaded here: {cause}\n" in capsys.readouterr().out
+    assert entry == {"problem": "cannot be loaded here: the weights are damaged"}
+    assert "  tiny_image bf16: cannot be loaded here: the weights are damaged\n" in capsys.readouterr().out
     time_store(store)
     assert asked == ["fp32", "bf16", "bf16"]
 
 
 def test_without_fp32_there_is_nothing_to_compare_with(store, monkeypatch):
-    answer_with(monkeypatch, "fp32", stderr="error: the weights are damaged\n")
+    fail_to_load(monkeypatch, "fp32")
     with pytest.raises(BuildError) as error:
         time_store(store)
     assert str(error.value) == "tiny_image fp32 cannot be loaded here: the weights are damaged"
@@ -281,7 +356,7 @@ def test_a_missing_archive_says_how_to_build_it(tmp_path):
     assert str(error.value) == f"no archive to time: {path}; build it with: make models MODELS=tiny_image"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"cpu": 0}', '{"cpu": 0, "settings": {}, "models": {}, "x": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"settings": {}}', make_job(x=1)])
 def test_a_job_that_config_did_not_print(text):
     with pytest.raises(InputError, match=r"--job must be what `python -m config --timing-job` prints: "):
         timings.parse_job(text)
@@ -289,9 +364,9 @@ def test_a_job_that_config_did_not_print(text):
 
 def test_a_cpu_that_is_not_ours():
     with pytest.raises(
-        InputError, match=r"the job's cpu must be one of \[\d.*which this process may use: got 9999"
+        InputError, match=r"the job's CPUs must be of \[\d.*which this process may use: got \[9999\]"
     ):
-        timings.parse_job(make_job(cpu=9999))
+        timings.parse_job(with_settings(slots=[[CPU], [9999]]))
 
 
 def test_the_command_times_and_names_what_is_wrong(store, measured, capsys):

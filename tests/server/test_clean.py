@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from config.folders import check_run_folder
 from config.rules.site import Site
 from config.write import write_site
 from server.clean import clean
@@ -33,6 +35,18 @@ def used(run):
 def test_what_the_kit_made_goes_and_the_folder_with_it(used):
     assert clean(used) == f"removed {used.path}"
     assert not used.path.exists()
+
+
+def test_what_make_tune_found_is_kept_and_the_folder_is_still_the_kits(used):
+    content = json.dumps({"schema": 1, "made_for": {}, "limit": {}, "chosen": {}, "evidence": {}})
+    used.tuned.write_text(content)
+    kept = f"cleaned {used.path}; kept what make tune found: {used.tuned}"
+    assert clean(used) == kept
+    assert used.tuned.read_text() == content
+    assert clean(used) == kept
+    check_run_folder(used.path)
+    (used.path / "notes.txt").write_text("mine")
+    assert clean(used) == f"{kept}; not the kit's and left alone: notes.txt"
 
 
 def test_files_of_a_person_stay(used):

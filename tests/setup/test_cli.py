@@ -197,7 +197,7 @@ def test_data_without_a_precision_that_they_judge_are_refused(tmp_path: Path) ->
 def test_a_running_servers_plan_is_guarded_before_anything_is_written() -> None:
     steps = make("-n", "serve").stdout
     order = [
-        steps.index(f"-m {step} ") for step in ("server check-plan", "config", "models build", "server start")
+        steps.index(f"-m {step} ") for step in ("server check-plan", "models build", "config", "server start")
     ]
     assert order == sorted(order)
 
@@ -221,10 +221,23 @@ def test_auto_times_the_built_archives_and_plans_by_what_it_found(tmp_path: Path
     assert steps.count("models build") == 1
 
 
-def test_only_auto_times_and_never_in_a_dry_run() -> None:
-    assert "models time" in make("-n", "config", "PRECISION=auto").stdout
-    for words in (["serve"], ["serve", "PRECISION=int8"], ["config", "PRECISION=auto", "DRY_RUN=1"]):
+def test_every_plan_for_this_machine_is_timed_and_a_dry_run_never() -> None:
+    for words in (["serve"], ["config", "PRECISION=int8"], ["config", "PRECISION=auto"]):
+        assert "models time" in make("-n", *words).stdout, words
+    for words in (["config", "DRY_RUN=1"], ["config", "TOPOLOGY=x"]):
         assert "timing-job" not in make("-n", *words).stdout, words
+
+
+def test_a_plan_for_another_machine_goes_by_no_timings_and_a_dry_run_by_those_there_are() -> None:
+    assert "--timings" not in make("-n", "config", "TOPOLOGY=x").stdout
+    assert "--timings 'run/timings.json'" in make("-n", "config", "DRY_RUN=1").stdout
+
+
+def test_a_tuned_plan_is_used_unless_it_is_switched_off() -> None:
+    for words in ([], ["TUNED="], ["TUNED=1"]):
+        assert "--tuned 'run/tuned.json'" in make("-n", "config", *words).stdout, words
+    assert "--tuned 'run/tuned.json'" not in make("-n", "config", "TUNED=0").stdout
+    assert make("inputs", "TUNED=no").stderr.startswith("setup: TUNED must be one of 0, 1: got no\n")
 
 
 def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:

@@ -1,0 +1,134 @@
+"""How long a worker takes for a batch: a fixed part and one for each request, and the batch that follows.
+
+Timed on this machine with all workers busy alike (`python -m models time`); without timings, as seen on other
+machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from config.definitions import ModelDefinition
+from config.rules.work import TOKEN_MS
+from config.timings import Timed
+
+USUAL_TEXT_TOKENS = 32
+"""TorchServe counts requests, not tokens. The load tests' log-normal lengths have a mean of 33 (median 24);
+what a batch of longer texts may take is bounded by the limit tokens_per_batch."""
+
+SAMPLE_MS = {"fp32": 40.0, "bf16": 19.0, "int8": 10.5}
+SAMPLE_FIXED_MS = 3.0
+"""ResNet50 on one core with AVX-512 (seen on the faster of two hosts; over REST 14 ms alone, 11.2 of 16)."""
+
+TEXT_FIXED_MS = {"fp32": 11.0, "bf16": 5.0, "int8": 6.0}
+"""What one run's calls take (handlers/shared/shapes.py)."""
+
+SERVICES_IN_LIMIT = 3
+"""A request meets a batch that is computed, waits as long in the queue, and is in a batch of its own. Of
+ResNet50 INT8 batches of 4 (47 ms) kept p99 within 200 ms at 160/s, of 8 (90 ms) at 150, of 16 (180) at 103
+(two workers, open loop, measured)."""
+
+NEAR_BEST = 0.97
+"""Of the best rate: what more a larger batch brings, it takes from each request's time."""
+
+MOST_TEXTS = 32
+"""16 mixed texts fill their rows to 97 %, 24 to 98 %, 32 hardly further."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """What a batch takes one worker, in ms."""
+
+    fixed_ms: float
+    """Of a batch of any size."""
+    each_ms: float
+    """For each request in it."""
+    source: str
+    """Where these are from."""
+
+    def take_ms(self, size: int) -> float:
+        """A batch of so many requests."""
+        return self.fixed_ms + self.each_ms * size
+
+    def rate(self, size: int) -> float:
+        """Requests a second of one worker."""
+        return 1000 * size / self.take_ms(size)
+
+    def describe(self) -> str:
+        """The two parts, and where they are from."""
+        return f"{render_ms(self.fixed_ms)} ms and {render_ms(self.each_ms)} for each request: {self.source}"
+
+
+def render_ms(ms: float) -> str:
+    """A tenth is enough."""
+    return f"{round(ms, 1):g}"
+
+
+def find_service(model: ModelDefinition, precision: str, cores: int, timed: Timed) -> Service:
+    """By timings; without, by constants."""
+    service = timed.find_service(model.name, precision)
+    return fit(service) if service else _estimate(model, precision, cores, timed)
+
+
+def fit(timed: Mapping[str, Mapping[str, float]]) -> Service:
+    """Least squares of the medians' relative errors; neither part is below nothing."""
+    source = _cite(timed)
+    sizes = [int(size) for size in timed]
+    # fixed × u + each × v = 1 for each point
+    u = [1 / (1000 * entry["median_s"]) for entry in timed.values()]
+    v = [size * one for size, one in zip(sizes, u, strict=True)]
+    uu, uv, vv = _multiply(u, u), _multiply(u, v), _multiply(v, v)
+    by_size = Service(fixed_ms=0.0, each_ms=sum(v) / vv, source=source)
+    if len(timed) == 1:
+        return by_size
+    det = uu * vv - uv * uv
+    fixed, each = (sum(u) * vv - sum(v) * uv) / det, (sum(v) * uu - sum(u) * uv) / det
+    if fixed < 0:
+        return by_size
+    if each < 0:
+        return Service(fixed_ms=sum(u) / uu, each_ms=0.0, source=source)
+    return Service(fixed_ms=fixed, each_ms=each, source=source)
+
+
+def _multiply(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def _cite(timed: Mapping[str, Mapping[str, float]]) -> str:
+    """Each size's median, and the spread of the batches it is of."""
+    sizes = sorted(timed, key=int)
+    figures = [
+        "{} in {} ms ({}-{})".format(
+            size, *(render_ms(1000 * timed[size][name]) for name in ("median_s", "lowest_s", "highest_s"))
+        )
+        for size in sizes
+    ]
+    return f"timed on this machine with all workers busy, {', '.join(figures)}"
+
+
+def _estimate(model: ModelDefinition, precision: str, cores: int, timed: Timed) -> Service:
+    """One core's, divided by those of a worker."""
+    texts = bool(model.token_lengths)
+    each = TOKEN_MS[precision] * USUAL_TEXT_TOKENS if texts else SAMPLE_MS[precision]
+    what = f"BERT-base with texts of {USUAL_TEXT_TOKENS} tokens" if texts else "ResNet50"
+    lack = timed.explain_lack(model.name, precision)
+    return Service(
+        fixed_ms=TEXT_FIXED_MS[precision] if texts else SAMPLE_FIXED_MS,
+        each_ms=each / cores,
+        source=f"{what} in {precision} as seen on other machines; {lack}",
+    )
+
+
+def list_sizes(model: ModelDefinition) -> Sequence[int]:
+    """Batches worth having: those a worker warms, and of texts, which are packed into rows, any number."""
+    return range(1, MOST_TEXTS + 1) if model.token_lengths else model.batch_sizes
+
+
+def choose_size(service: Service, sizes: Sequence[int], limit_ms: int) -> int:
+    """The smallest that is near the best rate of those within the limit."""
+    fitting = [size for size in sizes if SERVICES_IN_LIMIT * service.take_ms(size) <= limit_ms]
+    if not fitting:
+        return min(sizes)
+    best = max(map(service.rate, fitting))
+    return min(size for size in fitting if service.rate(size) >= NEAR_BEST * best)

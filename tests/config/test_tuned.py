@@ -1,0 +1,194 @@
+"""tuned.json: there and back, what makes it stale, and how its numbers and a person's own reach the plan."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from config.errors import ConfigError
+from config.plan import Inputs
+from config.rules.site import make_site
+from config.topology import read_topology
+from config.tuned import Tuned, describe_present, explain_stale, judge_tuned, read_tuned, write_tuned
+from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
+
+TOPOLOGY = read_topology(MACHINES / "two-cores")
+EVIDENCE = "160/s at p99 ≤ 200 ms against 103/s of the default (1.55x, 1.49-1.61), trials in results/x"
+CHOSEN = {
+    "workers": 1,
+    "cores_per_worker": 2,
+    "batch": {"resnet50": 4},
+    "delay_ms": {"resnet50": 3},
+    "queue": 77,
+    "allocator": "tcmalloc",
+    "openmp": "gnu",
+}
+
+
+@pytest.fixture
+def inputs(tmp_path) -> Inputs:
+    """With an archive of one of the models."""
+    with zipfile.ZipFile(tmp_path / "bert.mar", "w") as archive:
+        archive.writestr("definition.json", json.dumps({"id": "one"}))
+    return make_inputs(model_store=str(tmp_path), precision="bf16")
+
+
+def make_tuned(inputs: Inputs, **changes) -> Tuned:
+    return replace(
+        Tuned(
+            made_for=describe_present(TOPOLOGY, inputs),
+            limit={"percentile": 99, "ms": 200},
+            chosen=CHOSEN,
+            evidence={"resnet50": EVIDENCE},
+        ),
+        **changes,
+    )
+
+
+def plan(inputs: Inputs, tuned: Tuned):
+    return make_site(TOPOLOGY, MODELS, inputs, INSTALLED, tuned=tuned).plan
+
+
+def test_there_and_back(inputs, tmp_path):
+    tuned = make_tuned(inputs)
+    write_tuned(tmp_path / "tuned.json", tuned)
+    assert read_tuned(tmp_path / "tuned.json") == tuned
+    assert read_tuned(tmp_path / "nothing") is None
+    assert tuned.made_for["archives"] == {"bert": "one", "resnet50": None}
+    assert "torch" in tuned.made_for["versions"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "the tuned plan cannot be read: "),
+        ("[]", "the tuned plan must be one that `make tune` wrote: got another "),
+        ('{"schema": 2}', "the tuned plan must be one that `make tune` wrote: got another "),
+        (
+            '{"schema": 1, "made_for": {}, "limit": {}, "evidence": {}, "chosen": {"threads": 2}}',
+            "the tuned plan must be one that `make tune` wrote: got another ",
+        ),
+    ],
+)
+def test_a_file_that_is_no_tuned_plan(tmp_path, text, message):
+    file = tmp_path / "tuned.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_tuned(file)
+    assert str(error.value).startswith(message)
+    assert str(error.value).endswith("; remove it, or give TUNED=0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"cpu_model": "Z80"}, f"cpu model: Z80 → {TOPOLOGY.model_name}"),
+        ({"cpus": [0]}, "cpus: [0] → [0, 1]"),
+        ({"memory_mib": TOPOLOGY.memory_limit_mib + 300}, ""),
+        ({"memory_mib": 8000}, f"memory mib: 8000 → {TOPOLOGY.memory_limit_mib}"),
+        ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),
+        ({"archives": {"bert": "another", "resnet50": None}}, "archives: bert built anew"),
+        ({"precision": "int8", "models": []}, "models: [] → ['bert', 'resnet50']; precision: int8 → bf16"),
+        ({"profile": "latency"}, "profile: latency → throughput"),
+        ({"front": "haproxy", "instances": 2}, "front: haproxy → none; instances: 2 → None"),
+        ({"what_comes_later": 1}, "what comes later: 1 → None"),
+    ],
+)  # fmt: skip
+def test_what_makes_it_stale(inputs, changes, said):
+    tuned = make_tuned(inputs)
+    stale = replace(tuned, made_for={**tuned.made_for, **changes})
+    assert explain_stale(stale, TOPOLOGY, inputs) == said
+
+
+def test_other_versions_make_it_stale(inputs, monkeypatch):
+    tuned = make_tuned(inputs)
+    was = tuned.made_for["versions"]["torch"]
+    monkeypatch.setattr("config.tuned.version", lambda name: "9")
+    assert f"torch {was} → 9" in explain_stale(tuned, TOPOLOGY, inputs)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [(None, ""), (200, ""), (100, "limit: 200 ms → 100 ms"), (500, "limit: 200 ms → 500 ms")],
+)
+def test_it_holds_for_its_own_limit(inputs, asked, said):
+    assert explain_stale(make_tuned(inputs), TOPOLOGY, replace(inputs, slo_p99_ms=asked)) == said
+
+
+def test_one_line_says_what_becomes_of_it(inputs, tmp_path):
+    file = tmp_path / "tuned.json"
+    assert judge_tuned(file, TOPOLOGY, inputs)[1] == []
+    tuned = make_tuned(inputs)
+    write_tuned(file, tuned)
+    assert judge_tuned(file, TOPOLOGY, inputs) == (
+        tuned,
+        [
+            "tuned: used, for p99 ≤ 200 ms: allocator tcmalloc, batch resnet50 4, cores per worker 2, "
+            f"delay ms resnet50 3, openmp gnu, queue 77, workers 1 ({file})"
+        ],
+    )
+    used, said = judge_tuned(file, TOPOLOGY, replace(inputs, precision="fp32"))
+    assert used == Tuned()
+    assert said == [f"tuned: not used, stale: precision: bf16 → fp32; do: make tune, or TUNED=0 ({file})"]
+
+
+def test_the_plan_has_the_numbers_and_cites_the_evidence(inputs):
+    planned = plan(inputs, make_tuned(inputs))
+    resnet50 = planned.models["resnet50"]
+    settings = (
+        planned.layout.workers_per_model,
+        planned.layout.cores_per_worker,
+        planned.libraries.allocator,
+        planned.libraries.openmp,
+        resnet50.batch_size,
+        resnet50.max_batch_delay_ms,
+        resnet50.queue_size,
+    )
+    assert [setting.value for setting in settings] == [1, 2, "tcmalloc", "gnu", 4, 3, 77]
+    assert {setting.reason for setting in settings} == {
+        f"tuned on this machine (tuned.json); resnet50: {EVIDENCE}"
+    }
+    assert planned.inputs == inputs
+
+
+def test_what_is_not_in_it_is_as_ever(inputs):
+    """The default is right."""
+    tuned = make_tuned(inputs)
+    assert plan(inputs, replace(tuned, chosen={})) == plan(inputs, Tuned())
+    one = replace(tuned, chosen={"batch": {"resnet50": 4}})
+    assert plan(inputs, one).models["bert"].batch_size == plan(inputs, Tuned()).models["bert"].batch_size
+
+
+def test_what_a_person_gave_wins(inputs):
+    given = replace(inputs, workers=2, allocator="jemalloc", batch="resnet50=2", delay_ms="7", queue=50)
+    planned = plan(given, make_tuned(inputs, chosen={**CHOSEN, "cores_per_worker": 1}))
+    resnet50 = planned.models["resnet50"]
+    seen = {
+        planned.layout.workers_per_model.reason: 2,
+        resnet50.batch_size.reason: resnet50.batch_size.value,
+        resnet50.max_batch_delay_ms.reason: resnet50.max_batch_delay_ms.value,
+        resnet50.queue_size.reason: resnet50.queue_size.value,
+    }
+    assert seen == {
+        "WORKERS=2 was given": 2,
+        "BATCH=resnet50=2 was given": 2,
+        "DELAY_MS=7 was given": 7,
+        "QUEUE=50 was given": 50,
+    }
+    assert planned.libraries.allocator.value == "jemalloc"
+    assert planned.libraries.openmp.value == "gnu"
+
+
+def test_behind_a_door_the_instances_have_them_too(inputs):
+    door = replace(inputs, front="haproxy", inner_token_file="/kit/run/inner-token")
+    tuned = make_tuned(door, chosen={"batch": {"bert": 3}, "workers": 2, "allocator": "system"})
+    site = make_site(TOPOLOGY, MODELS, door, INSTALLED, tuned=tuned)
+    assert site.plan.inputs == door
+    assert site.plan.libraries.allocator.value == "system"
+    for one in site.instances.values():
+        assert (one.models["bert"].batch_size.value, one.layout.workers_per_model.value) == (3, 1)
+    assert site.plan.door["bert.a1.maxconn"].value == 2 * 3

@@ -134,7 +134,9 @@ image-run: ## Run it in this terminal: not root, read-only, no capabilities; CPU
 		--bind-memory '$(BIND_MEMORY)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
 		--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 		--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --batch '$(BATCH)' --delay-ms '$(DELAY_MS)' \
-		--queue '$(QUEUE)' --slo-p99-ms '$(SLO_P99_MS)' --tuned '$(TUNED)'
+		--queue '$(QUEUE)' --slo-p99-ms '$(SLO_P99_MS)' --tuned '$(TUNED)' \
+		--front '$(FRONT)' --instances '$(INSTANCES)' --cores '$(CORES)' --deadline-ms '$(DEADLINE_MS)' \
+		--tls-cert '$(TLS_CERT)' --tls-key '$(TLS_KEY)'
 
 .PHONY: image-test
 image-test: dev ## Build the image and run it under limits and faults (10 to 30 minutes)

@@ -12,15 +12,14 @@ from types import FrameType
 from typing import IO
 
 from config.plan import read_plan
-from docker.follow import Follower
-from docker.lines import Speaker, is_routine, parse_torchserve
+from docker.lines import Speaker
+from docker.logs import Following
 from docker.settings import Settings, SettingsError, read_settings
 from server.launch import confine
 from server.rundir import RunDir
 from server.state import read_failure
 
 USAGE_ERROR = 2
-FOLLOW_SECONDS = 0.5
 LOG_FILE_SIZE = "2 MB"
 """They are read as they are written, so little is kept: the writable folder may be memory."""
 
@@ -38,6 +37,9 @@ class Entrypoint:
         """The exit code of the first part that fails, or the server's."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
+        run = RunDir.at(settings.run_dir)
+        for file in (run.health, run.failure):  # of an earlier run in the same volume
+            file.unlink(missing_ok=True)
         code = self._run_part("config", settings.plan_arguments(), dict(os.environ))
         if code or self.stopping:
             return code or 128 + signal.SIGTERM
@@ -45,7 +47,7 @@ class Entrypoint:
         self.speaker.say("config", f"memory: {plan.layout.memory_nodes.reason}")
         confine(plan)  # what runs elsewhere is counted against a quota too
         environment = {**os.environ, "LOG_FILE_SIZE": LOG_FILE_SIZE}
-        with Following(self.speaker, RunDir.at(settings.run_dir)):
+        with Following(self.speaker, run):
             return self._run_part("server", settings.start_arguments(), environment)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
@@ -77,36 +79,6 @@ class Entrypoint:
                 self.speaker.say(source, line.rstrip(), level)
                 if level == "error":
                     self.last_error = line.strip()
-
-
-class Following:
-    """Passes the server's log files on while it runs, and what is left of them at the end."""
-
-    def __init__(self, speaker: Speaker, run: RunDir) -> None:
-        self.speaker = speaker
-        logs = {"torchserve": run.server_log, "worker": run.model_log, "console": run.console_log}
-        self.followers = {source: Follower(log) for source, log in logs.items()}
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._follow, daemon=True)
-
-    def __enter__(self) -> Following:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        self.thread.join()
-        self._pass_lines()
-
-    def _follow(self) -> None:
-        while not self.ended.wait(FOLLOW_SECONDS):
-            self._pass_lines()
-
-    def _pass_lines(self) -> None:
-        for source, follower in self.followers.items():
-            for fields in map(parse_torchserve, follower.read_lines()):
-                if not is_routine(fields["message"]):
-                    self.speaker.pass_on(source, fields)
 
 
 def read_cause(run: RunDir, last_error: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Follows a log file that may not be there yet, and that is renamed when it is full."""
+"""Follows a log file that may not be there yet, and that is renamed or emptied when it is full."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ class Follower:
         self._file: BinaryIO | None = None
         self._rest = b""
 
+    def skip(self) -> None:
+        """What is there is of an earlier run."""
+        self._read_open()
+        self._rest = b""
+
     def read_lines(self) -> list[str]:
         """Whole new lines; of a file that was renamed, first its end."""
         lines = self._read_open()
@@ -29,6 +34,8 @@ class Follower:
                 self._file = self.path.open("rb")
             except OSError:
                 return []
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+            self._file.seek(0)
         *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
         return [line.decode(errors="replace").rstrip("\r") for line in whole if line.strip()]
 

@@ -11,9 +11,11 @@ from typing import TextIO
 
 # server/log4j2.xml: %d{ISO8601} [%-5p] %t %c - %m
 _TORCHSERVE = re.compile(r"^(\d{4}-\d\d-\d\dT\S+) \[(\w+) *\] (.+?) (\S+) - (.*)$")
-# A worker prints it for every batch.
-_ROUTINE = "Backend received inference at"
-_LEVELS = {"WARN": "warning", "FATAL": "error", "TRACE": "debug"}
+# HAProxy's own words; a line for a failed request (config/door/process.py) has its own form.
+_HAPROXY = re.compile(r"^\[(NOTICE|WARNING|ALERT)\] +\(\d+\) : (.*)$")
+# A worker prints it for every batch, HAProxy for each of its sections when it ends.
+_ROUTINE = re.compile(r"Backend received inference at|Proxy \S+ stopped \(cumulated conns")
+_LEVELS = {"WARN": "warning", "FATAL": "error", "TRACE": "debug", "NOTICE": "info", "ALERT": "error"}
 
 
 def parse_torchserve(text: str) -> dict[str, str]:
@@ -24,16 +26,26 @@ def parse_torchserve(text: str) -> dict[str, str]:
     time, level, thread, logger, message = match.groups()
     return {
         "time": time.replace(",", ".") + "Z",  # the container's clock is UTC
-        "level": _LEVELS.get(level, level.lower()),
+        "level": _name_level(level),
         "thread": thread,
         "logger": logger,
         "message": message,
     }
 
 
+def parse_haproxy(text: str) -> dict[str, str]:
+    """The fields of a line of the door's log."""
+    match = _HAPROXY.match(text)
+    return {"level": _name_level(match[1]), "message": match[2]} if match else {"message": text}
+
+
+def _name_level(name: str) -> str:
+    return _LEVELS.get(name, name.lower())
+
+
 def is_routine(message: str) -> bool:
-    """Whether it tells nothing and comes with every batch."""
-    return message.startswith(_ROUTINE)
+    """Whether it tells nothing and comes again and again."""
+    return _ROUTINE.match(message) is not None
 
 
 @dataclass(frozen=True, kw_only=True)

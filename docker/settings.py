@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,9 @@ from pathlib import Path
 from config.knobs import table
 from config.knobs.names import check_environment
 from config.tuned import TUNED_FILE
+from server.errors import ServerError
 from server.processes import GRACEFUL_SECONDS
+from server.tokens import read_given_token
 
 KNOBS = [knob for knob in table.KNOBS.values() if knob.container]
 OWN = ("MODELS", "RUN_DIR", "TOKEN_FILE", "STOP_SECONDS", "MODEL_STORE", "TUNED")
@@ -25,8 +26,6 @@ STOP_SECONDS = int(GRACEFUL_SECONDS)
 """A full queue of one second's work is long done by then, and Kubernetes' usual limits are above it."""
 END_SECONDS = 10
 """Of these, what TorchServe needs to end once all is answered: 3 s seen on two cores."""
-SHORTEST_TOKEN = 16
-"""96 bits in base64; TorchServe's own tokens have 8 characters."""
 
 
 class SettingsError(Exception):
@@ -46,7 +45,7 @@ class Settings:
     model_store: Path
     """The archives."""
     token_file: Path | None
-    """The inference token; None = TorchServe makes one."""
+    """The token that predictions are asked for with; None = the server makes one."""
     stop_seconds: int
     """From SIGTERM to the end, at most."""
     tuned: bool
@@ -74,6 +73,10 @@ class Settings:
             *token,
             *tuned,
         ]
+
+    def reload_arguments(self) -> list[str]:
+        """For `python -m server`."""
+        return ["reload", "--run-dir", str(self.run_dir), "--", *self.plan_arguments()]
 
     def start_arguments(self) -> list[str]:
         """For `python -m server`."""
@@ -118,14 +121,9 @@ def find_token(asked: str, secret: Path) -> Path | None:
     if not asked and not file.exists():
         return None
     try:
-        token = file.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as problem:
-        raise SettingsError(f"TOKEN_FILE cannot be read: {file}: {problem}") from problem
-    if not re.fullmatch(rf"[!-~]{{{SHORTEST_TOKEN},}}", token):
-        raise SettingsError(
-            f"the token must be {SHORTEST_TOKEN} or more printable ASCII characters without blanks: got "
-            f"{len(token)} characters ({file}); make one: openssl rand -base64 24"
-        )
+        read_given_token(file)
+    except ServerError as problem:
+        raise SettingsError(f"TOKEN_FILE: {problem}") from problem
     return file
 
 

@@ -59,7 +59,16 @@ def read_status(pid: int, proc: Path = PROC) -> dict[str, str]:
 
 def read_resident_mib(pid: int, proc: Path = PROC) -> int | None:
     """Resident memory; None when there is no such process, or it has none."""
-    words = read_status(pid, proc).get("VmRSS", "").split()
+    return _parse_mib(read_status(pid, proc).get("VmRSS", ""))
+
+
+def read_anonymous_mib(pid: int, proc: Path = PROC) -> int | None:
+    """The part of it that is no file's. Libraries are in the memory once, however many processes map them."""
+    return _parse_mib(read_status(pid, proc).get("RssAnon", ""))
+
+
+def _parse_mib(kib: str) -> int | None:
+    words = kib.split()
     return int(words[0]) // 1024 if words else None
 
 

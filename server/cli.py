@@ -33,7 +33,7 @@ from server.ready import StartFailed
 from server.reload import check_reloadable, choose_generation, reload
 from server.rundir import RunDir
 from server.running import check_is_plan, check_may_plan, is_running
-from server.site import start_site, stay_with_site
+from server.site import count_told, follow, start_site, stay_with_site
 from server.start import Interrupted, catch_signals, start, stay
 from server.status import render_failure, render_status
 from server.stop import stop
@@ -216,10 +216,11 @@ def _sum_up(run: RunDir, options: argparse.Namespace) -> int:
 
 def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Namespace) -> int:
     """Stay until the end, and not at all with a server that is not what was asked for."""
+    told = count_told(run.supervisor_log)
     try:
         code = _introduce(run, options)
         if code == 0 and read_plan(run.plan).instances:
-            return stay_with_site(process, run, print)
+            return stay_with_site(process, run, print, told)
         if code == 0:
             with keep_health(make_health(run, _find_model_store(options, read_plan(run.plan)))):
                 return stay(process, run, print)
@@ -232,7 +233,10 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
 
 
 def _end(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> None:
-    stopped = stop(run, graceful_seconds)
+    with contextlib.ExitStack() as heard:
+        if told := count_told(run.supervisor_log):  # it says how many requests were left unanswered
+            heard.enter_context(follow(run.supervisor_log, print, told=told))
+        stopped = stop(run, graceful_seconds)
     if stopped.ended:
         print(stopped.describe())
 

@@ -17,7 +17,7 @@ from server.errors import ServerError
 from server.processes import find_marked
 from server.progress import Report
 from server.rundir import RunDir
-from server.site import follow
+from server.site import count_told, follow
 from server.supervisor.moving import DONE
 from server.supervisor.record import read_record
 
@@ -63,7 +63,7 @@ def reload(run: RunDir, plan: Plan, asked: Site, report: Report) -> int:
     check_same_door(plan, asked.plan)
     write_next(asked, run.path)
     before = _count_reloads(run)
-    with follow(run.supervisor_log, report, from_end=True) as read_lines:
+    with follow(run.supervisor_log, report, told=count_told(run.supervisor_log)) as read_lines:
         ask(run.supervisor_socket)
         while _count_reloads(run) == before:
             time.sleep(POLL_S)

@@ -121,10 +121,13 @@ def _launch(run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def follow(log: Path, report: Report, *, from_end: bool = False) -> Iterator[Callable[[], None]]:
-    """A function that reports what was added to a log since it was called last; the rest at the end."""
+def follow(log: Path, report: Report, *, told: int = 0) -> Iterator[Callable[[], None]]:
+    """A function that reports what was added to a log since it was called last; the rest at the end.
+
+    Its first `told` bytes are known.
+    """
     with log.open(encoding="utf-8", errors="replace") as file:
-        file.seek(0, os.SEEK_END if from_end else os.SEEK_SET)
+        file.seek(told)
 
         def read_lines() -> None:
             for line in file:
@@ -136,9 +139,14 @@ def follow(log: Path, report: Report, *, from_end: bool = False) -> Iterator[Cal
             read_lines()
 
 
-def stay_with_site(process: subprocess.Popen[bytes], run: RunDir, report: Report) -> int:
-    """Stay until the supervisor ends; its exit status."""
-    with follow(run.supervisor_log, report) as read_lines:
+def count_told(log: Path) -> int:
+    """What it holds now; 0 where there is none."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def stay_with_site(process: subprocess.Popen[bytes], run: RunDir, report: Report, told: int) -> int:
+    """Stay until the supervisor ends; its exit status. The start has told so much of its log."""
+    with follow(run.supervisor_log, report, told=told) as read_lines:
         while process.poll() is None:
             time.sleep(POLL_S)
             read_lines()

@@ -20,34 +20,41 @@ _LEGAL = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 def prepare_secrets(run: RunDir, plan: Plan) -> None:
-    """The door's token as it was, or a new one where there is none; a new one inside, with each start; and
-    certificate and key in one file, as HAProxy wants them."""
+    """The door's token: the one that was given, else as it was, else a new one; a new one inside, with each
+    start; and certificate and key in one file, as HAProxy wants them."""
     if plan.inputs.tls_cert:
         files = (Path(plan.inputs.tls_cert), Path(plan.inputs.tls_key))
         write_private(run.certificate, "\n".join(file.read_text(encoding="ascii") for file in files))
-    if not run.token.exists():
+    if not plan.inputs.token_file and not run.token.exists():
         write_private(run.token, secrets.token_urlsafe(TOKEN_BYTES))
-    write_bearers(run)
+    write_bearers(run, plan)
     write_private(run.inner_token, secrets.token_urlsafe(TOKEN_BYTES))
 
 
-def write_bearers(run: RunDir) -> str:
-    """What HAProxy compares with, from the token's file; the token."""
+def write_bearers(run: RunDir, plan: Plan) -> str:
+    """What HAProxy compares with, from the token's file; the token. One that was given is copied there."""
+    if plan.inputs.token_file:
+        write_private(run.token, read_given_token(Path(plan.inputs.token_file)))
     token = read_token(run.token)
     write_private(run.bearers, f"Bearer {token}")
     return token
 
 
-def read_token(file: Path) -> str:
+def read_given_token(file: Path) -> str:
+    """One that a person brings."""
+    return read_token(file, cure=f"make one: openssl rand -base64 24 > {file}")
+
+
+def read_token(file: Path, cure: str = "without the file the next start makes one") -> str:
     """The token; ServerError where there is none, or none that can be sent."""
     try:
         token = file.read_text(encoding="utf-8").strip()
-    except OSError as problem:
-        raise ServerError(f"no token: {file}: {problem.strerror}; make stop && make serve") from problem
+    except (OSError, ValueError) as problem:
+        raise ServerError(f"no token: {file}: {problem}; {cure}") from problem
     if len(token) < SHORTEST or not _LEGAL.fullmatch(token):
         raise ServerError(
             f"the token must have {SHORTEST} or more letters, digits or any of ._~+/=-: got {len(token)} "
-            f"characters in {file}; remove the file, and the next start makes one"
+            f"characters in {file}; {cure}"
         )
     return token
 

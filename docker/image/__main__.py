@@ -40,7 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
         ("--cpuset", "", "CPUs, such as 0-3"),
         ("--memory", "", "memory, such as 8g"),
         ("--network", "", "network, such as host"),
-        ("--token-file", "", "file with the inference token"),
+        ("--token-file", "", "file with the token that predictions are asked for with"),
+        ("--tls-cert", "", "file with the door's certificate and its chain (PEM)"),
+        ("--tls-key", "", "file with its private key (PEM)"),
         ("--bind-memory", "", "1: add CAP_SYS_NICE, so that memory is bound to NUMA nodes"),
         *((f"--{knob.lower().replace('_', '-')}", "", "as for make serve") for knob in KNOBS),
     ):

@@ -18,7 +18,16 @@ PIDS = 2048
 KNOBS = (
     *("MODELS", "PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
     *("BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS", "TUNED"),
+    *("FRONT", "INSTANCES", "CORES", "DEADLINE_MS"),
 )
+FILES = {
+    "TOKEN_FILE": ("token", "make one: openssl rand -base64 24 > {}"),
+    "TLS_CERT": ("tls-cert", "give TLS_CERT and TLS_KEY a certificate and its key (PEM)"),
+    "TLS_KEY": ("tls-key", "give TLS_CERT and TLS_KEY a certificate and its key (PEM)"),
+}
+"""Knobs that are files: their names in SECRETS, and what to do where one is missing."""
+SECRETS = "/run/secrets"
+"""Where Docker, Podman and Compose put secrets."""
 SECURITY = (
     "--read-only",
     "--cap-drop=ALL",
@@ -60,15 +69,20 @@ def render_run(name: str, options: Namespace) -> list[str]:
 
 
 def list_knobs(options: Namespace) -> list[str]:
-    """NAME=value of each knob that is given."""
+    """NAME=value of each knob that is given; of a file, where it is inside."""
     values = {knob: getattr(options, knob.lower()) for knob in KNOBS}
+    values |= {knob: f"{SECRETS}/{FILES[knob][0]}" for knob in _list_files(options)}
     if options.network == "host":
         values["PORT"] = options.port
     return [f"{knob}={value}" for knob, value in values.items() if value]
 
 
+def _list_files(options: Namespace) -> list[str]:
+    return [knob for knob in FILES if getattr(options, knob.lower())]
+
+
 def _render_network(options: Namespace) -> Sequence[str]:
-    """Published on this machine's loopback alone: there is no TLS."""
+    """Published on this machine's loopback alone: TLS is a choice."""
     if options.network == "host":
         return ["--network=host"]
     network = [f"--network={options.network}"] if options.network else []
@@ -80,17 +94,18 @@ def _render_mounts(options: Namespace) -> list[str]:
     store, mounts = Path(options.store).resolve(), []
     if any(store.glob("*.mar")):
         mounts.append(f"--volume={store}:/model-store:ro")
-    if options.token_file:
-        mounts.append(f"--volume={check_token_file(Path(options.token_file))}:/run/secrets/token:ro")
+    for knob in _list_files(options):
+        file = check_file(knob, Path(getattr(options, knob.lower())))
+        mounts.append(f"--volume={file}:{SECRETS}/{FILES[knob][0]}:ro")
     return mounts
 
 
-def check_token_file(file: Path) -> Path:
+def check_file(knob: str, file: Path) -> Path:
     """It is read by user 10001 inside."""
     if not file.is_file():
-        raise ImageError(f"TOKEN_FILE: no such file: {file}; make one: openssl rand -base64 24 > {file}")
+        raise ImageError(f"{knob}: no such file: {file}; {FILES[knob][1].format(file)}")
     if not file.stat().st_mode & 0o004 and file.stat().st_uid != 10001:
-        raise ImageError(f"TOKEN_FILE: user 10001 of the container cannot read {file}: chown 10001 {file}")
+        raise ImageError(f"{knob}: user 10001 of the container cannot read {file}: chown 10001 {file}")
     return file.resolve()
 
 

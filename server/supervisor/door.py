@@ -66,6 +66,8 @@ class Door:
         self._heard = 0.0
         self._listener = open_listener(plan)
         self.ready = False
+        self.was_ready = False
+        """Since the supervisor began: until then its end is one of the start."""
 
     def _launch(self) -> subprocess.Popen[bytes]:
         serving = {instance for (_, instance), now in self._applied.items() if now.workers}
@@ -104,7 +106,8 @@ class Door:
             return
         try:
             self._learn(self._runtime.read_stats())
-            self.ready, self._heard = True, time.monotonic()
+            self.ready = self.was_ready = True
+            self._heard = time.monotonic()
         except HaproxyError as problem:
             self.ready = False
             if time.monotonic() - self._heard > UNHEARD_S:
@@ -182,8 +185,8 @@ class Door:
             process.wait()
 
     def change_token(self) -> None:
-        """From now on the one in the token's file is good, and no other."""
-        self._runtime.set_token(write_bearers(self._run))
+        """From now on the one in the token's file, or in the one that was given, is good, and no other."""
+        self._runtime.set_token(write_bearers(self._run, self._plan))
 
     def describe(self) -> Part:
         """For the record."""

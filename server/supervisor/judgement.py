@@ -76,12 +76,12 @@ class Judge:
 
     def _find_leak(self, seen: Sight) -> dict[int, str]:
         """The largest process, where all together hold more than is planned for."""
-        total = sum(seen.resident_mib.values())
-        if total <= self.memory_mib or not seen.resident_mib:
+        total = sum(seen.anonymous_mib.values())
+        if total <= self.memory_mib or not seen.anonymous_mib:
             return {}
-        largest = max(seen.resident_mib, key=lambda pid: seen.resident_mib[pid])
+        largest = max(seen.anonymous_mib, key=lambda pid: seen.anonymous_mib[pid])
         return {
-            largest: f"holds {seen.resident_mib[largest]} MiB of {total}, and {self.memory_mib} are planned"
+            largest: f"holds {seen.anonymous_mib[largest]} MiB of {total}, and {self.memory_mib} are planned"
         }
 
 

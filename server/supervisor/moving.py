@@ -81,7 +81,7 @@ def _go(run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], rep
     ]
     for one in new:
         one.gentle = True
-    beside = fits_beside(instances, read_available_mib())
+    beside = fits_beside(instances, read_available_mib(), int(asked.machine["memory_limit_mib"]))
     where = "beside what runs" if beside else "one instance after the other: the memory holds one set only"
     report(f"reload: {where}")
     yield from Reload(

@@ -104,7 +104,8 @@ def _name(instances: Sequence[Instance]) -> str:
     return ", ".join(instance.name for instance in instances)
 
 
-def fits_beside(old: Mapping[str, Instance], available_mib: int) -> bool:
-    """Whether the memory holds as much again as the old set holds now, and a tenth more."""
-    held = sum(sum(instance.seen.resident_mib.values()) for instance in old.values())
-    return held * 1.1 <= available_mib
+def fits_beside(old: Mapping[str, Instance], available_mib: int, limit_mib: int) -> bool:
+    """Whether the memory holds as much again as the old set holds now, and a tenth more: the machine's, and
+    what this server may have of it, as a container's limit says."""
+    held = sum(sum(instance.seen.anonymous_mib.values()) for instance in old.values())
+    return held * 1.1 <= min(available_mib, limit_mib - held)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.activity import read_activity, read_resident_mib
+from server.activity import read_activity, read_anonymous_mib
 from server.health import READY, ModelLook, parse_looks
 from server.processes import PROC, Process
 from server.rundir import RunDir
@@ -31,8 +31,8 @@ class Sight:
     """How TorchServe itself is: RUNS, GONE, or STOPPED by a signal: then its sockets stay open."""
     ill: Mapping[int, str] = field(default_factory=dict)
     """Worker → why nothing can be expected of it."""
-    resident_mib: Mapping[int, int] = field(default_factory=dict)
-    """Process → resident memory."""
+    anonymous_mib: Mapping[int, int] = field(default_factory=dict)
+    """Process → memory that is its own; what several map would be counted several times."""
 
     @property
     def well(self) -> bool:
@@ -61,7 +61,7 @@ def look_at(run: RunDir, processes: Sequence[Process], *, launched: bool, proc: 
         },
         java=_find_java(processes, stopped),
         ill=ill,
-        resident_mib={process.pid: read_resident_mib(process.pid, proc) or 0 for process in processes},
+        anonymous_mib={process.pid: read_anonymous_mib(process.pid, proc) or 0 for process in processes},
     )
 
 

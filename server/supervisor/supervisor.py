@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from config.plan import Plan
+from server.health import READY as HEALTHY
 from server.notify import Notifier
 from server.processes import find_marked_by_run
 from server.progress import Report
@@ -31,6 +32,7 @@ from server.supervisor.record import (
     tell_time,
     write_record,
 )
+from server.supervisor.telling import Telling
 
 LOOK_S = 0.5
 """Of the door, and of what waits in it."""
@@ -64,6 +66,13 @@ class Standing:
         serving = all(count for count, _ in self.models.values())
         return self.phase in (READY, DEGRADED) and serving
 
+    def describe(self, *, door: bool) -> str:
+        """For a health check: as /ready says, where the door is there to say it; else why not."""
+        if self.ready and door:
+            return HEALTHY
+        lost = [f"{name}: no worker serves" for name, (count, _) in self.models.items() if not count]
+        return f"not ready: {'; '.join([self.phase, *([] if door else ['no door']), *lost])}"
+
     def is_live(self, now: float) -> bool:
         """Whether the supervisor still looks."""
         return now - self.at < STALE_S
@@ -81,6 +90,7 @@ class Supervisor:
         self.instances = {instance.name: instance for instance in instances}
         self._report = report
         self._notifier = Notifier.from_environment()
+        self._telling = Telling(run.health, report)
         self._asked = threading.Event()
         self._lenient_until = 0.0
         self._looked = float("-inf")
@@ -132,7 +142,7 @@ class Supervisor:
         self._move()
         self.door.apply(self._count_serving())
         if self._record.phase == STARTING and (failed := self._find_failed_start()):
-            self._fail(failed)
+            self._fail(*failed)
         else:
             self._note(self._find_phase())
 
@@ -185,20 +195,20 @@ class Supervisor:
             return READY
         return STARTING if starting else DEGRADED
 
-    def _find_failed_start(self) -> Instance | None:
-        """An instance that ended before it was ever ready: what made it fail does so again."""
-        for instance in self.instances.values():
-            if not instance.was_ready and instance.describe().restarts:
-                return instance
+    def _find_failed_start(self) -> tuple[str, Failure] | None:
+        """A part that ended before it was ever ready: what made it fail does so again."""
+        if cause := _find_early_end(self.door):
+            return "door", Failure(cause=cause)
+        for name, instance in self.instances.items():
+            if cause := _find_early_end(instance):
+                return name, read_failure(instance.run.failure) or Failure(cause=cause)
         return None
 
-    def _fail(self, instance: Instance) -> None:
-        causes = instance.describe().causes
-        failure = read_failure(instance.run.failure) or Failure(cause=causes[-1].cause)
+    def _fail(self, name: str, failure: Failure) -> None:
         with contextlib.suppress(OSError):
             write_state(self.run_dir.failure, failure)
-        self._report(f"start failed: {instance.name}: {failure.describe()}")
-        self._note(FAILED, message=f"{instance.name}: {failure.describe()}")
+        self._report(f"start failed: {name}: {failure.describe()}")
+        self._note(FAILED, message=f"{name}: {failure.describe()}")
 
     def _note(self, phase: str, *, message: str = "") -> None:
         """Keep the record, tell systemd, and say when the phase changes."""
@@ -215,6 +225,7 @@ class Supervisor:
             message=message,
         )
         self.standing = self._stand(phase)
+        self._telling.tell(self.standing.describe(door=self.door.ready))
         self._record = record
         self._write()
 
@@ -253,3 +264,9 @@ class Supervisor:
             with ThreadPoolExecutor(len(left)) as pool:
                 list(pool.map(lambda one: one.kill(), left))
         self.door.end()
+
+
+def _find_early_end(part: Door | Instance) -> str:
+    """Why it ended before it was ever ready; empty where it did not."""
+    described = part.describe()
+    return "" if part.was_ready or not described.restarts else described.causes[-1].cause

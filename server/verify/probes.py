@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import quote, urlsplit
 
-from server.api import INFERENCE, MANAGEMENT, Client
+from server.api import INFERENCE, MANAGEMENT, Client, make_context
 from server.errors import ApiError
 
 WRONG_TOKEN = "not-a-token-of-this-server"
@@ -65,11 +65,17 @@ def announce(client: Client, path: str, size: int) -> int:
         f"Content-Length: {size}",
         "Expect: 100-continue",
     ]
-    address = (url.hostname or "", url.port or 80)
-    with contextlib.closing(socket.create_connection(address, _SECONDS)) as connection:
+    with contextlib.closing(_connect(client, url.hostname or "", url.port or 80)) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode("ascii"))
         with connection.makefile("rb") as answer:
             line = answer.readline(200).decode("ascii", errors="replace").split()
     if len(line) < 2 or not line[1].isdigit():
         raise ApiError(f"{client.inference_url}: no answer to a request that announces {size} bytes")
     return int(line[1])
+
+
+def _connect(client: Client, host: str, port: int) -> socket.socket:
+    connection = socket.create_connection((host, port), _SECONDS)
+    if not client.certificate:
+        return connection
+    return make_context(client.certificate).wrap_socket(connection, server_hostname=host)

@@ -7,7 +7,7 @@ import pytest
 from docker.image.__main__ import build_parser, main
 from docker.image.build import check_values, judge_size, read_certificates, render_build
 from docker.image.engines import Engine, ImageError, find_engine, parse_size
-from docker.image.run import check_token_file, list_knobs, render_run
+from docker.image.run import check_file, list_knobs, render_run
 
 HERE = ["--tag", "kit:1"]
 
@@ -166,11 +166,12 @@ def test_limits_archives_and_knobs_are_passed_on(tmp_path):
     (tmp_path / "a.mar").touch()
     command = make_run(
         "--store", str(tmp_path), "--cpus", "1.5", "--cpuset", "0-2", "--memory", "3g", "--port", "9000",
-        "--precision", "bf16", "--bind-memory", "1",
+        "--precision", "bf16", "--bind-memory", "1", "--front", "haproxy", "--deadline-ms", "2000",
     )  # fmt: skip
     expected = {
         "--cap-add=SYS_NICE", "--cpus=1.5", "--cpuset-cpus=0-2", "--memory=3g",
         "--publish=127.0.0.1:9000:8080", f"--volume={tmp_path}:/model-store:ro", "--env=PRECISION=bf16",
+        "--env=FRONT=haproxy", "--env=DEADLINE_MS=2000",
     }  # fmt: skip
     assert expected <= set(command)
 
@@ -182,13 +183,31 @@ def test_on_the_hosts_network_the_port_is_the_servers_own():
     assert not [word for word in make_run("--network", "host") if word.startswith("--publish")]
 
 
-def test_a_token_that_the_container_cannot_read_is_refused(tmp_path):
-    file = tmp_path / "token"
-    with pytest.raises(ImageError, match="TOKEN_FILE: no such file"):
-        check_token_file(file)
+@pytest.mark.parametrize(
+    ("option", "knob", "inside"),
+    [
+        ("--token-file", "TOKEN_FILE", "/run/secrets/token"),
+        ("--tls-cert", "TLS_CERT", "/run/secrets/tls-cert"),
+        ("--tls-key", "TLS_KEY", "/run/secrets/tls-key"),
+    ],
+)
+def test_a_file_is_mounted_and_named_where_it_is_inside(tmp_path, option, knob, inside):
+    file = tmp_path / "secret"
+    file.touch()
+    command = make_run("--store", str(tmp_path), option, str(file))
+    assert {f"--volume={file}:{inside}:ro", f"--env={knob}={inside}"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    ("knob", "do"), [("TOKEN_FILE", "make one: openssl rand -base64 24 > "), ("TLS_KEY", "give TLS_CERT and")]
+)
+def test_a_file_that_the_container_cannot_read_is_refused(tmp_path, knob, do):
+    file = tmp_path / "secret"
+    with pytest.raises(ImageError, match=f"^{knob}: no such file: {file}; {do}"):
+        check_file(knob, file)
     file.write_text("x")
     file.chmod(0o600)
-    with pytest.raises(ImageError, match="user 10001 of the container cannot read"):
-        check_token_file(file)
+    with pytest.raises(ImageError, match=f"^{knob}: user 10001 of the container cannot read"):
+        check_file(knob, file)
     file.chmod(0o644)
-    assert check_token_file(file) == file
+    assert check_file(knob, file) == file

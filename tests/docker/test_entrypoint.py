@@ -127,6 +127,17 @@ def test_no_server_is_started_after_a_signal_while_planning(settings, monkeypatc
     assert code == 128 + signal.SIGTERM
 
 
+def test_what_an_earlier_run_said_in_the_same_volume_is_gone_before_the_plan(settings, monkeypatch, restored):
+    """Else the health check believes it, and a plan that fails is blamed on it."""
+    run = RunDir.at(settings.run_dir)
+    for file in (run.health, run.failure):
+        file.write_text("ready\n")
+    use_programs(monkeypatch, config=FAILS)
+    run_and_read(settings)
+    assert not run.health.exists()
+    assert not run.failure.exists()
+
+
 def test_it_keeps_to_the_cpus_of_the_server(settings, monkeypatch, restored):
     confined: list[Plan] = []
     monkeypatch.setattr(module, "confine", confined.append)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from setup.packages import NEEDS
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = ("docker/Dockerfile", "docker/loadtest/Dockerfile")
 COMPOSE = ROOT / "docker/compose.yaml"
@@ -41,6 +43,20 @@ def test_the_shipped_stage_is_no_root_and_brings_no_tools(file):
     assert "USER 10001:10001" in stage
     assert any(line.startswith('ENTRYPOINT ["/usr/bin/tini"') for line in stage)
     assert not [line for line in stage if re.search(r"\b(gcc|g\+\+|make|jdk|pip|curl|venv )\b", line)]
+
+
+NOT_SHIPPED = {"javac", "ApacheBench", "curl", "Python's venv module"}
+"""Of the set-up's needs, what builds or measures."""
+COMES_OTHERWISE = {"Java 17": "openjdk-17-jre-headless", "lscpu": ""}
+"""By a smaller package, and with Debian itself."""
+
+
+def test_what_a_server_needs_of_the_distribution_is_shipped():
+    stage = (ROOT / "docker/Dockerfile").read_text().split("FROM ${BASE} AS system")[1].split("FROM ")[0]
+    for need in NEEDS:
+        if need.name not in NOT_SHIPPED:
+            package = COMES_OTHERWISE.get(need.name, need.packages[0])
+            assert not package or re.search(rf"\s{re.escape(package)}\s", stage), need.name
 
 
 def test_no_syntax_that_only_buildkit_knows():

@@ -42,3 +42,20 @@ def test_a_renamed_log_is_read_to_its_end_before_the_new_one(log):
     assert follower.read_lines() == []
     log.write_text("four\n")
     assert follower.read_lines() == ["four"]
+
+
+def test_what_was_there_before_can_be_left_out(log):
+    log.write_text("old\nhalf")
+    follower = Follower(log)
+    follower.skip()
+    with log.open("a") as file:
+        file.write(" a line\nnew\n")
+    assert follower.read_lines() == [" a line", "new"]
+
+
+def test_a_log_that_was_emptied_is_read_from_its_beginning(log):
+    follower = Follower(log)
+    log.write_text("one, and long\n")
+    follower.read_lines()
+    log.write_text("two\n")
+    assert follower.read_lines() == ["two"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from config.__main__ import build_parser
 from docker.settings import SettingsError, find_token, read_settings
 from docker.settings import parse_seconds as parse
 
@@ -77,23 +78,52 @@ def test_a_token_of_a_file_reaches_the_plan_and_is_kept_out_of_the_log(store, tm
     assert "--hide-token" in settings.start_arguments()
 
 
-def test_without_a_token_file_torchserve_makes_one(store, tmp_path):
+def test_without_a_token_file_the_server_makes_one(store, tmp_path):
     assert find_token("", tmp_path / "no-secret") is None
     # The lines it prints are pasted outside the container; its log is kept by others.
     assert "--hide-token" in read_settings({"MODEL_STORE": str(store)}).start_arguments()
 
 
-@pytest.mark.parametrize("text", ["short", "", "with a blank, but long enough", "ünlesbar-und-lang-genug"])
-def test_a_bad_token_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    "text",
+    ["short", "", "with a blank, but long enough", "ünlesbar-und-lang-genug", "two-lines-of-it\nsecond"],
+)
+def test_a_bad_token_is_refused_with_what_to_do(tmp_path, text):
+    """By the one rule that the door has too (server/tokens.py)."""
     file = tmp_path / "token"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"token must be 16 or more|TOKEN_FILE cannot be read"):
+    with pytest.raises(SettingsError) as error:
         find_token(str(file), tmp_path)
+    assert str(error.value).startswith("TOKEN_FILE: the token must have 16 or more letters, digits or any of")
+    assert str(error.value).endswith(f"; make one: openssl rand -base64 24 > {file}")
 
 
 def test_a_token_file_that_was_named_must_be_there(tmp_path):
-    with pytest.raises(SettingsError, match=r"TOKEN_FILE cannot be read: .*/nothing: "):
+    with pytest.raises(SettingsError, match=r"^TOKEN_FILE: no token: .*/nothing: .*; make one: "):
         find_token(str(tmp_path / "nothing"), tmp_path)
+
+
+def test_a_file_that_is_no_text_is_no_token(tmp_path):
+    file = tmp_path / "token"
+    file.write_bytes(b"\xff" * 20)
+    with pytest.raises(SettingsError, match=r"^TOKEN_FILE: no token: "):
+        find_token(str(file), tmp_path)
+
+
+def test_the_doors_knobs_reach_the_plan(store):
+    knobs = {"FRONT": "haproxy", "INSTANCES": "2", "CORES": "bert=0,resnet50=1", "DEADLINE_MS": "2000",
+             "TLS_CERT": "/c", "TLS_KEY": "/k"}  # fmt: skip
+    given = read_settings({"MODEL_STORE": str(store), **knobs}).plan_arguments()
+    asked = build_parser().parse_args(given)
+    assert {name: getattr(asked, name.lower()) for name in knobs} == knobs
+    assert (asked.bind, asked.models) == ("0.0.0.0", "bert resnet50")
+
+
+def test_a_reload_plans_as_the_start_did(store):
+    settings = read_settings({"MODEL_STORE": str(store), "FRONT": "haproxy"})
+    command, *places = settings.reload_arguments()
+    assert (command, places[:3]) == ("reload", ["--run-dir", "/run/kit", "--"])
+    assert places[3:] == settings.plan_arguments()
 
 
 def test_the_time_to_stop_leaves_java_time_to_end():

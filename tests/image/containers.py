@@ -81,6 +81,22 @@ class Container:
             time.sleep(0.5)
         return int(self.inspect("{{.State.ExitCode}}")), self.log[-1]
 
+    def read_listening(self) -> set[tuple[int, bool]]:
+        """(port, whether beyond loopback) of its own range; the network is the machine's."""
+        table = self.run_inside("sh", "-c", "cat /proc/net/tcp /proc/net/tcp6")
+        listening = [line.split()[1] for line in table.splitlines() if line.split()[3:4] == ["0A"]]
+        places = [entry.rsplit(":", 1) for entry in listening]
+        ports = {(int(port, 16), int(host, 16) == 0) for host, port in places}
+        return {(port, everywhere) for port, everywhere in ports if self.port <= port < self.port + 100}
+
+    def read_rights(self) -> dict[str, set[str]]:
+        """Of all its processes."""
+        fields = [
+            line.split() for line in self.run_inside("sh", "-c", "cat /proc/[0-9]*/status").splitlines()
+        ]
+        names = ("CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:", "Uid:")
+        return {name: {rest[0] for first, *rest in fields if first == name} for name in names}
+
     def read_token(self) -> str:
         """As a person gets it."""
         return self.run_inside("kit", "token").strip()
@@ -98,11 +114,18 @@ class Container:
 
 @contextlib.contextmanager
 def start_container(
-    engine: Engine, tag: str, name: str, port: int, arguments: Sequence[str], extra: Sequence[str] = ()
+    engine: Engine,
+    tag: str,
+    name: str,
+    port: int,
+    arguments: Sequence[str],
+    *,
+    front: str = "none",
+    extra: Sequence[str] = (),
 ) -> Iterator[Container]:
     """A container of `make image-run`'s own command, in the background and kept until the test is over."""
-    options = ["run", "--tag", tag, "--name", name, "--network", "host", "--port", str(port), *arguments]
-    command = render_run(engine.name, build_parser().parse_args(options))
+    options = ["run", "--tag", tag, "--name", name, "--network", "host", "--port", str(port)]
+    command = render_run(engine.name, build_parser().parse_args([*options, "--front", front, *arguments]))
     command[command.index("--rm")] = "--detach"
     image = command.pop()
     subprocess.run([engine.name, "rm", "--force", "--volumes", name], capture_output=True, check=False)
@@ -154,6 +177,24 @@ class Load:
     def count(self, before: float = float("inf"), since: float = 0.0) -> Counter[object]:
         """Outcomes of the requests begun in that time."""
         return Counter(outcome for began, _, outcome in self.answers if since <= began < before)
+
+
+NO_RIGHTS = {
+    "CapEff:": {"0" * 16},
+    "CapBnd:": {"0" * 16},
+    "NoNewPrivs:": {"1"},
+    "Seccomp:": {"2"},
+    "Uid:": {"10001"},
+}
+
+
+def write_secret(folder: Path, text: str) -> Path:
+    """A token that the container's user can read; pytest's folders are closed to others."""
+    file = folder / "token"
+    file.write_text(text)
+    for path in (file, folder, folder.parent):
+        path.chmod(0o755)
+    return file
 
 
 def read_throttled(container: Container) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.image.conftest import ROOT, build
-from tests.image.containers import own_port
+from tests.image.containers import own_port, write_secret
 
 TOKEN = "a-token-made-for-the-tests"
 COMPOSE = (["docker", "compose"], ["docker-compose"])
@@ -43,16 +43,14 @@ def write_for_host_network(file: Path) -> None:
 
 def test_the_load_test_starts_when_the_server_is_healthy_and_ends_well(engine, tag, store, tmp_path):
     compose = find_compose()
-    token, file = tmp_path / "token", tmp_path / "compose.yaml"
-    token.write_text(TOKEN)
-    for path in (tmp_path.parent, tmp_path, token):
-        path.chmod(0o755)
+    token, file = write_secret(tmp_path, TOKEN), tmp_path / "compose.yaml"
     write_for_host_network(file)
     build("cpu-kit-loadtest:latest", engine, "--file", "docker/loadtest/Dockerfile")
     given = {
         "IMAGE": tag,
         "STORE": str(store),
         "MODELS": "resnet50",
+        "FRONT": "haproxy",
         "TOKEN_FILE": str(token),
         "DURATION": "10s",
     }

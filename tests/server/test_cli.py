@@ -161,6 +161,27 @@ def test_foreground_stops_at_a_signal(foreground, monkeypatch, capsys):
     assert started.wait(60) == -signal.SIGTERM
 
 
+def test_what_a_supervisor_says_while_it_ends_is_heard_in_the_foreground(
+    foreground, run, monkeypatch, capsys
+):
+    arguments, _ = foreground
+    stop = cli.stop
+
+    def say_and_stop(run, seconds):
+        with run.supervisor_log.open("a") as log:
+            log.write("door: drained, 0 requests left unanswered\n")
+        return stop(run, seconds)
+
+    run.logs.mkdir(exist_ok=True)
+    run.supervisor_log.write_text("told before\n")
+    monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
+    monkeypatch.setattr(cli, "stop", say_and_stop)
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2:] == ["door: drained, 0 requests left unanswered", "stopped 1 TorchServe"]
+    assert "told before" not in printed
+
+
 def test_foreground_gives_the_time_it_was_told_to_end_in(foreground, monkeypatch):
     arguments, _ = foreground
     given = []

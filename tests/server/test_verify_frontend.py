@@ -6,6 +6,8 @@ import contextlib
 import http
 import os
 import socket
+import ssl
+import subprocess
 import threading
 
 import pytest
@@ -79,7 +81,7 @@ def test_nobody_answers_is_said_in_place_of_a_status(run):
 
 
 @contextlib.contextmanager
-def listening(limit: int):
+def listening(limit: int, wrap=lambda connection: connection):
     """Answers by Content-Length alone, as netty's aggregator does; gives the address and what it was sent."""
     sent = []
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -87,8 +89,8 @@ def listening(limit: int):
         def serve():
             with contextlib.suppress(OSError):
                 while True:
-                    connection, _ = server.accept()
-                    with connection:
+                    accepted, _ = server.accept()
+                    with wrap(accepted) as connection:
                         sent.append(connection.recv(4096).decode())
                         size = int(sent[-1].split("Content-Length: ")[1].split()[0])
                         status = (
@@ -109,6 +111,29 @@ def test_the_largest_request_is_asked_about_without_sending_it(run):
         assert [announce(client, "/predictions/bert", size) for size in (16, 17)] == [100, 413]
         assert "Expect: 100-continue\r\n" in sent[0]
         assert sent[0].endswith("\r\n\r\n")
+
+
+def test_behind_tls_too(run, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+    ]
+    subprocess.run([*make, "-keyout", key, "-out", cert], capture_output=True, check=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    with listening(16, lambda connection: context.wrap_socket(connection, server_side=True)) as (url, _):
+        url = url.replace("http:", "https:")
+        client = Client(inference_url=url, management_url=url, key_file=run.key_file, certificate=str(cert))
+        assert [announce(client, "/predictions/bert", size) for size in (16, 17)] == [100, 413]
 
 
 def test_flags_are_those_the_command_does_not_add_itself():

@@ -107,7 +107,7 @@ def compare_image(table: Table) -> set[object]:
 def compare_image_run(table: Table) -> set[object]:
     """What `make image-run` passes on into the container."""
     passed = {k.name for k in table.values() if k.container and "image-run" in k.commands}
-    return {*image_run.KNOBS} ^ (passed - {"PORT", "TOKEN_FILE"})
+    return {*image_run.KNOBS, *image_run.FILES} ^ (passed - {"PORT"})
 
 
 def compare_compose(table: Table) -> set[object]:
@@ -118,10 +118,10 @@ def compare_compose(table: Table) -> set[object]:
 
 
 def compare_compose_server(table: Table) -> set[object]:
-    """What compose.yaml passes on into the server, each under its own name."""
+    """What compose.yaml passes on into the server, each under its own name; files are for an override."""
     given = yaml.safe_load(COMPOSE)["services"]["server"]["environment"]
     assert given == {name: f"${{{name}:-}}" for name in given}
-    inside = {"RUN_DIR", "STOP_SECONDS", "MODEL_STORE"}
+    inside = {"RUN_DIR", "STOP_SECONDS", "MODEL_STORE", "TLS_CERT", "TLS_KEY"}
     passed = {k.name for k in table.values() if k.container} - inside - {"PORT", "TOKEN_FILE"}
     return {*given} ^ passed
 

@@ -17,7 +17,7 @@ from server.supervisor.judgement import (
 )
 from server.supervisor.sight import GONE, STOPPED, Sight
 
-WELL = Sight(health=READY, planned={"bert": 2}, serving={"bert": 2}, resident_mib={7: 1000, 8: 1200})
+WELL = Sight(health=READY, planned={"bert": 2}, serving={"bert": 2}, anonymous_mib={7: 1000, 8: 1200})
 NOTHING = Verdict()
 
 
@@ -87,7 +87,7 @@ def test_while_its_looks_are_new_ones_it_is_left_alone_whatever_the_clock_says()
 
 
 def test_beyond_the_planned_memory_the_largest_process_is_ended() -> None:
-    seen = dataclasses.replace(WELL, resident_mib={7: 3000, 8: 6000})
+    seen = dataclasses.replace(WELL, anonymous_mib={7: 3000, 8: 6000})
     verdict = judge(seen, others=True)
     assert verdict == Verdict(end_workers={8: "holds 6000 MiB of 9000, and 8000 are planned"})
 

@@ -21,11 +21,11 @@ class FakeInstance:
     ends_when_asked: bool = True
     causes: tuple[Cause, ...] = ()
     killed: bool = False
-    resident_mib: int = 1000
+    anonymous_mib: int = 1000
 
     @property
     def seen(self) -> Any:
-        return type("Seen", (), {"resident_mib": {1: self.resident_mib}})
+        return type("Seen", (), {"anonymous_mib": {1: self.anonymous_mib}})
 
     def ask_to_end(self) -> None:
         self.asked_to_end = True
@@ -168,5 +168,7 @@ def test_one_after_the_other_what_ended_is_started_again_when_its_follower_fails
 
 def test_another_set_needs_as_much_as_the_running_one_and_a_tenth() -> None:
     old: dict[str, Any] = {"a1": FakeInstance("a1"), "a2": FakeInstance("a2")}
-    assert fits_beside(old, 2200)
-    assert not fits_beside(old, 2199)
+    assert fits_beside(old, 2200, 9000)
+    assert not fits_beside(old, 2199, 9000)
+    assert fits_beside(old, 9000, 4200)  # a container's limit: what runs is in it too
+    assert not fits_beside(old, 9000, 4199)

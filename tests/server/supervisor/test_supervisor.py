@@ -10,7 +10,7 @@ import pytest
 
 from server.rundir import RunDir
 from server.supervisor import supervisor as module
-from server.supervisor.record import DEGRADED, FAILED, READY, STARTING, Cause, Part, read_record
+from server.supervisor.record import DEGRADED, FAILED, READY, STARTING, STOPPING, Cause, Part, read_record
 from server.supervisor.supervisor import GAP_S, Supervisor
 from tests.config.doors import plan_behind_door
 
@@ -18,7 +18,9 @@ from tests.config.doors import plan_behind_door
 @dataclass
 class FakeDoor:
     ready: bool = True
+    was_ready: bool = True
     broken: bool = False
+    part: Part = field(default_factory=lambda: Part(phase=READY))
     told: dict[Any, Any] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -29,7 +31,7 @@ class FakeDoor:
         self.told = dict(serving)
 
     def describe(self) -> Part:
-        return Part(phase=READY)
+        return self.part
 
 
 @dataclass
@@ -104,6 +106,23 @@ def test_one_that_is_lost_later_leaves_a_degraded_server_that_is_ready(stage):
     assert other.others[-1] is True
 
 
+def test_the_health_file_says_what_ready_says_and_whether_the_door_can_be_asked(stage):
+    supervisor, door, instances, _ = stage
+    health = supervisor.run_dir.health
+    supervisor._turn()
+    assert health.read_text().startswith("not ready: starting; ")
+    for one in instances:
+        one.ready = True
+    supervisor._turn()
+    assert health.read_text() == "ready\n"
+    door.ready = False
+    supervisor._turn()
+    assert health.read_text() == "not ready: degraded; no door\n"
+    door.ready = True
+    supervisor._note(STOPPING)
+    assert health.read_text() == "not ready: stopping\n"
+
+
 def test_processes_are_not_looked_at_in_every_turn(stage, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "PROCESSES_S", 3600.0)
     supervisor, _, (one, _), _ = stage
@@ -132,6 +151,18 @@ def test_an_instance_that_ends_before_it_was_ready_fails_the_start(stage):
     assert phase(supervisor) == FAILED
     assert said == ["start failed: a1: no memory"]
     assert "no memory" in supervisor.run_dir.failure.read_text()
+
+
+def test_a_door_that_ends_before_it_was_ready_fails_the_start_and_later_does_not(stage):
+    """Such as for too few open files: it would be started again and again, and nobody told."""
+    supervisor, door, _, said = stage
+    door.part = Part(restarts=1, causes=(Cause(at="", cause="HAProxy ended (status 1): no"),))
+    supervisor._turn()
+    assert phase(supervisor) == STARTING  # killed, after it had answered
+    door.was_ready = False
+    supervisor._turn()
+    assert phase(supervisor) == FAILED
+    assert said == ["start failed: door: HAProxy ended (status 1): no"]
 
 
 def test_whoever_was_stopped_with_all_others_is_forgiven(stage):

@@ -1,0 +1,53 @@
+"""The door's token: given, kept, or made; for nobody else to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.errors import ServerError
+from server.rundir import RunDir
+from server.tokens import prepare_secrets, read_token, write_bearers
+from tests.config.doors import plan_behind_door
+
+GIVEN = "a-token-of-24-characters"
+
+
+def test_one_is_made_and_kept(tmp_path):
+    run, plan = RunDir.at(tmp_path), plan_behind_door()
+    prepare_secrets(run, plan)
+    made, inner = run.token.read_text(), run.inner_token.read_text()
+    prepare_secrets(run, plan)
+    assert run.token.read_text() == made
+    assert run.inner_token.read_text() != inner
+    assert run.bearers.read_text() == f"Bearer {made}"
+
+
+def test_one_that_was_given_is_the_doors_and_stays_private(tmp_path):
+    file = tmp_path / "secret"
+    file.write_text(f"{GIVEN}\n")
+    file.chmod(0o444)
+    run = RunDir.at(tmp_path)
+    prepare_secrets(run, plan_behind_door(token_file=str(file)))
+    assert read_token(run.token) == GIVEN
+    assert run.bearers.read_text() == f"Bearer {GIVEN}\n"
+    assert {one.stat().st_mode & 0o777 for one in (run.token, run.bearers)} == {0o600}
+
+
+def test_a_given_one_that_changed_is_taken_by_a_reload(tmp_path):
+    file, run = tmp_path / "secret", RunDir.at(tmp_path)
+    plan = plan_behind_door(token_file=str(file))
+    for token in (GIVEN, f"{GIVEN}-2"):
+        file.write_text(token)
+        assert write_bearers(run, plan) == token
+        assert read_token(run.token) == token
+
+
+@pytest.mark.parametrize("text", ["", "short", "with a blank, but long enough", "two-lines-of-it-\nmore"])
+def test_what_cannot_be_sent_is_refused_and_nothing_is_written(tmp_path: Path, text: str) -> None:
+    file, run = tmp_path / "secret", RunDir.at(tmp_path)
+    file.write_text(text)
+    with pytest.raises(ServerError, match=r"16 or more letters, digits or any of .* make one: openssl rand"):
+        prepare_secrets(run, plan_behind_door(token_file=str(file)))
+    assert not run.token.exists()

@@ -1,7 +1,7 @@
 """Processes in the workers' places, one in each, that are told to compute at the same time.
 
 Each is `python -m models.timing`: it says when it is ready, then answers each line `SIZE SECONDS` with the
-seconds that its batches took.
+seconds that its batches took, and the share of the time that it had its CPU.
 """
 
 from __future__ import annotations
@@ -62,16 +62,31 @@ class Slot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What batches of one size took."""
+
+    seconds: list[float]
+    """Of each, one place after the other."""
+    busy: float
+    """Share of the time that the process had its CPU, in the place where that was least; what is missing to
+    1 others took."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slots:
     """All of them, each ready."""
 
     slots: Sequence[Slot]
 
-    def time(self, size: int, seconds: float) -> list[float]:
-        """What batches of `size` took, one after the other in each place, for so long in all at once."""
+    def time(self, size: int, seconds: float) -> Taken:
+        """Batches of `size`, one after the other in each place, for so long in all at once."""
         for slot in self.slots:
             slot.ask(f"{size} {seconds}")
-        return [second for slot in self.slots for second in json.loads(slot.read())]
+        answers = [json.loads(slot.read()) for slot in self.slots]
+        return Taken(
+            seconds=[second for answer in answers for second in answer["seconds"]],
+            busy=min(answer["busy"] for answer in answers),
+        )
 
 
 @contextlib.contextmanager

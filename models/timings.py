@@ -25,7 +25,7 @@ from models.gate.figures import Figures
 from models.gate.verdict import describe
 from models.progress import doing
 from models.request import BASELINE
-from models.slots import SlotError, start_slots
+from models.slots import SlotError, Taken, start_slots
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +38,8 @@ TUNING_PREFIXES = (
 )
 """Variables of a shell that would change the timing; a worker does not get them either."""
 SIGNIFICANT_DIGITS = 3
+UNDISTURBED = 0.9
+"""Share of the time that a process that does nothing but compute must have its CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,19 +210,21 @@ class Trial:
         return describe(Figures(**figures))
 
 
-def make_entry(timed: Mapping[int, list[float]], gate: str | None, *, samples: bool) -> dict[str, Any]:
+def make_entry(timed: Mapping[int, Taken], gate: str | None, *, samples: bool) -> dict[str, Any]:
     """What is kept of one precision: by the size of batches what they took, in all places together."""
-    service = {str(size): _summarize(seconds, samples=samples) for size, seconds in timed.items()}
+    service = {str(size): _summarize(taken, samples=samples) for size, taken in timed.items()}
     best = max(timed, key=lambda size: size / service[str(size)]["median_s"])
     speed = _round(best / service[str(best)]["median_s"])
     entry = {"samples_per_second": speed, "batch_size": best, "service": service}
     return {**entry, "gate": gate} if gate else entry
 
 
-def _summarize(seconds: list[float], *, samples: bool) -> dict[str, Any]:
+def _summarize(taken: Taken, *, samples: bool) -> dict[str, Any]:
+    seconds = taken.seconds
     figures = {"lowest_s": min(seconds), "median_s": statistics.median(seconds), "highest_s": max(seconds)}
     kept = {"samples_s": [_round(one) for one in seconds]} if samples else {}
-    return {"batches": len(seconds), **{name: _round(value) for name, value in figures.items()}, **kept}
+    rounded = {name: _round(value) for name, value in {**figures, "busy": taken.busy}.items()}
+    return {"batches": len(seconds), **rounded, **kept}
 
 
 def describe_slots(slots: Sequence[Sequence[int]]) -> str:
@@ -233,7 +237,9 @@ def render_entry(entry: Mapping[str, Any]) -> str:
     if "problem" in entry:
         return str(entry["problem"])
     sizes = [f"{size} in {1000 * one['median_s']:.3g} ms" for size, one in entry["service"].items()]
-    return f"{entry['samples_per_second']:g} samples/s of a worker ({', '.join(sizes)})"
+    line = f"{entry['samples_per_second']:g} samples/s of a worker ({', '.join(sizes)})"
+    busy = min(one.get("busy", 1.0) for one in entry["service"].values())
+    return line if busy >= UNDISTURBED else f"{line}; DOUBTFUL: others took {1 - busy:.0%} of a CPU meanwhile"
 
 
 def render_speeds(entries: Mapping[str, Mapping[str, Any]]) -> str:

@@ -32,6 +32,9 @@ ResNet50 INT8 batches of 4 (47 ms) kept p99 within 200 ms at 160/s, of 8 (90 ms)
 NEAR_BEST = 0.97
 """Of the best rate: what more a larger batch brings, it takes from each request's time."""
 
+UNDISTURBED = 0.9
+"""Share of the time that a process which is timed must have its CPU (models/timings.py)."""
+
 MOST_TEXTS = 32
 """16 mixed texts fill their rows to 97 %, 24 to 98 %, 32 hardly further."""
 
@@ -104,7 +107,9 @@ def _cite(timed: Mapping[str, Mapping[str, float]]) -> str:
         )
         for size in sizes
     ]
-    return f"timed on this machine with all workers busy, {', '.join(figures)}"
+    busy = min(entry.get("busy", 1.0) for entry in timed.values())
+    doubt = f", DOUBTFUL: others took {1 - busy:.0%} of a CPU meanwhile" if busy < UNDISTURBED else ""
+    return f"timed on this machine with all workers busy, {', '.join(figures)}{doubt}"
 
 
 def _estimate(model: ModelDefinition, precision: str, cores: int, timed: Timed) -> Service:

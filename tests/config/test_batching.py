@@ -20,7 +20,7 @@ def make_service(fixed_ms: float, each_ms: float) -> Service:
 def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16)) -> dict[str, dict[str, float]]:
     """As a file of timings has it."""
     return {
-        str(size): {"lowest_s": s / 2, "median_s": s, "highest_s": 2 * s}
+        str(size): {"lowest_s": s / 2, "median_s": s, "highest_s": 2 * s, "busy": 1.0}
         for size in sizes
         for s in [(fixed_ms + each_ms * size) / 1000]
     }
@@ -76,7 +76,7 @@ def test_one_point_is_a_line_through_nothing():
     ("medians", "fixed"), [({"1": 0.01, "4": 0.05}, True), ({"1": 0.02, "4": 0.01}, False)]
 )
 def test_no_part_is_below_nothing(medians, fixed):
-    timed = {size: {"lowest_s": s, "median_s": s, "highest_s": s} for size, s in medians.items()}
+    timed = {size: {"lowest_s": s, "median_s": s, "highest_s": s, "busy": 1.0} for size, s in medians.items()}
     service = fit(timed)
     assert (service.fixed_ms == 0, service.each_ms == 0) == (fixed, not fixed)
     assert service.fixed_ms + service.each_ms > 0
@@ -87,6 +87,13 @@ def test_a_point_that_is_off_counts_by_its_share():
     timed = time_line(10, 10)
     timed["16"]["median_s"] *= 1.1
     assert fit(timed).take_ms(1) == pytest.approx(20, rel=0.02)
+
+
+def test_timings_that_others_disturbed_are_said():
+    timed = time_line(10, 10)
+    assert "DOUBTFUL" not in fit(timed).source
+    timed["4"]["busy"] = 0.7
+    assert fit(timed).source.endswith(", DOUBTFUL: others took 30% of a CPU meanwhile")
 
 
 def test_sizes_are_those_that_are_warmed_and_of_texts_any():

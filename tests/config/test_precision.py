@@ -39,7 +39,7 @@ def time_job(job, **speeds) -> Timings:
             return {"problem": speed}
         taken = {str(size): size / speed for size in job.models[model].batches}
         service = {
-            size: {"batches": 9, "lowest_s": 0.9 * s, "median_s": s, "highest_s": 1.2 * s}
+            size: {"batches": 9, "lowest_s": 0.9 * s, "median_s": s, "highest_s": 1.2 * s, "busy": 1.0}
             for size, s in taken.items()
         }
         gate = {} if precision == "fp32" else {"gate": GATE}

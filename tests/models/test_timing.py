@@ -57,7 +57,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def measure(self: timings.Trial, staging: Path, precision: str) -> dict[str, Any]:
         asked.append(precision)
         each = {"fp32": 0.25, "bf16": 0.125}[precision]
-        timed = {size: [0.5, each * size, 9.0] for size in self._batches}
+        timed = {size: slots.Taken(seconds=[0.5, each * size, 9.0], busy=1.0) for size in self._batches}
         return timings.make_entry(timed, None, samples=self.job.samples)
 
     monkeypatch.setattr(timings.Trial, "_measure_one", measure)
@@ -108,6 +108,7 @@ def test_a_real_timing(store, capsys):
         for service in entry["service"].values():
             assert service["batches"] == len(service["samples_s"]) >= 2  # one in each place
             assert 0 < service["lowest_s"] <= service["median_s"] <= service["highest_s"]
+            assert 0 < service["busy"] <= 1
         best = entry["service"][str(entry["batch_size"])]
         assert entry["samples_per_second"] == pytest.approx(entry["batch_size"] / best["median_s"], rel=0.01)
     assert "gate" not in precisions["fp32"]
@@ -116,7 +117,8 @@ def test_a_real_timing(store, capsys):
     first, second, _ = said
     assert first == f"tiny_image: timing fp32, bf16 in 2 places at once, CPUs {CPU} and {CPU}"
     assert re.fullmatch(
-        r"  tiny_image fp32: [\d.]+ samples/s of a worker \(1 in [\d.]+ ms, 4 in [\d.]+ ms\)", second
+        r"  tiny_image fp32: [\d.]+ samples/s of a worker \(1 in \S+ ms, 4 in \S+ ms\)(; DOUBTFUL: .*)?",
+        second,
     )
     assert list((store / "build").iterdir()) == []
 
@@ -171,15 +173,16 @@ import json, os, sys
 print("IPEX says hello\\nready", flush=True)
 for line in sys.stdin:
     size, seconds = line.split()
-    print(json.dumps([int(size), float(seconds), *os.sched_getaffinity(0)]), flush=True)
+    seconds = [int(size), float(seconds), *os.sched_getaffinity(0)]
+    print(json.dumps({"seconds": seconds, "busy": 0.5}), flush=True)
 """
 
 
 def test_each_place_has_a_process_on_its_cpus(tmp_path):
     command = [sys.executable, "-c", TELL]
     with slots.start_slots(command, slots=[[CPU], [CPU]], environment=os.environ, cwd=tmp_path) as running:
-        assert running.time(4, 0.5) == [4, 0.5, CPU] * 2
-        assert running.time(1, 2) == [1, 2, CPU] * 2
+        assert running.time(4, 0.5) == slots.Taken(seconds=[4, 0.5, CPU] * 2, busy=0.5)
+        assert running.time(1, 2).seconds == [1, 2, CPU] * 2
         processes = [slot.process for slot in running.slots]
     assert all(process.returncode is not None for process in processes)
 
@@ -319,7 +322,7 @@ def fail_to_load(monkeypatch, failing: str) -> list[str]:
 
     class Running:
         def time(self, size, seconds):
-            return [1.0]
+            return slots.Taken(seconds=[1.0], busy=1.0)
 
     @contextlib.contextmanager
     def start(command, *, slots, environment, cwd):
@@ -340,6 +343,16 @@ def test_a_precision_that_cannot_be_loaded_is_no_candidate_and_tried_again(store
     assert "  tiny_image bf16: cannot be loaded here: the weights are damaged\n" in capsys.readouterr().out
     time_store(store)
     assert asked == ["fp32", "bf16", "bf16"]
+
+
+def test_a_timing_that_others_disturbed_says_so():
+    taken = {1: slots.Taken(seconds=[0.5], busy=0.95), 4: slots.Taken(seconds=[1.0], busy=0.6)}
+    said = timings.render_entry(timings.make_entry(taken, None, samples=False))
+    assert said == (
+        "4 samples/s of a worker (1 in 500 ms, 4 in 1e+03 ms); DOUBTFUL: others took 40% of a CPU meanwhile"
+    )
+    alone = timings.make_entry({1: taken[1]}, None, samples=False)
+    assert "DOUBTFUL" not in timings.render_entry(alone)
 
 
 def test_without_fp32_there_is_nothing_to_compare_with(store, monkeypatch):

@@ -71,6 +71,11 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
             value="false",
             reason="tokenizing on more threads would leave the worker's cores or oversubscribe them",
         ),
+        "TORCH_WARM_POOL": Setting(
+            value="0",
+            reason="nothing is compiled while serving: where Triton is installed, importing IPEX starts a "
+            "pool of compilers beside each worker, 600 MiB and 3.5 s of CPU",
+        ),
     }
     if libraries.allocator.value == "jemalloc":
         settings["MALLOC_CONF"] = Setting(

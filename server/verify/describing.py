@@ -76,7 +76,8 @@ def collect_descriptions(
             try:
                 described = client.describe(model, customized=True, timeout_s=left)
             except ApiError as failed:
-                problems.append(str(failed))
+                if len(problems) == 1 or time.monotonic() < deadline:  # else it was we who cut it
+                    problems.append(str(failed))
             else:
                 answer = dict(described.get("customizedMetadata") or {})
                 if "pid" in answer and int(answer["pid"]) not in answers:

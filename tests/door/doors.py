@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from config.door import DoorFiles, list_variables, render_door
 from config.plan import Plan
-from server.haproxy import Runtime
+from server.haproxy import HaproxyError, Runtime
 from tests.config.doors import plan_behind_door
 from tests.config.planning import make_model
 from tests.door.backends import Backend, Seen
@@ -54,8 +54,8 @@ class Door:
         self.log = folder / "haproxy.log"
         Path(self.files.bearers).write_text(f"Bearer {TOKEN}\n", encoding="utf-8")
         (folder / "haproxy.cfg").write_text(render_door(plan, self.files), encoding="utf-8")
-        self.process = self._start()
         self.runtime = Runtime(Path(self.files.admin_socket))
+        self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
         assert HAPROXY
@@ -64,10 +64,15 @@ class Door:
                 [HAPROXY, "-db", "-f", str(self.folder / "haproxy.cfg")],
                 env={**os.environ, **list_variables(self.plan, INNER)}, stdout=log, stderr=log,
             )  # fmt: skip
-        admin = Path(self.files.admin_socket)  # the last that it opens
-        wait_for(lambda: (admin.exists() and can_connect(self.port)) or process.poll() is not None)
+        # Its socket's file is there before anybody listens on it.
+        wait_for(lambda: (self._answers() and can_connect(self.port)) or process.poll() is not None)
         assert process.poll() is None, self.log.read_text()
         return process
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(HaproxyError):
+            return bool(self.runtime.read_stats())
+        return False
 
     def serve(self, *names: str) -> None:
         """These are well."""

@@ -41,6 +41,8 @@ TIMING = --seconds '$(SECONDS)' --repeats '$(REPEATS)' --resume '$(RESUME)'
 STARTS = --store run/test-store
 TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row)')
 LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)'
+TUNE = $(LOADTEST) tune --percentile '$(PERCENTILE)' --budget-minutes '$(BUDGET_MINUTES)' \
+	--payloads '$(PAYLOADS)' --resume '$(RESUME)'
 SOAK = $(LOADTEST) soak $(STARTS) --requests '$(REQUESTS)'
 HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
 	$(foreach name,$(EXPERIMENT),'$(name)')
@@ -172,6 +174,17 @@ ladder: load-tools ## What each setting is worth, one after the other: MODEL=res
 	@$(LADDER) --check
 	@$(BUILD_TEST_STORE)
 	@$(LADDER)
+
+# What it finds must not depend on what it found before.
+tune: override TUNED := 0
+
+.PHONY: tune
+tune: load-tools tune-inputs timings ## Find and prove the plan that serves the most within SLO_P99_MS (15 minutes a model)
+	@$(TUNE) -- $(PLAN_INPUTS)
+
+.PHONY: tune-inputs
+tune-inputs:
+	@$(TUNE) --check -- $(PLAN_INPUTS)
 
 .PHONY: soak
 soak: load-tools ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyond 5 %

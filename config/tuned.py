@@ -6,6 +6,7 @@ and none is used where what they were made for has changed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import zipfile
@@ -29,6 +30,8 @@ BY_MODEL = ("batch", "delay_ms")
 CHOSEN = (*OF_ALL, *BY_MODEL, "queue")
 DISTRIBUTIONS = ("torch", "intel_extension_for_pytorch", "torchserve", "torchvision", "transformers")
 """What computes and what serves."""
+SUMS_FILE = "SHA256SUMS"
+"""In an archive: the hashes of all that was packed; its own hash is the archive's id (server/archives.py)."""
 MEMORY_TOLERANCE = 0.02
 """Kernels keep some MiB more or less for themselves from one start to the next."""
 CURE = "remove it, or give TUNED=0"
@@ -148,8 +151,8 @@ def read_archive_ids(store: Path, models: Sequence[str]) -> dict[str, str | None
 def _read_archive_id(archive: Path) -> str | None:
     try:
         with zipfile.ZipFile(archive) as packed:
-            return str(json.loads(packed.read("definition.json"))["id"])
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError):
+            return hashlib.sha256(packed.read(SUMS_FILE)).hexdigest()
+    except (OSError, zipfile.BadZipFile, KeyError):
         return None
 
 

@@ -27,6 +27,10 @@ from loadtest.experiments.harm import run as harm
 from loadtest.experiments.ladder import experiment as ladder
 from loadtest.experiments.targets import experiment as targets
 from loadtest.experiments.targets.judge import judge as judge_targets
+from loadtest.experiments.tune import experiment as tune
+from loadtest.experiments.tune import prepare
+from loadtest.experiments.tune.outcome import judge as judge_tune
+from loadtest.experiments.tune.run import run_models
 from loadtest.payloads import make_payloads
 from loadtest.report import SECTIONS, write_report
 from loadtest.report.docs import write_docs
@@ -49,6 +53,7 @@ Options = argparse.Namespace
 JUDGES: dict[str, Judge] = {
     **{one.KIND: one.judge for one in (measure, peak, gate, ladder, soak, chaos)},
     targets.KIND: judge_targets,
+    tune.KIND: judge_tune,
 }
 
 
@@ -152,6 +157,25 @@ def run_targets(options: Options) -> int:
     with open_site(options) as site:
         experiment = targets.make_experiment(options.names, site.store, timing)
         return finish(run_experiment(experiment, site, results=options.results, resume=resume))
+
+
+def run_tune(options: Options) -> int:
+    """Each model alone, then one file for all."""
+    wish = prepare.read_wish(
+        options.names,
+        percentile=parse_number("PERCENTILE", options.percentile or str(prepare.DEFAULT_PERCENTILE)),
+        minutes=parse_number("BUDGET_MINUTES", options.budget_minutes or str(prepare.DEFAULT_MINUTES)),
+        payloads=options.payloads,
+    )
+    prepare.check_wish(wish)
+    if options.check:
+        return 0
+    with open_site(options) as site:
+        kepts, keep = run_models(wish, site, results=options.results, resume=options.resume)
+    codes = [finish(kept) for kept in kepts]
+    if not any(codes):
+        say(f"written: {keep()}; `make serve` goes by it, TUNED=0 does not")
+    return max(codes)
 
 
 def run_soak(options: Options) -> int:

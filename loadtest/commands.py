@@ -131,6 +131,15 @@ COMMANDS = (
         checked=True,
     ),
     Command(
+        name="tune",
+        help="the plan that serves the most within a latency limit, raced live against the default",
+        run=actions.run_tune,
+        knobs=("PERCENTILE", "BUDGET_MINUTES", "PAYLOADS", "RESUME"),
+        options=STORE,
+        names="PLAN_OPTION",
+        checked=True,
+    ),
+    Command(
         name="soak",
         help="thousands of mixed requests; exit code 1 when the workers' memory grows",
         run=actions.run_soak,

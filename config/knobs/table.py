@@ -11,7 +11,7 @@ from config.knobs.knob import EVERY, Knob
 LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
 """They start a server, with all that plans one, where none runs."""
 SCENARIOS = (*LOADS, "loadtest-gate")
-STARTS = ("config", "serve", "reload", *LOADS)
+STARTS = ("config", "serve", "reload", "tune", *LOADS)
 PLANS = (*STARTS, "systemd-unit")
 BUILDS = ("models", *STARTS)
 HARMS = ("harm", "fuzz")
@@ -120,7 +120,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="requests a second of open loops, such as 20,80%; a share of what a closed loop reaches"),
         Knob(name="DRIVER", default="the scenario's", choices=("locust", "ab"), commands=SCENARIOS,
              help="ab: ApacheBench, one process for each payload, closed loops only"),
-        Knob(name="PAYLOADS", default="the scenario's", commands=SCENARIOS,
+        Knob(name="PAYLOADS", default="the scenario's", commands=(*SCENARIOS, "tune"),
              help="a set's name, or a folder of your own images or texts"),
         Knob(name="PROCESSES", default="one", commands=SCENARIOS,
              help="Locust's workers here; remote:N waits for N on other machines"),
@@ -136,7 +136,11 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="TARGET", default="all", commands=("targets",), help="rows of the speed targets"),
         Knob(name="MODEL", commands=("ladder",), compose="resnet50",
              help="resnet50 | bert; in compose the model that is asked"),
-        Knob(name="RESUME", default="a new one", commands=TURNS,
+        Knob(name="PERCENTILE", default="99", choices=("50", "90", "95", "99"), commands=("tune",),
+             help="of the latencies, that keeps SLO_P99_MS in each plan that is raced"),
+        Knob(name="BUDGET_MINUTES", default="15", commands=("tune",),
+             help="of each model's race, 5 or more; batches are timed before"),
+        Knob(name="RESUME", default="a new one", commands=(*TURNS, "tune"),
              help="a result that was cut off, by its folder's name, or latest"),
         Knob(name="SECONDS", default="3.75 and 10", commands=TURNS, help="of each window"),
         Knob(name="REPEATS", default="3", commands=TURNS, help="turns of each system in a block"),

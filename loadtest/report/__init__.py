@@ -15,6 +15,7 @@ from loadtest.report.markdown import render_section
 from loadtest.report.measured import make_measure_section, make_peak_section
 from loadtest.report.section import Section
 from loadtest.report.targets import make_soak_section, make_targets_section
+from loadtest.report.tune import make_tune_section
 from loadtest.results.kept import Kept, make_folder
 
 TITLE = "What was measured"
@@ -24,6 +25,7 @@ SECTIONS: Mapping[str, Callable[[Kept], Section]] = {
     "gate": make_gate_section,
     "targets": make_targets_section,
     "ladder": make_ladder_section,
+    "tune": make_tune_section,
     "soak": make_soak_section,
     "chaos": make_chaos_section,
 }

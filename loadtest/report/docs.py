@@ -32,6 +32,7 @@ COMMANDS = {
     "measure": "make loadtest",
     "peak": "make loadtest-peak",
     "gate": "make loadtest-gate",
+    "tune": "make tune",
     "soak": "make soak",
     "chaos": "make chaos",
 }

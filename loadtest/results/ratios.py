@@ -138,10 +138,15 @@ def compare_pairs(a: list[float], b: list[float]) -> Interval:
     """
     logs = np.log(np.array(b) / np.array(a))
     count = len(logs)
-    tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * find_student_quantile(count - 1))
+    tail = find_expanded_tail(count)
     drawn = logs[np.random.default_rng(SEED).integers(0, count, (PAIR_RESAMPLES, count))].mean(axis=1)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Interval(value=math.exp(float(logs.mean())), low=math.exp(low), high=math.exp(high))
+
+
+def find_expanded_tail(count: int) -> float:
+    """Where a 95 % interval ends, on either side, among means of so many values drawn again."""
+    return NormalDist().cdf(-math.sqrt(count / (count - 1)) * find_student_quantile(count - 1))
 
 
 def find_student_quantile(freedom: int) -> float:

@@ -9,8 +9,8 @@ import pytest
 
 LOADTEST = Path(__file__).resolve().parents[2] / "loadtest"
 ROOMS = (
-    *("errors", "payloads", "scenarios", "drivers", "systems", "answers", "results", "trials", "experiments"),
-    *("report", "choices", "actions", "commands", "__main__"),
+    *("errors", "payloads", "scenarios", "drivers", "systems", "answers", "results", "trials"),
+    *("simulation", "experiments", "report", "choices", "actions", "commands", "__main__"),
 )
 
 

@@ -1,0 +1,100 @@
+"""What a kept result tells the race: windows that may be quoted, plans that are out and why, time spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.tune.curve import Seen
+from loadtest.experiments.tune.race import FINAL, RACE
+from loadtest.experiments.tune.space import Space
+from loadtest.results.kept import Kept
+from loadtest.results.stats import pick
+from loadtest.results.trial import KeptBlock, Series
+from loadtest.simulation.overhead import LivePoint
+from loadtest.trials.validity import BUSY_GENERATOR, COUNT, ENDS_OF_A_SEARCH, OF_THE_MACHINE, find_doubts
+
+START, SATURATED = "start", "saturated"
+"""Blocks that are no part of the race."""
+NO_FAULT = (*ENDS_OF_A_SEARCH, *OF_THE_MACHINE, BUSY_GENERATOR)
+"""Rules whose breach costs a window, and says nothing against its plan."""
+
+
+def find_spent(kept: Kept) -> float:
+    """Seconds of all blocks that are kept."""
+    return sum(block.seconds for block in kept.blocks)
+
+
+def list_points(space: Space, kept: Kept) -> list[LivePoint]:
+    """What `start` measured of the default; LoadTestError where it is in doubt, as all after it would be."""
+    block = kept.find(START)
+    assert block is not None  # measured first
+    if block.refused:
+        raise LoadTestError(f"the default plan cannot be served here: {'; '.join(block.refused.values())}")
+    return [_make_point(space, series) for series in kept.list_series(block)]
+
+
+def _make_point(space: Space, series: Series) -> LivePoint:
+    if doubts := find_doubts(series, without=(COUNT,)):
+        raise LoadTestError(f"what the default plan does here cannot be told: {doubts[0]}")
+    if not series.scenario.is_open:
+        return space.make_point(math.inf, done=series.trials[0].rate)
+    found = list_latencies(series)
+    return space.make_point(series.level, p50_s=pick(found, 50), quoted_s=pick(found, space.limit.percentile))
+
+
+def list_latencies(series: Series) -> np.ndarray:
+    """Seconds of its first window's requests; infinite where one failed."""
+    trial, records = series.trials[0], series.records[0]
+    window = records.within(trial.begin_s, trial.end_s)
+    return np.where(window.good, window.latency, math.inf)
+
+
+def list_seen(kept: Kept) -> list[Seen]:
+    """Every window of the race, the finals and the libraries that may be quoted."""
+    blocks = [block for block in kept.list_blocks() if block.name not in (START, SATURATED)]
+    return [seen for block in blocks for one in kept.list_series(block) for seen in _see(block, one)]
+
+
+def _see(block: KeptBlock, series: Series) -> Iterator[Seen]:
+    """A rate beyond the peak may fail: that is how a peak is found."""
+    latency = series.scenario.latency
+    for window in list_windows(series):
+        if find_doubts(window, without=ENDS_OF_A_SEARCH):
+            continue
+        found_ms = 1000 * list_latencies(window)
+        yield Seen(
+            plan=series.system,
+            block=block.name,
+            repeat=window.trials[0].repeat,
+            rate=series.level,
+            quoted_ms=pick(found_ms, latency.percentile),
+            late=float((found_ms > (latency.limit_ms or 0.0)).mean()),
+        )
+
+
+def list_windows(series: Series) -> list[Series]:
+    """Each repeat alone: a disturbed one must not cost the others."""
+    pairs = zip(series.trials, series.records, strict=True)
+    return [dataclasses.replace(series, trials=(trial,), records=(rows,)) for trial, rows in pairs]
+
+
+def list_done(kept: Kept) -> dict[str, tuple[str, ...]]:
+    """Each block of the race and the finals → the plans that took part, or could not."""
+    blocks = [block for block in kept.list_blocks() if block.name.startswith((RACE, FINAL))]
+    return {block.name: (*block.systems, *block.refused) for block in blocks}
+
+
+def list_out(kept: Kept) -> dict[str, str]:
+    """Plan → why no figure of it may be used: refused, unverified, a worker died, wrong answers."""
+    out: dict[str, str] = {}
+    for block in kept.list_blocks():
+        out |= block.refused
+        for series in kept.list_series(block):
+            if doubts := find_doubts(series, without=NO_FAULT):
+                out[series.system] = str(doubts[0]).removeprefix(f"INVALID: {series.system}: ")
+    return out

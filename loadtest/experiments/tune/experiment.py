@@ -1,0 +1,197 @@
+"""`make tune` of one model as an experiment: what is measured next follows from what is kept.
+
+`start` measures the default plan alone: what this server takes beyond the model's own times. With that all
+plans are simulated, and the best take part in the rounds of the race; then the winner meets the default in
+the finals, is loaded without end (`saturated`), and as far as the budget goes meets itself with other
+libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate
+from loadtest.experiments.tune.evidence import (
+    SATURATED,
+    START,
+    find_spent,
+    list_done,
+    list_out,
+    list_points,
+    list_seen,
+)
+from loadtest.experiments.tune.race import (
+    FINAL,
+    FINAL_RATES,
+    FINAL_REPEATS,
+    FINALS,
+    FIRST_RATES,
+    LIBRARIES,
+    RACE,
+    Race,
+    Stage,
+    scale_rates,
+)
+from loadtest.experiments.tune.space import Space, predict, predict_best
+from loadtest.experiments.tune.windows import Windows
+from loadtest.results.kept import Kept
+from loadtest.scenarios.scenario import AUTO
+from loadtest.systems.fleet import Member
+from loadtest.trials.block import Block, Experiment, Turn
+
+KIND = "tune"
+START_SHARE = 0.5
+"""Of the simulated peak: there requests hardly wait, and what the server adds to each shows."""
+FIRST_WARM_UP_S = 3.0
+START_S, VERIFY_S = 30.0, 5.0
+"""Of a server with its plan, and of each behind each block: seen on two cores."""
+MOST_ENTRANTS, FEWEST_ENTRANTS = 5, 2
+"""Beside the default: what is simulated below these is no better live by more than can be told."""
+LIBRARY_REPEATS = 6
+ALTERNATIVES = ("tcmalloc", "gnu")
+"""One at a time, at the winner: the ladder saw 0-8 % in them, and glibc's malloc behind both others."""
+SEEDS = {START: 100, RACE: 200, FINAL: 300, LIBRARIES: 400}
+"""The same arrivals for all plans of a block, others in each block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What is measured of one model; what is kept says how far it is."""
+
+    windows: Windows
+    space: Space
+    budget_s: float
+    most_up: int
+    """Servers that the memory holds at once."""
+    make_member: Callable[[str, Candidate], Member]
+    """By name and numbers; the default's own rules give it its numbers."""
+    libraries: tuple[str, str]
+    """The default's allocator and OpenMP library."""
+
+    def next_block(self, kept: Kept) -> Block | None:
+        if kept.find(START) is None:
+            return self._make_start()
+        stage = self._next_stage(kept)
+        if stage is not None:
+            return self._make_block(stage)
+        winner = self.make_race(kept).find_winner(list_seen(kept))
+        if winner is None:
+            return None
+        return self._next_saturated(kept, winner) or self._next_libraries(kept, winner)
+
+    def make_race(self, kept: Kept) -> Race:
+        """With the plans that began it, or those that shall."""
+        return Race(
+            predicted=self.predict(kept, self._count_entrants(kept)),
+            limit=self.space.limit,
+            done=list_done(kept),
+            out=frozenset(list_out(kept)),
+        )
+
+    def predict(self, kept: Kept, most: int) -> Mapping[str, float]:
+        """Plan → simulated peak with what `start` told of this server; the default, and so many others."""
+        return predict_best(self.space, tuple(list_points(self.space, kept)), most)
+
+    def estimate(self, kept: Kept) -> float:
+        """What is left of the budget: it bounds the rounds, which no one can foresee."""
+        return max(0.0, self.budget_s - find_spent(kept))
+
+    def _next_stage(self, kept: Kept) -> Stage | None:
+        race, left = self.make_race(kept), self.estimate(kept)
+
+        def can_afford(stage: Stage, keep_finals: bool) -> bool:
+            return self._cost(stage) + (self._cost_finals(race.predicted) if keep_finals else 0.0) <= left
+
+        return race.next_stage(list_seen(kept), can_afford)
+
+    def _count_entrants(self, kept: Kept) -> int:
+        """Beside the default: as many as memory and budget allow for a round, the finals kept back."""
+        begun = kept.find(f"{RACE}-1")
+        if begun is not None:
+            return len({*begun.systems, *begun.refused} - {DEFAULT})
+        predicted, left = self.predict(kept, 1), self.estimate(kept)
+        most = min(MOST_ENTRANTS, self.most_up - 1)
+        fitting = (n for n in range(most, FEWEST_ENTRANTS, -1) if self._cost_race(n, predicted) <= left)
+        return next(fitting, min(FEWEST_ENTRANTS, most))
+
+    def _cost_race(self, entrants: int, predicted: Mapping[str, float]) -> float:
+        """Seconds of starts, a round and the finals."""
+        names = (DEFAULT, *map(str, range(entrants)))
+        rates = dict.fromkeys(names, scale_rates(max(predicted.values()), FIRST_RATES))
+        return entrants * START_S + self._cost(Stage(name=RACE, rates=rates)) + self._cost_finals(predicted)
+
+    def _cost(self, stage: Stage) -> float:
+        each = [self.windows.cost_s(rate) for rates in stage.rates.values() for rate in rates]
+        return stage.repeats * sum(each) + VERIFY_S * len(stage.rates)
+
+    def _cost_finals(self, predicted: Mapping[str, float]) -> float:
+        """And of the closed loop behind them: the default, whose windows may be longer, and the best."""
+        pair = {DEFAULT: predicted[DEFAULT], RACE: max(predicted.values())}
+        rates = {name: scale_rates(rate, FINAL_RATES) for name, rate in pair.items()}
+        return FINALS * self._cost(Stage(name=FINAL, rates=rates, repeats=FINAL_REPEATS)) + START_S
+
+    def _make_start(self) -> Block:
+        rate = round(START_SHARE * predict(self.space, (), DEFAULT), 2)
+        if rate <= 0:
+            raise LoadTestError(
+                f"SLO_P99_MS must be a limit that the default plan can keep: got {self.space.limit}, and the "
+                "model alone takes longer; ask for a higher one"
+            )
+        member = self._find_member(DEFAULT)
+        closed, opened = self.windows.make_closed(), self.windows.make_open(rate, seed=SEEDS[START])
+        turns = (
+            Turn(member=member, scenario=closed, level=AUTO),
+            Turn(member=member, scenario=opened, level=rate),
+        )
+        return Block(name=START, turns=turns, warm_up_s=FIRST_WARM_UP_S)
+
+    def _make_block(self, stage: Stage) -> Block:
+        """Each plan at each of its rates."""
+        kind, _, number = stage.name.partition("-")
+        seed = SEEDS[kind] + int(number)
+        turns = tuple(
+            Turn(
+                member=self._find_member(name),
+                scenario=self.windows.make_open(rate, seed=seed, repeats=stage.repeats),
+                level=rate,
+            )
+            for name, rates in stage.rates.items()
+            for rate in rates
+        )
+        return Block(name=stage.name, turns=turns, repeats=stage.repeats, warm_up_s=FIRST_WARM_UP_S)
+
+    def _find_member(self, name: str) -> Member:
+        return self.make_member(name, self.space.find_candidate(name))
+
+    def _next_saturated(self, kept: Kept, winner: str) -> Block | None:
+        if kept.find(SATURATED):
+            return None
+        turn = Turn(member=self._find_member(winner), scenario=self.windows.make_closed(), level=AUTO)
+        return Block(name=SATURATED, turns=(turn,), warm_up_s=FIRST_WARM_UP_S)
+
+    def _next_libraries(self, kept: Kept, winner: str) -> Block | None:
+        """The winner with another library against itself about its peak, where the budget allows it."""
+        rates = scale_rates(self.make_race(kept).find_centre(winner, list_seen(kept)), FINAL_RATES)
+        for number, value in enumerate(ALTERNATIVES):
+            other = Candidate.parse(f"{winner}-{value}").name
+            stage = Stage(
+                name=f"{LIBRARIES}-{number}", rates={winner: rates, other: rates}, repeats=LIBRARY_REPEATS
+            )
+            wanted = value not in self.libraries and kept.find(stage.name) is None
+            if wanted and START_S + self._cost(stage) <= self.estimate(kept):
+                return self._make_block(stage)
+        return None
+
+
+def make_experiment(course: Course, asked: Mapping[str, Any]) -> Experiment:
+    """Of one model; `asked` holds all that decides what is measured, as plain values."""
+    return Experiment(
+        kind=KIND,
+        name=f"{KIND}-{course.windows.model}",
+        asked=asked,
+        next_block=course.next_block,
+        estimate=course.estimate,
+    )

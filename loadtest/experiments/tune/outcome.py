@@ -1,0 +1,245 @@
+"""What came out: a row for each plan, the winner against the default, and what may be chosen of it.
+
+Do no harm: only what beats the default beyond the interval of the finals is chosen; else the default stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks, find_peak
+from loadtest.experiments.tune.evidence import SATURATED, START, list_done, list_out, list_points, list_seen
+from loadtest.experiments.tune.race import LIBRARIES, Race, list_finals
+from loadtest.experiments.tune.space import find_limit, fit_space, predict, read_space
+from loadtest.results.kept import Kept
+from loadtest.results.stats import Interval
+from loadtest.simulation.search import Limit
+from loadtest.simulation.service import Overhead
+from loadtest.trials.block import Verdict
+from loadtest.trials.validity import ENDS_OF_A_SEARCH, find_doubts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One plan of the race."""
+
+    name: str
+    candidate: Candidate
+    predicted: float
+    """Simulated peak, requests a second."""
+    peak: Peak | None
+    """None where it is INVALID."""
+    windows: int
+    """That its peak is from."""
+    dropped: bool
+    """By its pairs with the leader."""
+    invalid: str = ""
+    """Why no figure of it may be used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A library that was tried at the winner."""
+
+    item: str
+    value: str
+    ratio: Interval | None
+    """Of the peaks, with it over without."""
+
+    @property
+    def better(self) -> bool:
+        return self.ratio is not None and self.ratio.low > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Of one model."""
+
+    model: str
+    limit: Limit
+    rows: tuple[Row, ...]
+    """The default first, then by peak."""
+    winner: str | None
+    """Who met the default in the finals."""
+    ratio: Interval | None
+    """Of the winner's peak to the default's; None without finals."""
+    seen: tuple[Seen, ...]
+    """Every window that may be quoted."""
+    queueing_limit: float
+    overhead: Overhead
+    saturated: Mapping[str, float]
+    """Plan → requests a second of a closed loop."""
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def adopted(self) -> bool:
+        """Whether the winner is better beyond its interval; a peak beyond the tried rates flatters none."""
+        if self.ratio is None or self.winner is None or self.ratio.low <= 1:
+            return False
+        default, winner = (self.find_row(name).peak for name in (DEFAULT, self.winner))
+        known = default and winner and default.boundary != ALL_KEPT and winner.boundary != NONE_KEPT
+        return bool(known)
+
+    @property
+    def best(self) -> Row:
+        """What is to be served."""
+        return self.find_row(self.winner if self.adopted and self.winner else DEFAULT)
+
+    @property
+    def reached(self) -> float:
+        """Of the queueing limit."""
+        peak = self.best.peak
+        return peak.value / self.queueing_limit if peak and peak.known else 0.0
+
+    def find_row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
+
+    def describe_row(self, row: Row) -> str:
+        """What became of it, in a few words."""
+        if row.name == DEFAULT:
+            return "replaced" if self.adopted else "stays"
+        if row.name == self.winner:
+            return "chosen" if self.adopted else "not better"
+        return "dropped" if row.dropped else "a tie with the winner" if self.adopted else "not better"
+
+
+def find_outcome(kept: Kept) -> Outcome:
+    """From what is kept alone, finished or not; LoadTestError before the default was measured."""
+    if kept.find(START) is None:
+        raise LoadTestError(f"{kept.folder.name}: nothing was measured yet")
+    space, seen = read_space(kept.asked), list_seen(kept)
+    points, done = tuple(list_points(space, kept)), list_done(kept)
+    names = dict.fromkeys((DEFAULT, *(name for plans in done.values() for name in plans)))
+    predicted, out = {name: predict(space, points, name) for name in names}, list_out(kept)
+    race = Race(predicted=predicted, limit=space.limit, done=done, out=frozenset(out))
+    winner = race.find_winner(seen)
+    rows = [_make_row(space.find_candidate(name), name, race, seen, out.get(name, "")) for name in names]
+    return Outcome(
+        model=str(kept.asked["model"]),
+        limit=space.limit,
+        rows=tuple(sorted(rows, key=lambda row: (row.name != DEFAULT, -(row.peak.value if row.peak else 0)))),
+        winner=winner,
+        ratio=_compare(seen, winner, space.limit) if winner else None,
+        seen=tuple(seen),
+        queueing_limit=find_limit(space),
+        overhead=fit_space(space, points),
+        saturated=dict(_list_saturated(kept)),
+        changes=tuple(_list_changes(seen, winner, space.limit)) if winner else (),
+    )
+
+
+def _compare(seen: list[Seen], winner: str, limit: Limit) -> Interval | None:
+    """By the finals alone."""
+    base, other = (list_finals(seen, name) for name in (DEFAULT, winner))
+    return compare_peaks(base, other, limit) if base and other else None
+
+
+def _make_row(candidate: Candidate, name: str, race: Race, seen: list[Seen], invalid: str) -> Row:
+    """The finals' figures of those who were in them, else the race's."""
+    own = list_finals(seen, name) or [one for one in seen if one.plan == name]
+    why = invalid or ("" if own else "no window of it may be quoted: the machine was not quiet")
+    return Row(
+        name=name,
+        candidate=candidate,
+        predicted=race.predicted[name],
+        peak=None if why else find_peak(own, race.limit),
+        windows=len(own),
+        dropped=not why and name not in race.list_left(seen),
+        invalid=why,
+    )
+
+
+def _list_saturated(kept: Kept) -> list[tuple[str, float]]:
+    """Of closed loops that may be quoted."""
+    blocks = [block for name in (START, SATURATED) if (block := kept.find(name))]
+    every = [series for block in blocks for series in kept.list_series(block)]
+    closed = [
+        one for one in every if not one.scenario.is_open and not find_doubts(one, without=ENDS_OF_A_SEARCH)
+    ]
+    return [(one.system, one.trials[0].rate) for one in closed]
+
+
+def _list_changes(seen: list[Seen], winner: str, limit: Limit) -> list[Change]:
+    """Each against the winner in the same block."""
+    there = [one for one in seen if one.block.startswith(LIBRARIES)]
+    return [
+        _make_change(name, [one for one in there if one.plan in (name, winner)], winner, limit)
+        for name in dict.fromkeys(one.plan for one in there)
+        if name != winner
+    ]
+
+
+def _make_change(name: str, there: list[Seen], winner: str, limit: Limit) -> Change:
+    one = Candidate.parse(name)
+    with_it, without = ([one for one in there if one.plan == plan] for plan in (name, winner))
+    return Change(
+        item="allocator" if one.allocator else "openmp",
+        value=one.allocator or one.openmp,
+        ratio=compare_peaks(without, with_it, limit) if without else None,
+    )
+
+
+def judge(kept: Kept) -> list[Verdict]:
+    """The plan to serve, and what it gains; no figure where the default could not be measured."""
+    try:
+        found = find_outcome(kept)
+    except LoadTestError as problem:
+        return [Verdict(what=f"{kept.asked['model']}: tuned", why=str(problem))]
+    default = found.find_row(DEFAULT)
+    if default.peak is None:
+        return [Verdict(what=f"{found.model}: tuned", why=f"the default plan is INVALID: {default.invalid}")]
+    verdicts = [_judge_peak(found)]
+    if found.ratio is not None:
+        word = "chosen" if found.adopted else "the default is right: no gain beyond the interval"
+        verdicts.append(Verdict(what=f"{found.winner} / default", figure=found.ratio, unit="×", why=word))
+    return verdicts
+
+
+def _judge_peak(found: Outcome) -> Verdict:
+    peak, what = found.best.peak, f"{found.model}, {found.best.name}: highest rate with {found.limit}"
+    assert peak is not None
+    if not peak.known:
+        why = f"{peak.boundary}, and those tried end at {peak.value:.4g}/s; give more BUDGET_MINUTES"
+        return Verdict(what=what, why=why)
+    why = f"{found.reached:.0%} of the queueing limit, {found.queueing_limit:.1f}"
+    why += f"; the boundary is a cliff: {peak.cliff}" if peak.cliff else f"; ends by: {peak.boundary}"
+    figure = peak.interval or Interval(value=peak.value, low=peak.value, high=peak.value)
+    return Verdict(what=what, figure=figure, unit=" requests/s", why=why)
+
+
+def describe_gain(found: Outcome, folder: str) -> str:
+    """A sentence for the plan's reasons."""
+    default, best = found.find_row(DEFAULT).peak, found.best.peak
+    if default is None or best is None:
+        return f"could not be told, trials in {folder}"
+    if not found.adopted or found.ratio is None:
+        told = f"the default is right: {default.value:.4g}/s at {found.limit}"
+        return f"{told}, nothing that was raced is better beyond its interval; trials in {folder}"
+    ratio = found.ratio
+    return (
+        f"{best.value:.4g}/s at {found.limit} against {default.value:.4g}/s of the default "
+        f"({ratio.value:.2f}x, {ratio.low:.2f}-{ratio.high:.2f}), {found.reached:.0%} of the queueing limit; "
+        f"trials in {folder}"
+    )
+
+
+def choose(found: Outcome, *, alone: bool) -> dict[str, Any]:
+    """What replaces the default's numbers; workers and libraries are one for all models."""
+    if not found.adopted:
+        return {}
+    default, best = found.find_row(DEFAULT).candidate, found.best.candidate
+    chosen: dict[str, Any] = {
+        name: {found.model: getattr(best, name)}
+        for name in ("batch", "delay_ms")
+        if getattr(best, name) != getattr(default, name)
+    }
+    if alone:
+        names = ("workers", "cores_per_worker")
+        if any(getattr(best, name) != getattr(default, name) for name in names):
+            chosen |= {name: getattr(best, name) for name in names}
+        chosen |= {one.item: one.value for one in found.changes if one.better}
+    return chosen

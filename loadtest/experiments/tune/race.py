@@ -1,0 +1,160 @@
+"""The race: rounds in which all are measured at the same rates, then the winner against the default.
+
+A round has three rates about the best peak that is known, and every plan that is left at each of them with
+the same arrivals. Who is slower than the leader in nearly all of these pairs (a one-sided signed-rank test)
+is dropped. The figures that are quoted of the winner and of the default come from the finals alone, where
+each is measured about its own peak: the race chose the winner, so its windows flatter it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scipy.stats import wilcoxon
+
+from loadtest.experiments.tune.candidate import DEFAULT
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, find_level, fit_peak
+from loadtest.simulation.search import Limit
+
+RACE, FINAL, LIBRARIES = "race", "final", "libraries"
+"""Kinds of blocks."""
+FIRST_RATES = (0.88, 1.0, 1.12)
+"""Of the best predicted peak: predictions are some percent off."""
+NEXT_RATES = (0.96, 1.04)
+FINAL_RATES = (0.9, 1.0, 1.1)
+"""Of each plan's own peak: as far as the machine's own ups and downs move it."""
+MOST_ROUNDS = 3
+FINAL_REPEATS = 3
+FINALS = 2
+MOST_FINALS = 3
+"""One more where a peak was not between the rates."""
+DROP_BELOW = 0.1
+"""A plan as good as the leader is dropped so often; five pairs can tell it."""
+OUTWARD = 1.25
+"""From the end of the rates that were tried, where the peak lies beyond."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What is measured next: which plans, each at which rates, how often."""
+
+    name: str
+    rates: Mapping[str, tuple[float, ...]]
+    """By plan, in the order in which they take turns."""
+    repeats: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """Everything that decides the next stage but what was seen."""
+
+    predicted: Mapping[str, float]
+    """Plan → simulated peak, the best first; the default is among them."""
+    limit: Limit
+    done: Mapping[str, Sequence[str]]
+    """Block → the plans that were measured in it, whether or not their windows are valid."""
+    out: frozenset[str] = field(default_factory=frozenset)
+    """Plans that cannot be measured here, or whose answers or settings are not right."""
+
+    def next_stage(self, seen: Sequence[Seen], can_afford: Callable[[Stage, bool], bool]) -> Stage | None:
+        """None when all is told. `can_afford` a round with the finals kept back, or without."""
+        if not self._count(RACE):
+            return self._first_round()
+        if not self._count(FINAL):
+            stage = self._next_round(seen)
+            if stage and can_afford(stage, True):
+                return stage
+        return self._next_final(seen, can_afford)
+
+    def _count(self, kind: str) -> int:
+        return sum(name.startswith(kind) for name in self.done)
+
+    def _first_round(self) -> Stage:
+        entrants = [name for name in self.predicted if name not in self.out]
+        best = max(self.predicted[name] for name in entrants)
+        return Stage(name=f"{RACE}-1", rates=dict.fromkeys(entrants, scale_rates(best, FIRST_RATES)))
+
+    def _next_round(self, seen: Sequence[Seen]) -> Stage | None:
+        left, rounds = self.list_left(seen), self._count(RACE)
+        # One that is left alone goes on until its peak is between the rates.
+        own = [one for one in seen if left and one.plan == left[0]]
+        done = len(left) < 2 and (not own or fit_peak(own, self.limit).known)
+        if done or rounds >= MOST_ROUNDS:
+            return None
+        centre = self.find_centre(left[0], seen)
+        return Stage(
+            name=f"{RACE}-{rounds + 1}", rates={name: scale_rates(centre, NEXT_RATES) for name in left}
+        )
+
+    def _next_final(self, seen: Sequence[Seen], can_afford: Callable[[Stage, bool], bool]) -> Stage | None:
+        winner, finals = self.find_winner(seen), self._count(FINAL)
+        if winner is None or finals >= MOST_FINALS:
+            return None
+        pair = (DEFAULT, winner)
+        if finals >= FINALS and all(self._is_bracketed(name, seen) for name in pair):
+            return None
+        rates = {name: scale_rates(self.find_centre(name, seen), FINAL_RATES) for name in pair}
+        stage = Stage(name=f"{FINAL}-{finals + 1}", rates=rates, repeats=FINAL_REPEATS)
+        # The first one is never saved: without it nothing may be chosen.
+        return stage if not finals or can_afford(stage, False) else None
+
+    def list_left(self, seen: Sequence[Seen]) -> list[str]:
+        """Who is still in the race, the leader first."""
+        raced = [one for one in seen if one.block.startswith(RACE)]
+        last = next((plans for name, plans in reversed(list(self.done.items())) if name.startswith(RACE)), ())
+        valid = {one.plan for one in raced} - self.out
+        names = sorted(valid.intersection(last), key=lambda name: _mean_level(raced, name, self.limit))
+        slower = [name for name in names[1:] if is_slower(raced, name, names[0], self.limit)]
+        return [name for name in names if name not in slower]
+
+    def find_winner(self, seen: Sequence[Seen]) -> str | None:
+        """The leader of the race; None where the default leads, or nothing else could be measured."""
+        left = self.list_left(seen)
+        return left[0] if left and left[0] != DEFAULT and DEFAULT not in self.out else None
+
+    def find_centre(self, name: str, seen: Sequence[Seen]) -> float:
+        """The best guess of a plan's peak, to measure about it."""
+        own = [one for one in seen if one.plan == name]
+        if not own:
+            return self.predicted[name]
+        peak = fit_peak(own, self.limit)
+        if peak.boundary == ALL_KEPT:
+            return peak.value * OUTWARD
+        if peak.boundary == NONE_KEPT:
+            return min(self.predicted.get(name, peak.value), peak.value / OUTWARD)
+        return peak.value
+
+    def _is_bracketed(self, name: str, seen: Sequence[Seen]) -> bool:
+        own = list_finals(seen, name)
+        return bool(own) and fit_peak(own, self.limit).known
+
+
+def list_finals(seen: Sequence[Seen], name: str) -> list[Seen]:
+    """A plan's windows in the finals."""
+    return [one for one in seen if one.plan == name and one.block.startswith(FINAL)]
+
+
+def is_slower(seen: Sequence[Seen], name: str, leader: str, limit: Limit) -> bool:
+    """Whether a plan's latencies are above the leader's at the same rates with the same arrivals."""
+    levels = {
+        plan: {(one.group, one.rate): find_level(one, limit) for one in seen if one.plan == plan}
+        for plan in (name, leader)
+    }
+    pairs = [levels[name][place] - levels[leader][place] for place in levels[name] if place in levels[leader]]
+    apart = [pair for pair in pairs if pair]
+    if not apart:
+        return False
+    with warnings.catch_warnings():  # of so few pairs, and that they are tied
+        warnings.simplefilter("ignore")
+        return bool(wilcoxon(apart, alternative="greater").pvalue < DROP_BELOW)
+
+
+def _mean_level(seen: Sequence[Seen], name: str, limit: Limit) -> float:
+    levels = [find_level(one, limit) for one in seen if one.plan == name]
+    return sum(levels) / len(levels)
+
+
+def scale_rates(rate: float, shares: Sequence[float]) -> tuple[float, ...]:
+    return tuple(round(rate * share, 2) for share in shares)

@@ -1,0 +1,122 @@
+"""Which plans are worth a race: all are simulated with the overheads of this server, the best are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates
+from loadtest.simulation.limit import find_queueing_limit
+from loadtest.simulation.overhead import LivePoint, fit_overhead
+from loadtest.simulation.search import LONG, REFINED, Limit, find_peak, rank_plans
+from loadtest.simulation.service import Overhead, ServiceTimes, read_service
+
+DELAYS_MS = (1, 5, 20)
+"""TorchServe's least, and what fills batches; the wait is under a lock that idle workers need."""
+FINE_BEST = 5
+"""So many batch sizes and layouts are tried with every delay; the others with the least alone."""
+LEAST_SHARE = 0.85
+"""Of the best predicted peak: predictions are not so far off that less could win."""
+Layout = tuple[int, int]
+"""(workers, cores of each)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """All plans of one model, with what is known of their times."""
+
+    times: tuple[tuple[Layout, ServiceTimes], ...]
+    """Of each layout, the default's first."""
+    batches: tuple[int, ...]
+    """That may be served."""
+    default: Candidate
+    queue: int
+    limit: Limit
+
+    def find_candidate(self, name: str) -> Candidate:
+        return self.default if name == DEFAULT else Candidate.parse(name)
+
+    def find_times(self, one: Candidate, overhead: Overhead) -> ServiceTimes:
+        times = dict(self.times)[one.workers, one.cores_per_worker]
+        return dataclasses.replace(times, overhead=overhead)
+
+    def make_point(self, rate: float, **figures: float | None) -> LivePoint:
+        """Of the default, as it was measured."""
+        plan = self.default.simulate_as(self.queue)
+        return LivePoint(plan=plan, service=self.find_times(self.default, Overhead()), rate=rate, **figures)
+
+
+def read_space(asked: Mapping[str, Any]) -> Space:
+    """From the plain values that a result keeps."""
+    profiles = {(one["workers"], one["cores_per_worker"]): one["service"] for one in asked["profiles"]}
+    limit = asked["limit"]
+    return Space(
+        times=tuple(
+            ((workers, cores), read_service(service, f"the profile of {workers} × {cores} cores"))
+            for (workers, cores), service in profiles.items()
+        ),
+        batches=tuple(asked["batches"]),
+        default=Candidate(**asked["default"]),
+        queue=int(asked["queue"]),
+        limit=Limit(percentile=float(limit["percentile"]), seconds=float(limit["ms"]) / 1000),
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def fit_space(space: Space, points: tuple[LivePoint, ...]) -> Overhead:
+    """What this server takes beyond the model's own times."""
+    return fit_overhead(points, space.limit.percentile)
+
+
+@functools.lru_cache(maxsize=32)
+def find_limit(space: Space) -> float:
+    """The queueing limit of the times alone, without any server's overhead."""
+    return find_queueing_limit([(workers, times) for (workers, _), times in space.times], space.limit)
+
+
+@functools.lru_cache(maxsize=128)
+def predict(space: Space, points: tuple[LivePoint, ...], name: str) -> float:
+    """The peak of one plan, with what its points told of this server."""
+    overhead, one = fit_space(space, points), space.find_candidate(name)
+    plan, times = one.simulate_as(space.queue), space.find_times(one, overhead)
+    return find_peak(plan, times, space.limit, requests=LONG)
+
+
+def predict_best(space: Space, points: tuple[LivePoint, ...], most: int) -> dict[str, float]:
+    """Plan → peak, the best first: the default, and at most so many others that may beat it.
+
+    Of each layout and batch size only the best delay: plans that differ in it alone differ little.
+    """
+    ranked = _rank(space, points)
+    chosen: dict[tuple[int, int, int], tuple[str, float]] = {}
+    for one, peak in ranked:
+        if one != space.default and peak >= LEAST_SHARE * ranked[0][1]:
+            chosen.setdefault((one.workers, one.cores_per_worker, one.batch), (one.name, peak))
+    best = {DEFAULT: predict(space, points, DEFAULT), **dict(list(chosen.values())[:most])}
+    return dict(sorted(best.items(), key=lambda item: -item[1]))
+
+
+@functools.lru_cache(maxsize=32)
+def _rank(space: Space, points: tuple[LivePoint, ...]) -> list[tuple[Candidate, float]]:
+    """The best first: every batch size with the least delay, then the best of them with all delays."""
+    layouts = [layout for layout, _ in space.times]
+    first = _simulate(space, points, list_candidates(layouts, space.batches, DELAYS_MS[:1]), refined=0)
+    fine = [
+        other
+        for one, _ in first[:FINE_BEST]
+        for other in list_candidates([(one.workers, one.cores_per_worker)], [one.batch], DELAYS_MS)
+    ]
+    return _simulate(space, points, fine, refined=REFINED)
+
+
+def _simulate(
+    space: Space, points: tuple[LivePoint, ...], plans: Sequence[Candidate], *, refined: int
+) -> list[tuple[Candidate, float]]:
+    overhead = fit_space(space, points)
+    # Two layouts of one simulated plan differ in their times, so the pair names the candidate.
+    by_plan = {(one.simulate_as(space.queue), space.find_times(one, overhead)): one for one in plans}
+    ranked = rank_plans(by_plan, space.limit, refined=refined)
+    return [(by_plan[one.plan, one.service], one.peak) for one in ranked]

@@ -1,0 +1,140 @@
+"""A tune experiment that is really run and kept, against live servers in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtest.drivers.outcome import Outcome as Rows
+from loadtest.drivers.records import make_records
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate
+from loadtest.experiments.tune.experiment import KIND, Course, make_experiment
+from loadtest.experiments.tune.space import read_space
+from loadtest.experiments.tune.windows import TURN_EXTRA_S, WARM_UP_S, Windows
+from loadtest.results.kept import Kept, keep_block, start_result
+from loadtest.results.trial import KeptBlock
+from loadtest.scenarios.scenario import AUTO
+from loadtest.simulation.overhead import find_saturated_rate
+from loadtest.simulation.service import Overhead
+from loadtest.systems.fleet import Member
+from loadtest.systems.system import System
+from loadtest.trials.block import Block, Turn
+from loadtest.trials.trial import Load, make_trial
+from tests.loadtest.experiments.tune.live import Machine, make_times, plan
+from tests.loadtest.making import ANSWER, GOOD, HOST, QUIET, make_facts
+from tests.loadtest.making import make_trial as make_plain_trial
+from tests.loadtest.simulated import EXPECTED
+
+MODEL = "resnet50"
+LIVE = Overhead(per_batch_s=0.001, per_request_s=0.0004, outside_s=0.002)
+"""What a real server adds."""
+Change = Callable[[KeptBlock], KeptBlock]
+
+
+def make_asked(default: Candidate, **changes: Any) -> dict[str, Any]:
+    service = {str(batch): {"samples_s": list(each)} for batch, each in make_times().samples}
+    return {
+        "model": MODEL, "precision": "int8", "limit": {"percentile": 99.0, "ms": 200.0},
+        "budget_minutes": 15.0, "payloads": "photos", "arguments": [],
+        "default": dataclasses.asdict(default), "queue": 100,
+        "batches": [2, 4, 8],
+        "profiles": [{"workers": 2, "cores_per_worker": 1, "service": service}],
+        "archive": {"id": "abc", "weights": "random", "notes": []}, "host": HOST, **changes,
+    }  # fmt: skip
+
+
+def open_nothing(_: object) -> contextlib.AbstractContextManager[System]:
+    raise AssertionError("a plan brings nothing up")
+
+
+def make_course(default: Candidate, *, minutes: float = 15.0, most_up: int = 6, **changes: Any) -> Course:
+    space = read_space(make_asked(default, **changes))
+    return Course(
+        windows=Windows(model=MODEL, payloads="photos", limit=space.limit),
+        space=space,
+        budget_s=60 * minutes,
+        most_up=most_up,
+        make_member=lambda name, _: Member(name=name, open=open_nothing),
+        libraries=("jemalloc", "intel"),
+    )
+
+
+def run_tune(
+    folder: Path,
+    *,
+    default: Candidate | None = None,
+    truth: Callable[[str], float] = lambda _: 1.0,
+    change: Change = lambda block: block,
+    blocks: int = 99,
+    kept: Kept | None = None,
+    **how: Any,
+) -> Kept:
+    """All blocks, or so many; `truth` makes a plan's live times longer than its profile by this factor.
+
+    `change` may spoil a block before it is kept.
+    """
+    default = default or plan(16, 20)
+    course = make_course(default, **how)
+    experiment = make_experiment(course, make_asked(default))
+    kept = kept or start_result(KIND, experiment.name, experiment.asked, folder, HOST)
+    for _ in range(blocks):
+        block = experiment.next_block(kept)
+        if block is None:
+            break
+        measured, records = measure_block(block, default, truth, number=len(kept.blocks))
+        kept = keep_block(kept, change(measured), records)
+    return kept
+
+
+def measure_block(
+    block: Block, default: Candidate, truth: Callable[[str], float], *, number: int
+) -> tuple[KeptBlock, list[Any]]:
+    """In virtual time; `start` without drift, so that its fit is made once for all tests."""
+    names = dict.fromkeys(turn.member.name for turn in block.turns)
+    servers = {
+        name: (default if name == DEFAULT else Candidate.parse(name), make_times(truth(name), LIVE))
+        for name in names
+    }
+    machine = Machine(servers=servers, seed=number, drift=0.0 if block.name == "start" else 0.04)
+    pairs = [
+        measure_turn(machine, turn, block, repeat) for repeat in range(block.repeats) for turn in block.turns
+    ]
+    seconds = sum(trial.duration_s + WARM_UP_S + TURN_EXTRA_S for trial, _ in pairs)
+    kept = KeptBlock(
+        number=0, name=block.name, began="2026-01-02T03:04:05+00:00", seconds=seconds, generated_here=True,
+        systems={name: make_facts(name, models=(MODEL,), verify_after=GOOD) for name in names},
+        trials=tuple(trial for trial, _ in pairs),
+    )  # fmt: skip
+    return kept, [rows for _, rows in pairs]
+
+
+def measure_turn(machine: Machine, turn: Turn, block: Block, repeat: int) -> tuple[Any, Any]:
+    name, scenario = turn.member.name, turn.scenario
+    if turn.level == AUTO:
+        one, times = machine.servers[name]
+        rate = find_saturated_rate(one.simulate_as(100), times)
+        trial = make_plain_trial(name, rate, scenario=scenario, level=64.0)
+        return trial, make_records([(0, float("nan"), 0.0, 0.1, 200, 0, "")], [ANSWER])
+    rate = float(turn.level)
+    arrivals = f"{block.name} {repeat}"
+    requests = int(rate * scenario.duration_s) + 50
+    found = machine.serve(name, rate, arrivals=arrivals, warm_up=int(rate), requests=requests)
+    due = found.arrivals - scenario.warm_up_s
+    status = np.where(np.isinf(found.ended), 503, 200)
+    ended = np.where(np.isinf(found.ended), found.arrivals, found.ended) - scenario.warm_up_s
+    rows = [
+        (0, at, at, end, code, 0, "")
+        for at, end, code in zip(due.tolist(), ended.tolist(), status.tolist(), strict=True)
+    ]
+    records = make_records(rows, [ANSWER])
+    load = Load(
+        system=System(name=name, models=()), scenario=scenario, level=rate, payloads=(), expected=EXPECTED
+    )
+    outcome = Rows(records=records, wall_zero=0.0, cpu_shares=(0.1,))
+    trial = make_trial(load, outcome, repeat=repeat, duration_s=scenario.duration_s)
+    return dataclasses.replace(trial, cpu=QUIET), records

@@ -1,0 +1,49 @@
+"""tuned.json of one model and of two, and what a plan makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.topology import read_topology
+from config.tuned import judge_tuned, read_tuned
+from loadtest.experiments.tune.keep import keep_tuned
+from loadtest.experiments.tune.outcome import find_outcome
+from loadtest.report import write_report
+from tests.config.planning import make_inputs
+from tests.loadtest.experiments.tune.live import plan
+from tests.loadtest.experiments.tune.results import MODEL, run_tune
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run_tune(tmp_path_factory.mktemp("whole"))
+
+
+def test_what_was_found_is_what_the_next_plan_goes_by(whole, tmp_path):
+    inputs = make_inputs(models=(MODEL,), precision="int8")
+    file = keep_tuned([whole], inputs, tmp_path)
+    tuned = read_tuned(file)
+    best = find_outcome(whole).best.candidate
+    assert tuned.chosen == {"batch": {MODEL: best.batch}, "delay_ms": {MODEL: 1}}
+    assert tuned.limit == {"percentile": 99.0, "ms": 200.0}
+    used, (said,) = judge_tuned(file, read_topology(), inputs)
+    assert said.startswith("tuned: used, for p99 ≤ 200 ms: ")
+    assert f"trials in results/{whole.folder.name}" in used.decide("batch", MODEL).reason
+
+
+def test_a_right_default_leaves_nothing_to_choose(tmp_path):
+    kept = run_tune(tmp_path, default=plan(4), truth=lambda name: 1.0 if name == "default" else 1.2)
+    tuned = read_tuned(keep_tuned([kept], make_inputs(models=(MODEL,)), tmp_path))
+    assert tuned.chosen == {}
+    assert "the default is right" in tuned.evidence[MODEL]
+
+
+def test_the_page_shows_every_plan_the_limit_and_what_is_chosen(whole, tmp_path):
+    report = write_report([whole], tmp_path)
+    assert report.valid
+    found = find_outcome(whole)
+    for row in found.rows:
+        assert row.name in report.text
+    assert f"beyond {found.queueing_limit:.1f} requests/s" in " ".join(report.text.split())
+    assert f"Chosen: {found.best.name}" in report.text
+    assert [file.name for file in report.folder.glob("*.png")] == [f"1-tune-{MODEL}.png"]

@@ -1,0 +1,131 @@
+"""What is asked for, what is refused before anything is built, and which plans fit the machine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from config.definitions import read_definition
+from loadtest.commands import main
+from loadtest.errors import LoadTestError
+from loadtest.experiments.tune.candidate import Candidate
+from loadtest.experiments.tune.prepare import (
+    check_wish,
+    count_servers,
+    find_payloads,
+    list_layouts,
+    read_wish,
+)
+from loadtest.experiments.tune.run import find_resumed
+from loadtest.systems.system import ROOT
+from tests.loadtest.making import make_kept
+
+
+def ask(*options: str, percentile: float = 99.0, minutes: float = 15.0, limit_ms: str = ""):
+    return read_wish(
+        ["--models", "resnet50", "--run-dir", "run", "--slo-p99-ms", limit_ms, *options],
+        percentile=percentile, minutes=minutes, payloads="",
+    )  # fmt: skip
+
+
+def test_knobs_of_a_plan_hold_for_every_plan_and_others_are_its_own():
+    wish = ask("--precision", "int8", "--port", "9000", "--allocator", "", "--tuned", "run/tuned.json")
+    assert (wish.models, wish.limit.seconds, wish.given) == (("resnet50",), 0.2, {"PRECISION": "int8"})
+    assert wish.arguments[:4] == ["--precision", "int8", "--slo-p99-ms", "200"]
+    assert wish.arguments[4:] == ["--timings", str((ROOT / "run/timings.json").resolve())]
+    assert ask("--slo-p99-ms", "500").limit.seconds == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--batch", "8"], "BATCH is what `make tune` finds: got 8; leave it out"),
+        (["--delay-ms", "5"], "DELAY_MS is what `make tune` finds: got 5; leave it out"),
+        (["--queue", "50"], "QUEUE is what `make tune` finds: got 50; leave it out"),
+        (["--front", "haproxy"], "FRONT must be left out, plans are raced on this machine, without a door"),
+        (["--topology", "x"], "TOPOLOGY must be left out, plans are raced on this machine"),
+    ],
+)
+def test_what_is_found_here_or_cannot_be_raced_is_refused(options, text):
+    with pytest.raises(LoadTestError, match=text):
+        ask(*options)
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        (
+            {"percentile": 99.9},
+            "PERCENTILE must be one of 50, 90, 95, 99: got 99.9, and p99.9 needs 3688 req",
+        ),
+        ({"percentile": 97.0}, "PERCENTILE must be one of 50, 90, 95, 99: got 97"),
+        ({"limit_ms": "0"}, "SLO_P99_MS must be 1 or more: got 0"),
+        ({"minutes": 2.0}, "BUDGET_MINUTES must be at least 5: got 2"),
+    ],
+)
+def test_what_gives_no_figures_is_refused(how, text):
+    with pytest.raises(LoadTestError, match=text):
+        check_wish(ask(**how))
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "free", "layouts"),
+    [
+        (2, 1, True, [(2, 1), (1, 2)]),
+        (8, 2, True, [(8, 2), (4, 4)]),
+        (1, 2, True, [(1, 2)]),
+        (3, 1, True, [(3, 1)]),
+        (2, 1, False, [(2, 1)]),
+    ],
+)
+def test_half_as_many_workers_of_twice_the_cores_are_tried_too(workers, cores, free, layouts):
+    default = Candidate(workers=workers, cores_per_worker=cores, batch=4, delay_ms=1)
+    assert list_layouts(default, free=free) == layouts
+
+
+def test_workers_are_free_where_nobody_named_them_and_one_model_is_served():
+    assert ask().free_layout
+    assert not ask("--workers", "2").free_layout
+    assert not read_wish(
+        ["--models", "bert resnet50", "--run-dir", "run"], percentile=99, minutes=15, payloads=""
+    ).free_layout
+
+
+def test_as_many_servers_are_up_as_the_memory_holds():
+    definition = read_definition(ROOT / "models" / "resnet50" / "model.yaml")
+    counts = [count_servers(definition, "int8", 2, mib) for mib in (8_000, 16_000, 64_000)]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[2]
+    with pytest.raises(LoadTestError, match=r"must be up together: got 1000 MiB that are free"):
+        count_servers(definition, "int8", 2, 1000)
+
+
+def test_each_model_is_sent_what_its_open_loop_sends():
+    assert (find_payloads("resnet50"), find_payloads("bert")) == ("photos", "texts")
+    with pytest.raises(LoadTestError, match="no open scenario of densenet121: PAYLOADS= names"):
+        find_payloads("densenet121")
+
+
+def test_latest_is_each_models_own(tmp_path):
+    kept = make_kept(tmp_path, {}, kind="tune", name="tune-bert")
+    both = SimpleNamespace(models=("bert", "resnet50"))
+    assert find_resumed("latest", "bert", both, tmp_path) == kept.folder
+    assert find_resumed("latest", "resnet50", both, tmp_path) is None
+    assert find_resumed("", "bert", both, tmp_path) is None
+    with pytest.raises(LoadTestError, match="RESUME of several models must be latest: got x"):
+        find_resumed("x", "bert", both, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ([], 0, ""),
+        (["--percentile", "42"], 1, "error: PERCENTILE must be one of 50, 90, 95, 99: got 42"),
+        (["--budget-minutes", "often"], 1, "error: BUDGET_MINUTES must be a number above 0: got often"),
+    ],
+)
+def test_the_command_judges_its_values_before_anything_is_built(options, code, text, capsys):
+    plan = ["--models", "resnet50", "--precision", "", "--run-dir", "run", "--tuned", "run/tuned.json"]
+    assert main(["tune", "--check", "--resume", "", *options, "--", *plan]) == code
+    assert capsys.readouterr().err.startswith(text)

@@ -1,0 +1,122 @@
+"""Peaks, the queueing limit above all of them, and overheads that are found again."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from loadtest.errors import LoadTestError
+from loadtest.simulation.limit import find_least_cost, find_queueing_limit
+from loadtest.simulation.overhead import LivePoint, find_saturated_rate, fit_overhead
+from loadtest.simulation.search import LONG, REFINED, Limit, find_capacity, find_peak, rank_plans, try_rate
+from loadtest.simulation.server import ServerPlan
+from loadtest.simulation.service import Overhead, ServiceTimes, read_service
+
+SIZES = (1, 2, 4, 8, 16)
+P99 = Limit(percentile=99.0, seconds=0.2)
+
+
+def make_times(fixed_s=0.004, each_s=0.010, spread=0.04, seed=0, **more) -> ServiceTimes:
+    """a + c·b with some spread."""
+    random = np.random.default_rng(seed)
+    samples = tuple((b, tuple((fixed_s + each_s * b) * np.exp(random.normal(0, spread, 40)))) for b in SIZES)
+    return ServiceTimes(samples=samples, **more)
+
+
+TIMES = make_times()
+
+
+def make_plan(batch=4, delay_s=0.001, workers=2, **more) -> ServerPlan:
+    return ServerPlan(workers=workers, batch=batch, delay_s=delay_s, **more)
+
+
+def test_the_peak_lies_below_the_capacity_and_keeps_the_limit():
+    plan = make_plan()
+    peak = find_peak(plan, TIMES, P99)
+    assert 0.7 * find_capacity(plan, TIMES) < peak < find_capacity(plan, TIMES)
+    assert try_rate(plan, TIMES, peak, P99).kept
+    assert not try_rate(plan, TIMES, 1.1 * peak, P99).kept
+
+
+def test_a_looser_limit_never_lowers_the_peak_and_one_below_a_single_request_has_none():
+    peaks = [find_peak(make_plan(), TIMES, Limit(percentile=99, seconds=s)) for s in (0.01, 0.1, 0.2, 0.5)]
+    assert peaks == sorted(peaks)
+    assert peaks[0] == 0
+
+
+def test_refused_requests_break_a_rate_even_where_the_others_are_fast():
+    point = try_rate(make_plan(queue=1), TIMES, 100, Limit(percentile=50, seconds=9))
+    assert not point.kept
+
+
+@pytest.mark.parametrize(("percentile", "limit_s"), [(99.0, 0.06), (99.0, 0.2), (95.0, 0.2), (95.0, 1.0)])
+def test_no_plan_beats_the_queueing_limit(percentile, limit_s):
+    limit = Limit(percentile=percentile, seconds=limit_s)
+    plans = [make_plan(*each) for each in itertools.product((1, 4, 16), (0.0, 0.02), (1, 2))]
+    plans += [make_plan(4, 0.001, 2, instances=2, in_flight=5)]
+    best = max(find_peak(plan, TIMES, limit, requests=4000) for plan in plans)
+    bound = find_queueing_limit([(2, TIMES)], limit)
+    assert 0 < best <= bound <= 2 / find_least_cost(TIMES, limit)
+
+
+def test_the_queueing_limit_is_that_of_one_constant_server():
+    """M/D/1 from 0 wait: with the limit at one service time only who finds it empty is in time."""
+    times = ServiceTimes(samples=((1, (0.1,)),))
+    assert find_queueing_limit([(1, times)], Limit(percentile=50, seconds=0.1)) == pytest.approx(10, rel=0.01)
+    # In time is who finds the server free; one that is late is put aside: rate / 10 late to 1 in time.
+    assert find_queueing_limit([(1, times)], Limit(percentile=90, seconds=0.1)) == pytest.approx(1.1, rel=0.1)
+    assert find_queueing_limit([(1, times)], Limit(percentile=99, seconds=0.09)) == 0
+
+
+def test_batches_that_take_longer_than_the_limit_count_for_nothing():
+    assert find_least_cost(TIMES, P99) == pytest.approx(0.0102, rel=0.03)
+    assert find_least_cost(TIMES, Limit(percentile=99, seconds=0.03)) == pytest.approx(0.012, rel=0.03)
+    assert find_least_cost(TIMES, Limit(percentile=99, seconds=0.001)) == math.inf
+
+
+def test_the_order_of_plans_is_that_of_their_peaks():
+    plans = [(make_plan(batch, delay_s), TIMES) for batch in SIZES for delay_s in (0.001, 0.05)]
+    ranked = rank_plans(plans, P99)
+    peaks = [one.peak for one in ranked[:REFINED]]
+    assert peaks == sorted(peaks, reverse=True)
+    assert ranked[0].plan.batch in (4, 8)
+    assert {one.plan for one in ranked} == {plan for plan, _ in plans}
+
+
+@pytest.mark.parametrize(
+    "overhead",
+    [
+        Overhead(per_batch_s=0.002, per_request_s=0.001, outside_s=0.003),
+        Overhead(per_batch_s=0.0, per_request_s=0.002, outside_s=0.0),
+    ],
+)
+def test_the_overhead_of_a_live_server_is_found_from_one_plans_points(overhead):
+    """By what it does: another plan is predicted as it is."""
+    live, plan, other = make_times(overhead=overhead), make_plan(4), make_plan(8, 0.005)
+    slow, fast = (try_rate(plan, live, rate, P99) for rate in (50, 130))
+    points = [
+        LivePoint(plan=plan, service=TIMES, rate=math.inf, done=find_saturated_rate(plan, live)),
+        *(LivePoint(plan=plan, service=TIMES, rate=one.rate, p50_s=one.p50_s, quoted_s=one.quoted_s)
+          for one in (slow, fast)),
+    ]  # fmt: skip
+    fitted = make_times(overhead=fit_overhead(points, 99.0))
+    now, then = try_rate(other, fitted, 120, P99), try_rate(other, live, 120, P99)
+    assert now.p50_s == pytest.approx(then.p50_s, rel=0.05)
+    assert now.quoted_s == pytest.approx(then.quoted_s, rel=0.1)
+    peaks = [find_peak(other, one, P99, requests=LONG) for one in (fitted, live)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.04)
+
+
+def test_without_live_points_there_is_no_overhead():
+    assert fit_overhead([], 99.0) == Overhead()
+
+
+def test_a_profile_without_samples_is_refused_with_what_to_do():
+    raw = {"1": {"batches": 5, "median_s": 0.01}}
+    with pytest.raises(LoadTestError, match=r"got none of size 1 \(profile.json\); take it again"):
+        read_service(raw, "profile.json")
+    found = read_service({"4": {"samples_s": [0.2]}, "1": {"samples_s": [0.1, 0.1]}}, "x")
+    assert [batch for batch, _ in found.samples] == [1, 4]

@@ -22,6 +22,15 @@ from server.state import read_failure
 from server.stop import stop
 
 START_SECONDS = 300
+SATURATING = {"resnet50": {"fp32": 8, "bf16": 16, "int8": 16}, "bert": {"fp32": 8, "bf16": 16, "int8": 24}}
+"""Requests in a batch, by model and precision: a third of a second of a core."""
+FILLING_MS = "20"
+"""Long enough to fill a batch from a few dozen clients."""
+
+
+def saturate(model: str, precision: str) -> tuple[str, ...]:
+    """Arguments for what is compared in closed loops: the default plan goes by a latency limit instead."""
+    return ("--batch", str(SATURATING[model][precision]), "--delay-ms", FILLING_MS)
 
 
 def kit(

@@ -40,7 +40,7 @@ def make_asked(
         "plan": read_values({**vars(plan.models[model]), **vars(plan.layout)}),
         "environment": read_values({**plan.environment, **plan.worker_environment}),
         "timing": asdict(timing),
-        "arguments": {rung.name: describe_how(rung, plan.layout) for rung in rungs if not rung.reason},
+        "arguments": {rung.name: describe_how(rung, plan.layout, model) for rung in rungs if not rung.reason},
         "rungs": {rung.name: asdict(rung) for rung in rungs},
     }
 
@@ -50,9 +50,9 @@ def list_asked_rungs(kept: Kept) -> list[Rung]:
     return [cattrs.structure(raw, Rung) for raw in kept.asked["rungs"].values()]
 
 
-def describe_how(rung: Rung, layout: Layout) -> str:
+def describe_how(rung: Rung, layout: Layout, model: str) -> str:
     """Arguments, and the users that load it."""
-    how = rung.label if rung.is_stock else " ".join(make_arguments(rung.settings, layout))
+    how = rung.label if rung.is_stock else " ".join(make_arguments(rung.settings, layout, model))
     return f"{how}; {count_users(rung)} users"
 
 

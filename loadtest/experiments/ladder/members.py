@@ -34,7 +34,7 @@ def make_member(rung: Rung, model: str, layout: Layout, each_length: Sequence[Pa
 
     if rung.is_stock:
         return replace(stock(rung.name, model, batch_size=find_stock_batch_size(rung)), inspect=inspect)
-    return replace(kit(rung.name, model, make_arguments(rung.settings, layout)), inspect=inspect)
+    return replace(kit(rung.name, model, make_arguments(rung.settings, layout, model)), inspect=inspect)
 
 
 def find_stock_batch_size(rung: Rung) -> int | None:

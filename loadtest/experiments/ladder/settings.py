@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from config.plan import Layout
+from loadtest.systems.kit import saturate
 
 ON, OFF = "on", "off"
 STOCK, KIT = "stock", "kit"
@@ -37,8 +38,9 @@ class Settings:
 ITEMS = tuple(field.name for field in fields(Settings))
 
 
-def make_arguments(settings: Settings, layout: Layout) -> list[str]:
-    """Of `python -m config`; only what differs from its defaults, so that the top is what people serve.
+def make_arguments(settings: Settings, layout: Layout, model: str) -> list[str]:
+    """Of `python -m config`; only what differs from its defaults, so that the top is what people serve, but
+    for its batches: these fill, as the default's go by a latency limit.
 
     `layout` is what the kit plans for the top on this machine.
     """
@@ -53,6 +55,8 @@ def make_arguments(settings: Settings, layout: Layout) -> list[str]:
         arguments.append("--no-pinning")
     if off := list_switches(settings):
         arguments += ["--off", ",".join(off)]
+    if settings.batches == FILLED:
+        arguments += saturate(model, settings.precision)
     return [*arguments, *_make_sizes(settings, layout)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from loadtest.errors import LoadTestError
 from loadtest.systems.fleet import Member
 from loadtest.systems.inprocess import in_process
-from loadtest.systems.kit import kit
+from loadtest.systems.kit import kit, saturate
 from loadtest.systems.stock import stock
 from loadtest.systems.system import System
 
@@ -18,7 +18,6 @@ USERS, SLOW_USERS = 64, 32
 """Two workers with two full batches of 16 each, one computed and one waiting; a baseline's batch of 32."""
 SLOW_STRETCH = 2
 """Windows of a baseline are so many times as long and judged in so many parts: a batch takes 2 s."""
-INT8 = ("--precision", "int8")
 EVERYTHING_OFF = (
     *("--precision", "fp32", "--no-ipex", "--no-pinning", "--allocator", "system", "--openmp", "gnu"),
     *("--off", "channels_last,trace,freeze,packing"),
@@ -83,11 +82,15 @@ def look_at_fill(system: System) -> Mapping[str, Any]:
 
 
 def _kit(model: str, precision: str) -> Member:
-    return kit(f"kit {model} {precision}", model, ("--precision", precision))
+    return kit(f"kit {model} {precision}", model, _ask(model, precision))
 
 
 def _in_process(model: str, precision: str) -> Member:
-    return in_process(f"in-process {model} {precision}", model, ("--precision", precision))
+    return in_process(f"in-process {model} {precision}", model, _ask(model, precision))
+
+
+def _ask(model: str, precision: str) -> tuple[str, ...]:
+    return ("--precision", precision, *saturate(model, precision))
 
 
 PHOTO = "one 500×375 photograph as JPEG a request"
@@ -113,7 +116,7 @@ def _make_photo_row(precision: str, *, at_least: float, of_the_limit: float | No
 
 def _make_equal_row() -> Row:
     served, limit = _kit(BERT, "int8"), _in_process(BERT, "int8")
-    off = kit("kit bert, everything off", BERT, EVERYTHING_OFF)
+    off = kit("kit bert, everything off", BERT, (*EVERYTHING_OFF, *saturate(BERT, "fp32")))
     return Row(
         name="bert-128",
         title="BERT INT8 over REST, one text of 128 tokens a request",
@@ -131,15 +134,17 @@ def _make_equal_row() -> Row:
 def _make_mixed_row() -> Row:
     """Against a row for each text, padding to the batch's longest, and padding all to 150."""
     # Not the other row's name, so that it is started for this one: spikes are counted from ready on.
-    served = kit("kit bert int8, new", BERT, INT8)
-    buckets = kit("kit bert int8, buckets", BERT, (*INT8, "--off", "packing"))
-    longest = kit("kit bert int8, to the longest", BERT, (*INT8, "--off", "packing,buckets"))
+    how = _ask(BERT, "int8")
+    served = kit("kit bert int8, new", BERT, how)
+    buckets = kit("kit bert int8, buckets", BERT, (*how, "--off", "packing"))
+    longest = kit("kit bert int8, to the longest", BERT, (*how, "--off", "packing,buckets"))
     one_length = {
         "token_lengths": [PADDED_TOKENS],
         "row_tokens": PADDED_TOKENS,
         "tokens_per_run": PADDED_TOKENS * USERS,
     }
-    padded = kit("kit bert fp32 eager, to 150", BERT, EVERYTHING_OFF, archive=one_length)
+    off = (*EVERYTHING_OFF, *saturate(BERT, "fp32"))
+    padded = kit("kit bert fp32 eager, to 150", BERT, off, archive=one_length)
     counted = (replace(one, inspect_after=look_at_fill) for one in (padded, served, buckets, longest))
     return Row(
         name="bert-mixed",
@@ -160,7 +165,7 @@ def _make_mixed_row() -> Row:
 
 def _make_latency_row() -> Row:
     """Against batches of one in-process, on the same CPUs and threads."""
-    how = (*INT8, "--profile", "latency")
+    how = ("--precision", "int8", "--profile", "latency")
     served = kit("kit resnet50 int8, latency", RESNET50, how)
     alone = in_process("in-process resnet50 int8, latency", RESNET50, how)
     return Row(

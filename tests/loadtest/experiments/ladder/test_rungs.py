@@ -22,6 +22,8 @@ from loadtest.experiments.ladder.settings import ITEMS, Settings, make_arguments
 from loadtest.trials.block import Timing
 from tests.loadtest.experiments.ladder.results import LAYOUT
 
+INT8 = ["--precision", "int8"]
+
 
 def find_differences(one, other):
     return tuple(item for item in ITEMS if getattr(one, item) != getattr(other, item))
@@ -72,8 +74,8 @@ def test_only_resnet50s_baseline_with_one_worker_batches_as_that_of_the_targets(
     assert one[BERT].own == ("workers",)
 
 
-def test_the_top_is_what_people_serve():
-    assert make_arguments(Settings(), LAYOUT) == ["--precision", "int8"]
+def test_the_top_is_what_people_serve_but_for_batches_that_fill():
+    assert make_arguments(Settings(), LAYOUT, RESNET50) == [*INT8, "--batch", "16", "--delay-ms", "20"]
 
 
 @pytest.mark.parametrize(
@@ -86,23 +88,24 @@ def test_the_top_is_what_people_serve():
         ),
         ("pinning", "--precision fp32 --profile latency --workers 2 --cores-per-worker 1"),
         ("int8", "--precision int8 --profile latency --workers 2 --cores-per-worker 1"),
-        ("without-pinning", "--precision int8 --no-pinning"),
+        ("without-pinning", "--precision int8 --no-pinning --batch 16 --delay-ms 20"),
         ("without-batches", "--precision int8 --profile latency --workers 2 --cores-per-worker 1"),
     ],
 )
 def test_arguments(name, arguments):
     rung = find_rung(list_all(RESNET50), name)
-    assert " ".join(make_arguments(rung.settings, LAYOUT)) == arguments
+    assert " ".join(make_arguments(rung.settings, LAYOUT, RESNET50)) == arguments
 
 
 def test_texts_are_cut_to_warmed_lengths_and_then_packed_on_the_last_rungs():
-    off = make_arguments(find_rung(list_rungs(BERT), "kit-off").settings, LAYOUT)
+    off = make_arguments(find_rung(list_rungs(BERT), "kit-off").settings, LAYOUT, BERT)
     assert "trace,freeze,packing,buckets" in off
     top = find_rung(list_rungs(BERT), TOP)
     assert (top.own, top.before) == (("packing",), "buckets")
     below = find_rung(list_rungs(BERT), "buckets")
     assert (below.own, below.before) == (("batches", "buckets"), "int8")
-    assert make_arguments(below.settings, LAYOUT) == ["--precision", "int8", "--off", "packing"]
+    filled = ["--batch", "24", "--delay-ms", "20"]
+    assert make_arguments(below.settings, LAYOUT, BERT) == [*INT8, "--off", "packing", *filled]
 
 
 def test_a_trial_of_some_rungs_compares_only_these():

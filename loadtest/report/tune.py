@@ -57,7 +57,7 @@ def make_tune_section(kept: Kept) -> Section:
         tables=(_tabulate_rows(found), _tabulate_chosen(found), _tabulate_changes(found)),
         plots=(draw_race(found, kept),),
         proofs=(make_answers(loads), make_accuracy(loads)),
-        findings=tuple(_list_doubts(found)),
+        findings=tuple(list_doubts(found)),
         whole=kept.find(SATURATED) is not None or found.reached > 0,
         closing=(METHOD, LIMIT_METHOD),
     )
@@ -146,12 +146,20 @@ def _tabulate_changes(found: Outcome) -> Table:
     )
 
 
-def _list_doubts(found: Outcome) -> Iterator[Doubt]:
+def list_doubts(found: Outcome) -> Iterator[Doubt]:
     """A plan that is out is named; without the default nothing can be told."""
     for row in found.rows:
         if row.invalid:
             named = row.invalid if row.name == DEFAULT else f"INVALID: {row.invalid}"
             yield Doubt(where=row.name, state=named, invalid=row.name == DEFAULT)
+    if found.reached > 1:
+        yield Doubt(
+            where="queueing limit",
+            state="more is served than these times of batches allow",
+            evidence=f"{found.reached:.0%} of {found.queueing_limit:.1f} requests/s",
+            next_step="they were taken on a busier machine: remove profile-*.json in RUN_DIR, and tune again",
+            invalid=False,
+        )
 
 
 @STYLED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from config.topology import read_topology
@@ -9,6 +11,7 @@ from config.tuned import judge_tuned, read_tuned
 from loadtest.experiments.tune.keep import keep_tuned
 from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.report import write_report
+from loadtest.report.tune import list_doubts
 from tests.config.planning import make_inputs
 from tests.loadtest.experiments.tune.live import plan
 from tests.loadtest.experiments.tune.results import MODEL, run_tune
@@ -47,3 +50,11 @@ def test_the_page_shows_every_plan_the_limit_and_what_is_chosen(whole, tmp_path)
     assert f"beyond {found.queueing_limit:.1f} requests/s" in " ".join(report.text.split())
     assert f"Chosen: {found.best.name}" in report.text
     assert [file.name for file in report.folder.glob("*.png")] == [f"1-tune-{MODEL}.png"]
+
+
+def test_times_of_a_busier_machine_are_told(whole):
+    found = replace(find_outcome(whole), queueing_limit=100.0)
+    (doubt,) = list_doubts(found)
+    assert (doubt.where, doubt.invalid) == ("queueing limit", False)
+    assert doubt.evidence == f"{found.reached:.0%} of 100.0 requests/s"
+    assert list(list_doubts(find_outcome(whole))) == []

@@ -103,7 +103,7 @@ def test_the_overhead_of_a_live_server_is_found_from_one_plans_points(overhead):
           for one in (slow, fast)),
     ]  # fmt: skip
     fitted = make_times(overhead=fit_overhead(points, 99.0))
-    now, then = try_rate(other, fitted, 120, P99), try_rate(other, live, 120, P99)
+    now, then = try_rate(other, fitted, 100, P99), try_rate(other, live, 100, P99)
     assert now.p50_s == pytest.approx(then.p50_s, rel=0.05)
     assert now.quoted_s == pytest.approx(then.quoted_s, rel=0.1)
     peaks = [find_peak(other, one, P99, requests=LONG) for one in (fitted, live)]

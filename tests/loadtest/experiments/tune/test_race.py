@@ -8,6 +8,7 @@ import pytest
 
 from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.curve import Seen, compare_peaks
+from loadtest.experiments.tune.outcome import LEAST_GAIN
 from loadtest.experiments.tune.race import MOST_ROUNDS, OUTWARD, Race, Stage, is_slower, list_finals
 from loadtest.simulation.search import LONG, Limit, find_peak
 from tests.loadtest.experiments.tune.live import Machine, make_times, plan
@@ -66,7 +67,7 @@ def test_the_best_plan_or_a_tie_is_found_where_the_prediction_is_wrong_and_the_m
     good, gains = 0, []
     for seed in range(TRIES):
         winner, ratio, _ = run_race(Machine(servers=servers, seed=seed), predicted)
-        good += winner is not None and ratio.low > 1 and peaks[winner] >= TIE * max(peaks.values())
+        good += winner is not None and ratio.low > LEAST_GAIN and peaks[winner] >= TIE * max(peaks.values())
         gains.append(ratio.low <= peaks[winner] / peaks[DEFAULT] <= ratio.high)
     assert good >= 19
     assert sum(gains) >= 18
@@ -77,7 +78,7 @@ def test_of_equal_plans_the_default_is_right():
     servers = dict.fromkeys((DEFAULT, *(plan(4, delay).name for delay in (2, 3, 5, 6))), (one, times))
     predicted = dict.fromkeys(servers, 165.0)
     gains = [run_race(Machine(servers=servers, seed=seed), predicted)[1] for seed in range(TRIES)]
-    assert sum(gain is None or gain.low <= 1 for gain in gains) >= 19
+    assert sum(gain is None or gain.low <= LEAST_GAIN for gain in gains) >= 19
 
 
 SERVERS = {DEFAULT: (plan(16, 20), make_times()), plan(4).name: (plan(4), make_times())}

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates
-from loadtest.experiments.tune.evidence import find_spent, list_out, list_seen
+from loadtest.experiments.tune.evidence import find_spent, list_latencies, list_out, list_seen
 from loadtest.experiments.tune.outcome import choose, describe_gain, find_outcome, judge
 from loadtest.results.kept import read_kept
 from tests.loadtest.experiments.tune.live import plan
 from tests.loadtest.experiments.tune.results import MODEL, make_course, run_tune
+from tests.loadtest.making import make_scenario
+from tests.loadtest.simulated import simulate_series
 
 
 @pytest.fixture(scope="module")
@@ -181,3 +184,15 @@ def test_candidates_of_one_request_have_one_delay():
     assert [one.name for one in list_candidates([(2, 1)], (1, 4), (1, 5))] == [
         "w2x1-b1-d1", "w2x1-b4-d1", "w2x1-b4-d5",
     ]  # fmt: skip
+
+
+def test_failed_requests_are_infinitely_late():
+    """However fast they were refused."""
+
+    def refuse(records):
+        records.status[::10] = 503
+
+    scenario = make_scenario("open", duration_s=10.0, warm_up_s=1.0, repeats=1)
+    found = list_latencies(simulate_series(scenario, level=20, change=refuse))
+    assert np.isinf(found).mean() == pytest.approx(0.1, abs=0.02)
+    assert np.isfinite(found).any()

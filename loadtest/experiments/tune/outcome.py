@@ -198,7 +198,7 @@ def judge(kept: Kept) -> list[Verdict]:
         return [Verdict(what=f"{found.model}: tuned", why=f"the default plan is INVALID: {default.invalid}")]
     verdicts = [_judge_peak(found)]
     if found.ratio is not None:
-        word = "chosen" if found.adopted else "the default is right: no gain beyond the interval"
+        word = "chosen" if found.adopted else "not chosen: no gain beyond the interval, or a peak not known"
         verdicts.append(Verdict(what=f"{found.winner} / default", figure=found.ratio, unit="×", why=word))
     return verdicts
 

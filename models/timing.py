@@ -77,11 +77,12 @@ def draw_lengths(count: int) -> list[int]:
 
 
 def _write_text(classifier: Classifier, words: Sequence[str], tokens: int) -> bytes:
-    """The canary's words, again and again, until it is as long."""
-    text = ""
+    """The canary's words, again and again, until it is as long, or what is more is cut off."""
+    text, length = "", 0
     for word in itertools.cycle(words):
-        text = f"{text} {word}".strip()
-        if _measure(classifier, text.encode()) >= tokens:
+        text, before = f"{text} {word}".strip(), length
+        length = _measure(classifier, text.encode())
+        if length >= tokens or length == before:
             return text.encode()
     raise AssertionError("a cycle of words has no end")
 

@@ -48,6 +48,18 @@ def check_engines(topology: Topology, names: Iterable[str], precision: str) -> N
             raise ConfigError(f"PRECISION={precision} needs {need}; use {cure}")
 
 
+def check_switches(engines: Settings, off: Collection[str]) -> None:
+    """ConfigError for a step that shall be left out and that some model's engine has not."""
+    having = {step.name: engine.name for engine in ENGINES.values() for step in engine.steps}
+    for model, setting in engines.items():
+        steps = {step.name for step in ENGINES[setting.value].steps}
+        for switch in sorted({*off} & {*having} - steps):
+            raise ConfigError(
+                f"--off {switch} needs an engine with that step: got BACKEND={model}={setting.value}; "
+                f"leave it out, or use BACKEND={model}={having[switch]}"
+            )
+
+
 def check_installed(engines: Settings, missing: Collection[str]) -> None:
     """ConfigError for an engine that is not in the environment."""
     for name, setting in engines.items():

@@ -12,7 +12,7 @@ from config.knobs.table import find
 from config.plan import Inputs
 from config.rules.by_model import check_by_model
 from config.rules.cores import parse_cores
-from config.rules.engines import check_engines, choose_engines, list_named, parse_backend
+from config.rules.engines import check_engines, check_switches, choose_engines, list_named, parse_backend
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.topology import Topology
 
@@ -51,6 +51,7 @@ def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs:
     check_inputs(inputs)
     engines = choose_engines(inputs, [model.name for model in models])
     check_engines(topology, [engine.value for engine in engines.values()], find_needed_precision(inputs))
+    check_switches(engines, inputs.off)
     check_models(models, inputs)
 
 

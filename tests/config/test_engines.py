@@ -66,6 +66,17 @@ def test_the_default_is_judged_too_where_another_model_has_its_own():
         plan_machine(plain, backend="bert=eager")
 
 
+def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it():
+    with pytest.raises(ConfigError) as error:
+        plan_machine("two-cores", backend="bert=openvino", off=("freeze", "packing"))
+    assert str(error.value) == (
+        "--off freeze needs an engine with that step: got BACKEND=bert=openvino; leave it out, or use "
+        "BACKEND=bert=eager"
+    )
+    assert plan_machine("two-cores", backend="bert=openvino", off=("packing",)).models
+    assert plan_machine("two-cores", backend="bert=eager", off=("freeze",)).models
+
+
 def test_an_engine_that_is_not_installed_is_refused_on_this_machine():
     installed = dataclasses.replace(INSTALLED, missing_engines=frozenset({"openvino"}))
     topology = read_topology(MACHINES / "two-cores")

@@ -135,7 +135,7 @@ def test_texts_that_share_rows_are_answered_as_texts_alone(trained, packed, work
 
 @pytest.mark.parametrize("precision", NARROW)
 def test_the_gates_figures_are_what_clients_see(trained, packed, workers, precision):
-    figures = packed.definition["accuracy"][precision]
+    figures = packed.definition["accuracy"][f"ipex {precision}"]
     narrow, fp32 = workers[precision], workers["fp32"]
     # The gate lays its inputs out in other runs, so that a few answers round elsewhere.
     few = 3 / len(trained.answers)

@@ -161,7 +161,7 @@ test-unit: dev ## Run the tests that need no server
 
 .PHONY: test-e2e
 test-e2e: dev ## Run the tests that talk to a real TorchServe
-	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E) -n auto --dist loadgroup
+	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
 
 .PHONY: targets
 targets: load-tools ## Measure the speed targets against their baselines (30 minutes; TARGET=row for one)

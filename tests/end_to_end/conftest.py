@@ -1,4 +1,4 @@
-"""Archives and running servers that the end-to-end tests share, and how many of them run at once."""
+"""Archives and running servers that the end-to-end tests share."""
 
 from __future__ import annotations
 
@@ -13,28 +13,10 @@ import pytest
 from models.build import build_archive
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_bf16, write_definition
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
-from tests.workers import count_workers, for_all_workers
+from tests.workers import for_all_workers
 
 STORE = ROOT / "run" / "test-store"
 """Not model-store/: the tests must not replace archives that a person's server is serving."""
-
-CPUS_EACH, MIB_EACH = 2, 10 * 1024
-"""Of a server with both models: its starts and answers have bounds of time."""
-SHARED = ("kit", "door_kit", "tiny_server")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """-n auto: each has servers of its own."""
-    return count_workers(cpus=CPUS_EACH, mib=MIB_EACH)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one server run in one worker."""
-    for item in items:
-        for server in set(SHARED) & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(server))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ KNOBS := $(shell cd '$(dir $(lastword $(MAKEFILE_LIST)))' && \
 $(if $(filter refused:,$(firstword $(KNOBS))),$(error $(KNOBS)))
 TIMINGS = $(RUN_DIR)/timings.json
 TUNED_PLAN = $(RUN_DIR)/tuned.json
-PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
+PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --backend '$(BACKEND)' --profile '$(PROFILE)' \
 	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
 	--batch '$(BATCH)' --delay-ms '$(DELAY_MS)' --queue '$(QUEUE)' --slo-p99-ms '$(SLO_P99_MS)' \
@@ -24,13 +24,17 @@ PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --profile '$(PROFI
 	--tls-cert '$(TLS_CERT)' --tls-key '$(TLS_KEY)' \
 	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(TOPOLOGY),,--timings '$(TIMINGS)') \
 	$(if $(filter 0,$(TUNED)),,--tuned '$(TUNED_PLAN)')
-BUILD_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --weights '$(WEIGHTS)' \
-	--calibration '$(CALIBRATION)' --eval '$(EVAL)' --allow-pickle '$(ALLOW_PICKLE)'
+BUILD_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --backend '$(BACKEND)' \
+	--weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)' --allow-pickle '$(ALLOW_PICKLE)'
 # MODELS only when given: an image without archives is the default.
 IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(MODELS))
 IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --network '$(NETWORK)' \
 	--models '$(IMAGE_MODELS)'
 SETUP = $(PYTHON) -m setup --torch-index '$(TORCH_INDEX)'
+# An engine that needs more packages has a set of its own, installed once BACKEND names it.
+comma := ,
+SETS = $(basename $(notdir $(wildcard requirements/*.txt)))
+ENGINE_SETS = $(foreach set,$(filter $(SETS),$(subst =, ,$(subst $(comma), ,$(BACKEND)))),--with $(set))
 SERVER = $(ANY_PYTHON) -m server
 CODE = $(wildcard config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
@@ -85,7 +89,7 @@ help: ## Print this list
 
 .PHONY: setup
 setup: ## Install what is missing: system packages, .venv; then look for conflicts
-	@$(SETUP)
+	@$(strip $(SETUP) $(ENGINE_SETS))
 
 .PHONY: models
 models: inputs setup ## Build what is missing, out of date or newly asked for (PRECISION) into model-store/

@@ -16,6 +16,7 @@ from config.knobs.table import add_knobs
 from config.plan import INNER_TOKEN_FILE, PLAN_FILE, Inputs, Plan, read_plan
 from config.rules.by_model import parse_by_model, render_by_model
 from config.rules.cores import parse_cores, render_cores
+from config.rules.engines import parse_backend
 from config.rules.requests import HAPROXY, SWITCHES
 from config.rules.site import Site, make_site, make_timing_job
 from config.terminal import print_in_any_locale
@@ -23,12 +24,13 @@ from config.timings import NO_TIMINGS, read_timings
 from config.topology import Topology, read_topology
 from config.tuned import NOT_TUNED, TUNED_FILE, Tuned, judge_tuned
 from config.write import render_site, summarize, write_site
+from handlers.engines.backend import render_backend
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
 KNOBS = (
-    *("MODELS", "PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP", "PORT"),
-    *("BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS"),
+    *("MODELS", "PRECISION", "BACKEND", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
+    *("PORT", "BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS"),
     *("FRONT", "INSTANCES", "CORES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
 )
 
@@ -77,7 +79,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--generation", default="", help="a or b: names and ports of the instances (default a)"
     )
-    parser.add_argument("--no-ipex", action="store_true", help="ipex_enable=false: a baseline")
     parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")
     parser.add_argument(
         "--off", default="", help=f"what the handlers leave out, of {', '.join(SWITCHES)}: a baseline"
@@ -150,6 +151,7 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     return Inputs(
         models=models,
         precision=options.precision or Inputs.precision,
+        backend=render_backend(parse_backend(options.backend)),
         profile=options.profile or Inputs.profile,
         workers=parse_number("WORKERS", options.workers),
         cores_per_worker=parse_number("CORES_PER_WORKER", options.cores_per_worker),
@@ -171,7 +173,6 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         inner_token_file=str(Path(options.run_dir).resolve() / INNER_TOKEN_FILE) if front == HAPROXY else "",
         generation=options.generation or read_generation(Path(options.run_dir)),
         drain_s=Inputs.drain_s if drain_s is None else drain_s,
-        ipex=not options.no_ipex,
         pinning=not options.no_pinning,
         off=tuple(sorted(set(split_words(options.off)))),
         topology=options.topology or "live",

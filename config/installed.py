@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
+
+from handlers.engines import ENGINES
 
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",  # Debian, Ubuntu
@@ -43,6 +47,8 @@ class Installed:
     """jemalloc, tcmalloc → real file; missing when not installed."""
     openmp: str | None
     """<prefix>/lib/libiomp5.so when it is there (pip package intel-openmp)."""
+    missing_engines: frozenset[str] = frozenset()
+    """Those of handlers.engines that need a package which the environment lacks."""
     haproxy: str | None = None
     """The program, with its path."""
 
@@ -54,8 +60,20 @@ def read_installed(prefix: Path) -> Installed:
     return Installed(
         allocators={name: file for name, file in found.items() if file},
         openmp=str(openmp) if openmp.is_file() else None,
+        missing_engines=_find_missing_engines(prefix),
         haproxy=shutil.which("haproxy", path=os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS))),
     )
+
+
+def _find_missing_engines(prefix: Path) -> frozenset[str]:
+    own = prefix.absolute() == Path(sys.prefix).absolute()
+    path = sys.path if own else [str(folder) for folder in prefix.glob("lib/python*/site-packages")]
+    there = {
+        engine.name
+        for engine in ENGINES.values()
+        if engine.distribution is None or any(distributions(name=engine.distribution, path=path))
+    }
+    return frozenset(set(ENGINES) - there)
 
 
 def _find(names: tuple[str, ...]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 from config.atomic import write_text_atomically
 from config.errors import ConfigError
 
-SCHEMA = 3
+SCHEMA = 4
 PLAN_FILE = "plan.json"
 PROPERTIES_FILE = "config.properties"
 ENVIRONMENT_FILE = "environment"
@@ -47,6 +47,8 @@ class Inputs:
     """Names of the folders in models/, in alphabetical order."""
     precision: str = "fp32"
     """Arithmetic of the models: fp32, bf16 or int8; auto chooses for each model by timings of this host."""
+    backend: str = ""
+    """Engines of the models: one name, "bert=eager,resnet50=ipex", or "" for the default."""
     profile: str = "throughput"
     """What to favour: throughput or latency."""
     workers: int | None = None
@@ -91,8 +93,6 @@ class Inputs:
     drain_s: int = 35
     """How long accepted requests may take to be answered once the server shall end, at most; it is ended for
     good after 45 s (server/processes.py)."""
-    ipex: bool = True
-    """False writes ipex_enable=false: the baseline without IPEX."""
     pinning: bool = True
     """False writes cpu_launcher_enable=false: the baseline without the launcher."""
     off: tuple[str, ...] = ()
@@ -158,6 +158,8 @@ class Java:
 class ModelPlan:
     """What one model's workers do."""
 
+    engine: Setting
+    """What computes it, of handlers.engines.ENGINES."""
     precision: Setting
     """fp32, bf16 or int8."""
     batch_size: Setting

@@ -23,6 +23,8 @@ CURE = "run `make config` with the same values, which takes them"
 class ModelJob:
     """What shall be timed of one model."""
 
+    engine: str
+    """What computes it, of handlers.engines.ENGINES."""
     precisions: tuple[str, ...]
     """The most exact one first."""
     batches: tuple[int, ...]
@@ -37,7 +39,7 @@ class TimingJob:
 
     settings: Mapping[str, Any]
     """What the figures depend on besides the archives: CPU, `slots` (the CPUs of each worker; all compute at
-    once), `threads` of one, IPEX, what is off, the worker's environment."""
+    once), `threads` of one, what is off, the worker's environment."""
     models: Mapping[str, ModelJob]
     """By model name."""
     seconds: float
@@ -99,7 +101,11 @@ class Timings:
         missing = [name for name in job.models if name not in models]
         if missing:
             return f"of {', '.join(missing)}: got those of {', '.join(models) or 'none'}"
-        other = [*_list_other_settings(self.raw["settings"], job), *_list_missing_batches(models, job)]
+        other = [
+            *_list_other_settings(self.raw["settings"], job),
+            *_list_other_engines(models, job),
+            *_list_missing_batches(models, job),
+        ]
         return f"of what is planned: got those of another {', '.join(other)}" if other else ""
 
 
@@ -128,6 +134,12 @@ def read_timings(file: Path | str) -> Timings:
 def _list_other_settings(taken: Mapping[str, Any], job: TimingJob) -> list[str]:
     names = sorted({*taken, *job.settings})
     return [name.replace("_", " ") for name in names if taken.get(name) != job.settings.get(name)]
+
+
+def _list_other_engines(models: Mapping[str, Any], job: TimingJob) -> list[str]:
+    return [
+        f"engine of {name}" for name, one in job.models.items() if models[name].get("engine") != one.engine
+    ]
 
 
 def _list_missing_batches(models: Mapping[str, Any], job: TimingJob) -> list[str]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +20,8 @@ from config.atomic import write_text_atomically
 from config.errors import ConfigError
 from config.plan import Inputs, Setting
 from config.topology import Topology
+from handlers.engines import ENGINES
+from handlers.engines.backend import find_engine, parse_backend
 
 SCHEMA = 1
 TUNED_FILE = "tuned.json"
@@ -28,8 +30,8 @@ OF_ALL = ("workers", "cores_per_worker", "allocator", "openmp")
 """Numbers that have the name of the input they stand in for."""
 BY_MODEL = ("batch", "delay_ms")
 CHOSEN = (*OF_ALL, *BY_MODEL, "queue")
-DISTRIBUTIONS = ("torch", "intel_extension_for_pytorch", "torchserve", "torchvision", "transformers")
-"""What computes and what serves."""
+DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
+"""What serves, and what computes beside the engines."""
 SUMS_FILE = "SHA256SUMS"
 """In an archive: the hashes of all that was packed; its own hash is the archive's id (server/archives.py)."""
 MEMORY_TOLERANCE = 0.02
@@ -129,13 +131,16 @@ def write_tuned(file: Path, tuned: Tuned) -> None:
 
 def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
     """What a tuned plan made now would be made for."""
+    chosen = parse_backend(inputs.backend)
+    engines = {name: find_engine(chosen, name) for name in inputs.models}
     return {
         "cpu_model": topology.model_name,
         "cpus": list(topology.cpus_allowed),
         "memory_mib": topology.memory_limit_mib,
         "models": list(inputs.models),
         "archives": read_archive_ids(Path(inputs.model_store), inputs.models),
-        "versions": read_versions(),
+        "engines": engines,
+        "versions": read_versions(engines.values()),
         "precision": inputs.precision,
         "profile": inputs.profile,
         "front": inputs.front,
@@ -156,13 +161,13 @@ def _read_archive_id(archive: Path) -> str | None:
         return None
 
 
-def read_versions() -> dict[str, str]:
+def read_versions(engines: Iterable[str]) -> dict[str, str]:
     """Of Python, and of what computes and serves."""
     found = {"python": platform.python_version()}
-    for name in DISTRIBUTIONS:
+    for name in filter(None, (*DISTRIBUTIONS, *(ENGINES[engine].distribution for engine in engines))):
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # IPEX need not be there
+        except PackageNotFoundError:  # a plan can be judged before anything is installed
             continue
     return found
 

@@ -17,6 +17,7 @@ from models.request import (
     check_used,
     check_weights,
     parse_allow_pickle,
+    parse_backend,
     parse_names,
     parse_paths,
     parse_precision,
@@ -35,6 +36,8 @@ class Order:
     data: dict[str, DataRequest]
     precision: str
     """The one that each archive shall have beside FP32, or auto: all."""
+    engines: dict[str, str]
+    """What shall compute each."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,6 +81,7 @@ def _add_values(parser: argparse.ArgumentParser) -> None:
         default="",
         help="what the archives shall hold beside FP32: bf16, int8, or auto for all (default: fp32 alone)",
     )
+    parser.add_argument("--backend", default="", help="what shall compute: an engine, or MODEL=ENGINE,…")
     parser.add_argument(
         "--weights",
         default="",
@@ -113,7 +117,8 @@ def parse_order(options: argparse.Namespace) -> Order:
     check_weights(weights)
     precision = parse_precision(options.precision)
     check_used(precision, data.values())
-    return Order(names=names, weights=weights, data=data, precision=precision)
+    engines = parse_backend(options.backend, names)
+    return Order(names=names, weights=weights, data=data, precision=precision, engines=engines)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -145,6 +150,7 @@ def _build(options: argparse.Namespace) -> int:
                 store=options.store,
                 data=order.data[name],
                 precision=order.precision,
+                engines=(order.engines[name],),
             )
         except DownloadError as error:
             raise BuildError(f"{name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from handlers.engines import ENGINES
+from handlers.engines.engine import Calibration
 from handlers.shared.classifier import Classifier
 from handlers.shared.errors import LoadError, RequestError
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.precision import INT8
-from handlers.shared.quantization import RECIPE_FILE
 from handlers.shared.state import LoadState
 from handlers.shared.steps import build_graph
 from models.classifiers import load_classifier
@@ -38,10 +39,8 @@ from models.data import (
 )
 from models.errors import BuildError
 from models.gate.figures import Figures, Thresholds, check_labels, compare
-from models.gate.ranking import Inputs
-from models.gate.recipes import list_plans, stamp_recipe
 from models.gate.search import find_best, search_recipes
-from models.gate.trials import Bench, Trier
+from models.gate.trials import Bench, Inputs, Trier, write_made
 
 THREADS = 2
 """More than one: with one thread IPEX's observers see too little (read in its documentation)."""
@@ -88,16 +87,17 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
     calibration, held_out = _choose_data(job)
     reference = _ask_eager(staging, held_out, Thresholds(**job.get("thresholds", {})))
     outcomes = {}
-    for precision in job["precisions"]:
+    for variant in job["precisions"]:
+        engine, precision = variant.split()
         try:
-            outcomes[precision] = (
-                _measure_int8(staging, calibration, reference)
+            outcomes[variant] = (
+                _measure_int8(staging, engine, calibration, reference)
                 if precision == INT8
-                else Outcome(figures=reference.compare(_load(staging, precision)))
+                else _measure_plain(staging, engine, precision, reference)
             )
         except (LoadError, RuntimeError) as error:
             # FP32 must not be lost because this CPU, or this IPEX, cannot build a narrower precision.
-            outcomes[precision] = Outcome(failure=str(getattr(error, "cause", error)))
+            outcomes[variant] = Outcome(failure=str(getattr(error, "cause", error)))
     return outcomes
 
 
@@ -110,21 +110,32 @@ def _ask_eager(staging: Path, held_out: Dataset, thresholds: Thresholds) -> Refe
     return Reference(held_out=held_out, samples=samples, logits=logits, labels=labels, thresholds=thresholds)
 
 
-def _measure_int8(staging: Path, calibration: Dataset, reference: Reference) -> Outcome:
+def _measure_plain(staging: Path, engine: str, precision: str, reference: Reference) -> Outcome:
+    if not all((staging / file).exists() for file in ENGINES[engine].list_files(precision)):
+        write_made(ENGINES[engine].prepare(_load_eager(staging)), staging)
+    return Outcome(figures=reference.compare(_load(staging, engine, precision)))
+
+
+def _measure_int8(staging: Path, engine: str, calibration: Dataset, reference: Reference) -> Outcome:
     """The staging folder keeps the recipe that passes, or else the one nearest to it."""
     classifier = load_classifier(staging)
+    samples = _read_samples(classifier, calibration)
+    hands = Calibration(
+        directory=staging,
+        load_eager=lambda: _load_eager(staging, channels_last=ENGINES[engine].channels_last),
+        batch=lambda state, count: _batches(state, samples[:count]),
+    )
+    quantiser = ENGINES[engine].make_quantiser(hands, convolutional=classifier.convolutional)
     bench = Bench(
-        file=staging / RECIPE_FILE,
-        samples=_read_samples(classifier, calibration),
-        load_eager=lambda: _load_eager(staging, channels_last=True),
-        load_int8=lambda: _load(staging, INT8),
-        batch=_batches,
+        calibration=hands,
+        quantiser=quantiser,
+        load_int8=lambda: _load(staging, engine, INT8),
         compare=lambda state, recipe: reference.compare(state, recipe=recipe, calibration=calibration.source),
     )
     trier = Trier(bench, reference.thresholds)
-    trials = search_recipes(list_plans(convolutional=classifier.convolutional), trier.attempt)
+    trials = search_recipes(quantiser.recipes, trier.attempt)
     best = find_best(trials)
-    bench.file.write_text(stamp_recipe(best.text, best.relative_error), encoding="utf-8")
+    write_made(best.made, staging)
     return Outcome(figures=best.figures, tried=[trial.record() for trial in trials])
 
 
@@ -140,13 +151,11 @@ def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
 
 def _load_eager(staging: Path, *, channels_last: bool = False) -> LoadState:
     kept = {"channels_last"} if channels_last else set()
-    return _load(staging, "fp32", ipex=False, off=frozenset(OPTIONAL_STEPS) - kept)
+    return _load(staging, "eager", "fp32", off=frozenset(OPTIONAL_STEPS) - kept)
 
 
-def _load(
-    staging: Path, precision: str, *, ipex: bool = True, off: frozenset[str] = frozenset()
-) -> LoadState:
-    options = LoadOptions(precision=precision, ipex=ipex, threads=THREADS, off=off)
+def _load(staging: Path, engine: str, precision: str, *, off: frozenset[str] = frozenset()) -> LoadState:
+    options = LoadOptions(precision=precision, engine=engine, threads=THREADS, off=off)
     state = LoadState(classifier=load_classifier(staging), options=options)
     build_graph(state)
     return state

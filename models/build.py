@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from handlers.engines import DEFAULT, ENGINES
 from handlers.shared.definition import DEFINITION_FILE
 from handlers.shared.precision import INT8
-from handlers.shared.quantization import RECIPE_FILE
 from models.accuracy import THREADS
 from models.archive import find_damage, pack_archive, repack_archive, unpack_archive
 from models.definition import ModelDefinition
@@ -30,6 +30,7 @@ from models.fresh import (
     explain_fresh,
     explain_lacking,
     list_judged,
+    list_others,
     plan_build,
     read_archive_definition,
     read_cpu_features,
@@ -44,7 +45,7 @@ from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
-HANDLER_FIELDS = ("self_check_relative_error", "auto_kernel_selection")
+HANDLER_FIELDS = ("self_check_relative_error", "engines")
 """Fields of a precision that the worker reads; the others concern the canary."""
 
 
@@ -55,13 +56,14 @@ def build_archive(
     store: Path,
     data: DataRequest | None = None,
     precision: str = AUTO,
+    engines: Sequence[str] = (DEFAULT,),
     workspaces: Path = WORKSPACES,
 ) -> bool:
     """Make `store/<name>.mar` hold FP32 and the precision asked for; False when it did already."""
     data = data or DataRequest()
     target = store / f"{definition.name}.mar"
     packed = read_archive_definition(target)
-    plan = plan_build(definition, request, data, packed, precision)
+    plan = plan_build(definition, request, data, packed, precision, engines)
     damage = find_damage(target) if target.exists() else None
     fresh = None if damage else explain_fresh(definition, request, plan, packed)
     lacking = explain_lacking(plan, packed) if fresh and packed else {}
@@ -145,8 +147,10 @@ def _gain(
         unpack_archive(target, staging)
     packed = json.loads((staging / DEFINITION_FILE).read_text(encoding="utf-8"))
     lacking = tuple(explain_lacking(plan, packed))
-    if INT8 in lacking:  # a recipe of other data must not outlive a calibration that fails
-        (staging / RECIPE_FILE).unlink(missing_ok=True)
+    for name in lacking:  # a recipe of other data must not outlive a calibration that fails
+        engine, precision = name.split()
+        for file in ENGINES[engine].list_files(precision):
+            (staging / file).unlink(missing_ok=True)
     description = _judge(definition, plan, data, staging, lacking)
     with doing(f"{definition.name}: packing"):
         repack_archive(staging, target)
@@ -165,7 +169,7 @@ def _judge(
         kept = {name: one for name, one in description[field].items() if name not in precisions}
         # In one order, so that it does not show in which one they were asked for.
         merged = {**kept, **found}
-        description[field] = {name: merged[name] for name in definition.precisions if name in merged}
+        description[field] = {name: merged[name] for name in list_others(definition) if name in merged}
     write_json(file, description)
     return description
 
@@ -237,7 +241,8 @@ def judge_precisions(
 
 
 def _describe_gate(precisions: Sequence[str]) -> str:
-    calibrating = "calibrating int8, " if "int8" in precisions else ""
+    calibrated = [name for name in precisions if name.endswith(INT8)]
+    calibrating = f"calibrating {', '.join(calibrated)}, " if calibrated else ""
     return f"{calibrating}comparing {', '.join(precisions)} with FP32"
 
 

@@ -19,7 +19,7 @@ OPTIONAL_KIND_FIELDS = {"image": ("preprocess",), "text": ()}
 PREPROCESSINGS = ("fast", "reference")
 """As handlers/shared/preprocessing.py knows them; a test compares."""
 PRECISION_FIELDS = ("self_check_relative_error", "canary_relative", "canary_absolute")
-OPTIONAL_PRECISION_FIELDS = ("auto_kernel_selection",)
+OPTIONAL_PRECISION_FIELDS = ("engines",)
 GATE_FIELDS = ("agreement", "labelled_loss_points")
 
 

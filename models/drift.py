@@ -28,7 +28,7 @@ from models.data import read_dataset
 from models.errors import BuildError
 from models.gate.figures import softmax
 
-EAGER = LoadOptions(precision="fp32", ipex=False, threads=None, off=frozenset(SWITCHES))
+EAGER = LoadOptions(precision="fp32", engine="eager", threads=None, off=frozenset(SWITCHES))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def answer_canary(staging: Path) -> dict[str, float]:
     """
     classifier = load_classifier(staging)
     definition = classifier.definition
-    options = LoadOptions(precision=BASELINE, ipex=False, threads=None, off=frozenset(OPTIONAL_STEPS))
+    options = LoadOptions(precision=BASELINE, engine="eager", threads=None, off=frozenset(OPTIONAL_STEPS))
     loaded = LoadedModel(classifier=classifier, options=options, model=classifier.build_model())
     reply = ModelRuntime(loaded, [], 0.0).predict([(staging / definition.canary["file"]).read_bytes()])[0]
     if reply.status != 200:

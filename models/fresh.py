@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from handlers.engines import DEFAULT, ENGINES, name_variant
 from handlers.shared.definition import SUMS_FILE
 from models.definition import ModelDefinition
 from models.errors import BuildError, DownloadError
 from models.files import hash_data, hash_user_files
 from models.kinds import fetch_pretrained
-from models.request import AUTO, BASELINE, DataRequest, WeightsRequest
+from models.request import AUTO, DataRequest, WeightsRequest
 
 ROOT = Path(__file__).parent.parent
 NOT_BUILDING = ("__main__.py", "drift.py", "progress.py", "timing.py", "timings.py")
@@ -39,7 +40,8 @@ class BuildPlan:
     inputs: str
     """The fingerprint."""
     asked: tuple[str, ...]
-    """The precisions to be judged that are asked for, in the definition's order; FP32 is there unasked."""
+    """The variants (engine and precision) to be judged that are asked for, in the definition's order; what
+    needs no judgement is there unasked."""
     had: tuple[str, ...]
     """Those that were asked for at an earlier build. They are kept, and built anew with the rest: a server
     elsewhere may be started with them, and would find an archive that lost what it held."""
@@ -66,11 +68,12 @@ def plan_build(
     data: DataRequest,
     packed: dict[str, Any] | None,
     precision: str = AUTO,
+    engines: Sequence[str] = (DEFAULT,),
 ) -> BuildPlan:
     """What is asked for; where WEIGHTS is not given, what the packed archive was asked for."""
     record = _record(request) if request.source else _recall(packed)
     path = Path(record["path"]) if record["path"] else None
-    asked = list_asked(definition, precision)
+    asked = list_asked(definition, precision, engines)
     had = tuple(name for name in list_others(definition) if name in list_judged(packed or {}))
     return BuildPlan(
         weights=replace(request, source=record["source"], path=path),
@@ -83,13 +86,19 @@ def plan_build(
     )
 
 
-def list_others(definition: ModelDefinition) -> list[str]:
-    """All precisions that have to be judged."""
-    return [name for name in definition.precisions if name != BASELINE]
+def list_others(definition: ModelDefinition, engines: Iterable[str] = ENGINES) -> list[str]:
+    """All variants that have to be judged."""
+    return [
+        name_variant(engine, precision)
+        for engine in engines
+        for precision in definition.precisions
+        if precision in ENGINES[engine].flags and ENGINES[engine].must_be_judged(precision)
+    ]
 
 
-def list_asked(definition: ModelDefinition, precision: str) -> tuple[str, ...]:
-    """The precisions that PRECISION asks the gate for; BuildError when the model has none of this name."""
+def list_asked(definition: ModelDefinition, precision: str, engines: Sequence[str]) -> tuple[str, ...]:
+    """The variants that PRECISION and BACKEND ask the gate for; BuildError when the model has none of this
+    name."""
     if precision not in (AUTO, *definition.precisions):
         raise BuildError(
             f"PRECISION must be one of {', '.join((*definition.precisions, AUTO))}: got {precision} "
@@ -97,13 +106,14 @@ def list_asked(definition: ModelDefinition, precision: str) -> tuple[str, ...]:
         )
     # What a server without any plan of ours would serve is not left out.
     wanted = {*definition.precisions} if precision == AUTO else {precision, definition.default_precision}
-    return tuple(name for name in list_others(definition) if name in wanted)
+    return tuple(name for name in list_others(definition, engines) if name.split()[1] in wanted)
 
 
 def list_judged(packed: Mapping[str, Any]) -> list[str]:
-    """Every precision that an archive was asked for, whatever became of it."""
-    # An earlier kit judged all there were.
-    return list(packed.get("judged_with") or {**packed.get("accuracy", {}), **packed.get("not_built", {})})
+    """Every variant that an archive was asked for, whatever became of it."""
+    # Earlier kits had one engine, and the first of them judged all precisions there were.
+    names = packed.get("judged_with") or {**packed.get("accuracy", {}), **packed.get("not_built", {})}
+    return [name if " " in name else name_variant(DEFAULT, name) for name in names]
 
 
 def digest_data(data: DataRequest) -> str:

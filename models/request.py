@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from handlers.engines import backend
+from handlers.engines.engine import BASELINE
 from models.errors import InputError
 from models.files import find_weights_file
 
@@ -16,8 +18,6 @@ NOT_GIVEN = ""
 WORDS = ("auto", "pretrained", "random")
 WEIGHTS_FORMS = "auto, pretrained, random, a path that exists, or MODEL=… for each model, separated by commas"
 DATA_FORMS = "a path that exists, or MODEL=PATH for each model, separated by commas"
-BASELINE = "fp32"
-"""In every archive: what the others are compared with, and what nobody has to judge."""
 AUTO = "auto"
 """Every precision that the definition has."""
 PRECISIONS = (BASELINE, "bf16", "int8", AUTO)
@@ -66,6 +66,15 @@ def parse_precision(text: str) -> str:
     if text not in (NOT_GIVEN, *PRECISIONS):
         raise InputError(f"PRECISION must be one of {', '.join(PRECISIONS)}: got {text}")
     return text or BASELINE
+
+
+def parse_backend(text: str, names: Sequence[str]) -> dict[str, str]:
+    """Engine by model; InputError when it is none. A model that is not served is the plan's to refuse."""
+    try:
+        chosen = backend.parse_backend(text)
+    except ValueError as problem:
+        raise InputError(str(problem)) from problem
+    return {name: backend.find_engine(chosen, name) for name in names}
 
 
 def parse_allow_pickle(text: str) -> bool:

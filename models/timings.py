@@ -18,7 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from handlers.shared.options import IPEX_VARIABLE, OPTIONS_VARIABLE
+from handlers.engines import ENGINES, name_variant
+from handlers.shared.options import OPTIONS_VARIABLE
 from models.errors import BuildError, InputError
 from models.fresh import BUILD_DISTRIBUTIONS, list_judged, read_archive_definition
 from models.gate.figures import Figures
@@ -31,10 +32,10 @@ from models.workspace import open_workspace
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
 SCHEMA = 2
-DISTRIBUTIONS = ("intel_extension_for_pytorch", *BUILD_DISTRIBUTIONS)
+DISTRIBUTIONS = (*filter(None, (one.distribution for one in ENGINES.values())), *BUILD_DISTRIBUTIONS)
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
-    *("PYTORCH_", "TORCH_", "IPEX_", "ATEN_", "PYTHON", "LRU_", "GLIBC_"),
+    *("PYTORCH_", "TORCH_", "IPEX_", "ATEN_", "PYTHON", "LRU_", "GLIBC_", "TBB_", "OV_", "OPENVINO_"),
 )
 """Variables of a shell that would change the timing; a worker does not get them either."""
 SIGNIFICANT_DIGITS = 3
@@ -85,7 +86,7 @@ def read_versions() -> dict[str, str]:
     for name in DISTRIBUTIONS:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # IPEX need not be there: FP32 and BF16 can do without
+        except PackageNotFoundError:  # an engine need not be there
             continue
     return found
 
@@ -123,7 +124,7 @@ class Trial:
         self._check_asked()
         found = self._list_obstacles()
         candidates = [name for name in self._precisions if name not in found]
-        if earlier.get("archive_id") == self.definition["id"]:
+        if (earlier.get("archive_id"), earlier.get("engine")) == (self.definition["id"], self._engine):
             known = earlier["precisions"].items()
             found |= {name: entry for name, entry in known if "service" in entry and name not in found}
         missing = [name for name in candidates if not self._is_timed(found.get(name, {}))]
@@ -131,7 +132,11 @@ class Trial:
             found |= self._measure(missing)
         else:
             print(f"{self.name}: timed before on this machine: {render_speeds(found)}", flush=True)
-        return {"archive_id": self.definition["id"], "precisions": found}
+        return {"archive_id": self.definition["id"], "engine": self._engine, "precisions": found}
+
+    @property
+    def _engine(self) -> str:
+        return str(self.job.models[self.name]["engine"])
 
     @property
     def _precisions(self) -> list[str]:
@@ -149,11 +154,17 @@ class Trial:
 
     def _check_asked(self) -> None:
         """Auto chooses among all that there are: one that was never judged must not be passed over."""
-        unasked = {*self._precisions} - {BASELINE, *list_judged(self.definition)}
+        engine, judged = ENGINES[self._engine], list_judged(self.definition)
+        unasked = [
+            precision
+            for precision in self._precisions
+            if engine.must_be_judged(precision) and name_variant(engine.name, precision) not in judged
+        ]
         if unasked:
             raise BuildError(
-                f"no build of {self.archive} was asked for {', '.join(sorted(unasked))}; do: make models "
-                f"MODELS={self.name} PRECISION={'auto' if len(unasked) > 1 else next(iter(unasked))}"
+                f"no build of {self.archive} was asked for {', '.join(unasked)}; do: make models "
+                f"MODELS={self.name} BACKEND={engine.name} "
+                f"PRECISION={'auto' if len(unasked) > 1 else unasked[0]}"
             )
 
     def _list_obstacles(self) -> dict[str, Any]:
@@ -162,7 +173,8 @@ class Trial:
         refused = {p: f"refused at build: {why}" for p, why in self.definition["refused"].items()}
         lacking = {p: f"not built: {one['cause']}" for p, one in self.definition["not_built"].items()}
         problems = {**refused, **lacking}
-        return found | {p: {"problem": problems[p]} for p in self._precisions if p in problems}
+        variants = {p: name_variant(self._engine, p) for p in self._precisions}
+        return found | {p: {"problem": problems[v]} for p, v in variants.items() if v in problems}
 
     def _measure(self, precisions: Sequence[str]) -> dict[str, Any]:
         """One after the other, each in all workers' places at once."""
@@ -196,15 +208,17 @@ class Trial:
     def _make_environment(self, precision: str) -> dict[str, str]:
         settings = self.job.settings
         kept = {n: value for n, value in os.environ.items() if not n.startswith(TUNING_PREFIXES)}
-        options = {
-            self.name: {"precision": precision, "threads": settings["threads"], "off": settings["off"]}
+        asked = {
+            "engine": self._engine,
+            "precision": precision,
+            "threads": settings["threads"],
+            "off": settings["off"],
         }
-        own = {OPTIONS_VARIABLE: json.dumps(options), IPEX_VARIABLE: str(settings["ipex"]).lower()}
-        return {**kept, **settings["environment"], **own}
+        return {**kept, **settings["environment"], OPTIONS_VARIABLE: json.dumps({self.name: asked})}
 
     def _describe_gate(self, precision: str) -> str | None:
         """What the accuracy gate saw when the archive was built; None for the precision it compares with."""
-        figures = self.definition["accuracy"].get(precision)
+        figures = self.definition["accuracy"].get(name_variant(self._engine, precision))
         if figures is None:
             return None
         return describe(Figures(**figures))

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.plan import Plan
-from config.rules.requests import PRECISIONS
+from config.plan import ModelPlan, Plan
+from handlers.engines import ENGINES, name_variant
+from handlers.engines.engine import BASELINE
 from server.errors import ServerError
 
 SUMS_FILE = "SHA256SUMS"
 """Written by the build: the hash of every other file, one a line (models/archive.py)."""
-BASELINE = PRECISIONS[0]
-"""In every archive; the others were built where they were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +57,9 @@ class Archive:
     canary: Canary
     """Proof that it answers right."""
     accuracy: Mapping[str, Mapping[str, Any]]
-    """Precision → what the accuracy gate saw at build; FP32, the reference, has none."""
+    """Engine and precision → what the accuracy gate saw at build; FP32, the reference, has none."""
     asked: frozenset[str]
-    """Precisions beside FP32 that a build was asked for; no other was judged."""
+    """Engines and precisions beside FP32 that a build was asked for; no other was judged."""
     lost: Mapping[str, str]
     """Of these, why they cannot be served: the gate refused them, or they could not be built there."""
 
@@ -100,25 +99,27 @@ def check_precisions(plan: Plan, archives: Mapping[str, Archive]) -> None:
     problems = [
         problem
         for name, archive in archives.items()
-        if (problem := explain_absence(archive, str(plan.models[name].precision.value)))
+        if (problem := explain_absence(archive, plan.models[name]))
     ]
     if problems:
         raise ServerError("; ".join(problems))
 
 
-def explain_absence(archive: Archive, precision: str) -> str | None:
-    """Why an archive cannot be served in a precision, and what to do; None when it can."""
-    build = f"make models MODELS={archive.name} PRECISION={precision}"
-    if precision in archive.lost:
+def explain_absence(archive: Archive, model: ModelPlan) -> str | None:
+    """Why an archive cannot be served as planned, and what to do; None when it can."""
+    engine, precision = ENGINES[model.engine.value], str(model.precision.value)
+    variant = name_variant(engine.name, precision)
+    build = f"make models MODELS={archive.name} BACKEND={engine.name} PRECISION={precision}"
+    if variant in archive.lost:
         return (
-            f"{archive.path}: {precision} {archive.lost[precision]} (when the archive was built); "
+            f"{archive.path}: {variant} {archive.lost[variant]} (when the archive was built); "
             f"use PRECISION={BASELINE}, or try again, here or with other CALIBRATION: {build}"
         )
-    if precision in (BASELINE, *archive.asked):
+    if variant in archive.asked or not engine.must_be_judged(precision):
         return None
     held = ", ".join([BASELINE, *sorted(archive.asked - archive.lost.keys())])
     return (
-        f"{archive.path}: {precision} is not in it, because no build was asked for it: got {held}; "
+        f"{archive.path}: {variant} is not in it, because no build was asked for it: got {held}; "
         f"add it: {build}"
     )
 

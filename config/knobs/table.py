@@ -7,6 +7,7 @@ from typing import Any
 
 from config.errors import ConfigError
 from config.knobs.knob import EVERY, Knob
+from handlers.engines import DEFAULT, ENGINES
 
 LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
 """They start a server, with all that plans one, where none runs."""
@@ -68,6 +69,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="file with the private key of TLS_CERT (PEM, without a password)"),
     ),
     "Planning": (
+        Knob(name="BACKEND", default=DEFAULT, commands=("setup", "models", *PLANS),
+             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=ipex"),
         Knob(name="CORES_PER_WORKER", default="from the machine", commands=PLAN_RUNS, container=True,
              compose="", help="physical cores of one worker"),
         Knob(name="ALLOCATOR", default="jemalloc", choices=("jemalloc", "tcmalloc", "system"),

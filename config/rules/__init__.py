@@ -10,6 +10,7 @@ from config.installed import Installed
 from config.plan import Inputs, Java, Layout, Libraries, ModelPlan, Plan, Setting, Settings
 from config.rules import (
     batching,
+    engines,
     environment,
     java,
     libraries,
@@ -36,6 +37,8 @@ class Chosen:
 
     libraries: Libraries
     """Allocator and OpenMP."""
+    engines: Settings
+    """By model."""
     precisions: Settings
     """By model."""
     timed: Timed
@@ -67,8 +70,11 @@ def choose(
     """What is asked for is judged, and what no layout changes is decided."""
     requests.check_request(topology, models, inputs)
     found = _explain_libraries(libraries.plan_libraries(inputs, installed), tuned)
+    computing = engines.choose_engines(inputs, [model.name for model in models])
+    if inputs.topology == "live":
+        engines.check_installed(computing, installed.missing_engines)
     precisions = precision.choose_precisions(models, inputs, timed)
-    return Chosen(libraries=found, precisions=precisions, timed=timed, tuned=tuned)
+    return Chosen(libraries=found, engines=computing, precisions=precisions, timed=timed, tuned=tuned)
 
 
 def _explain_libraries(found: Libraries, tuned: Tuned) -> Libraries:
@@ -104,7 +110,9 @@ def plan_server(
         ),
         libraries=found,
         environment=environment.plan_environment(models, plans, inputs.off, found, cut.cores, launched),
-        worker_environment=environment.plan_worker_environment(found, cut.cores, launched),
+        worker_environment=environment.plan_worker_environment(
+            found, cut.cores, launched, {one.engine.value for one in plans.values()}
+        ),
         properties=_plan_properties(topology, inputs, pinned, found, plans, jvm),
         java=jvm,
         models=plans,
@@ -114,6 +122,7 @@ def plan_server(
 
 def _list_figures(chosen: Chosen, cut: Candidate) -> batching.Figures:
     return batching.Figures(
+        engines=chosen.engines,
         precisions=chosen.precisions,
         timed=chosen.timed,
         tuned=chosen.tuned,
@@ -190,7 +199,7 @@ def _plan_properties(
     """One group after the other; a key is planned once (a test holds that)."""
     workers = next(iter(plans.values())).workers.value
     return {
-        **serving.plan_cpu_switches(inputs, pinned, chosen),
+        **serving.plan_cpu_switches(plans, pinned, chosen),
         **serving.plan_models_switches(inputs, plans, workers),
         **network.plan_addresses(inputs),
         **network.plan_access(inputs),

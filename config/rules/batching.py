@@ -48,6 +48,8 @@ machine. TorchServe's default is 120."""
 class Figures:
     """What batches are planned by."""
 
+    engines: Settings
+    """By model."""
     precisions: Settings
     """By model."""
     timed: Timed
@@ -75,6 +77,7 @@ def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figu
     precisions = figures.precisions
     return {
         model.name: ModelPlan(
+            engine=figures.engines[model.name],
             precision=precisions[model.name],
             batch_size=batches[model.name],
             max_batch_delay_ms=_plan_delay(model, inputs, figures.tuned),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from config.definitions import ModelDefinition
 from config.plan import Libraries, ModelPlan, Setting, Settings
@@ -20,13 +20,7 @@ PRIMITIVES_PER_SHAPE = 256
 """Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers,
 DenseNet121 121, BERT 74."""
 
-SET_BY_TORCHSERVE = {
-    "TS_DECODE_INPUT_REQUEST": Setting(
-        value="false",
-        reason="how decode_input_request reaches a worker (ConfigManager.getBackendConfiguration)",
-    )
-}
-"""Properties that are in effect only where they are seen in the workers."""
+IPEX = "ipex"
 
 
 def plan_environment(
@@ -41,8 +35,8 @@ def plan_environment(
     settings = {
         "CPU_KIT_OPTIONS": Setting(
             value=_render_options(plans, off, cores_per_worker),
-            reason="what the handler cannot know: the precision asked for, the threads it may use, and what "
-            "one request may cost (limits; each with its reason in plan.json)"
+            reason="what the handler cannot know: engine and precision asked for, threads it may use, and "
+            "what one request may cost (limits; each with its reason in plan.json)"
             + (f"; switched off with --off: {', '.join(off)}, a baseline" if off else ""),
         ),
         **_plan_process(models, libraries),
@@ -51,10 +45,18 @@ def plan_environment(
 
 
 def plan_timing_environment(
-    models: Sequence[ModelDefinition], libraries: Libraries, cores: int, *, launched: bool
+    models: Sequence[ModelDefinition],
+    libraries: Libraries,
+    cores: int,
+    *,
+    launched: bool,
+    engines: Collection[str],
 ) -> dict[str, str]:
     """What a worker is seen with, but for the options of its model."""
-    settings = {**_plan_process(models, libraries), **plan_worker_environment(libraries, cores, launched)}
+    settings = {
+        **_plan_process(models, libraries),
+        **plan_worker_environment(libraries, cores, launched, engines),
+    }
     # The files themselves: the names the launcher looks for are linked when a server starts.
     files = [path for path in (libraries.openmp_path.value, libraries.allocator_path.value) if path]
     values = {name: str(setting.value) for name, setting in sorted(settings.items())}
@@ -88,7 +90,7 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
 
 
 def plan_worker_environment(
-    libraries: Libraries, cores_per_worker: int, launched: bool
+    libraries: Libraries, cores_per_worker: int, launched: bool, engines: Collection[str]
 ) -> dict[str, Setting]:
     """What the launcher sets by itself; left to it, because it is the proof that it ran and found the
     library."""
@@ -97,9 +99,9 @@ def plan_worker_environment(
             name: setting
             for name, setting in _without_launcher(libraries, cores_per_worker).items()
             if name != "LD_PRELOAD"
-        } | {**_preload_list(libraries), **SET_BY_TORCHSERVE}
+        } | {**_preload_list(libraries), **_set_by_torchserve(engines)}
     settings = {
-        **SET_BY_TORCHSERVE,
+        **_set_by_torchserve(engines),
         "OMP_NUM_THREADS": Setting(
             value=str(cores_per_worker), reason="the launcher sets one thread per core"
         ),
@@ -111,6 +113,15 @@ def plan_worker_environment(
         )
         settings["KMP_BLOCKTIME"] = _plan_blocktime()
     return settings
+
+
+def _set_by_torchserve(engines: Collection[str]) -> Settings:
+    """Properties that are in effect only where they are seen in the workers."""
+    way = "reaches a worker (ConfigManager.getBackendConfiguration)"
+    return {
+        "TS_DECODE_INPUT_REQUEST": Setting(value="false", reason=f"how decode_input_request {way}"),
+        "TS_IPEX_ENABLE": Setting(value=str(IPEX in engines).lower(), reason=f"how ipex_enable {way}"),
+    }
 
 
 def count_cached_primitives(models: Sequence[ModelDefinition]) -> int:
@@ -144,7 +155,12 @@ def _plan_blocktime() -> Setting:
 def _render_options(plans: Mapping[str, ModelPlan], off: Sequence[str], threads: int) -> str:
     shared = {"threads": threads, **({"off": list(off)} if off else {})}
     options = {
-        name: {"precision": plan.precision.value, **shared, **_render_limits(plan)}
+        name: {
+            "engine": plan.engine.value,
+            "precision": plan.precision.value,
+            **shared,
+            **_render_limits(plan),
+        }
         for name, plan in plans.items()
     }
     return json.dumps(options, sort_keys=True, separators=(",", ":"))

@@ -12,6 +12,7 @@ from config.knobs.table import find
 from config.plan import Inputs
 from config.rules.by_model import check_by_model
 from config.rules.cores import parse_cores
+from config.rules.engines import check_engines, check_switches, choose_engines, list_named, parse_backend
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.topology import Topology
 
@@ -23,14 +24,6 @@ AUTO = "auto"
 
 SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
 """What the handlers can leave out (handlers/shared/options.py)."""
-
-BF16_FLAGS = ("avx512_bf16", "amx_bf16")
-"""Either computes BF16 in hardware; without them IPEX converts to FP32 and back, slower than FP32."""
-
-INT8_FLAGS = ("avx512_vnni", "amx_int8")
-"""Either multiplies INT8 in hardware; without them INT8 is no faster than FP32."""
-
-PRECISION_FLAGS = {"bf16": BF16_FLAGS, "int8": INT8_FLAGS}
 
 MAX_PORT = 64000
 """PORT + 920 and upwards name the workers' sockets and must stay below 65535; instances begin up to 80
@@ -56,7 +49,9 @@ HAPROXY = "haproxy"
 def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> None:
     """All of what is below."""
     check_inputs(inputs)
-    check_machine(topology, inputs)
+    engines = choose_engines(inputs, [model.name for model in models])
+    check_engines(topology, [engine.value for engine in engines.values()], find_needed_precision(inputs))
+    check_switches(engines, inputs.off)
     check_models(models, inputs)
 
 
@@ -71,6 +66,7 @@ def check_inputs(inputs: Inputs) -> None:
     ):
         if value not in (None, *find(name).choices):
             raise must_be_one_of(name, value, find(name).choices)
+    parse_backend(inputs.backend)
     for switch in inputs.off:
         if switch not in SWITCHES:
             raise ConfigError(f"--off must be among {', '.join(SWITCHES)}: got {switch}")
@@ -143,28 +139,18 @@ def check_no_door(inputs: Inputs) -> None:
 
 
 def check_machine(topology: Topology, inputs: Inputs) -> None:
-    """What the CPU must have."""
-    if inputs.ipex and "avx2" not in topology.flags:
-        raise ConfigError(f"IPEX needs a CPU with avx2: {topology.model_name} has none; plan with --no-ipex")
-    need = find_need(topology, inputs, inputs.precision)
-    if need:
-        raise ConfigError(f"PRECISION={inputs.precision} needs {need}; use PRECISION={PRECISIONS[0]}")
+    """What the CPU must have for the engines that are named: before models are known."""
+    check_engines(topology, list_named(inputs), find_needed_precision(inputs))
 
 
-def find_need(topology: Topology, inputs: Inputs, precision: str) -> str | None:
-    """What a precision needs and is not there."""
-    if precision == "int8" and not inputs.ipex:
-        return "IPEX: got --no-ipex"
-    flags = PRECISION_FLAGS.get(precision)
-    if not flags or set(flags) & set(topology.flags):
-        return None
-    there = ", ".join(topology.flags) or "none of the known ones"
-    return f"a CPU with one of {', '.join(flags)}: {topology.model_name} has {there}"
+def find_needed_precision(inputs: Inputs) -> str:
+    """What must be possible; of auto what it falls back on."""
+    return PRECISIONS[0] if inputs.precision == AUTO else inputs.precision
 
 
 def check_models(models: Sequence[ModelDefinition], inputs: Inputs) -> None:
     """What the definitions must have; with auto, what it falls back on and each it may choose."""
-    needed = PRECISIONS[0] if inputs.precision == AUTO else inputs.precision
+    needed = find_needed_precision(inputs)
     for model in models:
         file = f"models/{model.name}/model.yaml"
         if needed not in model.precisions:

@@ -11,14 +11,17 @@ from config.rules.pinning import Pinning
 from config.topology import Topology
 
 
-def plan_cpu_switches(inputs: Inputs, pinning: Pinning, libraries: Libraries) -> dict[str, Setting]:
+def plan_cpu_switches(
+    models: Mapping[str, ModelPlan], pinning: Pinning, libraries: Libraries
+) -> dict[str, Setting]:
     """IPEX and the launcher."""
+    users = [name for name, model in models.items() if model.engine.value == "ipex"]
     ipex_reason = (
-        "the handler runs ipex.optimize (TorchServe sets TS_IPEX_ENABLE in the workers)"
-        if inputs.ipex
-        else "switched off with --no-ipex: a baseline"
+        f"it computes {', '.join(users)}: the handler does (TorchServe sets TS_IPEX_ENABLE in the workers)"
+        if users
+        else f"it computes no model (BACKEND): {_list_engines(models)}"
     )
-    settings = {"ipex_enable": Setting(value=_boolean(inputs.ipex), reason=ipex_reason)}
+    settings = {"ipex_enable": Setting(value=_boolean(bool(users)), reason=ipex_reason)}
     if pinning.args is None:
         return {**settings, "cpu_launcher_enable": Setting(value="false", reason=pinning.args_reason)}
     args = " ".join(part for part in (pinning.args.render(), render_library_flags(libraries)) if part)
@@ -33,6 +36,10 @@ def plan_cpu_switches(inputs: Inputs, pinning: Pinning, libraries: Libraries) ->
             f"allocator {libraries.allocator.value}, OpenMP {libraries.openmp.value}",
         ),
     }
+
+
+def _list_engines(models: Mapping[str, ModelPlan]) -> str:
+    return ", ".join(f"{name} by {model.engine.value}" for name, model in models.items())
 
 
 def plan_models_switches(inputs: Inputs, models: Mapping[str, ModelPlan], workers: int) -> dict[str, Setting]:

@@ -8,6 +8,7 @@ from typing import Any
 from config.definitions import ModelDefinition
 from config.plan import Inputs, Plan
 from config.rules import requests
+from config.rules.engines import choose_engines, find_need
 from config.rules.environment import plan_timing_environment
 from config.rules.service import list_sizes
 from config.timings import ModelJob, TimingJob
@@ -33,9 +34,13 @@ def plan_timing_job(
     grid: bool,
 ) -> TimingJob:
     """With the workers of a plan for one of the precisions that may be served."""
+    engines = {name: one.engine.value for name, one in plan.models.items()}
     return TimingJob(
         settings=_list_settings(topology, models, inputs, plan),
-        models={model.name: _plan_model(topology, model, inputs, grid=grid) for model in models},
+        models={
+            model.name: _plan_model(topology, model, inputs, engines[model.name], grid=grid)
+            for model in models
+        },
         seconds=GRID_SECONDS if grid else FEW_SECONDS,
         samples=grid,
     )
@@ -45,21 +50,25 @@ def _list_settings(
     topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, plan: Plan
 ) -> dict[str, Any]:
     cores = plan.layout.cores_per_worker.value
-    environment = plan_timing_environment(models, plan.libraries, cores, launched=inputs.pinning)
+    engines = {one.engine.value for one in plan.models.values()}
     return {
         "cpu_model": topology.model_name,
         "slots": plan.layout.worker_cpus.value,
         "threads": cores,
-        "ipex": inputs.ipex,
         "off": list(inputs.off),
-        "environment": environment,
+        "environment": plan_timing_environment(
+            models, plan.libraries, cores, launched=inputs.pinning, engines=engines
+        ),
     }
 
 
-def _plan_model(topology: Topology, model: ModelDefinition, inputs: Inputs, *, grid: bool) -> ModelJob:
+def _plan_model(
+    topology: Topology, model: ModelDefinition, inputs: Inputs, engine: str, *, grid: bool
+) -> ModelJob:
     served = list_candidates(model, inputs)
-    needs = {precision: requests.find_need(topology, inputs, precision) for precision in served}
+    needs = {precision: find_need(topology, engine, precision) for precision in served}
     return ModelJob(
+        engine=engine,
         precisions=tuple(precision for precision in served if not needs[precision]),
         batches=_list_batches(model, inputs, grid=grid),
         impossible={precision: f"needs {need}" for precision, need in needs.items() if need},
@@ -75,11 +84,15 @@ def list_candidates(model: ModelDefinition, inputs: Inputs) -> list[str]:
 
 def list_common(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> list[str]:
     """Those that all models could be served in."""
+    engines = choose_engines(inputs, [model.name for model in models])
     return [
         precision
         for precision in list_candidates(models[0], inputs)
-        if all(precision in list_candidates(model, inputs) for model in models)
-        and not requests.find_need(topology, inputs, precision)
+        if all(
+            precision in list_candidates(model, inputs)
+            and not find_need(topology, engines[model.name].value, precision)
+            for model in models
+        )
     ]
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ DEFINITION_FILE = "definition.json"
 WEIGHTS_FILE = "model.safetensors"
 LABELS_FILE = "labels.json"
 CANARY_FILE = "canary.json"
-BASELINE = "fp32"
-"""In every archive: what the other precisions are compared with."""
 BUILD_AGAIN = (
     "build the archive again with `make models`; if that says it is up to date, what was unpacked has "
     "changed: make stop && make serve"
@@ -35,8 +34,8 @@ class PrecisionRecipe:
 
     self_check_relative_error: float
     """Largest ||optimised − eager|| / ||eager|| over centred logits that a load accepts."""
-    auto_kernel_selection: bool = False
-    """Let IPEX route Linear through oneDNN; MKL leaves AVX-512 unused on AMD."""
+    engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Engine → what only that engine's load reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +54,13 @@ class Definition:
     """The batch sizes that are warmed and served, ascending, starting at 1."""
     precisions: dict[str, PrecisionRecipe]
     refused: dict[str, str]
-    """Precisions that failed the accuracy gate when the archive was built, and by how much."""
+    """Variants (engines.name_variant) that failed the accuracy gate at build, and by how much."""
     not_built: dict[str, str]
-    """Precisions that could not be built where the archive was built, and why; another CPU may."""
+    """Variants that could not be built where the archive was built, and why; another CPU may."""
     asked: frozenset[str]
-    """Precisions beside FP32 that the archive was asked for, whatever became of them; no other was judged."""
+    """Variants that the archive was asked for, whatever became of them; no other was judged."""
     accuracy: dict[str, Any]
-    """By precision: how it compared with FP32 eager on held-out inputs at build."""
+    """By variant: how it compared with FP32 eager on held-out inputs at build."""
     default_precision: str
     model: dict[str, Any]
     """What only the handler of this kind of model reads."""

@@ -4,54 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-
-PLAIN_PREPACKED = frozenset(
-    {
-        "ipex_prepack::convolution_run",
-        "ipex_prepack::linear_run",
-        "ipex_prepack::mkl_sgemm_run",
-        "ipex_prepack::conv_transpose_run",
-    }
-)
-"""Operators of IPEX with prepacked weights and nothing fused to them."""
-FUSED = frozenset(
-    {"ipex::mha_scores_calc", "ipex::matmul_outtrans", "ipex::LlgaFusionGroup", "ipex::split_tensor"}
-)
-"""Operators of IPEX that stand for several of PyTorch's, apart from the fused ipex_prepack:: ones."""
-
-
-def count_operators(graph_kind: str) -> dict[str, int]:
-    """How often each operator stands in the graph that this thread ran last; empty for eager models."""
-    if graph_kind == "eager":
-        return {}
-    graph = torch.jit.last_executed_optimized_graph()
-    kinds = Counter(kind for kind in _walk_kinds(graph) if not kind.startswith("prim::"))
-    return dict(sorted(kinds.items()))
-
-
-def _walk_kinds(block: Any) -> Iterator[str]:
-    for node in block.nodes():
-        yield node.kind()
-        for inner in node.blocks():
-            yield from _walk_kinds(inner)
-
-
-def describe_graph(graph_kind: str, operators: dict[str, int]) -> dict[str, Any]:
-    """The graph's kind, its operators, and how many of them are prepacked or fused by IPEX."""
-    prepacked = sum(n for kind, n in operators.items() if kind.startswith("ipex_prepack::"))
-    fused = sum(
-        n
-        for kind, n in operators.items()
-        if kind in FUSED or (kind.startswith("ipex_prepack::") and kind not in PLAIN_PREPACKED)
-    )
-    return {"kind": graph_kind, "operators": operators, "prepacked": prepacked, "fused": fused}
 
 
 def count_channels_last(model: torch.nn.Module) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """What the server asks of a model when it loads, read from the worker's environment.
 
-`TS_IPEX_ENABLE` is set by TorchServe from `ipex_enable`; `CPU_KIT_OPTIONS` by the plan, as JSON
-`{"<model>": {"precision": "bf16", "threads": 1, "off": ["freeze"], "limits": {"pixels": 24000000}}}`.
-Without either, an archive serves its default precision with plain TorchScript and its handler's own limits,
-so any TorchServe can load it.
+`CPU_KIT_OPTIONS` is set by the plan, as JSON `{"<model>": {"engine": "ipex", "precision": "bf16",
+"threads": 1, "off": ["freeze"], "limits": {"pixels": 24000000}}}`; `TS_IPEX_ENABLE` by TorchServe from
+`ipex_enable`, which chooses the engine where no plan does. Without either, an archive serves its default
+precision by PyTorch alone and with its handler's own limits, so any TorchServe can load it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from handlers.shared.definition import BASELINE, Definition
+from handlers.engines import ENGINES, name_variant
+from handlers.engines.engine import Engine
+from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
 
 OPTIONS_VARIABLE = "CPU_KIT_OPTIONS"
@@ -31,7 +33,8 @@ class LoadOptions:
     """How this worker shall load the model."""
 
     precision: str
-    ipex: bool
+    engine: str
+    """Of handlers.engines.ENGINES."""
     threads: int | None
     """Intra-op threads; None leaves what OMP_NUM_THREADS gave."""
     off: frozenset[str] = frozenset()
@@ -44,43 +47,51 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
     """Read and check the options for one model; LoadError says which value is wrong and what is allowed."""
     asked = _parse(environment.get(OPTIONS_VARIABLE, "{}")).get(definition.name, {})
     _require(
-        set(asked) <= {"precision", "threads", "off", "limits"},
-        f"its keys must be precision, threads, off, limits: got {asked}",
+        set(asked) <= {"engine", "precision", "threads", "off", "limits"},
+        f"its keys must be engine, precision, threads, off, limits: got {asked}",
     )
     precision = asked.get("precision", definition.default_precision)
     allowed = ", ".join(definition.precisions)
     _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
-    _check_judged(definition, precision)
+    engine = asked.get("engine", _find_switched(environment))
+    _require(engine in ENGINES, f"engine must be one of {', '.join(ENGINES)}: got {engine}")
+    _check_judged(definition, ENGINES[engine], precision)
     threads = asked.get("threads")
     _require(
         threads is None or (isinstance(threads, int) and threads > 0), f"threads must be > 0: got {threads}"
     )
     off = frozenset(asked.get("off", ()))
     _require(off <= set(SWITCHES), f"off must be among {', '.join(SWITCHES)}: got {sorted(off)}")
-    ipex = environment.get(IPEX_VARIABLE, "false").lower() == "true"
     limits = _read_limits(asked.get("limits", {}))
-    return LoadOptions(precision=precision, ipex=ipex, threads=threads, off=off, limits=limits)
+    return LoadOptions(precision=precision, engine=engine, threads=threads, off=off, limits=limits)
 
 
-def _check_judged(definition: Definition, precision: str) -> None:
-    """LoadError for a precision that the archive does not hold, or that may not be served."""
+def _find_switched(environment: Mapping[str, str]) -> str:
+    """The engine of any TorchServe's own configuration."""
+    return "ipex" if environment.get(IPEX_VARIABLE, "false").lower() == "true" else "eager"
+
+
+def _check_judged(definition: Definition, engine: Engine, precision: str) -> None:
+    """LoadError for what the archive does not hold, or what may not be served."""
     instead = f"use PRECISION={definition.default_precision}"
-    build = f"make models MODELS={definition.name} PRECISION={precision}"
-    if precision in definition.refused:
+    if precision not in engine.flags:
+        raise LoadError(f"{engine.name} has no {precision}: it has {', '.join(engine.flags)}", cure=instead)
+    variant = name_variant(engine.name, precision)
+    build = f"make models MODELS={definition.name} BACKEND={engine.name} PRECISION={precision}"
+    if variant in definition.refused:
         raise LoadError(
-            f"precision {precision} failed the accuracy gate when the archive was built: "
-            f"{definition.refused[precision]}",
+            f"{variant} failed the accuracy gate when the archive was built: {definition.refused[variant]}",
             cure=f"{instead}, or other calibration data (CALIBRATION=)",
         )
-    if precision in definition.not_built:
+    if variant in definition.not_built:
         raise LoadError(
-            f"precision {precision} is not in the archive: it could not be built where that was made: "
-            f"{definition.not_built[precision]}",
+            f"{variant} is not in the archive: it could not be built where that was made: "
+            f"{definition.not_built[variant]}",
             cure=f"build it on this machine: {build}; or {instead}",
         )
-    if precision not in (BASELINE, *definition.asked):
+    if engine.must_be_judged(precision) and variant not in definition.asked:
         raise LoadError(
-            f"precision {precision} is not in the archive: no build was asked for it, so it was never judged",
+            f"{variant} is not in the archive: no build was asked for it, so it was never judged",
             cure=f"{build}; or {instead}",
         )
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import torch
 
-OPTIMIZED_DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""What `ipex.optimize` is given; INT8 is reached by static quantisation instead (quantization.py)."""
 INT8 = "int8"
 
 

@@ -17,18 +17,17 @@ from handlers.shared.classifier import Classifier, Request
 from handlers.shared.errors import RequestError
 from handlers.shared.evidence import (
     describe_allocator,
-    describe_graph,
     describe_openmp,
     describe_threads,
     read_versions,
 )
-from handlers.shared.ipex import IPEX
 from handlers.shared.log import log
 from handlers.shared.options import LoadOptions
 from handlers.shared.replies import Reply, fail, refuse, to_json
 from handlers.shared.shapes import Fill, Run
 from handlers.shared.state import LoadedModel, LoadState
-from handlers.shared.steps import StepRecord, run_steps
+from handlers.shared.step import StepRecord
+from handlers.shared.steps import run_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,9 @@ class ModelRuntime:
     def describe(self) -> dict[str, Any]:
         """What is really in effect in this process; docs/verify.md has each item."""
         loaded, options, definition = self._loaded, self._loaded.options, self._classifier.definition
-        versions = read_versions(("torch", IPEX, "safetensors", *self._classifier.libraries))
+        own = loaded.engine.distribution
+        names = ("torch", "safetensors", *self._classifier.libraries, *([own] if own else []))
+        versions = read_versions(names)
         return {
             "model": definition.name,
             "archive_id": definition.archive_id,
@@ -141,13 +142,13 @@ class ModelRuntime:
             "steps": [asdict(record) for record in self.records],
             "threads": describe_threads(),
             "versions": {"python": platform.python_version(), **versions},
-            "ipex": {"enabled": options.ipex, "version": versions[IPEX] if options.ipex else None},
-            "graph": describe_graph(loaded.graph_kind, loaded.facts["operators"]),
+            "engine": {"name": loaded.engine.name, "version": versions[own] if own else versions["torch"]},
+            "graph": loaded.facts["graph"],
             "memory_format": loaded.facts["memory_format"],
             "allocator": describe_allocator(),
             "openmp": describe_openmp(),
             "self_check": loaded.facts["self_check"],
-            "accuracy": definition.accuracy.get(options.precision),
+            "accuracy": loaded.accuracy,
             "packing": self._classifier.describe_packing(),
             "shapes": [asdict(shape) for shape in self._layout.list_shapes()],
             "fill": self.fill.describe(),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 
+from handlers.engines import ENGINES, name_variant
+from handlers.engines.engine import Engine
 from handlers.shared.classifier import Classifier
 from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.options import LoadOptions
-from handlers.shared.precision import precision_context
 from handlers.shared.shapes import Run, Shape
 from handlers.shared.work import Work
 
@@ -33,9 +34,20 @@ class LoadedModel:
     facts: dict[str, Any] = field(default_factory=dict)
     """What describe answers beyond the step records."""
 
+    @property
+    def engine(self) -> Engine:
+        """What computes it."""
+        return ENGINES[self.options.engine]
+
+    @property
+    def accuracy(self) -> dict[str, Any] | None:
+        """What the gate saw of it; None for what it does not judge."""
+        variant = name_variant(self.options.engine, self.options.precision)
+        return self.classifier.definition.accuracy.get(variant)
+
     def run(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Logits as float32, through whatever the model has become."""
-        with precision_context(self.options.precision):
+        with self.engine.context(self.options.precision):
             return self.model(*inputs).float()
 
     def to_inputs(self, run: Run, samples: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -58,6 +70,11 @@ class LoadState(LoadedModel):
     @property
     def recipe(self) -> PrecisionRecipe:
         return self.classifier.definition.precisions[self.options.precision]
+
+    @property
+    def engine_recipe(self) -> Mapping[str, Any]:
+        """What the model's definition says to this engine alone."""
+        return self.recipe.engines.get(self.options.engine, {})
 
     def arrange(self, shape: Shape) -> Run:
         """Which examples stand where in a run of one shape."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.answers.check import Expected, Tolerance, find_pairs_told_apart, read_probabilities
-from loadtest.answers.reference import FP32
+from loadtest.answers.reference import FP32, REFERENCE
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload
 from loadtest.systems.system import ROOT, System
@@ -62,14 +62,17 @@ def _find_answers(
 ) -> tuple[list[Any], list[Tolerance], list[Any]]:
     """(answers, tolerances, answers of eager FP32 or None) of different payloads of one model."""
     archive = system.archives.get(model)
-    fp32 = [None] * len(payloads) if archive is None else _compute_once(archive, FP32, payloads, cache, say)
+    fp32 = [None] * len(payloads)
+    if archive is not None:
+        fp32 = _compute_once(archive, REFERENCE, payloads, cache, say)
     if archive is None or system.plan is None:
         say(f"  expected answers: asked of {system.name} itself, calmly")
         own = _check_labels(system.name, payloads, system.ask(payloads, at_once=AT_ONCE))
         return own, [SELF_TOLERANCE] * len(payloads), fp32
     precision = system.precision(model)
     tolerance = Tolerance(**read_archive(archive).canary.tolerance[precision])
-    answers = _compute_once(archive, precision, payloads, cache, say)
+    variant = REFERENCE if precision == FP32 else system.variant(model)
+    answers = _compute_once(archive, variant, payloads, cache, say)
     return answers, [tolerance] * len(payloads), fp32
 
 
@@ -82,16 +85,16 @@ def _check_labels(who: str, payloads: Sequence[Payload], answers: list[Any]) -> 
 
 
 def _compute_once(
-    archive: Path, precision: str, payloads: Sequence[Payload], cache: Path, say: Say
+    archive: Path, variant: str, payloads: Sequence[Payload], cache: Path, say: Say
 ) -> list[Any]:
-    """Kept by everything it depends on: archive, precision, payloads."""
+    """Kept by everything it depends on: archive, engine and precision, payloads."""
     archive_id = read_archive(archive).archive_id
-    key = hashlib.sha256("".join([archive_id, precision, *(one.digest for one in payloads)]).encode())
-    file = cache / f"{archive.stem}-{precision}-{key.hexdigest()[:16]}.json"
+    key = hashlib.sha256("".join([archive_id, variant, *(one.digest for one in payloads)]).encode())
+    file = cache / f"{archive.stem}-{variant.replace(' ', '-')}-{key.hexdigest()[:16]}.json"
     if file.exists():
         return list(json.loads(file.read_text(encoding="utf-8")))
-    say(f"  expected answers: {len(payloads)} payloads through {archive.name} at {precision}, once …")
-    answers = _check_labels(archive.name, payloads, compute(archive, precision, payloads))
+    say(f"  expected answers: {len(payloads)} payloads through {archive.name} at {variant}, once …")
+    answers = _check_labels(archive.name, payloads, compute(archive, variant, payloads))
     cache.mkdir(parents=True, exist_ok=True)
     scratch = file.with_suffix(".part")
     scratch.write_text(json.dumps(answers), encoding="utf-8")
@@ -99,7 +102,7 @@ def _compute_once(
     return answers
 
 
-def compute(archive: Path, precision: str, payloads: Sequence[Payload]) -> list[Any]:
+def compute(archive: Path, variant: str, payloads: Sequence[Payload]) -> list[Any]:
     """Each payload's answer by the unpacked archive in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="kit-expected-") as name:
         folder = Path(name)
@@ -109,7 +112,7 @@ def compute(archive: Path, precision: str, payloads: Sequence[Payload]) -> list[
         for file, payload in zip(files, payloads, strict=True):
             file.write_bytes(payload.body)
         job = folder / "job.json"
-        job.write_text(json.dumps({"precision": precision, "files": [str(file) for file in files]}))
+        job.write_text(json.dumps({"variant": variant, "files": [str(file) for file in files]}))
         return _run_reference(archive, folder, job)
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from loadtest.systems.inprocess_worker import Context, load_handler
 
 FP32 = "fp32"
+REFERENCE = "eager fp32"
+"""Spelt out: the checkout's handlers must not be imported here, where the archive brings its own."""
 OFF = ("channels_last", "trace", "freeze")
 """Every step of a load that changes how the model computes."""
 
@@ -23,23 +25,23 @@ OFF = ("channels_last", "trace", "freeze")
 def main(folder: Path, job_file: Path) -> int:
     """The answers as JSON on the last line, in the order of the requests."""
     job = json.loads(job_file.read_text(encoding="utf-8"))
-    handler, context = load(folder, job["precision"])
+    handler, context = load(folder, job["variant"])
     replies = [handler.handle([{"body": Path(file).read_bytes()}], context)[0] for file in job["files"]]
     print(json.dumps([json.loads(reply) for reply in replies]))
     return 0
 
 
-def load(folder: Path, precision: str) -> tuple[Any, Any]:
-    """The handler with its model, eager when FP32, and a context to call it with."""
+def load(folder: Path, variant: str) -> tuple[Any, Any]:
+    """The handler with its model, eager where it is the reference, and a context to call it with."""
     file = folder / "definition.json"
     definition = json.loads(file.read_text(encoding="utf-8"))
     # One request at a time is asked here, so no other batch size needs warming.
     file.write_text(json.dumps({**definition, "batch_sizes": [1]}), encoding="utf-8")
-    off = OFF if precision == FP32 else ()
+    engine, precision = variant.split()
+    off = OFF if variant == REFERENCE else ()
     # IPEX computes wrongly when the number of threads changes in a process: it is set once, before the load.
-    options = {"precision": precision, "threads": len(os.sched_getaffinity(0)), "off": off}
+    options = {"engine": engine, "precision": precision, "threads": len(os.sched_getaffinity(0)), "off": off}
     os.environ["CPU_KIT_OPTIONS"] = json.dumps({definition["name"]: options})
-    os.environ["TS_IPEX_ENABLE"] = str(precision != FP32).lower()
     context = Context(definition["name"], str(folder))
     sys.path.insert(0, str(folder))
     with contextlib.redirect_stdout(sys.stderr):  # IPEX prints; only the answers may stand on standard output

@@ -161,7 +161,6 @@ def render_worker_environment(plan: Plan, run: RunDir) -> dict[str, str]:
     environment = render_environment(plan, run, os.environ)
     for name, setting in plan.worker_environment.items():
         environment[name] = ":".join(setting.value) if isinstance(setting.value, list) else str(setting.value)
-    environment["TS_IPEX_ENABLE"] = str(plan.properties["ipex_enable"].value)
     return environment
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from config.plan import Plan
+from handlers.engines import name_variant
 from loadtest.drivers.job import Job
 from loadtest.drivers.outcome import Outcome
 from loadtest.errors import LoadTestError
@@ -87,10 +88,15 @@ class System:
     def precision(self, model: str) -> str:
         return str(self.plan.models[model].precision.value) if self.plan else UNKNOWN
 
+    def variant(self, model: str) -> str:
+        """Engine and precision, as archives name what was judged."""
+        plan = self.plan and self.plan.models[model]
+        return name_variant(str(plan.engine.value), str(plan.precision.value)) if plan else UNKNOWN
+
     def accuracy(self, model: str) -> Mapping[str, Any] | None:
         """What the accuracy gate saw at build of the precision served; None for FP32, its reference."""
         archive = self.archives.get(model)
-        return None if archive is None else read_archive(archive).accuracy.get(self.precision(model))
+        return None if archive is None else read_archive(archive).accuracy.get(self.variant(model))
 
     def auto_users(self, model: str) -> int:
         """Twice as many as fill a batch in every worker: one is computed while the next one gathers."""

@@ -52,6 +52,8 @@ class Figures:
     """The same of all others, which decide nothing."""
     recipe: str | None = None
     """How INT8 was reached."""
+    relative_error: float | None = None
+    """Of INT8's logits on the archive's examples: what the self-check of a load must expect."""
     labelled_accuracy: float | None = None
     """Share of right answers, where labels were given."""
     labelled_accuracy_fp32: float | None = None

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from handlers.engines.engine import Made, OutOfTimeError, Recipe
 from handlers.shared.errors import LoadError
 from models.gate.figures import Figures
-from models.gate.recipes import Plan
 from models.gate.verdict import labels_decide
 
 FURTHER_SECONDS = 300.0
 """For all recipes but the first: as long as a build of several models, and nobody waits much longer."""
-
-
-class OutOfTimeError(Exception):
-    """The bound would be passed before a recipe could be judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,50 +27,50 @@ class Trial:
     """None where it was not tried, or could not be built."""
     time_ratio: float | None = None
     """Time of the same batches beside the first recipe's; 1 is as fast, 2 takes twice as long."""
-    text: str = ""
-    """Its file."""
-    relative_error: float = 0.0
-    """Of its logits on the archive's examples, as a load's self-check will measure it."""
+    made: Made = field(default_factory=Made)
+    """What a load reads of it."""
 
     def record(self) -> dict[str, Any]:
         """What definition.json keeps."""
         return {"recipe": self.name, "reason": self.reason, "time_ratio": self.time_ratio}
 
 
-Attempt = Callable[[Plan, Sequence[Trial], float], Trial]
+Attempt = Callable[[Recipe, Sequence[Trial], float], Trial]
 """(recipe, trials before it, when it must end by the clock) → trial."""
 
 
 def search_recipes(
-    plans: Sequence[Plan], attempt: Attempt, *, clock: Callable[[], float] = time.monotonic
+    recipes: Sequence[Recipe], attempt: Attempt, *, clock: Callable[[], float] = time.monotonic
 ) -> list[Trial]:
     """The trials, in order; the last of those that were tried passed, or none did.
 
     The first recipe has all the time it takes, and its errors are the caller's: without it nothing is known.
     """
     began = clock()
-    trials = [attempt(plans[0], [], float("inf"))]
+    trials = [attempt(recipes[0], [], float("inf"))]
     longest = clock() - began
     deadline = clock() + FURTHER_SECONDS
-    for plan in plans[1:]:
+    for recipe in recipes[1:]:
         if find_passed(trials):
             break
         began = clock()
-        trials.append(_try(plan, attempt, trials, deadline, starts=began + longest <= deadline))
+        trials.append(_try(recipe, attempt, trials, deadline, starts=began + longest <= deadline))
         longest = max(longest, clock() - began)
     return trials
 
 
-def _try(plan: Plan, attempt: Attempt, trials: Sequence[Trial], deadline: float, *, starts: bool) -> Trial:
-    late = Trial(name=plan.name, reason=f"not tried: {FURTHER_SECONDS:g} s for further recipes are used up")
+def _try(
+    recipe: Recipe, attempt: Attempt, trials: Sequence[Trial], deadline: float, *, starts: bool
+) -> Trial:
+    late = Trial(name=recipe.name, reason=f"not tried: {FURTHER_SECONDS:g} s for further recipes are used up")
     if not starts:
         return late
     try:
-        return attempt(plan, trials, deadline)
+        return attempt(recipe, trials, deadline)
     except OutOfTimeError:
         return late
     except (LoadError, RuntimeError) as error:
-        return Trial(name=plan.name, reason=f"cannot be built: {getattr(error, 'cause', error)}")
+        return Trial(name=recipe.name, reason=f"cannot be built: {getattr(error, 'cause', error)}")
 
 
 def find_passed(trials: Sequence[Trial]) -> Trial | None:

@@ -1,4 +1,4 @@
-"""Checks what a worker made of its model: archive, precision, IPEX, steps, graph, memory format, answers."""
+"""Checks what a worker made of its model: archive, engine, precision, steps, graph, layout, answers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from config.plan import Plan
+from handlers.engines import ENGINES
 from server.verify.evidence import WorkerEvidence
 from server.verify.findings import TRY_AGAIN, Finding, cannot_check, compare, need_describe
-from server.verify.settings import read_options
+from server.verify.settings import count_threads, read_options
 
 # Not steps: packing has a check of its own; that buckets reached the worker is seen in CPU_KIT_OPTIONS.
 _NO_STEPS = {"packing", "buckets"}
@@ -59,19 +60,19 @@ def check_precision(plan: Plan, seen: WorkerEvidence) -> Finding:
     return compare("precision", asked, got, evidence="describe", cure=cure)
 
 
-@need_describe("IPEX")
-def check_ipex(plan: Plan, seen: WorkerEvidence) -> Finding:
-    """IPEX is on or off as planned, and imported where it is on."""
-    ipex = _facts(seen).get("ipex") or {}
-    enabled, version = ipex.get("enabled"), ipex.get("version")
-    known = f"on ({version})" if enabled else "off"
+@need_describe("engine")
+def check_engine(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The planned engine is the one that was loaded."""
+    engine = _facts(seen).get("engine") or {}
+    name, version = engine.get("name", "unknown"), engine.get("version")
+    asked = str(plan.models[seen.model].engine.value)
     return compare(
-        "IPEX",
-        "on" if plan.inputs.ipex else "off",
-        "unknown" if enabled is None else known,
-        evidence="describe, TS_IPEX_ENABLE=" + str((seen.environment or {}).get("TS_IPEX_ENABLE", "not set")),
-        cure="ipex_enable in config.properties decides: make config && make stop && make serve",
-        same=enabled is plan.inputs.ipex and bool(version) == plan.inputs.ipex,
+        "engine",
+        asked,
+        f"{name} ({version})" if version else f"{name}, not installed",
+        evidence="describe",
+        cure=f"{asked} did not reach the handler (CPU_KIT_OPTIONS): {_RESTART}",
+        same=name == asked and bool(version),
     )
 
 
@@ -94,8 +95,6 @@ def check_steps(plan: Plan, seen: WorkerEvidence) -> Finding:
 def plan_off(plan: Plan, model: str) -> tuple[str, ...]:
     """What the plan switches off."""
     off = [*read_options(plan, model).get("off", ())]
-    if not plan.inputs.ipex:
-        off.append("ipex_optimize")
     if "trace" in off and "freeze" not in off:  # only a traced model can be frozen
         off.append("freeze")
     return tuple(off)
@@ -107,27 +106,21 @@ def _allowed_states(step: str, off: set[str]) -> tuple[str, ...]:
 
 @need_describe("graph")
 def check_graph(plan: Plan, seen: WorkerEvidence) -> Finding:
-    """The model is a frozen graph, and with IPEX it holds prepacked and fused operators."""
-    off = plan_off(plan, seen.model)
-    kind = "eager" if "trace" in off else "torchscript" if "freeze" in off else "frozen torchscript"
-    needs_ipex = plan.inputs.ipex and kind == "frozen torchscript"
+    """What executes is the planned engine's, in the planned precision."""
     graph = _facts(seen).get("graph") or {}
-    counts = f"{graph.get('prepacked', 0)} prepacked, {graph.get('fused', 0)} fused"
-    good = graph.get("kind") == kind and (
-        not needs_ipex
-        or (
-            graph.get("fused", 0) > 0
-            # oneDNN Graph's INT8 partitions hold their packed weights inside the fused operators.
-            and (graph.get("prepacked", 0) > 0 or plan.models[seen.model].precision.value == "int8")
-        )
+    proof = ENGINES[str(plan.models[seen.model].engine.value)].judge(
+        graph,
+        precision=str(plan.models[seen.model].precision.value),
+        threads=count_threads(plan, seen.model),
+        off=frozenset(plan_off(plan, seen.model)),
     )
     return compare(
         "graph",
-        f"{kind}, prepacked and fused" if needs_ipex else kind,
-        f"{graph.get('kind', 'unknown')}, {counts}",
+        proof.asked,
+        proof.got,
         evidence=f"describe ({len(graph.get('operators') or ())} kinds of operators in the executed graph)",
         cure=_LOG_CURE,
-        same=good,
+        same=proof.good,
     )
 
 

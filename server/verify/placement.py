@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from config.files import render_id_list
 from config.plan import Plan
+from handlers.engines import ENGINES
 from server.verify.evidence import WorkerEvidence
 from server.verify.findings import Finding, cannot_check, compare
 
@@ -84,8 +85,8 @@ def render_cpus(cpus: Iterable[int]) -> str:
 def check_memory_policy(plan: Plan, seen: WorkerEvidence) -> Finding:
     """Memory is bound to the rank's NUMA nodes, or not at all where the plan does not bind.
 
-    A library may ask for single mappings `local` to the CPU (one of 32 MiB is seen in every worker): the same
-    node for a pinned thread, so that is no difference.
+    A library may ask for single mappings `local` to the CPU (one of 32 MiB is seen in every worker), and an
+    engine's runtime for the node it computes on: the same node for a pinned thread, so that is no difference.
     """
     asked = plan_policy(plan, seen)
     evidence = "/proc/PID/numa_maps"
@@ -96,8 +97,17 @@ def check_memory_policy(plan: Plan, seen: WorkerEvidence) -> Finding:
             return cannot_check("memory policy", asked, reason, evidence=evidence, cure=cure)
         return compare("memory policy", asked, reason, evidence=evidence, cure=cure)
     got = ", ".join(f"{policy} ×{count}" for policy, count in sorted(seen.memory_policies.items()))
-    same = set(seen.memory_policies) - {"local"} == {asked}
+    others = set(seen.memory_policies) - {asked, "local", *list_own_policies(plan, seen)}
+    same = asked in seen.memory_policies and not others
     return compare("memory policy", asked, got, evidence=evidence, cure=cure, same=same)
+
+
+def list_own_policies(plan: Plan, seen: WorkerEvidence) -> set[str]:
+    """Of mappings that the engine binds to a node of the worker's own CPUs."""
+    if not ENGINES[str(plan.models[seen.model].engine.value)].binds_memory:
+        return set()
+    cpus = plan.layout.worker_cpus.value[find_rank(plan, seen) or 0]
+    return {f"bind:{core['node']}" for core in plan.machine["cores"] if core["cpu"] in cpus}
 
 
 def plan_policy(plan: Plan, seen: WorkerEvidence) -> str:

@@ -22,10 +22,15 @@ def read_options(plan: Plan, model: str) -> dict[str, Any]:
     return dict(options.get(model, {}))
 
 
+def count_threads(plan: Plan, model: str) -> int:
+    """What the plan gives a worker to compute with."""
+    return int(read_options(plan, model).get("threads", plan.layout.cores_per_worker.value))
+
+
 @need_describe("threads")
 def check_threads(plan: Plan, seen: WorkerEvidence) -> Finding:
     """OpenMP and PyTorch use as many threads as the worker has cores."""
-    cores = read_options(plan, seen.model).get("threads", plan.layout.cores_per_worker.value)
+    cores = count_threads(plan, seen.model)
     decided = {**plan.environment, **plan.worker_environment}.get("OMP_NUM_THREADS")
     omp = str(decided.value) if decided else "not set"
     threads = (seen.describe or {}).get("threads") or {}

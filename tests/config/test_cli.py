@@ -178,7 +178,9 @@ def test_a_timing_job_is_one_line_and_writes_nothing(arguments, tmp_path, capsys
     assert main([*arguments, "--timing-job"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     job = json.loads(line)
-    assert job["models"] == {"tiny": {"precisions": ["fp32"], "batches": [1, 4, 8], "impossible": {}}}
+    assert job["models"] == {
+        "tiny": {"engine": "ipex", "precisions": ["fp32"], "batches": [1, 4, 8], "impossible": {}}
+    }
     assert job["settings"]["slots"] == [[0], [1]]
     assert main([*arguments, "--timing-job", "--grid", "--workers", "1"]) == 0
     job = json.loads(capsys.readouterr().out)

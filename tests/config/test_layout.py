@@ -143,7 +143,7 @@ def test_given_workers_that_do_not_fit_the_memory():
 
 
 def test_no_pinning_is_a_baseline():
-    plan = plan_machine("two-cores", pinning=False, ipex=False)
+    plan = plan_machine("two-cores", pinning=False, backend="eager")
     assert plan.properties["cpu_launcher_enable"].value == "false"
     assert plan.properties["ipex_enable"].value == "false"
     assert plan.layout.worker_cpus.value == [[0, 1], [0, 1]]

@@ -34,8 +34,8 @@ def test_a_plan_from_before_off_and_auto_is_still_read():
     [
         ("{", r"p.json: not JSON: .*; run `make config` again"),
         ("[]", r"p.json: must be a JSON object: got list; run `make config` again"),
-        ('{"schema": 7}', r"p.json: schema must be 3: got 7; run `make config` again"),
-        ('{"schema": 3}', r"p.json: not a plan: 'inputs'; run `make config` again"),
+        ('{"schema": 7}', r"p.json: schema must be 4: got 7; run `make config` again"),
+        ('{"schema": 4}', r"p.json: not a plan: 'inputs'; run `make config` again"),
     ],
 )
 def test_file_that_is_no_plan(text, message):

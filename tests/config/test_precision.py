@@ -48,6 +48,7 @@ def time_job(job, **speeds) -> Timings:
     models = {
         model: {
             "archive_id": f"id of {model}",
+            "engine": job.models[model].engine if model in job.models else "ipex",
             "precisions": {name: entry(model, name, speed) for name, speed in given.items()},
         }
         for model, given in speeds.items()
@@ -123,7 +124,9 @@ def test_what_cannot_be_is_not_timed():
     assert model.impossible["int8"] == (
         f"needs a CPU with one of avx512_vnni, amx_int8: {topology.model_name} has avx2"
     )
-    assert make_job(ipex=False).models["bert"].impossible == {"int8": "needs IPEX: got --no-ipex"}
+    assert make_job(backend="eager").models["bert"].impossible == {
+        "int8": "needs BACKEND=ipex or openvino: eager has no int8"
+    }
     assert make_job(models=(make_model("m"),)).models["m"].precisions == ("fp32", "bf16")
 
 
@@ -234,7 +237,7 @@ CURE = "run `make config` with the same values, which takes them"
         (
             {"settings": {"cpu_model": "another", "off": []}},
             "PRECISION=auto needs timings of what is planned: got those of another cpu model, environment, "
-            f"ipex, slots, threads (run/timings.json); {CURE}",
+            f"slots, threads (run/timings.json); {CURE}",
         ),
     ],
 )
@@ -243,6 +246,12 @@ def test_timings_of_something_else_are_refused(change, message):
     with pytest.raises(TimingsError) as error:
         plan_auto(dataclasses.replace(timings, raw={**timings.raw, **change}))
     assert str(error.value) == message
+
+
+def test_timings_of_another_engine_are_refused():
+    timings = time_job(make_job(), bert=FAST, resnet50=FAST)
+    with pytest.raises(TimingsError, match=r"got those of another engine of bert \(run/timings"):
+        plan_auto(timings, backend="bert=eager,resnet50=ipex")
 
 
 def test_timings_of_other_batches_are_refused():

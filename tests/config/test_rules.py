@@ -72,7 +72,8 @@ def test_options_for_the_handler():
     options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
     for name, model in plan.models.items():
         limits = {limit: setting.value for limit, setting in model.limits.items()}
-        assert options[name] == {"precision": "bf16", "threads": 2, "limits": limits}
+        asked = {"engine": "ipex", "precision": "bf16", "threads": 2, "limits": limits}
+        assert options[name] == asked
 
 
 def test_what_is_off_reaches_the_handler_of_each_model():
@@ -221,9 +222,9 @@ def with_flags(folder, flags):
 
 def test_cpu_without_avx2(tmp_path):
     topology = with_flags(tmp_path, "sse2")
-    with pytest.raises(ConfigError, match=r"IPEX needs a CPU with avx2: .* has none; plan with --no-ipex"):
+    with pytest.raises(ConfigError, match=r"PRECISION=fp32 needs a CPU with avx2: .*; use BACKEND=eager"):
         plan_machine(topology)
-    assert plan_machine(topology, ipex=False).properties["ipex_enable"].value == "false"
+    assert plan_machine(topology, backend="eager").properties["ipex_enable"].value == "false"
 
 
 def test_cpu_without_bf16(tmp_path):
@@ -258,10 +259,10 @@ def test_every_decision_has_a_reason():
         check(plan[part], part)
 
 
-def test_int8_needs_ipex_and_vnni():
+def test_int8_needs_an_engine_that_has_it_and_vnni():
     topology = read_topology(MACHINES / "two-cores")
-    with pytest.raises(ConfigError, match="PRECISION=int8 needs IPEX: got --no-ipex"):
-        check_machine(topology, make_inputs(precision="int8", ipex=False))
+    with pytest.raises(ConfigError, match="PRECISION=int8 needs BACKEND=ipex or openvino: eager has no int8"):
+        check_machine(topology, make_inputs(precision="int8", backend="eager"))
     without = dataclasses.replace(topology, flags=("avx2", "avx512f"))
     with pytest.raises(ConfigError, match="PRECISION=int8 needs a CPU with one of avx512_vnni, amx_int8"):
         check_machine(without, make_inputs(precision="int8"))

@@ -107,8 +107,9 @@ def test_instances_there_and_back():
 def test_an_instance_was_asked_for_what_the_whole_was():
     """A new input must be handed down, or left to the door on purpose."""
     changes = {
-        "precision": "bf16", "profile": "latency", "allocator": "tcmalloc", "openmp": "gnu", "ipex": False,
-        "pinning": False, "off": ("trace",), "drain_s": 7, "cores_per_worker": 1, "workers": 1, "port": 9000,
+        "precision": "bf16", "profile": "latency", "allocator": "tcmalloc", "openmp": "gnu",
+        "backend": "eager", "pinning": False, "off": ("trace",), "drain_s": 7, "cores_per_worker": 1,
+        "workers": 1, "port": 9000,
         "bind": "0.0.0.0", "token_file": "/t", "instances": 2, "deadline_ms": 5000, "tls_cert": "/c",
         "tls_key": "/k", "generation": "b", "prefix": "/p", "model_store": "/m", "topology": "other",
         "cores": "bert=0,resnet50=1", "batch": "bert=3,resnet50=2", "delay_ms": "2", "queue": 9,

@@ -29,6 +29,14 @@ def test_each_model_on_its_own_cores():
     check_shares(read_topology(MACHINES / "single-socket"), site)
 
 
+def test_an_instance_is_switched_by_the_engines_of_its_own_models():
+    site = make_door("single-socket", cores="bert=0-4,resnet50=6,7", backend="bert=eager")
+    for name, switch in (("a1", "false"), ("a2", "true")):
+        plan = site.instances[name]
+        assert plan.properties["ipex_enable"].value == switch
+        assert plan.worker_environment["TS_IPEX_ENABLE"].value == switch
+
+
 def test_more_instances_of_the_model_with_more_cores():
     site = make_door("single-socket", cores="bert=0-4,resnet50=6,7", instances=3, workers=2)
     assert [(one.models, one.cpus, one.workers) for one in site.plan.instances.values()] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 
@@ -94,6 +95,7 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text, message):
         ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),
         ({"archives": {"bert": "another", "resnet50": None}}, "archives: bert built anew"),
         ({"precision": "int8", "models": []}, "models: [] → ['bert', 'resnet50']; precision: int8 → bf16"),
+        ({"engines": {"bert": "openvino", "resnet50": "ipex"}}, "bert openvino → ipex"),
         ({"profile": "latency"}, "profile: latency → throughput"),
         ({"front": "haproxy", "instances": 2}, "front: haproxy → none; instances: 2 → None"),
         ({"what_comes_later": 1}, "what comes later: 1 → None"),
@@ -103,6 +105,26 @@ def test_what_makes_it_stale(inputs, changes, said):
     tuned = make_tuned(inputs)
     stale = replace(tuned, made_for={**tuned.made_for, **changes})
     assert explain_stale(stale, TOPOLOGY, inputs) == said
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("ipex", ""),  # the default by its name
+        ("bert=eager", "bert ipex → eager"),
+        ("eager", "bert ipex → eager, resnet50 ipex → eager; intel_extension_for_pytorch 2 → None"),
+    ],
+)
+def test_another_backend_makes_it_stale(inputs, monkeypatch, backend, said):
+    monkeypatch.setattr("config.tuned.version", lambda name: "2")
+    tuned = make_tuned(inputs)
+    assert explain_stale(tuned, TOPOLOGY, replace(inputs, backend=backend)) == said
+
+
+def test_an_engine_that_is_not_used_may_change(inputs, monkeypatch):
+    tuned = make_tuned(inputs)
+    monkeypatch.setattr("config.tuned.version", lambda name: "9" if name == "openvino" else version(name))
+    assert explain_stale(tuned, TOPOLOGY, inputs) == ""
 
 
 def test_other_versions_make_it_stale(inputs, monkeypatch):

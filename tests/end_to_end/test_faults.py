@@ -102,15 +102,24 @@ def test_lost_allocator_settings_ipex_off_and_gnu_openmp_are_caught(tiny_kit):
         tiny_kit, blacklist_env_vars="MALLOC_CONF", ipex_enable="false", cpu_launcher_args=arguments
     )
     assert code == 1
-    assert {"allocator options", "environment", "IPEX", "OpenMP", "load steps", "graph"} <= set(differing)
+    assert {"allocator options", "environment", "OpenMP"} <= set(differing)
     assert not {"precision", "allocator", "workers", "channels_last"} & set(differing)
+
+
+def test_an_engine_that_fell_back_is_caught(tiny_kit):
+    """Without the plan's options and with the switch off, PyTorch alone computes."""
+    changes = {"blacklist_env_vars": "CPU_KIT_OPTIONS", "ipex_enable": "false"}
+    code, differing = start_with(tiny_kit, **changes)
+    assert code == 1
+    assert {"engine", "graph", "environment"} <= set(differing)
+    assert not {"precision", "channels_last", "allocator"} & set(differing)
 
 
 def test_no_launcher_no_pinning_no_allocator_is_caught(tiny_kit):
     code, differing = start_with(tiny_kit, cpu_launcher_enable="false")
     assert code == 1
     assert {"CPU affinity", "allocator", "OpenMP", "environment"} <= set(differing)
-    assert not {"precision", "IPEX", "graph"} & set(differing)
+    assert not {"precision", "engine", "graph"} & set(differing)
 
 
 def test_wrong_precision_system_allocator_and_unbound_memory_are_caught(tiny_kit):
@@ -126,7 +135,7 @@ def test_wrong_precision_system_allocator_and_unbound_memory_are_caught(tiny_kit
     assert {"precision", "allocator"} <= set(differing)
     # Where memory cannot be bound (no NUMA, no CAP_SYS_NICE), the plan does not ask for it.
     assert ("memory policy" in differing) == bound
-    assert not {"IPEX", "OpenMP", "graph", "channels_last"} & set(differing)
+    assert not {"engine", "OpenMP", "graph", "channels_last"} & set(differing)
 
 
 def test_a_lost_library_link_is_caught(tiny_kit, tmp_path):
@@ -134,7 +143,7 @@ def test_a_lost_library_link_is_caught(tiny_kit, tmp_path):
     code, differing = start_with(tiny_kit, blacklist_env_vars="VIRTUAL_ENV")
     assert code == 1
     assert {"allocator", "OpenMP"} <= set(differing)
-    assert not {"precision", "IPEX", "graph"} & set(differing)
+    assert not {"precision", "engine", "graph"} & set(differing)
 
 
 def kill_launcher(worker: int) -> None:

@@ -138,7 +138,7 @@ def test_describe_tells_what_is_in_effect(kit, model):
     assert described["weights"] == "random (seed 0)"
     assert described["graph"]["kind"] == "frozen torchscript"
     assert described["graph"]["prepacked"] > 0
-    assert described["ipex"]["enabled"] is True
+    assert described["engine"]["name"] == "ipex"
     assert all(step["status"] in ("applied", "not applicable") for step in described["steps"])
 
 

@@ -26,9 +26,9 @@ def read(definition, asked=None, **environment):
 
 def test_without_environment_an_archive_serves_its_default_without_ipex(definition):
     options = read(definition)
-    assert (options.precision, options.ipex, options.threads, options.off) == (
+    assert (options.precision, options.engine, options.threads, options.off) == (
         "fp32",
-        False,
+        "eager",
         None,
         frozenset(),
     )
@@ -36,9 +36,9 @@ def test_without_environment_an_archive_serves_its_default_without_ipex(definiti
 
 def test_everything_asked_for_is_taken(definition):
     options = read(definition, {"precision": "bf16", "threads": 2, "off": ["freeze"]}, TS_IPEX_ENABLE="true")
-    assert (options.precision, options.ipex, options.threads, options.off) == (
+    assert (options.precision, options.engine, options.threads, options.off) == (
         "bf16",
-        True,
+        "ipex",
         2,
         frozenset({"freeze"}),
     )
@@ -53,6 +53,7 @@ def test_options_of_another_model_are_not_ours(definition):
     ("asked", "message"),
     [
         ({"precision": "int3"}, "precision must be one of fp32, bf16: got int3"),
+        ({"engine": "tpu"}, "engine must be one of ipex, openvino, eager: got tpu"),
         ({"threads": 0}, "threads must be > 0: got 0"),
         (
             {"off": ["self_check"]},
@@ -60,7 +61,10 @@ def test_options_of_another_model_are_not_ours(definition):
         ),
         ({"limits": {"pixels": 0}}, "limits must be whole numbers above 0 by name: got {'pixels': 0}"),
         ({"limits": [1]}, "limits must be whole numbers above 0 by name: got [1]"),
-        ({"precison": "fp32"}, "its keys must be precision, threads, off, limits: got {'precison': 'fp32'}"),
+        (
+            {"precison": "fp32"},
+            "its keys must be engine, precision, threads, off, limits: got {'precison': 'fp32'}",
+        ),
     ],
 )
 def test_wrong_values_say_what_is_allowed(definition, asked, message):
@@ -71,15 +75,15 @@ def test_wrong_values_say_what_is_allowed(definition, asked, message):
 
 
 def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(packed_definition, tiny_image):
-    lacking = {**packed_definition, "not_built": {"bf16": {"cause": "no AVX-512", "cpu": ["avx2"]}}}
+    lacking = {**packed_definition, "not_built": {"ipex bf16": {"cause": "no AVX-512", "cpu": ["avx2"]}}}
     definition = parse_definition(lacking, directory=tiny_image)
     assert read(definition).precision == "fp32"
     with pytest.raises(LoadError) as error:
-        read(definition, {"precision": "bf16"})
+        read(definition, {"engine": "ipex", "precision": "bf16"})
     assert str(error.value) == (
-        "precision bf16 is not in the archive: it could not be built where that was made: "
-        "no AVX-512; build it on this machine: make models MODELS=tiny_image PRECISION=bf16; or use "
-        "PRECISION=fp32"
+        "ipex bf16 is not in the archive: it could not be built where that was made: "
+        "no AVX-512; build it on this machine: make models MODELS=tiny_image BACKEND=ipex PRECISION=bf16; "
+        "or use PRECISION=fp32"
     )
 
 
@@ -90,11 +94,26 @@ def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(packed_defin
     assert read(definition).precision == "fp32"
     assert read(definition, {"precision": "bf16"}).precision == "bf16"
     with pytest.raises(LoadError) as error:
-        read(definition, {"precision": "int8"})
+        read(definition, {"engine": "ipex", "precision": "int8"})
     assert str(error.value) == (
-        "precision int8 is not in the archive: no build was asked for it, so it was never judged; "
-        "make models MODELS=tiny_image PRECISION=int8; or use PRECISION=fp32"
+        "ipex int8 is not in the archive: no build was asked for it, so it was never judged; "
+        "make models MODELS=tiny_image BACKEND=ipex PRECISION=int8; or use PRECISION=fp32"
     )
+    with pytest.raises(LoadError, match="eager has no int8: it has fp32, bf16; use PRECISION=fp32"):
+        read(definition, {"precision": "int8"})
+
+
+def test_another_engines_judgement_counts_for_nothing(packed_definition, tiny_image):
+    judged = {name: "synthetic" for name in packed_definition["judged_with"] if name != "eager bf16"}
+    definition = parse_definition({**packed_definition, "judged_with": judged}, directory=tiny_image)
+    assert read(definition, {"engine": "ipex", "precision": "bf16"}).engine == "ipex"
+    with pytest.raises(LoadError, match="eager bf16 is not in the archive"):
+        read(definition, {"engine": "eager", "precision": "bf16"})
+
+
+def test_the_plans_engine_goes_before_torchserves_switch(definition):
+    assert read(definition, {"engine": "eager"}, TS_IPEX_ENABLE="true").engine == "eager"
+    assert read(definition, {}, TS_IPEX_ENABLE="true").engine == "ipex"
 
 
 def test_broken_json_is_refused(definition):
@@ -114,9 +133,9 @@ class Limited(CpuImageClassifier):
 def test_the_plans_limits_replace_the_handlers_own_and_only_those_it_knows(definition):
     classifier = Limited()
     classifier.configure(definition)
-    classifier.adopt(LoadOptions(precision="fp32", ipex=False, threads=None, limits={"pixels": 5}))
+    classifier.adopt(LoadOptions(precision="fp32", engine="eager", threads=None, limits={"pixels": 5}))
     assert classifier.limits == {"pixels": 5, "frames": 1}
-    unknown = LoadOptions(precision="fp32", ipex=False, threads=None, limits={"tokens": 5})
+    unknown = LoadOptions(precision="fp32", engine="eager", threads=None, limits={"tokens": 5})
     with pytest.raises(LoadError, match="limits must be among pixels, frames: got tokens; plan and build"):
         classifier.adopt(unknown)
     assert Limited.LIMITS == {"pixels": 10, "frames": 1}

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from handlers.cpu_image_classifier import CpuImageClassifier
+from handlers.engines import ENGINES
 from handlers.shared import evidence, steps
-from handlers.shared import ipex as ipex_module
-from handlers.shared.errors import LoadError
-from handlers.shared.evidence import describe_graph, describe_layout, find_symbol_library
+from handlers.shared.evidence import describe_layout, find_symbol_library
 from handlers.shared.state import relative_error
 from tests.handlers.context import FakeContext
+
+EAGER = steps.list_steps(ENGINES["eager"])
+NAMES = [step.name for step in EAGER]
 
 
 def load(directory: Path) -> CpuImageClassifier:
@@ -33,22 +35,20 @@ def test_a_load_logs_one_json_line(tiny_image, caplog):
     load(tiny_image)
     line = read_line(caplog)
     assert (line["cpu_kit"], line["model"]) == ("loaded", "tiny_image")
-    assert len(line["steps"]) == len(steps.LOAD_STEPS)
+    assert [step["name"] for step in line["steps"]] == NAMES
     assert all(step["seconds"] >= 0 for step in line["steps"])
 
 
-@pytest.mark.parametrize(
-    "name", [step.name for step in steps.LOAD_STEPS if step.name not in ("ipex_optimize", "quantize")]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_failing_step_fails_the_load_and_is_named(tiny_image, caplog, monkeypatch, name):
     def explode(state):
         raise ValueError("planted")
 
     broken = tuple(
         steps.Step(name=step.name, run=explode if step.name == name else step.run, skip=step.skip)
-        for step in steps.LOAD_STEPS
+        for step in EAGER
     )
-    monkeypatch.setattr(steps, "LOAD_STEPS", broken)
+    monkeypatch.setattr(steps, "list_steps", lambda engine: broken)
     with pytest.raises(RuntimeError, match="planted"):
         load(tiny_image)
     line = read_line(caplog)
@@ -67,9 +67,9 @@ def test_a_model_that_answers_differently_after_optimising_is_refused(tiny_image
     def wrong(state):
         state.model = Noisy(state.model).eval()
 
-    broken = list(steps.LOAD_STEPS)
+    broken = list(EAGER)
     broken.insert(2, steps.Step(name="sabotage", run=wrong))
-    monkeypatch.setattr(steps, "LOAD_STEPS", tuple(broken))
+    monkeypatch.setattr(steps, "list_steps", lambda engine: broken)
     with pytest.raises(
         RuntimeError, match=r"differs from eager FP32: relative error 0\.01, tolerance 0\.001"
     ):
@@ -91,31 +91,6 @@ def test_a_missing_definition_is_a_clear_error(tmp_path, caplog):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("versions", "cause"),
-    [
-        ({"torch": "2.8.0+cpu", "intel_extension_for_pytorch": "2.7.0"}, "must share their minor version"),
-        ({"torch": "2.8.0+cpu"}, "is not installed"),
-    ],
-)
-def test_ipex_that_cannot_live_here_is_not_imported(monkeypatch, versions, cause):
-    def version(name):
-        if name not in versions:
-            raise ipex_module.PackageNotFoundError(name)
-        return versions[name]
-
-    monkeypatch.setattr(ipex_module, "version", version)
-    with pytest.raises(LoadError, match=cause):
-        ipex_module.import_ipex()
-
-
-def test_a_cpu_without_avx2_is_refused_before_the_import(monkeypatch, tmp_path):
-    monkeypatch.setattr(ipex_module, "version", lambda name: "2.8.0")
-    (tmp_path / "cpuinfo").write_text("flags : fpu sse2 avx\n")
-    with pytest.raises(LoadError, match="needs a CPU with AVX2"):
-        ipex_module.import_ipex(tmp_path / "cpuinfo")
-
-
 def test_relative_error_is_the_worst_rows_and_ignores_what_softmax_ignores():
     expected = torch.tensor([[-3.0, 3.0], [-5.0, 5.0]])
     got = torch.tensor([[-3.3, 3.3], [95.0, 105.0]])
@@ -124,17 +99,6 @@ def test_relative_error_is_the_worst_rows_and_ignores_what_softmax_ignores():
 
 def test_nan_never_passes_the_self_check():
     assert not relative_error(torch.tensor([[float("nan")]]), torch.tensor([[1.0]])) <= 1.0
-
-
-def test_operators_are_counted_as_prepacked_and_fused():
-    operators = {
-        "ipex_prepack::linear_run": 2,
-        "ipex_prepack::linear_gelu_run": 3,
-        "ipex::mha_scores_calc": 4,
-        "aten::relu": 5,
-    }
-    graph = describe_graph("frozen torchscript", operators)
-    assert (graph["prepacked"], graph["fused"]) == (5, 7)
 
 
 def test_layouts_are_told_apart():

@@ -79,41 +79,41 @@ def test_more_than_one_thread_calibrates():
 def test_a_precision_that_cannot_be_built_here_does_not_cost_fp32(tmp_path, monkeypatch, capsys):
     # Truncating the gate's answer to what an AVX2-only machine could give: one precision failed.
     outcomes = {
-        "bf16": {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []},
-        "int8": {"figures": None, "failure": "RuntimeError: no INT8 here", "tried": []},
+        "ipex bf16": {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []},
+        "ipex int8": {"figures": None, "failure": "RuntimeError: no INT8 here", "tried": []},
     }
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
     build_archive(definition, RANDOM, store=tmp_path)
     packed = read_archive_definition(tmp_path / "tiny_image.mar")
     assert packed["refused"] == {}
-    assert packed["not_built"]["int8"]["cause"] == "RuntimeError: no INT8 here"
-    assert set(packed["accuracy"]) == {"bf16"}
+    assert packed["not_built"]["ipex int8"]["cause"] == "RuntimeError: no INT8 here"
+    assert set(packed["accuracy"]) == {"ipex bf16"}
     assert "int8: not built on this machine: RuntimeError: no INT8 here" in capsys.readouterr().out
 
 
 def test_what_could_not_be_built_is_tried_again_on_another_cpu_only(tmp_path, monkeypatch, capsys):
-    outcomes = {"int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
+    outcomes = {"ipex int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
     build_archive(definition, RANDOM, store=tmp_path)
     assert not build_archive(definition, RANDOM, store=tmp_path)
-    outcomes["int8"] = {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []}
+    outcomes["ipex int8"] = {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []}
     monkeypatch.setattr(fresh, "read_cpu_features", lambda: ["amx_int8", "avx2"])
     assert build_archive(definition, RANDOM, store=tmp_path)
-    assert "adding int8 to the archive (it could not be built on another CPU)" in capsys.readouterr().out
+    assert "adding ipex int8 to the archive (it could not be built on another CPU)" in capsys.readouterr().out
     assert read_archive_definition(tmp_path / "tiny_image.mar")["not_built"] == {}
 
 
 def test_a_failing_precision_is_an_outcome_not_the_end(tiny_image, monkeypatch):
     load = accuracy._load
 
-    def broken(staging, precision, **options):
+    def broken(staging, engine, precision, **options):
         if precision == "bf16":
             raise LoadError("planted", cure="none")
-        return load(staging, precision, **options)
+        return load(staging, engine, precision, **options)
 
     monkeypatch.setattr(accuracy, "_load", broken)
     monkeypatch.setattr(accuracy, "THREADS", torch.get_num_threads())
-    job = {"kind": "image", "precisions": ["bf16"], "calibration": "", "eval": ""}
-    assert accuracy.measure(tiny_image, job) == {"bf16": accuracy.Outcome(failure="planted")}
+    job = {"kind": "image", "precisions": ["eager bf16"], "calibration": "", "eval": ""}
+    assert accuracy.measure(tiny_image, job) == {"eager bf16": accuracy.Outcome(failure="planted")}

@@ -34,7 +34,7 @@ def judged(monkeypatch):
 
     def run(name, staging, job):
         calls.append(job["precisions"])
-        if "int8" in job["precisions"]:
+        if "ipex int8" in job["precisions"]:
             (staging / "int8.json").write_text(f"recipe {len(calls)}")
         outcome = {"figures": FIGURES, "failure": None, "tried": []}
         return dict.fromkeys(job["precisions"], outcome)
@@ -90,7 +90,8 @@ def test_fp32_judges_nothing(tmp_path, make, judged, capsys):
 
 
 @pytest.mark.parametrize(
-    ("precision", "gate"), [("bf16", ["bf16"]), ("int8", ["int8"]), ("auto", ["bf16", "int8"])]
+    ("precision", "gate"),
+    [("bf16", ["ipex bf16"]), ("int8", ["ipex int8"]), ("auto", ["ipex bf16", "ipex int8"])],
 )
 def test_only_what_is_asked_for_is_judged(tmp_path, make, judged, precision, gate):
     assert make(precision)
@@ -105,24 +106,24 @@ def test_an_archive_gains_a_precision_and_keeps_its_weights(tmp_path, make, judg
     archive = tmp_path / "tiny_image.mar"
     before = read_members(archive)
     assert make("int8")
-    assert (judged, prepared) == ([["int8"]], ["image"])
+    assert (judged, prepared) == ([["ipex int8"]], ["image"])
     after = read_members(archive)
     assert after.pop("int8.json") == b"recipe 1"
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"definition.json", "SHA256SUMS"}
     assert after.keys() == before.keys()
     check_packed([read_archive(archive)])
-    assert "tiny_image: adding int8 to the archive (not asked for before)\n" in capsys.readouterr().out
+    assert "tiny_image: adding ipex int8 to the archive (not asked for before)\n" in capsys.readouterr().out
     assert not make("int8")
 
 
 def test_what_an_archive_has_is_kept(tmp_path, make, judged, capsys):
     make("int8")
     assert not make("fp32")
-    assert "up to date (weights: random (seed 0)): fp32, int8\n" in capsys.readouterr().out
+    assert "up to date (weights: random (seed 0)): fp32, ipex int8\n" in capsys.readouterr().out
     assert make("bf16")
-    assert judged == [["int8"], ["bf16"]]
-    assert list(read(tmp_path)["accuracy"]) == ["bf16", "int8"]
+    assert judged == [["ipex int8"], ["ipex bf16"]]
+    assert list(read(tmp_path)["accuracy"]) == ["ipex bf16", "ipex int8"]
     assert read_members(tmp_path / "tiny_image.mar")["int8.json"] == b"recipe 1"
 
 
@@ -143,8 +144,8 @@ def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, 
     again = write_definition(tmp_path / "models", changed)
     assert build_archive(again, RANDOM, store=tmp_path, precision="bf16")
     assert prepared == ["image", "image"]
-    assert judged == [["int8"], ["bf16", "int8"]]
-    assert "  tiny_image: int8 too, which the archive had\n" in capsys.readouterr().out
+    assert judged == [["ipex int8"], ["ipex bf16", "ipex int8"]]
+    assert "  tiny_image: ipex int8 too, which the archive had\n" in capsys.readouterr().out
 
 
 def test_a_damaged_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, prepared):
@@ -153,7 +154,7 @@ def test_a_damaged_archive_is_built_anew_with_what_it_had(tmp_path, make, judged
     whole = archive.read_bytes()
     archive.write_bytes(whole.replace(b"recipe 1", b"recipe 7"))
     assert make("fp32")
-    assert judged == [["int8"], ["int8"]]
+    assert judged == [["ipex int8"], ["ipex int8"]]
     assert prepared == ["image", "image"]
 
 
@@ -161,7 +162,7 @@ def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, judged, p
     make("auto")
     data = DataRequest(calibration=make_texts(tmp_path / "own.txt", 0))
     assert make("int8", data=data)
-    assert (judged, prepared) == ([["bf16", "int8"], ["int8"]], ["image"])
+    assert (judged, prepared) == ([["ipex bf16", "ipex int8"], ["ipex int8"]], ["image"])
     assert "(CALIBRATION or EVAL is not what it was judged with)" in capsys.readouterr().out
     assert read_members(tmp_path / "tiny_image.mar")["int8.json"] == b"recipe 2"
     assert not make("int8", data=data)
@@ -169,18 +170,18 @@ def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, judged, p
     assert make("int8", data=data)
     assert not make("fp32")
     assert make("int8")
-    assert judged[2:] == [["int8"], ["int8"]]
-    assert read(tmp_path)["judged_with"] == {"bf16": "synthetic", "int8": "synthetic"}
+    assert judged[2:] == [["ipex int8"], ["ipex int8"]]
+    assert read(tmp_path)["judged_with"] == {"ipex bf16": "synthetic", "ipex int8": "synthetic"}
 
 
 def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make, judged, monkeypatch):
     make("int8")
-    failed = {"int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
+    failed = {"ipex int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
     monkeypatch.setattr(build, "_run_gate", lambda *_: failed)
     assert make("int8", data=DataRequest(calibration=make_texts(tmp_path / "own.txt", 0)))
     assert "int8.json" not in read_members(tmp_path / "tiny_image.mar")
     assert read(tmp_path)["accuracy"] == {}
-    assert read_archive(tmp_path / "tiny_image.mar").lost == {"int8": "could not be built: no INT8 here"}
+    assert read_archive(tmp_path / "tiny_image.mar").lost == {"ipex int8": "could not be built: no INT8 here"}
 
 
 def test_a_gate_that_fails_leaves_the_archive_as_it_was(tmp_path, make, monkeypatch):
@@ -199,12 +200,12 @@ def test_what_a_server_without_a_plan_would_serve_is_always_asked_for(tmp_path, 
     raw = {**with_int8(TINY_IMAGE), "default_precision": "bf16"}
     definition = write_definition(tmp_path / "models", raw)
     build_archive(definition, RANDOM, store=tmp_path, precision="fp32")
-    assert judged == [["bf16"]]
+    assert judged == [["ipex bf16"]]
 
 
 def test_an_archive_of_an_earlier_kit_had_all_that_it_judged():
     earlier = {"accuracy": {"bf16": FIGURES}, "not_built": {"int8": {"cause": "…", "cpu": []}}}
-    assert fresh.list_judged(earlier) == ["bf16", "int8"]
+    assert fresh.list_judged(earlier) == ["ipex bf16", "ipex int8"]
 
 
 def test_a_precision_that_the_model_has_not_is_named(tmp_path):

@@ -28,9 +28,9 @@ def test_int8_is_calibrated_judged_and_packed(tmp_path, raw):
     archive = tmp_path / f"{raw['name']}.mar"
     packed = read_archive_definition(archive)
     assert packed["refused"] == {}
-    assert set(packed["accuracy"]) == {"bf16", "int8"}
-    assert packed["accuracy"]["int8"]["calibration"] == "synthetic"
-    assert packed["accuracy"]["int8"]["agreement"] >= 0.5
+    assert set(packed["accuracy"]) == {"ipex bf16", "ipex int8"}
+    assert packed["accuracy"]["ipex int8"]["calibration"] == "synthetic"
+    assert packed["accuracy"]["ipex int8"]["agreement"] >= 0.5
     with zipfile.ZipFile(archive) as file:
         assert json.loads(file.read("int8.json"))
 
@@ -52,7 +52,7 @@ def test_a_calibration_that_ruins_every_observer_is_rescued_by_operators_in_bf16
     data = DataRequest(calibration=folder, evaluation=draw_pictures(tmp_path / "pictures", range(40)))
     build_archive(definition, RANDOM, store=tmp_path, data=data)
     packed = read_archive_definition(tmp_path / "tiny_image.mar")
-    tried, figures = packed["tried"]["int8"], packed["accuracy"]["int8"]
+    tried, figures = packed["tried"]["ipex int8"], packed["accuracy"]["ipex int8"]
     assert packed["refused"] == {}
     assert [one["recipe"] for one in tried[:3]] == ["histogram", "min-max", "percentile"]
     assert [one["reason"] is None for one in tried] == [False] * (len(tried) - 1) + [True]
@@ -61,7 +61,7 @@ def test_a_calibration_that_ruins_every_observer_is_rescued_by_operators_in_bf16
     assert figures["calibration"] == "black"
     lines = capsys.readouterr().out.splitlines()
     (passed,) = [line for line in lines if ": passed; " in line]
-    assert passed.startswith(f"  tiny_image int8 by {figures['recipe']}: passed; ")
+    assert passed.startswith(f"  tiny_image ipex int8 by {figures['recipe']}: passed; ")
     recipe = load_int8(tmp_path, tmp_path / "tiny_image.mar").facts["recipe"]
     assert recipe["name"] == figures["recipe"]
     assert recipe["bf16_operators"] > 0
@@ -71,7 +71,7 @@ def load_int8(folder: Path, archive: Path) -> LoadState:
     """As a worker does, to the last step but the warm-up."""
     with zipfile.ZipFile(archive) as file:
         file.extractall(folder / "unpacked")
-    options = LoadOptions(precision="int8", ipex=True, threads=None)
+    options = LoadOptions(precision="int8", engine="ipex", threads=None)
     state = LoadState(classifier=load_classifier(folder / "unpacked"), options=options)
     build_graph(state)
     return state
@@ -84,18 +84,18 @@ def test_where_no_recipe_passes_the_nearest_is_refused_with_its_figures(tmp_path
     data = DataRequest(calibration=own, evaluation=judged)
     build_archive(definition, RANDOM, store=tmp_path, data=data)
     packed = read_archive_definition(tmp_path / "tiny_image.mar")
-    tried, figures = packed["tried"]["int8"], packed["accuracy"]["int8"]
+    tried, figures = packed["tried"]["ipex int8"], packed["accuracy"]["ipex int8"]
     assert len(tried) == 6
     judged = [one for one in tried if one["time_ratio"] is not None]
     assert len(judged) >= 4
     assert all("at least 101.0% is needed" in one["reason"] for one in judged)
     assert all("at most 50% may be" in one["reason"] for one in tried if one not in judged)
     nearest = f"; so {figures['recipe']}, the nearest of {len(judged)} recipes"
-    assert packed["refused"]["int8"].endswith(nearest)
+    assert packed["refused"]["ipex int8"].endswith(nearest)
     with zipfile.ZipFile(tmp_path / "tiny_image.mar") as file:
         assert json.loads(file.read("int8.json"))["cpu-kit"]["name"] == figures["recipe"]
     lines = capsys.readouterr().out.splitlines()
-    by = [line for line in lines if line.startswith("  tiny_image int8 by ")]
+    by = [line for line in lines if line.startswith("  tiny_image ipex int8 by ")]
     assert len(by) == 6
     assert sum(line.endswith(" times the time of histogram") for line in by[1:]) == len(judged) - 1
 

@@ -25,7 +25,6 @@ SETTINGS = {
     "cpu_model": "this one",
     "slots": [[CPU], [CPU]],  # two that share it: any machine has it
     "threads": 1,
-    "ipex": False,  # an import of IPEX takes seconds, and nothing here is about it
     "off": [],
     "environment": {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
 }
@@ -33,8 +32,13 @@ SETTINGS = {
 
 def make_model_job(**changes: Any) -> dict[str, Any]:
     """Of one model."""
-    impossible = {"int8": "needs IPEX: got --no-ipex"}
-    return {"precisions": ["fp32", "bf16"], "batches": [1, 4], "impossible": impossible, **changes}
+    return {
+        "engine": "eager",  # an import of IPEX takes seconds, and nothing here is about it
+        "precisions": ["fp32", "bf16"],
+        "batches": [1, 4],
+        "impossible": {"int8": "needs BACKEND=ipex"},
+        **changes,
+    }
 
 
 def make_job(name: str = "tiny_image", model: dict[str, Any] | None = None, **changes: Any) -> str:
@@ -101,7 +105,7 @@ def test_a_real_timing(store, capsys):
     found = time_store(store, make_job(samples=True))["models"]["tiny_image"]
     assert len(found["archive_id"]) == 64
     precisions = found["precisions"]
-    assert precisions["int8"] == {"problem": "needs IPEX: got --no-ipex"}
+    assert precisions["int8"] == {"problem": "needs BACKEND=ipex"}
     for precision in ("fp32", "bf16"):
         entry = precisions[precision]
         assert list(entry["service"]) == ["1", "4"]
@@ -158,12 +162,12 @@ def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
         name="m",
         archive=store,
         definition={"accuracy": {}},
-        job=timings.parse_job(make_job()),
+        job=timings.parse_job(make_job("m")),
         workspaces=store,
     )
     environment = trial._make_environment("bf16")
-    assert json.loads(environment["CPU_KIT_OPTIONS"]) == {"m": {"precision": "bf16", "threads": 1, "off": []}}
-    assert environment["TS_IPEX_ENABLE"] == "false"
+    asked = {"engine": "eager", "precision": "bf16", "threads": 1, "off": []}
+    assert json.loads(environment["CPU_KIT_OPTIONS"]) == {"m": asked}
     assert environment["OMP_NUM_THREADS"] == "1"
     assert not {"OMP_DYNAMIC", "LD_PRELOAD"} & set(environment)
 
@@ -214,7 +218,7 @@ def test_what_was_timed_is_not_timed_again(store, measured, capsys):
     assert measured == ["fp32", "bf16"]
     assert capsys.readouterr().out == (
         "tiny_image: timed before on this machine: bf16 8, fp32 4 samples/s of a worker; "
-        "int8: needs IPEX: got --no-ipex\n"
+        "int8: needs BACKEND=ipex\n"
     )
 
 
@@ -226,7 +230,6 @@ def with_settings(**changes: Any) -> str:
     "job",
     [
         with_settings(cpu_model="another"),
-        with_settings(ipex=True),
         with_settings(off=["freeze"]),
         with_settings(environment={"OMP_NUM_THREADS": "1"}),
         with_settings(slots=[[CPU]]),
@@ -298,7 +301,7 @@ def test_a_damaged_file_is_written_again(store, measured):
 
 def test_what_the_accuracy_gate_refused_is_not_timed(store, measured, monkeypatch):
     definition = timings.read_archive_definition(store / "tiny_image.mar")
-    refused = {**definition, "refused": {"bf16": "agreement with FP32 is 90.0%"}}
+    refused = {**definition, "refused": {"eager bf16": "agreement with FP32 is 90.0%"}}
     monkeypatch.setattr(timings, "read_archive_definition", lambda _: refused)
     precisions = time_store(store)["models"]["tiny_image"]["precisions"]
     assert measured == ["fp32"]
@@ -306,13 +309,13 @@ def test_what_the_accuracy_gate_refused_is_not_timed(store, measured, monkeypatc
 
 
 def test_a_precision_that_no_build_was_asked_for_is_not_passed_over(store, measured):
-    model = make_model_job(precisions=["fp32", "bf16", "int8"], impossible={})
+    model = make_model_job(engine="ipex", precisions=["fp32", "bf16", "int8"], impossible={})
     with pytest.raises(BuildError) as error:
         time_store(store, make_job(model=model))
     assert measured == []
     assert str(error.value) == (
         f"no build of {store / 'tiny_image.mar'} was asked for int8; "
-        "do: make models MODELS=tiny_image PRECISION=int8"
+        "do: make models MODELS=tiny_image BACKEND=ipex PRECISION=int8"
     )
 
 

@@ -135,7 +135,7 @@ def test_texts_that_share_rows_are_answered_as_texts_alone(trained, packed, work
 
 @pytest.mark.parametrize("precision", NARROW)
 def test_the_gates_figures_are_what_clients_see(trained, packed, workers, precision):
-    figures = packed.definition["accuracy"][precision]
+    figures = packed.definition["accuracy"][f"ipex {precision}"]
     narrow, fp32 = workers[precision], workers["fp32"]
     # The gate lays its inputs out in other runs, so that a few answers round elsewhere.
     few = 3 / len(trained.answers)
@@ -148,10 +148,10 @@ def test_the_gates_figures_are_what_clients_see(trained, packed, workers, precis
 def test_the_gate_judged_by_the_users_data(trained, packed):
     definition = packed.definition
     assert definition["refused"] == {}
-    assert set(definition["accuracy"]) == set(NARROW)
+    assert set(definition["accuracy"]) == {f"ipex {precision}" for precision in NARROW}
     for precision, figures in definition["accuracy"].items():
         assert (figures["samples"], figures["source"]) == (len(trained.answers), trained.evaluation.name)
-        assert figures["calibration"] == (trained.calibration.name if precision == "int8" else None)
+        assert figures["calibration"] == (trained.calibration.name if precision == "ipex int8" else None)
         assert figures["labelled_loss_points"] <= 1
         low, high = figures["labelled_loss_interval_points"]
         assert low <= figures["labelled_loss_points"] <= high
@@ -186,7 +186,7 @@ def test_a_loads_self_check_expects_the_error_that_the_gate_has_judged(packed, w
     foreseen = packed.definition["precisions"]["int8"]["self_check_relative_error"]
     seen, judged = (
         workers["int8"].describe["self_check"],
-        workers["int8"].describe["recipe"]["relative_error"],
+        workers["int8"].describe["accuracy"]["relative_error"],
     )
     print(f"foreseen {foreseen}, judged {judged}, at load {seen}")
     assert seen["tolerance"] == max(foreseen, JUDGED_ERROR_SLACK * judged)
@@ -223,20 +223,20 @@ def spoilt_workers(digits, spoilt, tmp_path_factory) -> dict[str, Worker]:
 
 def test_int8_that_lost_its_accuracy_is_refused_with_figures(digits, spoilt):
     definition = spoilt.definition
-    figures = definition["accuracy"]["int8"]
-    tried = definition["tried"]["int8"]
+    figures = definition["accuracy"]["ipex int8"]
+    tried = definition["tried"]["ipex int8"]
     assert [one["recipe"] for one in tried[:3]] == ["histogram", "min-max", "percentile"]
     judged = [one for one in tried if one["time_ratio"] is not None]
     assert len(judged) >= 3
     assert all(one["reason"].startswith("accuracy falls from ") for one in judged)
     few = "operators would be in BF16, at most 50% may be"
     assert all(one["reason"].endswith(few) for one in tried if one not in judged)
-    assert definition["refused"].keys() == {"int8"}
-    assert definition["refused"]["int8"].startswith(
+    assert definition["refused"].keys() == {"ipex int8"}
+    assert definition["refused"]["ipex int8"].startswith(
         f"accuracy falls from {figures['labelled_accuracy_fp32']:.1%} to "
         f"{figures['labelled_accuracy']:.1%} on {len(digits.answers)} evaluation inputs"
     )
-    assert definition["refused"]["int8"].endswith(
+    assert definition["refused"]["ipex int8"].endswith(
         f"at most 1 point may be lost; so {figures['recipe']}, the nearest of {len(judged)} recipes"
     )
     assert figures["labelled_accuracy_fp32"] >= FLOOR["image"]
@@ -246,9 +246,9 @@ def test_int8_that_lost_its_accuracy_is_refused_with_figures(digits, spoilt):
 def test_a_refused_precision_does_not_load_and_says_why(digits, spoilt):
     with pytest.raises(WorkerError) as caught:
         ask_worker(spoilt.directory, precision="int8", requests=digits.requests[:1], rows=ROWS)
-    reason = spoilt.definition["refused"]["int8"]
+    reason = spoilt.definition["refused"]["ipex int8"]
     assert str(caught.value).startswith(
-        f"precision int8 failed the accuracy gate when the archive was built: {reason}; use PRECISION=fp32"
+        f"ipex int8 failed the accuracy gate when the archive was built: {reason}; use PRECISION=fp32"
     )
 
 
@@ -262,5 +262,5 @@ def test_what_was_refused_would_really_answer_wrong(digits, spoilt, spoilt_worke
     print(f"{digits.definition.name}: accuracy of the refused INT8 {accuracy:.4f}")
     assert accuracy <= measure_accuracy(spoilt_workers["fp32"], digits) - 0.2
     # Sums of saturated values depend on the order and the batch.
-    judged = spoilt.definition["accuracy"]["int8"]["labelled_accuracy"]
+    judged = spoilt.definition["accuracy"]["ipex int8"]["labelled_accuracy"]
     assert accuracy == pytest.approx(judged, abs=0.05)

@@ -44,32 +44,32 @@ def test_weights_that_nobody_chose_are_refused_where_others_are_served(tmp_path)
     )
 
 
-GATE = {"int8": "agreement with FP32 is 90.0%"}
-NOT_BUILT = {"int8": {"cause": "no AVX-512", "cpu": ["avx2"]}}
+GATE = {"ipex int8": "agreement with FP32 is 90.0%"}
+NOT_BUILT = {"ipex int8": {"cause": "no AVX-512", "cpu": ["avx2"]}}
 
 
 @pytest.mark.parametrize(
     ("described", "text"),
     [
         (
-            {"judged_with": {"bf16": "synthetic"}},
-            "int8 is not in it, because no build was asked for it: got fp32, bf16; add it: {build}",
+            {"judged_with": {"ipex bf16": "synthetic"}},
+            "ipex int8 is not in it, because no build was asked for it: got fp32, ipex bf16; add it: {build}",
         ),
         (
-            {"judged_with": {"int8": "synthetic"}, "refused": GATE},
-            "int8 failed the accuracy gate: agreement with FP32 is 90.0% (when the archive was built); use "
-            "PRECISION=fp32, or try again, here or with other CALIBRATION: {build}",
+            {"judged_with": {"ipex int8": "synthetic"}, "refused": GATE},
+            "ipex int8 failed the accuracy gate: agreement with FP32 is 90.0% (when the archive was built); "
+            "use PRECISION=fp32, or try again, here or with other CALIBRATION: {build}",
         ),
         (
-            {"judged_with": {"int8": "synthetic"}, "not_built": NOT_BUILT},
-            "int8 could not be built: no AVX-512 (when the archive was built); use PRECISION=fp32, "
+            {"judged_with": {"ipex int8": "synthetic"}, "not_built": NOT_BUILT},
+            "ipex int8 could not be built: no AVX-512 (when the archive was built); use PRECISION=fp32, "
             "or try again, here or with other CALIBRATION: {build}",
         ),
     ],
 )
 def test_a_precision_that_an_archive_does_not_hold_is_named_with_the_command(plan, tmp_path, described, text):
     file = make_archive(tmp_path / "bert.mar", name="bert", **described)
-    build = "make models MODELS=bert PRECISION=int8"
+    build = "make models MODELS=bert BACKEND=ipex PRECISION=int8"
     with pytest.raises(ServerError) as error:
         check_precisions(with_precision(plan, "int8"), {"bert": read_archive(file)})
     assert str(error.value) == f"{file}: {text.format(build=build)}"
@@ -77,12 +77,22 @@ def test_a_precision_that_an_archive_does_not_hold_is_named_with_the_command(pla
 
 
 def test_a_precision_that_was_asked_for_and_passed_is_served(plan, tmp_path):
-    file = make_archive(tmp_path / "bert.mar", name="bert", judged_with={"int8": "synthetic"})
+    file = make_archive(tmp_path / "bert.mar", name="bert", judged_with={"ipex int8": "synthetic"})
     check_precisions(with_precision(plan, "int8"), {"bert": read_archive(file)})
 
 
-def with_precision(plan, precision):
-    bert = dataclasses.replace(plan.models["bert"], precision=Setting(value=precision, reason="test"))
+def test_what_was_built_for_another_engine_is_not_served(plan, tmp_path):
+    file = make_archive(tmp_path / "bert.mar", name="bert", judged_with={"ipex int8": "synthetic"})
+    archives = {"bert": read_archive(file)}
+    for precision in ("fp32", "int8"):
+        with pytest.raises(ServerError, match=f"openvino {precision} is not in it.* BACKEND=openvino PREC"):
+            check_precisions(with_precision(plan, precision, "openvino"), archives)
+
+
+def with_precision(plan, precision, engine="ipex"):
+    chosen = {"engine": engine, "precision": precision}
+    settings = {name: Setting(value=value, reason="test") for name, value in chosen.items()}
+    bert = dataclasses.replace(plan.models["bert"], **settings)
     return dataclasses.replace(plan, models={"bert": bert})
 
 

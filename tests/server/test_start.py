@@ -190,5 +190,5 @@ def test_a_precision_that_is_not_in_the_archive_does_not_start(planned, plan, tm
     )
     make_archive(tmp_path / "bert.mar", name="bert")
     monkeypatch.setattr(start_module, "launch", lambda *_: pytest.fail("launched"))
-    with pytest.raises(ServerError, match=r"int8 is not in it.*make models MODELS=bert PRECISION=int8"):
+    with pytest.raises(ServerError, match=r"int8 is not in it.*MODELS=bert BACKEND=ipex PRECISION=int8"):
         start_module.start(planned, tmp_path, pytest.fail)

@@ -12,6 +12,7 @@ from config.plan import Setting
 from server.verify.evidence import ServerEvidence, WorkerEvidence
 from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
 from server.verify.libraries import expect_options
+from server.verify.placement import check_memory_policy
 from server.verify.registry import CHECKS, FRONTEND_CHECKS, MODEL_CHECKS, SERVER_CHECKS, judge
 from tests.server.fakes import started_from, with_property
 
@@ -135,8 +136,8 @@ FAULTS: list[tuple[str, Change, set[str]]] = [
     ("OpenMP not preloaded", set_environment(LD_PRELOAD="/kit/.venv/lib/libjemalloc.so"), {"environment"}),
     ("environment unreadable", set_field(environment=None), {"environment", "threads"}),
     ("wrong precision", set_described("precision", "bf16"), {"precision"}),
-    ("IPEX off", set_described("ipex", {"enabled": False, "version": None}), {"IPEX"}),
-    ("IPEX on but not imported", set_described("ipex", {"version": None}), {"IPEX"}),
+    ("another engine", set_described("engine", {"name": "eager", "version": "2.8.0"}), {"engine"}),
+    ("an engine that is not installed", set_described("engine", {"version": None}), {"engine"}),
     ("a step switched off", set_step("freeze", "off"), {"load steps"}),
     ("a step that failed", set_step("ipex_optimize", "failed"), {"load steps"}),
     ("no steps at all", set_described("steps", []), {"load steps"}),
@@ -185,7 +186,7 @@ def test_a_worker_that_does_not_describe_itself_is_a_difference_in_all_that_depe
     assert named["describe"].got == "timed out"
     unknown = {item for item, finding in named.items() if finding.got == NO_ANSWER}
     assert unknown == {
-        "archive", "allocator", "allocator options", "OpenMP", "threads", "limits", "precision", "IPEX",
+        "archive", "allocator", "allocator options", "OpenMP", "threads", "limits", "precision", "engine",
         "load steps", "channels_last", "packing", "graph", "self-check",
     }  # fmt: skip
 
@@ -363,18 +364,33 @@ def test_throttling_that_nobody_counts_is_a_difference_where_there_is_a_quota(pl
     assert [one.finding.state for one in result.judged if not one.finding.ok] == [state]
 
 
-def test_without_ipex_no_prepacked_operators_are_asked_for(plan, evidence):
-    plain = dataclasses.replace(plan, inputs=dataclasses.replace(plan.inputs, ipex=False))
-    change = both(
-        set_described("ipex", {"enabled": False, "version": None}),
-        set_described("graph", {"prepacked": 0, "fused": 0}),
-        set_step("ipex_optimize", "off"),
+@pytest.mark.parametrize(
+    ("engine", "bound", "good"), [("openvino", 0, True), ("openvino", 1, False), ("ipex", 0, False)]
+)
+def test_an_engine_may_bind_what_it_computes_on_its_own_node(plan, evidence, engine, bound, good):
+    models = {**plan.models}
+    models[MODEL] = dataclasses.replace(models[MODEL], engine=Setting(value=engine, reason="test"))
+    nodes = Setting(value=[None, None], reason="not bound")
+    asked = dataclasses.replace(
+        plan, models=models, layout=dataclasses.replace(plan.layout, memory_nodes=nodes)
     )
-    only = dataclasses.replace(evidence, models={MODEL: evidence.models[MODEL]})
+    worker = set_field(memory_policies={"default": 868, f"bind:{bound}": 2})(
+        evidence.models[MODEL].workers[0]
+    )
+    assert check_memory_policy(asked, worker).ok is good
+
+
+def test_each_engine_is_proved_by_its_own_operators(plan, evidence):
+    models = {**plan.models}
+    models[MODEL] = dataclasses.replace(models[MODEL], engine=Setting(value="eager", reason="test"))
+    plain = dataclasses.replace(plan, models=models)
+    named = set_described("engine", {"name": "eager", "version": "2.8.0"})
+    fallen_back = both(named, set_described("graph", {"operators": {"aten::conv2d": 53}, "fused": 0}))
     for index in (0, 1):
-        only = with_worker(only, change, index)
-    assert judge(plain, only).good
-    assert not judge(plan, only).good
+        evidence, ours = with_worker(evidence, fallen_back, index), with_worker(evidence, named, index)
+    assert judge(plain, evidence).good
+    assert {one.finding.item for one in judge(plan, evidence).differences} == {"engine", "graph"}
+    assert {one.finding.item for one in judge(plain, ours).differences} == {"graph"}
 
 
 def test_steps_the_plan_switches_off_must_be_off(plan, evidence):

@@ -100,7 +100,7 @@ def test_the_plans_values_are_judged_before_anything_is_installed(option: str, v
 
 
 def test_auto_is_a_value_and_refused_for_another_machine() -> None:
-    inputs.check_plan(["--precision", "auto", "--timings", "nowhere.json", "--no-ipex"])
+    inputs.check_plan(["--precision", "auto", "--timings", "nowhere.json", "--backend", "eager"])
     with pytest.raises(SetupError, match=r"PRECISION=auto goes by timings of this host, and TOPOLOGY="):
         inputs.check_plan(["--precision", "auto", "--topology", str(MACHINE)])
 
@@ -167,7 +167,7 @@ def test_make_accepts_each_form_of_weights(tmp_path: Path) -> None:
 def test_make_models_hands_the_words_over_as_they_are() -> None:
     given = ["WEIGHTS=bert=random", "CALIBRATION=bert=/a b", "EVAL=bert=c.txt", "ALLOW_PICKLE=1"]
     run = make("-n", "models", "PRECISION=int8", *given)
-    asked = "--precision 'int8' --weights 'bert=random' "
+    asked = "--precision 'int8' --backend '' --weights 'bert=random' "
     asked += "--calibration 'bert=/a b' --eval 'bert=c.txt' --allow-pickle '1'"
     assert f"-m models build --models 'resnet50 bert' {asked}\n" in run.stdout
     assert "--weights '' " in make("-n", "models").stdout
@@ -273,7 +273,7 @@ def test_make_clean_leaves_a_persons_files(tmp_path: Path) -> None:
     copy = tmp_path / "kit"
     copy.mkdir()
     shutil.copy(ROOT / "Makefile", copy)
-    for name in ("server", "config"):
+    for name in ("server", "config", "handlers"):
         shutil.copytree(ROOT / name, copy / name)
     run, store = tmp_path / "run", copy / "model-store"
     for folder in (run / "logs", store):

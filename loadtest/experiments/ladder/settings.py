@@ -46,7 +46,7 @@ def make_arguments(settings: Settings, layout: Layout, model: str) -> list[str]:
     """
     arguments = ["--precision", settings.precision]
     if settings.ipex == OFF:
-        arguments.append("--no-ipex")
+        arguments += ["--backend", "eager"]
     if settings.allocator != "jemalloc":
         arguments += ["--allocator", settings.allocator]
     if settings.openmp != "intel":

@@ -19,7 +19,8 @@ USERS, SLOW_USERS = 64, 32
 SLOW_STRETCH = 2
 """Windows of a baseline are so many times as long and judged in so many parts: a batch takes 2 s."""
 EVERYTHING_OFF = (
-    *("--precision", "fp32", "--no-ipex", "--no-pinning", "--allocator", "system", "--openmp", "gnu"),
+    *("--precision", "fp32", "--backend", "eager", "--no-pinning"),
+    *("--allocator", "system", "--openmp", "gnu"),
     *("--off", "channels_last,trace,freeze,packing"),
 )
 """Eager FP32 with the handler's own preprocessing, and the lengths that texts were padded to before."""

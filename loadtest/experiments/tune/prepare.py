@@ -124,11 +124,11 @@ def plan_all(wish: Wish, site: Site) -> Plan:
 def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     """The experiment of one model; takes its profiles, which are kept for the next time."""
     default = read_candidate(plan, model)
-    precision = str(plan.models[model].precision.value)
+    precision, fixed = str(plan.models[model].precision.value), fix_engine(plan, model)
     definition = read_definition(ROOT / "models" / model / "model.yaml")
     layouts = list_layouts(default, free=wish.free_layout)
     site.say(f"{model}: timing batches, all workers busy alike (kept in {wish.run_dir})")
-    profiles = [_profile(wish, model, precision, layout, site) for layout in layouts]
+    profiles = [_profile(wish, model, plan, layout, site) for layout in layouts]
     asked = make_asked(wish, model, plan, definition, default=default, profiles=profiles, site=site)
     space = read_space(asked)
     layout_arguments = make_layout_arguments((default.workers, default.cores_per_worker))
@@ -136,7 +136,7 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     def make_member(name: str, one: Candidate) -> Member:
         own = layout_arguments if one == default else one.arguments
         # What `auto` chose for the default's workers holds for all of the race.
-        return kit(name, model, [*wish.arguments, "--precision", precision, *own])
+        return kit(name, model, [*wish.arguments, *fixed, "--precision", precision, *own])
 
     course = Course(
         windows=Windows(model=model, payloads=asked["payloads"], limit=wish.limit),
@@ -160,10 +160,16 @@ def make_layout_arguments(layout: Layout) -> list[str]:
     return ["--workers", str(layout[0]), "--cores-per-worker", str(layout[1])]
 
 
-def _profile(wish: Wish, model: str, precision: str, layout: Layout, site: Site) -> dict[str, Any]:
+def fix_engine(plan: Plan, model: str) -> list[str]:
+    """BACKEND may name models that are not in this one's plans."""
+    return ["--backend", str(plan.models[model].engine.value)]
+
+
+def _profile(wish: Wish, model: str, plan: Plan, layout: Layout, site: Site) -> dict[str, Any]:
     workers, cores = layout
+    precision = str(plan.models[model].precision.value)
     file = wish.run_dir / f"profile-{workers}x{cores}.json"
-    arguments = [*wish.arguments, *make_layout_arguments(layout)]
+    arguments = [*wish.arguments, *fix_engine(plan, model), *make_layout_arguments(layout)]
     service = take_profile(model, precision, arguments, site.store, file)
     return {"workers": workers, "cores_per_worker": cores, "service": service}
 
@@ -176,6 +182,7 @@ def make_asked(
     archive = read_archive(site.store / f"{model}.mar")
     return {
         "model": model,
+        "engine": str(plan.models[model].engine.value),
         "precision": str(plan.models[model].precision.value),
         "limit": {"percentile": wish.limit.percentile, "ms": 1000 * wish.limit.seconds},
         "budget_minutes": wish.minutes,

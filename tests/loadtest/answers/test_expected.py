@@ -46,7 +46,8 @@ def computed(monkeypatch):
 
 
 def make_kit(archives, precision="bf16"):
-    models = {name: SimpleNamespace(precision=SimpleNamespace(value=precision)) for name in archives}
+    chosen = {"engine": SimpleNamespace(value="ipex"), "precision": SimpleNamespace(value=precision)}
+    models = {name: SimpleNamespace(**chosen) for name in archives}
     return System(name="kit", models=tuple(archives), plan=SimpleNamespace(models=models), archives=archives)
 
 
@@ -54,7 +55,10 @@ def test_equal_payloads_are_computed_once_and_all_is_kept(computed, tiny_text_ar
     kit = make_kit({"tiny_text": tiny_text_archive})
     found = [find_expected(kit, TEXTS, tmp_path, say_nothing) for _ in range(2)]
     assert found[0] == found[1]
-    assert [(precision, len(names)) for _, precision, names in computed] == [("fp32", 2), ("bf16", 2)]
+    assert [(precision, len(names)) for _, precision, names in computed] == [
+        ("eager fp32", 2),
+        ("ipex bf16", 2),
+    ]
     assert found[0].answers == found[0].fp32 == tuple(answer(one) for one in TEXTS)
     assert (
         found[0].tolerances[0].relative
@@ -81,8 +85,8 @@ def test_payloads_of_several_models_come_back_in_order(computed, tiny_text_archi
     found = find_expected(kit, mixture, tmp_path, say_nothing)
     assert found.answers == tuple(answer(one) for one in mixture)
     asked = {(archive, precision): names for archive, precision, names in computed}
-    assert asked["tiny_text", "bf16"] == ["t0", "t1"]
-    assert asked["tiny_image", "bf16"] == ["photo"]
+    assert asked["tiny_text", "ipex bf16"] == ["t0", "t1"]
+    assert asked["tiny_image", "ipex bf16"] == ["photo"]
 
 
 def test_a_baseline_is_held_against_its_own_answers_and_the_labels_of_fp32(
@@ -95,7 +99,7 @@ def test_a_baseline_is_held_against_its_own_answers_and_the_labels_of_fp32(
         found = find_expected(stock, TEXTS, tmp_path, say_nothing)
         assert server.seen.requests == 2
     assert found.answers == found.fp32 == tuple(answer(one) for one in TEXTS)
-    assert [precision for _, precision, _ in computed] == ["fp32"]
+    assert [precision for _, precision, _ in computed] == ["eager fp32"]
     assert (found.proof, set(found.tolerances)) == (False, {SELF_TOLERANCE})
     assert "no proof" in found.source
     assert found.source.endswith("labels against eager FP32")
@@ -129,7 +133,7 @@ def test_an_answer_without_labels_is_never_what_is_expected(
 def test_the_archives_own_handler_answers_in_a_process_of_its_own(tiny_text_archive):
     canary = read_archive(tiny_text_archive).canary
     payload = Payload(name="c", body=canary.body, content_type=canary.content_type, model="tiny_text")
-    (found,) = compute(tiny_text_archive, "fp32", [payload])
+    (found,) = compute(tiny_text_archive, "eager fp32", [payload])
     assert read_probabilities(found) == pytest.approx(dict(canary.expected), abs=1e-3)
 
 
@@ -140,4 +144,4 @@ def test_an_archive_that_cannot_be_run_is_said(tiny_text_archive, tmp_path):
     with pytest.raises(
         LoadTestError, match=r"(?s)broken\.mar cannot be run for its expected answers: .*MANIFEST"
     ):
-        compute(broken, "fp32", TEXTS[:1])
+        compute(broken, "eager fp32", TEXTS[:1])

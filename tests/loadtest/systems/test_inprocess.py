@@ -24,7 +24,7 @@ from loadtest.systems.kit import write_plan
 from server.processes import find_marked
 from server.rundir import RunDir
 
-PLAIN = ("--no-ipex", "--no-pinning", "--allocator", "system", "--openmp", "gnu", "--workers", "1")
+PLAIN = ("--backend", "eager", "--no-pinning", "--allocator", "system", "--openmp", "gnu", "--workers", "1")
 PORT = 9640
 WINDOW = {"warm_up_s": 0.2, "duration_s": 1.5}
 

@@ -46,7 +46,9 @@ def setting(value):
 
 
 def make_plan(port=9000):
-    model = SimpleNamespace(precision=setting("int8"), workers=setting(2), batch_size=setting(16))
+    model = SimpleNamespace(
+        engine=setting("ipex"), precision=setting("int8"), workers=setting(2), batch_size=setting(16)
+    )
     addresses = {"inference_address": port, "management_address": port + 1}
     properties = {name: setting(f"http://127.0.0.1:{number}") for name, number in addresses.items()}
     return SimpleNamespace(models={"bert": model}, instances={}, properties=properties)

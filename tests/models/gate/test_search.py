@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from handlers.engines.engine import OutOfTimeError
+from handlers.engines.ipex_int8.recipes import Plan, list_plans
 from handlers.shared.errors import LoadError
-from models.gate.recipes import Plan, list_plans
 from models.gate.search import (
     FURTHER_SECONDS,
-    OutOfTimeError,
     Trial,
     find_best,
     find_passed,

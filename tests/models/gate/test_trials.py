@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from handlers.shared.errors import LoadError
 from handlers.shared.shapes import Shape
 from handlers.shared.state import relative_error
-from models.gate.trials import _check_left, measure_error
+from models.gate.trials import measure_error
 
 REFERENCE = torch.tensor([[1.0, -1.0], [2.0, -2.0], [1.0, -1.0], [4.0, -4.0]])
 OFF = torch.tensor([[0.0], [0.0], [0.1], [0.5]])
@@ -34,13 +33,3 @@ def test_the_error_is_the_worst_of_all_examples_on_one_shape_for_each_length():
     )
     assert measure_error(state) == pytest.approx(0.5)
     assert ran == [[0, 1, 2, 3]] * 2
-
-
-@pytest.mark.parametrize(("left", "operators"), [(0, 30), (15, 30)])
-def test_up_to_half_of_the_operators_may_be_left(left, operators):
-    _check_left(left, operators)
-
-
-def test_a_recipe_that_is_int8_by_name_only_is_not_taken():
-    with pytest.raises(LoadError, match="16 of 30 operators would be in BF16, at most 50% may be"):
-        _check_left(16, 30)

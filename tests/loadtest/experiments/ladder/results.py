@@ -20,7 +20,7 @@ LAYOUT: Any = SimpleNamespace(
     workers_per_model=Setting(value=2, reason="test"), cores_per_worker=Setting(value=1, reason="test")
 )
 """What of a plan's layout the ladder looks at."""
-REFUSED = {"without-ipex": "PRECISION=int8 needs IPEX: got --no-ipex"}
+REFUSED = {"without-ipex": "PRECISION=int8 needs BACKEND=ipex or openvino: eager has no int8"}
 NOISE = (1.0, 1.01, 0.99)
 FEW = make_rows(1.0)
 """Rates are the trials' own, and thousands of rows take seconds to write."""

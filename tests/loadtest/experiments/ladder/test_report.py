@@ -65,7 +65,10 @@ def test_what_the_kit_refuses_is_told_with_its_own_reason_and_is_no_fault(tmp_pa
     section = make_ladder_section(write_ladder(tmp_path))
     assert section.valid
     assert [(one.where, one.state) for one in section.findings] == [
-        ("without IPEX", "cannot be left out: PRECISION=int8 needs IPEX: got --no-ipex")
+        (
+            "without IPEX",
+            "cannot be left out: PRECISION=int8 needs BACKEND=ipex or openvino: eager has no int8",
+        )
     ]
 
 

@@ -83,7 +83,7 @@ def test_the_top_is_what_people_serve_but_for_batches_that_fill():
     [
         (
             "kit-off",
-            "--precision fp32 --no-ipex --allocator system --openmp gnu --no-pinning "
+            "--precision fp32 --backend eager --allocator system --openmp gnu --no-pinning "
             "--off channels_last,trace,freeze --profile latency --workers 1",
         ),
         ("pinning", "--precision fp32 --profile latency --workers 2 --cores-per-worker 1"),

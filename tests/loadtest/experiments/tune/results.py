@@ -39,7 +39,7 @@ Change = Callable[[KeptBlock], KeptBlock]
 def make_asked(default: Candidate, **changes: Any) -> dict[str, Any]:
     service = {str(batch): {"samples_s": list(each)} for batch, each in make_times().samples}
     return {
-        "model": MODEL, "precision": "int8", "limit": {"percentile": 99.0, "ms": 200.0},
+        "model": MODEL, "engine": "ipex", "precision": "int8", "limit": {"percentile": 99.0, "ms": 200.0},
         "budget_minutes": 15.0, "payloads": "photos", "arguments": [],
         "default": dataclasses.asdict(default), "queue": 100,
         "batches": [2, 4, 8],

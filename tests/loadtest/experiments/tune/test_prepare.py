@@ -14,11 +14,13 @@ from loadtest.experiments.tune.prepare import (
     check_wish,
     count_servers,
     find_payloads,
+    fix_engine,
     list_layouts,
     read_wish,
 )
 from loadtest.experiments.tune.run import find_resumed
 from loadtest.systems.system import ROOT
+from tests.config.planning import plan_machine
 from tests.loadtest.making import make_kept
 
 
@@ -82,6 +84,11 @@ def test_what_gives_no_figures_is_refused(how, text):
 def test_half_as_many_workers_of_twice_the_cores_are_tried_too(workers, cores, free, layouts):
     default = Candidate(workers=workers, cores_per_worker=cores, batch=4, delay_ms=1)
     assert list_layouts(default, free=free) == layouts
+
+
+def test_each_models_plans_have_its_engine_and_name_no_other_model():
+    plan = plan_machine("two-cores", backend="bert=eager")
+    assert [fix_engine(plan, name) for name in plan.models] == [["--backend", "eager"], ["--backend", "ipex"]]
 
 
 def test_workers_are_free_where_nobody_named_them_and_one_model_is_served():

@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 
+from handlers.engines.ipex import import_ipex
 from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
-from handlers.shared.ipex import import_ipex
 
-RECIPE_FILE = "int8.json"
 RECIPE_KEY = "cpu-kit"
 """IPEX looks up its modules by name in the file, and passes over what is no module's."""
 
@@ -34,8 +33,6 @@ class Recipe:
     """Inputs of Linear layers are scaled channel by channel: IPEX must prepare the model for it."""
     bf16_operators: int
     """So many are not quantised; where there are any, all that is not in INT8 computes in BF16."""
-    relative_error: float = 0.0
-    """Of its logits on the archive's examples when the gate judged it: what a self-check must expect."""
 
 
 def read_recipe(path: Path) -> Recipe:

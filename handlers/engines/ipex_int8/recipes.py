@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.ao.quantization import MinMaxObserver, PerChannelMinMaxObserver, QConfig, QConfigMapping
 
-from handlers.shared.ipex import import_ipex
-from handlers.shared.quantization import RECIPE_KEY, Recipe
+from handlers.engines.ipex import import_ipex
+from handlers.engines.ipex_int8.convert import RECIPE_KEY, Recipe
 
 SMOOTH_QUANT_ALPHA = 0.75
 """How much of the range moves from activations to weights. Of 0.3 to 0.8, seen on the encoder above, 0.7 and
@@ -86,6 +86,11 @@ class Plan:
     linear_only: bool = False
     """For models of Linear layers alone: IPEX smooths no convolutions."""
 
+    @property
+    def further(self) -> bool:
+        """Whether it starts from the best of those that observe."""
+        return self.observer is None
+
 
 # In the order of what they cost in speed: an observer changes only scales, SmoothQuant multiplies each Linear
 # layer's input, operators in BF16 take longer than in INT8. The first is IPEX's default, and mostly the last.
@@ -116,13 +121,6 @@ def render_recipe(recipe: Recipe, summary: str) -> str:
     ours, known = (f'"{observer.__name__}"' for observer in (PercentileObserver, MinMaxObserver))
     summary = drop_addresses(summary).replace(ours, known)
     return json.dumps({RECIPE_KEY: asdict(recipe), **json.loads(summary)}, indent=1)
-
-
-def stamp_recipe(text: str, relative_error: float) -> str:
-    """The recipe file with the error that it was judged with."""
-    content = json.loads(text)
-    content[RECIPE_KEY]["relative_error"] = relative_error
-    return json.dumps(content, indent=1)
 
 
 def drop_addresses(summary: str) -> str:

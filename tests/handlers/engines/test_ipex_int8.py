@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from handlers.shared.errors import LoadError
-from handlers.shared.quantization import (
+from handlers.engines.engine import OutOfTimeError
+from handlers.engines.ipex_int8.convert import (
     RECIPE_KEY,
     Recipe,
     choose_mapping,
@@ -16,8 +16,9 @@ from handlers.shared.quantization import (
     prepare_quantization,
     read_recipe,
 )
-from models.gate.ranking import rank_operators
-from models.gate.recipes import (
+from handlers.engines.ipex_int8.quantiser import check_left
+from handlers.engines.ipex_int8.ranking import rank_operators
+from handlers.engines.ipex_int8.recipes import (
     OBSERVERS,
     PercentileObserver,
     choose_left,
@@ -26,7 +27,7 @@ from models.gate.recipes import (
     read_summary,
     render_recipe,
 )
-from models.gate.search import OutOfTimeError
+from handlers.shared.errors import LoadError
 from models.gate.trials import time_beside
 
 INT8 = Recipe(name="histogram", smooth_quant=False, bf16_operators=0)
@@ -185,3 +186,13 @@ def test_recipes_are_timed_in_turn():
     ratio = time_beside(make("new", 3.0), make("first", 2.0), [(), ()], clock=lambda: now[0])
     assert ratio == 1.5
     assert calls[:4] == ["new", "first", "new", "first"]
+
+
+@pytest.mark.parametrize(("left", "operators"), [(0, 30), (15, 30)])
+def test_up_to_half_of_the_operators_may_be_left(left, operators):
+    check_left(left, operators)
+
+
+def test_a_recipe_that_is_int8_by_name_only_is_not_taken():
+    with pytest.raises(LoadError, match="16 of 30 operators would be in BF16, at most 50% may be"):
+        check_left(16, 30)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from models.gate.recipes import Operator
-from models.gate.search import OutOfTimeError
+from handlers.engines.engine import OutOfTimeError
+from handlers.engines.ipex_int8.recipes import Operator
 
 Inputs = tuple[torch.Tensor, ...]
 

@@ -1,0 +1,139 @@
+"""What every engine says and does: what it offers, what it prepares at build, how it loads, how it proves it.
+
+Standard library alone when imported; what needs more is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from handlers.shared.errors import LoadError
+
+if TYPE_CHECKING:
+    import torch
+
+    from handlers.shared.shapes import Shape
+    from handlers.shared.state import LoadState
+    from handlers.shared.step import Step
+
+BASELINE = "fp32"
+"""In every archive: what the other precisions are compared with."""
+BF16_FLAGS = ("avx512_bf16", "amx_bf16")
+"""Either computes BF16 in hardware; without them it is converted to FP32 and back, slower than FP32."""
+INT8_FLAGS = ("avx512_vnni", "amx_int8")
+"""Either multiplies INT8 in hardware; without them INT8 is no faster than FP32."""
+
+
+class OutOfTimeError(Exception):
+    """The bound would be passed before a recipe could be judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What was asked of a live model's graph, and what it shows."""
+
+    asked: str
+    got: str
+    good: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What an engine prepared at build."""
+
+    name: str = ""
+    """Of the INT8 recipe, as the build prints it."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What a load reads beside the weights, by name in the archive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What an engine may look at when it quantises."""
+
+    directory: Path
+    """The archive as it will be unpacked."""
+    load_eager: Callable[[], LoadState]
+    batch: Callable[[LoadState, int | None], Iterator[tuple[torch.Tensor, ...]]]
+    """Inputs of runs of the calibration data, or of its first so many samples; each set valid until the next
+    is asked for."""
+
+
+class Recipe(Protocol):
+    """One way to quantise, to be tried."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def further(self) -> bool:
+        """Whether it starts from the best of those that do not."""
+
+
+class Quantiser(Protocol):
+    """Quantises one model by one recipe after the other."""
+
+    @property
+    def recipes(self) -> Sequence[Any]:
+        """In the order they are tried: the cheapest to run first."""
+
+    def make(self, recipe: Any, base: Made | None, deadline: float) -> Made:
+        """By one of `recipes`; `base` is what a further one starts from. LoadError where it cannot be made,
+        OutOfTimeError where it would be later than `deadline` (time.monotonic)."""
+
+
+class Engine(ABC):
+    """One way to compute a model."""
+
+    name: ClassVar[str]
+    """As BACKEND names it."""
+    reason: ClassVar[str]
+    """Why one would take it."""
+    distribution: ClassVar[str | None] = None
+    """What must be installed for it beside PyTorch."""
+    flags: ClassVar[Mapping[str, tuple[str, ...]]]
+    """Precision it offers → CPU flags of which it needs one; () needs none."""
+    channels_last: ClassVar[bool] = False
+    """Whether the memory format of tensors is its load's business."""
+
+    binds_memory: ClassVar[bool] = False
+    """Whether its runtime binds single mappings to the NUMA node that it computes on, whatever is planned."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> tuple[Step, ...]:
+        """From the eager model to the one that serves, in order."""
+
+    def must_be_judged(self, precision: str) -> bool:
+        """Whether a build prepares or judges it: only FP32 as it comes can be left to a load's own check."""
+        return precision != BASELINE or bool(self.list_files(precision))
+
+    def context(self, precision: str) -> AbstractContextManager[None]:
+        """Around each run."""
+        from handlers.shared.precision import precision_context
+
+        return precision_context(precision)
+
+    def list_files(self, precision: str) -> tuple[str, ...]:
+        """What a load in this precision reads beside the weights, prepared at build."""
+        return ()
+
+    def prepare(self, state: LoadState) -> Made:
+        """At build, from an eager model: what `list_files` names, but for int8."""
+        return Made()
+
+    def make_quantiser(self, calibration: Calibration, *, convolutional: bool) -> Quantiser:
+        """For the precision int8."""
+        raise LoadError(f"{self.name} has no int8", cure=f"use one of {', '.join(self.flags)}")
+
+    @abstractmethod
+    def describe_graph(self, state: LoadState, ran: Shape) -> dict[str, Any]:
+        """What this thread really executes, right after a run of one shape; `kind` and what `judge` wants."""
+
+    @abstractmethod
+    def judge(self, graph: Mapping[str, Any], *, precision: str, threads: int, off: frozenset[str]) -> Proof:
+        """Whether a described graph is this engine's, in this precision and on so many threads."""

@@ -1,0 +1,258 @@
+"""OpenVINO: Intel's runtime with a graph (IR) and kernels of its own, made from the eager model at build.
+
+The IR stands beside the weights in the archive: converting took 7 s (ResNet50) and 8 s (BERT) of a core at
+each start of each worker, reading it takes 0.1 s. BF16 is FP32's IR with another execution precision; INT8
+has been through NNCF. Shapes are open, and a load warms those that are served.
+Source: openvino.Core.compile_model, its CPU plug-in's properties, nncf.quantize (seen in 2026.4 and 3.4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from handlers.engines.engine import BF16_FLAGS, INT8_FLAGS, Calibration, Engine, Made, Proof, Quantiser
+from handlers.shared.errors import LoadError
+from handlers.shared.step import Step
+
+if TYPE_CHECKING:
+    import torch
+
+    from handlers.shared.shapes import Shape
+    from handlers.shared.state import LoadState
+
+GRAPHS = {"fp32": "openvino-fp32", "bf16": "openvino-fp32", "int8": "openvino-int8"}
+"""Precision → name of its IR."""
+SUFFIXES = (".xml", ".bin")
+HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+"""What is not quantised computes in it; by itself OpenVINO takes BF16 wherever the CPU has it."""
+EXECUTED = {"fp32": {"f32"}, "bf16": {"bf16"}, "int8": {"i8", "u8"}}
+"""Precision → how its layers of COMPUTING are seen to run."""
+COMPUTING = ("Convolution", "FullyConnected", "MatMul")
+"""Kinds of layers with nearly all of the arithmetic, by the runtime's names."""
+INT8_SHARE = 0.5
+"""Of those layers: what has fewer in INT8 is INT8 by name alone."""
+PINNING = "False"
+"""The launcher has given the worker its CPUs; the runtime's own choice would be made from all of them."""
+
+
+def read_graph(state: LoadState) -> None:
+    """Takes the place of the eager model, whose memory is free then."""
+    import torch
+
+    core = _make_core()
+    file = state.classifier.definition.directory / f"{GRAPHS[state.options.precision]}.xml"
+    state.facts["ir"] = core.read_model(file)
+    state.model = torch.nn.Identity()
+
+
+def compile_graph(state: LoadState) -> None:
+    import torch
+
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": "1",
+        "INFERENCE_NUM_THREADS": str(torch.get_num_threads()),
+        "ENABLE_CPU_PINNING": PINNING,
+        "INFERENCE_PRECISION_HINT": HINTS[state.options.precision],
+    }
+    compiled = _make_core().compile_model(state.facts.pop("ir"), "CPU", options)
+    state.model = _wrap(compiled)
+    state.graph_kind = "openvino"
+
+
+def _make_core() -> Any:
+    """LoadError where OpenVINO is not there."""
+    # TBB opens its binding library with RTLD_DEEPBIND, past a preloaded allocator: what jemalloc or tcmalloc
+    # gave is handed to glibc's free, which aborts the process (seen). This is its switch against that.
+    os.environ["TBB_ENABLE_SANITIZERS"] = "1"
+    try:
+        import openvino
+    except ImportError as error:
+        raise LoadError(
+            f"openvino cannot be imported: {error}", cure="make setup BACKEND=openvino, or another BACKEND"
+        ) from error
+    return openvino.Core()
+
+
+def _wrap(compiled: Any) -> torch.nn.Module:
+    """A module that hands tensors over without a copy, and copies what comes back: the next run reuses it."""
+    import torch
+
+    class Compiled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.compiled = compiled
+            self.request = compiled.create_infer_request()
+
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            arrays = [tensor.contiguous().numpy() for tensor in inputs]
+            return torch.from_numpy(self.request.infer(arrays, share_inputs=True)[0])
+
+    return Compiled().eval()
+
+
+class OpenVinoEngine(Engine):
+    """FP32, BF16 and static INT8."""
+
+    name = "openvino"
+    distribution = "openvino"
+    reason = "a graph and kernels of its own, INT8 by NNCF; maintained, and bound to no release of PyTorch"
+    flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"fp32": (), "bf16": BF16_FLAGS, "int8": INT8_FLAGS}
+    binds_memory = True
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (Step(name="read_graph", run=read_graph), Step(name="compile_graph", run=compile_graph))
+
+    def context(self, precision: str) -> contextlib.AbstractContextManager[None]:
+        """PyTorch computes nothing."""
+        return contextlib.nullcontext()
+
+    def list_files(self, precision: str) -> tuple[str, ...]:
+        return tuple(f"{GRAPHS[precision]}{suffix}" for suffix in SUFFIXES)
+
+    def prepare(self, state: LoadState) -> Made:
+        return Made(files=_save(convert(state), GRAPHS["fp32"]))
+
+    def make_quantiser(self, calibration: Calibration, *, convolutional: bool) -> Quantiser:
+        return NncfQuantiser(calibration, convolutional=convolutional)
+
+    def describe_graph(self, state: LoadState, ran: Shape) -> dict[str, Any]:
+        """Of the runtime's model: each kind of layer with the precision it executes in."""
+        compiled: Any = state.model.compiled
+        layers = Counter(_name_layer(layer) for layer in compiled.get_runtime_model().get_ops())
+        names = ("INFERENCE_NUM_THREADS", "NUM_STREAMS", "ENABLE_CPU_PINNING")
+        properties = {name: str(compiled.get_property(name)) for name in names}
+        return {"kind": state.graph_kind, "operators": dict(sorted(layers.items())), "properties": properties}
+
+    def judge(self, graph: Mapping[str, Any], *, precision: str, threads: int, off: frozenset[str]) -> Proof:
+        """Layers compute in the precision, on the planned threads, which only the launcher binds."""
+        layers = count_computing(graph.get("operators") or {})
+        narrow = sum(layers[name] for name in EXECUTED[precision])
+        total = sum(layers.values())
+        needed = INT8_SHARE * total if precision == "int8" else total
+        asked = {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": PINNING}
+        live = graph.get("properties") or {}
+        seen = ", ".join(f"{count} {name}" for name, count in sorted(layers.items())) or "no layers"
+        return Proof(
+            asked=f"openvino, layers in {'/'.join(sorted(EXECUTED[precision]))}, {_render(asked)}",
+            got=f"{graph.get('kind', 'unknown')}, {seen}, {_render(live)}",
+            good=graph.get("kind") == "openvino" and 0 < needed <= narrow and dict(live) == asked,
+        )
+
+
+def _name_layer(layer: Any) -> str:
+    facts = layer.get_rt_info()
+    kind, precision = (facts[name].astype(str) for name in ("layerType", "runtimePrecision"))
+    return f"{kind} {precision}"
+
+
+def count_computing(operators: Mapping[str, int]) -> Counter[str]:
+    """Execution precision → layers with the arithmetic."""
+    counts: Counter[str] = Counter()
+    for name, count in operators.items():
+        kind, _, precision = name.partition(" ")
+        if kind in COMPUTING:
+            counts[precision] += count
+    return counts
+
+
+def _render(properties: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in properties.items())
+
+
+def convert(state: LoadState) -> Any:
+    """The eager model's IR, for any shapes of its runs."""
+    silence()
+    import openvino
+
+    example = state.inputs(state.classifier.layout.trace_shape)
+    graph = openvino.convert_model(state.model, example_input=example)
+    if state.classifier.convolutional:  # all but the batch is fixed
+        graph.reshape([-1, *example[0].shape[1:]])
+    return graph
+
+
+def silence() -> None:
+    """Converter and NNCF would tell their maker of each use."""
+    os.environ["NNCF_CI"] = "1"
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
+
+def _save(graph: Any, name: str) -> dict[str, bytes]:
+    import openvino
+
+    with tempfile.TemporaryDirectory() as folder:
+        # By itself it would round FP32's weights to FP16.
+        openvino.save_model(graph, Path(folder) / f"{name}.xml", compress_to_fp16=False)
+        files = [Path(folder) / f"{name}{suffix}" for suffix in SUFFIXES]
+        return {file.name: file.read_bytes() for file in files}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NncfRecipe:
+    """One way to quantise by NNCF."""
+
+    name: str
+    full_bias_correction: bool = False
+    """Of each layer by its own activations, several times as slow to make as the estimate."""
+    percentile: bool = False
+    """Ranges without the outermost activations."""
+    further: bool = False
+
+
+RECIPES = (
+    NncfRecipe(name="min-max"),
+    NncfRecipe(name="percentile", percentile=True),
+    NncfRecipe(name="full bias correction", full_bias_correction=True),
+)
+"""Symmetric weights, asymmetric activations; all cost the same to run: the order is that of making them."""
+
+
+class NncfQuantiser:
+    """Static INT8 of convolutions and matrix products; texts' models are smoothed too, NNCF's default."""
+
+    def __init__(self, calibration: Calibration, *, convolutional: bool) -> None:
+        self._calibration = calibration
+        self._convolutional = convolutional
+
+    @property
+    def recipes(self) -> Sequence[NncfRecipe]:
+        return RECIPES
+
+    def make(self, recipe: NncfRecipe, base: Made | None, deadline: float) -> Made:
+        """The quantised IR."""
+        state = self._calibration.load_eager()
+        graph = convert(state)
+        import nncf
+
+        inputs = [[tensor.numpy().copy() for tensor in one] for one in self._calibration.batch(state, None)]
+        quantised = nncf.quantize(
+            graph,
+            nncf.Dataset(inputs),
+            preset=nncf.QuantizationPreset.MIXED,
+            model_type=None if self._convolutional else nncf.ModelType.TRANSFORMER,
+            subset_size=len(inputs),
+            fast_bias_correction=not recipe.full_bias_correction,
+            advanced_parameters=_make_parameters(recipe),
+        )
+        return Made(name=recipe.name, files=_save(quantised, GRAPHS["int8"]))
+
+
+def _make_parameters(recipe: NncfRecipe) -> Any:
+    from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters
+    from nncf.quantization.range_estimator import RangeEstimatorParametersSet
+
+    if not recipe.percentile:
+        return AdvancedQuantizationParameters()
+    return AdvancedQuantizationParameters(
+        activations_range_estimator_params=RangeEstimatorParametersSet.MEAN_QUANTILE
+    )

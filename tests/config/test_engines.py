@@ -1,0 +1,89 @@
+"""BACKEND: each model's engine, its reason, and what cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from config.errors import ConfigError
+from config.rules import make_plan
+from config.topology import read_topology
+from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs, plan_machine
+
+
+def test_each_model_has_its_engine_in_the_plan_and_in_its_workers_options():
+    plan = plan_machine("two-cores", backend="bert=openvino,resnet50=ipex")
+    assert {name: model.engine.value for name, model in plan.models.items()} == {
+        "bert": "openvino",
+        "resnet50": "ipex",
+    }
+    assert plan.models["bert"].engine.reason.startswith("asked for: ")
+    options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
+    assert {name: one["engine"] for name, one in options.items()} == {"bert": "openvino", "resnet50": "ipex"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "switch"), [("", "true"), ("bert=eager", "true"), ("eager", "false"), ("openvino", "false")]
+)
+def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, switch):
+    plan = plan_machine("two-cores", backend=backend)
+    assert plan.properties["ipex_enable"].value == switch
+    assert plan.worker_environment["TS_IPEX_ENABLE"].value == switch
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backend": "tpu"}, "BACKEND must be one of ipex, openvino, eager, or by model"),
+        ({"backend": "vgg=ipex"}, "BACKEND must name models that are served, bert, resnet50: got vgg"),
+        (
+            {"backend": "eager", "precision": "int8"},
+            "PRECISION=int8 needs BACKEND=ipex or openvino: eager has",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        plan_machine("two-cores", **changes)
+
+
+INT8_TOO = {"precisions": ("fp32", "bf16", "int8"), "worker_memory_mib": {"fp32": 9, "bf16": 9, "int8": 9}}
+
+
+@pytest.mark.parametrize("backend", ["eager", "bert=eager"])
+def test_a_precision_is_asked_of_each_models_engine(backend):
+    models = tuple(dataclasses.replace(model, **INT8_TOO) for model in MODELS)
+    with pytest.raises(ConfigError, match="PRECISION=int8 needs BACKEND=ipex or openvino"):
+        plan_machine("two-cores", models, backend=backend, precision="int8")
+
+
+def test_the_default_is_judged_too_where_another_model_has_its_own():
+    plain = dataclasses.replace(read_topology(MACHINES / "two-cores"), flags=("avx512f",))
+    assert plan_machine(plain, backend="eager").models
+    with pytest.raises(ConfigError, match="PRECISION=fp32 needs a CPU with avx2"):
+        plan_machine(plain, backend="bert=eager")
+
+
+def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it():
+    with pytest.raises(ConfigError) as error:
+        plan_machine("two-cores", backend="bert=openvino", off=("freeze", "packing"))
+    assert str(error.value) == (
+        "--off freeze needs an engine with that step: got BACKEND=bert=openvino; leave it out, or use "
+        "BACKEND=bert=eager"
+    )
+    assert plan_machine("two-cores", backend="bert=openvino", off=("packing",)).models
+    assert plan_machine("two-cores", backend="bert=eager", off=("freeze",)).models
+
+
+def test_an_engine_that_is_not_installed_is_refused_on_this_machine():
+    installed = dataclasses.replace(INSTALLED, missing_engines=frozenset({"openvino"}))
+    topology = read_topology(MACHINES / "two-cores")
+    asked = make_inputs(backend="bert=openvino", topology="live")
+    with pytest.raises(ConfigError) as error:
+        make_plan(topology, MODELS, asked, installed)
+    assert str(error.value) == (
+        "BACKEND=bert=openvino needs openvino, which is not installed; do: make serve BACKEND=openvino"
+    )
+    assert make_plan(topology, MODELS, make_inputs(topology="live"), installed).models

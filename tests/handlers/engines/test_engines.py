@@ -1,0 +1,138 @@
+"""Each engine tells its own graph from all others; a new one is a class and an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from handlers.cpu_image_classifier import CpuImageClassifier
+from handlers.engines import ENGINES
+from handlers.engines.backend import find_engine, parse_backend, render_backend
+from handlers.engines.eager import EagerEngine
+from handlers.engines.engine import Proof
+from handlers.engines.torchscript import FROZEN
+from handlers.shared.step import Step
+from tests.handlers.context import FakeContext
+
+
+def as_planned(threads: int = 2, pinning: str = "False") -> dict[str, str]:
+    return {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": pinning}
+
+
+def openvino(properties: Mapping[str, str] | None = None, **layers: int) -> dict[str, Any]:
+    operators = {f"Convolution {precision}": count for precision, count in layers.items()}
+    operators |= {"FullyConnected i8": 1} if "u8" in layers else {}
+    return {
+        "kind": "openvino",
+        "operators": {**operators, "Reorder f32": 9},
+        "properties": as_planned() if properties is None else properties,
+    }
+
+
+def ipex(**operators: int) -> dict[str, Any]:
+    return {"kind": FROZEN, "operators": {"aten::relu": 1}, **operators}
+
+
+EAGER = {"kind": FROZEN, "operators": {"aten::conv2d": 53}}
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "graph", "good"),
+    [
+        ("eager", "fp32", EAGER, True),
+        ("eager", "fp32", {"kind": "eager", "operators": {}}, False),
+        ("eager", "fp32", {"kind": FROZEN, "operators": {"ipex_prepack::linear_run": 1}}, False),
+        ("ipex", "fp32", ipex(prepacked=9, fused=3), True),
+        ("ipex", "fp32", EAGER, False),
+        ("ipex", "fp32", ipex(prepacked=0, fused=3), False),
+        ("ipex", "int8", ipex(prepacked=0, fused=3), True),
+        ("ipex", "int8", ipex(prepacked=9, fused=0), False),
+        ("ipex", "int8", openvino(u8=53), False),
+        ("openvino", "fp32", openvino(f32=53), True),
+        ("openvino", "fp32", openvino(f32=52, bf16=1), False),
+        ("openvino", "bf16", openvino(bf16=53), True),
+        ("openvino", "bf16", openvino(f32=53), False),
+        ("openvino", "int8", openvino(u8=53), True),
+        ("openvino", "int8", openvino(u8=40, f32=13), True),
+        ("openvino", "int8", openvino(u8=10, f32=43), False),
+        ("openvino", "int8", openvino(f32=53), False),
+        ("openvino", "int8", openvino(as_planned(threads=4), u8=53), False),
+        ("openvino", "int8", openvino(as_planned(pinning="True"), u8=53), False),
+        ("openvino", "fp32", openvino(), False),
+        ("openvino", "fp32", EAGER, False),
+        ("openvino", "fp32", {}, False),
+    ],
+)
+def test_an_engine_is_known_by_what_executes(engine, precision, graph, good):
+    proof = ENGINES[engine].judge(graph, precision=precision, threads=2, off=frozenset())
+    assert proof.good is good, proof
+    assert proof.asked
+    assert proof.got
+
+
+class ToyEngine(EagerEngine):
+    """Doubles nothing, and says so."""
+
+    name = "toy"
+    reason = "a test"
+    flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"fp32": ()}
+    channels_last = False
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (Step(name="toy", run=self.take),)
+
+    def take(self, state: Any) -> None:
+        state.model, state.graph_kind = torch.nn.Sequential(state.model), "toy"
+
+    def describe_graph(self, state: Any, ran: Any) -> dict[str, Any]:
+        return {"kind": state.graph_kind, "operators": {"toy": len(state.model)}}
+
+    def judge(self, graph: Mapping[str, Any], *, precision: str, threads: int, off: frozenset[str]) -> Proof:
+        return Proof(asked="toy", got=str(graph["kind"]), good=graph["kind"] == "toy")
+
+
+def test_a_new_engine_is_a_class_and_an_entry(tiny_image, monkeypatch):
+    monkeypatch.setitem(ENGINES, "toy", ToyEngine())
+    monkeypatch.setenv("CPU_KIT_OPTIONS", '{"tiny_image": {"engine": "toy"}}')
+    handler = CpuImageClassifier()
+    handler.initialize(FakeContext(tiny_image))
+    told = handler.runtime.describe()
+    assert [step["name"] for step in told["steps"]] == ["build_eager", "toy", "warm_up", "self_check"]
+    assert told["engine"]["name"] == "toy"
+    assert told["memory_format"]["applicable"] is False
+    proof = ENGINES["toy"].judge(told["graph"], precision="fp32", threads=1, off=frozenset())
+    assert proof.good
+    assert parse_backend("toy") == {"": "toy"}
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen", "of_bert"),
+    [
+        ("", "", "ipex"),
+        ("eager", "eager", "eager"),
+        ("resnet50=ipex,bert=openvino", "bert=openvino,resnet50=ipex", "openvino"),
+        ("eager bert=openvino", "eager,bert=openvino", "openvino"),
+        ("resnet50=eager", "resnet50=eager", "ipex"),
+    ],
+)
+def test_backend_is_for_all_or_by_model(text, chosen, of_bert):
+    assert render_backend(parse_backend(text)) == chosen
+    assert find_engine(parse_backend(text), "bert") == of_bert
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tpu", "BACKEND must be one of ipex, openvino, eager, or by model, as .*: got tpu"),
+        ("bert=", "BACKEND must be one of ipex, openvino, eager"),
+        ("bert=ipex,bert=eager", "BACKEND must have one engine for each model"),
+        ("ipex,eager", "BACKEND must have one engine for each model"),
+    ],
+)
+def test_what_is_no_engine_is_refused_with_what_is(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_backend(text)

@@ -47,7 +47,7 @@ TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row
 LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)'
 TUNE = $(LOADTEST) tune --percentile '$(PERCENTILE)' --budget-minutes '$(BUDGET_MINUTES)' \
 	--payloads '$(PAYLOADS)' --resume '$(RESUME)'
-SOAK = $(LOADTEST) soak $(STARTS) --requests '$(REQUESTS)'
+SOAK = $(LOADTEST) soak $(STARTS) --minutes '$(MINUTES)'
 HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
 	$(foreach name,$(EXPERIMENT),'$(name)')
 CHAOS = $(LOADTEST) chaos $(STARTS) $(foreach name,$(EXPERIMENT),'$(name)')
@@ -191,7 +191,7 @@ tune-inputs:
 	@$(TUNE) --check -- $(PLAN_INPUTS)
 
 .PHONY: soak
-soak: load-tools ## Send 20,000 mixed requests; exit 1 when the workers' memory grows beyond 5 %
+soak: load-tools ## Both models behind the door at 80 % of their peak for ten minutes: do memory and latency stay?
 	@$(SOAK) --check
 	@$(BUILD_TEST_STORE)
 	@$(SOAK)

@@ -180,14 +180,12 @@ def run_tune(options: Options) -> int:
 
 def run_soak(options: Options) -> int:
     """One server with both models."""
-    requests = parse_whole("REQUESTS", options.requests or str(soak.REQUESTS))
-    soak.check_soak(requests)
+    minutes = parse_whole("MINUTES", options.minutes or str(soak.MINUTES))
+    soak.check_soak(minutes)
     if options.check:
         return 0
     with open_site(options) as site:
-        experiment = soak.make_experiment(
-            site.store, requests=requests, precision=options.precision or "int8"
-        )
+        experiment = soak.make_experiment(site.store, minutes=minutes, precision=options.precision or "int8")
         return finish(run_experiment(experiment, site, results=options.results))
 
 

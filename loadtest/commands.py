@@ -141,9 +141,9 @@ COMMANDS = (
     ),
     Command(
         name="soak",
-        help="thousands of mixed requests; exit code 1 when the workers' memory grows",
+        help="both models behind the door at 80 % of their peak; exit code 1 when memory or latency grows",
         run=actions.run_soak,
-        knobs=("REQUESTS", "PRECISION"),
+        knobs=("MINUTES", "PRECISION"),
         options=STORE,
         checked=True,
     ),

@@ -147,7 +147,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="a result that was cut off, by its folder's name, or latest"),
         Knob(name="SECONDS", default="3.75 and 10", commands=TURNS, help="of each window"),
         Knob(name="REPEATS", default="3", commands=TURNS, help="turns of each system in a block"),
-        Knob(name="REQUESTS", default="20000", commands=("soak",), help="in all, 1004 or more"),
+        Knob(name="MINUTES", default="10", commands=("soak",), help="under load"),
         Knob(name="EXPERIMENT", default="all", commands=("harm", "chaos"),
              help="what is done to the server"),
         Knob(name="BODIES", default="5500", commands=("fuzz",), help="how many are sent"),

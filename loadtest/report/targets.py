@@ -55,7 +55,7 @@ def make_soak_section(kept: Kept) -> Section:
     workers = dict.fromkeys(worker for end in ends for worker in end.memory_mib)
     memory = Table(
         title="Resident memory after each leg, MiB",
-        note="",
+        note="The first leg is a closed loop, the others an open one of 80 % of its rate, through the door.",
         header=("worker", *(f"{end.requests} requests" for end in ends)),
         rows=tuple(
             (worker, *(f"{end.memory_mib.get(worker, math.nan):.0f}" for end in ends)) for worker in workers

@@ -254,7 +254,7 @@ def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:
     ("command", "given"),
     [
         ("targets", "TARGET=x"),
-        ("soak", "REQUESTS=1"),
+        ("soak", "MINUTES=0"),
         ("ladder", "MODEL=x"),
         ("harm", "EXPERIMENT=x"),
         ("fuzz", "BODIES=1"),

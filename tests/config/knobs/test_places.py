@@ -173,7 +173,7 @@ DEFAULTS = {
     "BOUND": "loadtest.experiments.compare:DEFAULT_BOUND",
     "PAIRS": "loadtest.experiments.gate:DEFAULT_PAIRS",
     "REPEATS": "loadtest.experiments.ladder.load:TIMING.repeats",
-    "REQUESTS": "loadtest.experiments.soak:REQUESTS",
+    "MINUTES": "loadtest.experiments.soak:MINUTES",
     "BODIES": "loadtest.experiments.harm.fuzz:BODIES",
     "SEED": "loadtest.experiments.harm.fuzz:SEED",
     "PORT": "config.plan:Inputs.port",

@@ -56,7 +56,7 @@ class Hangs:
         self._read = read
         self._workers: dict[int, _Worker] = {}
         self.hanging: tuple[int, ...] = ()
-        """Those that were found the last time."""
+        """Those that were found the last time, but for stopped ones."""
 
     def find(self, pids: Iterable[int], waiting: int, answered: int, now: float) -> str:
         """Which workers hang and why we think so; empty when none does.
@@ -66,8 +66,9 @@ class Hangs:
         found = {pid: activity for pid in pids if (activity := self._read(pid))}
         self._workers = {pid: self._look(pid, found[pid], waiting, answered, now) for pid in found}
         problems = {pid: self._explain(pid, found[pid], waiting, answered, now) for pid in found}
-        self.hanging = tuple(pid for pid, problem in problems.items() if problem)
-        return ", ".join(f"worker {pid} {problems[pid]}" for pid in self.hanging)
+        # Whether one is stopped can be seen at any time: by a look of seconds ago nobody must end it.
+        self.hanging = tuple(pid for pid, problem in problems.items() if problem and not found[pid].stopped)
+        return ", ".join(f"worker {pid} {problem}" for pid, problem in problems.items() if problem)
 
     def _look(self, pid: int, activity: Activity, waiting: int, answered: int, now: float) -> _Worker:
         worker = self._workers.get(pid)

@@ -50,7 +50,7 @@ class ModelLook:
     ready: tuple[int, ...] = ()
     """Process ids of those TorchServe calls ready."""
     hanging: tuple[int, ...] = ()
-    """Those of them that take no request, or finish none."""
+    """Those of them that run, and take no request or finish none."""
 
 
 def parse_looks(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelLook]:

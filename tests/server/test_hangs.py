@@ -33,6 +33,8 @@ def hangs(seen):
 def test_a_stopped_worker_hangs_at_once(hangs, seen):
     seen[8] = at(stopped=True)
     assert hangs.find([7, 8], 0, 0, 0.0) == "worker 8 is stopped"
+    # It may go on at once: nobody is to end it by this look.
+    assert hangs.hanging == ()
 
 
 def test_one_that_computes_nothing_while_requests_wait_hangs_after_a_while(hangs, seen):
@@ -43,6 +45,7 @@ def test_one_that_computes_nothing_while_requests_wait_hangs_after_a_while(hangs
     assert hangs.find([7, 8], **BUSY, now=STILL_SECONDS) == (
         "worker 8 has used no CPU time for 30 s while 9 requests wait"
     )
+    assert hangs.hanging == (8,)
 
 
 def test_an_empty_queue_in_between_is_no_reason_to_compute(hangs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from loadtest.systems import system as module
 from loadtest.systems.fleet import Site
 from loadtest.systems.running import find_system, running
 from loadtest.systems.system import UNKNOWN, USERS_WITHOUT_PLAN, System
-from server.processes import PROC
+from server.processes import PROC, Process
 from server.rundir import MARK, RunDir
 from tests.loadtest.fake_server import serving
 
@@ -63,6 +64,27 @@ def test_a_halted_system_stands_still_until_it_is_resumed(marked, tmp_path):
     assert wait_for_state(marked, "T") == "T"
     system.resume()
     assert wait_for_state(marked, "S") == "S"
+
+
+def test_who_watches_never_sees_the_others_stopped(monkeypatch, tmp_path):
+    commands = {
+        1: ("python", "-m", "server", "supervise"),
+        2: ("python", "model_service_worker.py"),
+        3: ("python", "-m", "server", "start", "--instance"),
+    }
+    processes = [
+        Process(pid=pid, start_ticks=1, parent_pid=0, command=words) for pid, words in commands.items()
+    ]
+    assert [one.role for one in processes] == ["supervisor", "worker", "keeper"]
+    signalled = []
+    monkeypatch.setattr(module, "find_marked", lambda path: processes)
+    monkeypatch.setattr(
+        module, "send_signal", lambda process, number: signalled.append((process.pid, number))
+    )
+    with System(name="kit", models=(), run=RunDir.at(tmp_path)).resumed():
+        pass
+    stop, go_on = signal.SIGSTOP, signal.SIGCONT
+    assert signalled == [(2, go_on), (3, go_on), (1, go_on), (1, stop), (3, stop), (2, stop)]
 
 
 def test_a_server_that_is_not_ours_is_left_alone(marked, tmp_path):

@@ -162,7 +162,7 @@ class System:
     def _signal(self, number: signal.Signals) -> None:
         """Who watches over the others stops first and goes on last: it must never see them stopped."""
         found = find_marked(self.run.path) if self.run else []
-        watching_last = sorted(found, key=lambda one: (one.is_keeper, one.is_supervisor))
+        watching_last = sorted(found, key=lambda one: (one.is_supervisor, one.is_keeper))
         for process in watching_last if number == signal.SIGCONT else reversed(watching_last):
             send_signal(process, number)
 

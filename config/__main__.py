@@ -12,7 +12,7 @@ from config.definitions import ModelDefinition, read_definitions
 from config.errors import ConfigError
 from config.folders import explain_os_error
 from config.installed import Installed, read_installed
-from config.knobs.table import add_knobs
+from config.knobs.table import add_knobs, find
 from config.plan import INNER_TOKEN_FILE, PLAN_FILE, Inputs, Plan, read_plan
 from config.rules.by_model import parse_by_model, render_by_model
 from config.rules.cores import parse_cores, render_cores
@@ -145,7 +145,7 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     """Texts to values."""
     port = parse_number("PORT", options.port)
     drain_s = parse_number("--drain-seconds", options.drain_seconds)
-    front = options.front or Inputs.front
+    front = options.front or find("FRONT").default
     deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
     tls_cert, tls_key = read_certificate(options.tls_cert, options.tls_key)
     return Inputs(

@@ -49,15 +49,16 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="WEIGHTS", default="as built, else auto", commands=(*BUILDS, "image"),
              help="auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random"),
         Knob(name="PORT", default="8080", commands=(*PLANS, *HARMS, *CONTAINERS), container=True,
-             compose="8080", help="the REST port; the four after it are taken too; with FRONT=haproxy "
-             "PORT + 2, and five ports of each instance from PORT + 10 to PORT + 84"),
+             compose="8080", help="the REST port; taken too are PORT + 2 and five ports of each instance, from "
+             "PORT + 10 to PORT + 84, or with FRONT=none the four after it"),
     ),
     "The door": (
-        Knob(name="FRONT", default="none", choices=("haproxy", "none"), commands=PLAN_RUNS, container=True,
+        Knob(name="FRONT", default="haproxy", choices=("haproxy", "none"), commands=PLAN_RUNS, container=True,
              compose="",
              help="what clients meet: HAProxy before instances of TorchServe, or the one TorchServe itself"),
-        Knob(name="INSTANCES", default="one for each NUMA node, else 2", commands=PLAN_RUNS, container=True,
-             compose="", help="TorchServes behind the door, 1 to 4, which share cores and memory"),
+        Knob(name="INSTANCES", default="one for each NUMA node, else 2; 1 with PROFILE=latency",
+             commands=PLAN_RUNS, container=True, compose="",
+             help="TorchServes behind the door, 1 to 4, which share cores and memory"),
         Knob(name="CORES", default="all models on all cores", commands=PLAN_RUNS, container=True,
              compose="", help="CPUs of each model behind the door, such as bert=0-3,resnet50=4-7"),
         Knob(name="DEADLINE_MS", default="60000", commands=PLAN_RUNS, container=True,

@@ -71,24 +71,25 @@ def list_counts(topology: Topology, inputs: Inputs) -> tuple[int, ...]:
         return (inputs.instances or len(parse_cores(inputs.cores)),)
     if inputs.instances is not None:
         return (inputs.instances,)
-    best = min(_count_usual(usable), inputs.workers or MAX_INSTANCES)
-    workers = inputs.workers or 0
-    return (best, *(count for count in range(best - 1, 0, -1) if workers % count == 0))
+    best, workers = _count_usual(usable, inputs), inputs.workers or 0
+    return tuple(count for count in range(best, 0, -1) if workers % count == 0)
 
 
 def explain_count(topology: Topology, inputs: Inputs, count: int) -> str:
     """Why as many."""
-    usual = _count_usual(choose_cores(topology))
+    usual = _count_usual(choose_cores(topology), inputs)
     if inputs.instances is not None:
         return f"INSTANCES={count} was given"
     if inputs.cores:
         return "an instance for each model of CORES"
-    if count < usual and inputs.workers == count:
-        return f"no more instances than WORKERS={count}"
+    if count < usual and inputs.workers and inputs.workers % usual:
+        return f"{count} instance{'s' * (count > 1)}, which WORKERS={inputs.workers} are shared out to evenly"
     if count < usual:
         return f"{count} instance{'s' * (count > 1)}: {usual} would be too small for what is asked for"
-    if count == 1:
+    if count == 1 and len(choose_cores(topology)) == 1:
         return "one instance: there is one usable core"
+    if count == 1:
+        return "one instance: two would halve the cores that answer one request (PROFILE=latency)"
     if count == _count_nodes(choose_cores(topology)):
         return "an instance for each NUMA node, so that no memory is far"
     return "two instances: one answers while the other one cannot"
@@ -202,8 +203,10 @@ def _is_throttled(topology: Topology) -> bool:
     return topology.quota_cpus is not None and topology.quota_cpus < len(topology.cpus_allowed)
 
 
-def _count_usual(cores: Sequence[Core]) -> int:
+def _count_usual(cores: Sequence[Core], inputs: Inputs) -> int:
     nodes = _count_nodes(cores)
+    if nodes == 1 and inputs.profile == "latency":
+        return 1
     return nodes if 1 < nodes <= MAX_INSTANCES else min(USUAL_INSTANCES, len(cores))
 
 

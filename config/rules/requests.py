@@ -115,7 +115,7 @@ def check_door(inputs: Inputs) -> None:
         folder = str(PurePath(inputs.inner_token_file).parent)
         raise ConfigError(
             f"RUN_DIR must be without blanks and commas where FRONT={HAPROXY}, because Java's options are "
-            f"split at them: got {folder}"
+            f"split at them: got {folder}; use another folder, or FRONT=none"
         )
     models = list(parse_cores(inputs.cores))
     if len(models) > MAX_INSTANCES:

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadtest.systems.system import System
 
-PORT_STEP = 10
+PORT_STEP = 100
 PLACES = 60
 """Of a whole experiment: none gets the ports of one that is still up."""
 
@@ -29,7 +29,7 @@ class Site:
     _places: int = 0
 
     def place(self, kind: str) -> tuple[Path, int]:
-        """A run directory and a port of its own, and the nine after it."""
+        """A run directory and a port of its own, and as many after it as a door and its instances take."""
         self._places += 1
         folder = self.folder / f"{kind}-{self._places}"
         folder.mkdir(parents=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from config.__main__ import USAGE_ERROR
-from config.plan import PLAN_FILE, Plan, read_plan
+from config.plan import PLAN_FILE, Inputs, Plan, read_plan
 from loadtest.errors import LoadTestError, RefusedError
 from loadtest.systems.fleet import Member, Site
 from loadtest.systems.starts import read_start
@@ -22,6 +22,7 @@ from server.state import read_failure
 from server.stop import stop
 
 START_SECONDS = 300
+FRONT = "--front"
 SATURATING = {"resnet50": {"fp32": 8, "bf16": 16, "int8": 16}, "bert": {"fp32": 8, "bf16": 16, "int8": 24}}
 """Requests in a batch, by model and precision: a third of a second of a core."""
 FILLING_MS = "20"
@@ -90,8 +91,9 @@ def _start(run: RunDir) -> None:
 
 
 def write_plan(folder: Path, *, port: int, model: str, arguments: Sequence[str]) -> Plan:
-    """Plan into a run directory, and start nothing."""
-    _call(["config", "--models", model, "--port", str(port), "--run-dir", str(folder), *arguments])
+    """Plan into a run directory, and start nothing: one TorchServe alone, unless a door is asked for."""
+    front = [] if FRONT in arguments else [FRONT, Inputs.front]
+    _call(["config", "--models", model, "--port", str(port), "--run-dir", str(folder), *front, *arguments])
     return read_plan(folder / PLAN_FILE)
 
 

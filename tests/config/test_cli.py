@@ -37,33 +37,39 @@ def arguments(tmp_path):
     ]  # fmt: skip
 
 
-def test_writes_three_files(arguments, tmp_path, capsys):
-    assert main(arguments) == 0
+@pytest.fixture
+def alone(arguments):
+    """The same without a door."""
+    return [*arguments, "--front", "none"]
+
+
+def test_writes_three_files(alone, tmp_path, capsys):
+    assert main(alone) == 0
     names = sorted(file.name for file in (tmp_path / "run").iterdir())
     assert names == [".cpu-kit", "config.properties", "environment", "plan.json", "start.lock"]
     assert read_plan(tmp_path / "run").layout.worker_cpus.value == [[0], [1]]
     assert capsys.readouterr().out.startswith("planned: tiny · workers 2 × cores 1 · fp32 · jemalloc")
 
 
-def test_second_run_writes_the_same_bytes(arguments, tmp_path):
-    main(arguments)
+def test_second_run_writes_the_same_bytes(alone, tmp_path):
+    main(alone)
     first = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
-    main(arguments)
+    main(alone)
     assert first == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
 
 
-def test_dry_run_prints_and_writes_nothing(arguments, tmp_path, capsys):
-    assert main([*arguments, "--dry-run"]) == 0
+def test_dry_run_prints_and_writes_nothing(alone, tmp_path, capsys):
+    assert main([*alone, "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "LAYOUT" in out
     assert "cpu_launcher_args=--node_id 0 --enable_jemalloc" in out
     assert not (tmp_path / "run").exists()
 
 
-def test_a_door_has_a_folder_for_each_instance(arguments, tmp_path, capsys):
+def test_a_door_has_a_folder_for_each_instance(arguments, alone, tmp_path, capsys):
     """And what a server without a door had left is gone."""
+    assert main(alone) == 0
     assert main(arguments) == 0
-    assert main([*arguments, "--front", "haproxy"]) == 0
     run = tmp_path / "run"
     files = sorted(str(file.relative_to(run)) for file in run.rglob("*") if file.is_file())
     own = [".cpu-kit", "config.properties", "environment", "plan.json", "start.lock"]
@@ -82,11 +88,11 @@ def test_a_door_has_a_folder_for_each_instance(arguments, tmp_path, capsys):
     )
 
 
-def test_without_its_door_a_server_is_as_ever(arguments, tmp_path):
+def test_without_its_door_a_server_is_as_ever(arguments, alone, tmp_path):
     run = tmp_path / "run"
-    main([*arguments, "--front", "haproxy"])
-    assert f'"{run}/bearers.lst"' in (run / "haproxy.cfg").read_text()
     main(arguments)
+    assert f'"{run}/bearers.lst"' in (run / "haproxy.cfg").read_text()
+    main(alone)
     assert not (run / "haproxy.cfg").exists()
     assert (run / "config.properties").exists()
     assert read_plan(run).instances == {}
@@ -115,7 +121,7 @@ def test_where_an_instance_starts_nothing_is_written(arguments, tmp_path, capsys
     main(door)
     before = (tmp_path / "run/plan.json").read_bytes()
     with hold_lock(tmp_path / "run/instances/a2"):
-        assert main([*door, "--profile", "latency"]) == 2
+        assert main([*door, "--profile", "latency", "--instances", "2"]) == 2
     assert f"another start is under way in {tmp_path}/run/instances/a2" in capsys.readouterr().err
     assert (tmp_path / "run/plan.json").read_bytes() == before
     assert read_plan(tmp_path / "run/instances/a1").inputs.profile == "throughput"

@@ -56,6 +56,16 @@ def test_one_instance_for_each_node_else_two(machine, count):
     assert all(len(own) == 1 for own in nodes)
 
 
+def test_latency_is_not_halved_for_a_second_instance():
+    site = make_door("single-socket", profile="latency")
+    assert list(site.instances) == ["a1"]
+    assert site.plan.layout.workers_per_model.reason.startswith(
+        "one instance: two would halve the cores that answer one request (PROFILE=latency)"
+    )
+    assert list(make_door("sub-numa-clusters", profile="latency").instances) == ["a1", "a2", "a3", "a4"]
+    assert list(make_door("single-socket", profile="latency", instances=2).instances) == ["a1", "a2"]
+
+
 def test_more_nodes_than_instances_are_joined(tmp_path):
     site = make_door(read_made_up(tmp_path, sockets=3, nodes=2, cores=4))
     nodes = [plan.machine["nodes"] for plan in site.instances.values()]
@@ -133,7 +143,8 @@ def test_an_instance_was_asked_for_what_the_whole_was():
     ("changes", "workers", "reason"),
     [
         ({"workers": 8}, [4, 4], "two instances: one answers while the other one cannot: a1 4, a2 4"),
-        ({"workers": 1}, [1], "no more instances than WORKERS=1: a1 1"),
+        ({"workers": 1}, [1], "1 instance, which WORKERS=1 are shared out to evenly: a1 1"),
+        ({"workers": 3}, [3], "1 instance, which WORKERS=3 are shared out to evenly: a1 3"),
         ({"workers": 4, "instances": 4}, [1, 1, 1, 1], "INSTANCES=4 was given: a1 1, a2 1, a3 1, a4 1"),
         ({"workers": 4, "instances": 1}, [4], "INSTANCES=1 was given: a1 4"),
     ],
@@ -217,7 +228,8 @@ def test_the_whole_is_asked_at_the_door():
         ({"generation": "c"}, "--generation must be one of a, b: got c"),
         ({"bind": "localhost"}, "--bind must be an IPv4 address such as 0.0.0.0 or 127.0.0.1: got localhost"),
         ({"inner_token_file": "/my run/inner-token"}, "RUN_DIR must be without blanks and commas where "
-         "FRONT=haproxy, because Java's options are split at them: got /my run"),
+         "FRONT=haproxy, because Java's options are split at them: got /my run; use another folder, or "
+         "FRONT=none"),
         ({"workers": 3}, "WORKERS must be 1 to 2 (usable physical cores): got 3"),
         ({"workers": 1, "instances": 2}, "WORKERS must be 2 or a multiple of it, because the 2 instances "
          "have equally many: got 1; change it, or give INSTANCES=1"),

@@ -17,7 +17,9 @@ TIMING_SECONDS = 400
 def time_models(kit: Kit, models: str, output: Path) -> dict:
     """`make timings`."""
     folders = ["--models-dir", str(kit.models_dir), "--model-store", str(kit.store)]
-    job = kit.call("config", "--models", models, *folders, "--precision", "auto", "--timing-job")
+    job = kit.call(
+        "config", "--models", models, *folders, "--front", "none", "--precision", "auto", "--timing-job"
+    )
     assert job.returncode == 0, job.stderr
     command = [sys.executable, "-m", "models", "time", "--job", job.stdout, "--store", str(kit.store)]
     subprocess.run([*command, "--output", str(output)], cwd=ROOT, check=True, timeout=TIMING_SECONDS)

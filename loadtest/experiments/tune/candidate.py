@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.plan import Plan
+from config.rules.door import IN_FLIGHT_BATCHES
 from loadtest.simulation.server import ServerPlan
 
 DEFAULT = "default"
@@ -42,8 +43,18 @@ class Candidate:
             *(part for option, value in libraries if value for part in (option, value)),
         ]
 
-    def simulate_as(self, queue: int) -> ServerPlan:
-        return ServerPlan(workers=self.workers, batch=self.batch, delay_s=self.delay_ms / 1000, queue=queue)
+    def simulate_as(self, queue: int, instances: int = 0) -> ServerPlan:
+        """Behind a door with so many instances; 0 is no door."""
+        each = min(instances, self.workers) or 1
+        own = int(IN_FLIGHT_BATCHES * (self.workers // each) * self.batch)
+        return ServerPlan(
+            workers=self.workers,
+            batch=self.batch,
+            delay_s=self.delay_ms / 1000,
+            queue=queue,
+            instances=each,
+            in_flight=own if instances else 0,
+        )
 
     @staticmethod
     def parse(name: str) -> Candidate:

@@ -10,7 +10,7 @@ from typing import Any
 from config.__main__ import KNOBS, build_parser, parse_number, split_words
 from config.definitions import ModelDefinition, read_definition
 from config.knobs.table import find
-from config.plan import Inputs, Plan
+from config.plan import Plan
 from config.rules.batching import DEFAULT_SLO_P99_MS
 from config.rules.service import list_sizes
 from loadtest.errors import LoadTestError
@@ -33,7 +33,8 @@ from server.archives import read_archive
 OWN = ("MODELS", "PORT", "SLO_P99_MS")
 """Knobs of a plan that have a value of their own here."""
 CHOSEN_HERE = ("BATCH", "DELAY_MS", "QUEUE")
-NO_FRONT = Inputs.front
+NOT_RACED = ("TOPOLOGY", "CORES", "TLS_CERT", "TLS_KEY")
+FRONT = "FRONT"
 DEFAULT_PERCENTILE, DEFAULT_MINUTES = 99.0, 15.0
 LEAST_MINUTES = 5.0
 """The default alone, one round of three plans, and the finals take nearly as long."""
@@ -74,6 +75,7 @@ def read_wish(options: Sequence[str], *, percentile: float, minutes: float, payl
     """From options of `python -m config`, as make gives them; LoadTestError for what cannot be fixed here."""
     asked = build_parser().parse_args(options)
     given = {name: getattr(asked, name.lower()) for name in KNOBS if name not in OWN}
+    given[FRONT] = given[FRONT] or find(FRONT).default
     _check_given(given)
     limit_ms = parse_number("SLO_P99_MS", asked.slo_p99_ms or str(DEFAULT_SLO_P99_MS)) or 0
     run_dir = Path(asked.run_dir).resolve()
@@ -93,9 +95,9 @@ def _check_given(given: Mapping[str, str]) -> None:
     for name in CHOSEN_HERE:
         if given[name]:
             raise LoadTestError(f"{name} is what `make tune` finds: got {given[name]}; leave it out")
-    for name, only in (("FRONT", NO_FRONT), ("TOPOLOGY", "")):
-        if given[name] not in ("", only):
-            what = "plans are raced on this machine, without a door"
+    for name in NOT_RACED:
+        if given[name]:
+            what = "plans of a model on all of this machine are raced"
             raise LoadTestError(f"{name} must be left out, {what}: got {given[name]}")
 
 
@@ -142,7 +144,7 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
         windows=Windows(model=model, payloads=asked["payloads"], limit=wish.limit),
         space=space,
         budget_s=60 * wish.minutes,
-        most_up=count_servers(definition, precision, default.workers, read_available_mib()),
+        most_up=count_servers(definition, precision, default.workers, plan, read_available_mib()),
         make_member=make_member,
         libraries=(str(plan.libraries.allocator.value), str(plan.libraries.openmp.value)),
     )
@@ -190,6 +192,7 @@ def make_asked(
         "given": dict(wish.given),
         "default": asdict(default),
         "queue": int(plan.models[model].queue_size.value),
+        "instances": len(plan.instances),
         "batches": sorted({*list_sizes(definition)} & {int(one) for p in profiles for one in p["service"]}),
         "profiles": list(profiles),
         "archive": {"id": archive.archive_id, "weights": archive.weights, "notes": list(archive.notes)},
@@ -206,9 +209,12 @@ def find_payloads(model: str) -> str:
     raise LoadTestError(f"no open scenario of {model}: PAYLOADS= names a set or a folder to send")
 
 
-def count_servers(definition: ModelDefinition, precision: str, workers: int, available_mib: float) -> int:
+def count_servers(
+    definition: ModelDefinition, precision: str, workers: int, plan: Plan, available_mib: float
+) -> int:
     """That can be up at once; LoadTestError when not even two can."""
-    each = SERVER_MIB + workers * OWN_SHARE * definition.worker_memory_mib[precision]
+    javas = SERVER_MIB * max(1, len(plan.instances))
+    each = javas + workers * OWN_SHARE * definition.worker_memory_mib[precision]
     count = int(USABLE_MEMORY * available_mib / each)
     if count < 2:
         raise LoadTestError(

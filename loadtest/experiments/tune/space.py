@@ -12,6 +12,7 @@ from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candida
 from loadtest.simulation.limit import find_queueing_limit
 from loadtest.simulation.overhead import LivePoint, fit_overhead
 from loadtest.simulation.search import LONG, REFINED, Limit, find_peak, rank_plans
+from loadtest.simulation.server import ServerPlan
 from loadtest.simulation.service import Overhead, ServiceTimes, read_service
 
 DELAYS_MS = (1, 5, 20)
@@ -34,7 +35,12 @@ class Space:
     """That may be served."""
     default: Candidate
     queue: int
+    instances: int
+    """Behind a door; 0 is no door."""
     limit: Limit
+
+    def simulate(self, one: Candidate) -> ServerPlan:
+        return one.simulate_as(self.queue, self.instances)
 
     def find_candidate(self, name: str) -> Candidate:
         return self.default if name == DEFAULT else Candidate.parse(name)
@@ -45,8 +51,12 @@ class Space:
 
     def make_point(self, rate: float, **figures: float | None) -> LivePoint:
         """Of the default, as it was measured."""
-        plan = self.default.simulate_as(self.queue)
-        return LivePoint(plan=plan, service=self.find_times(self.default, Overhead()), rate=rate, **figures)
+        return LivePoint(
+            plan=self.simulate(self.default),
+            service=self.find_times(self.default, Overhead()),
+            rate=rate,
+            **figures,
+        )
 
 
 def read_space(asked: Mapping[str, Any]) -> Space:
@@ -61,6 +71,7 @@ def read_space(asked: Mapping[str, Any]) -> Space:
         batches=tuple(asked["batches"]),
         default=Candidate(**asked["default"]),
         queue=int(asked["queue"]),
+        instances=int(asked["instances"]),
         limit=Limit(percentile=float(limit["percentile"]), seconds=float(limit["ms"]) / 1000),
     )
 
@@ -81,8 +92,8 @@ def find_limit(space: Space) -> float:
 def predict(space: Space, points: tuple[LivePoint, ...], name: str) -> float:
     """The peak of one plan, with what its points told of this server."""
     overhead, one = fit_space(space, points), space.find_candidate(name)
-    plan, times = one.simulate_as(space.queue), space.find_times(one, overhead)
-    return find_peak(plan, times, space.limit, requests=LONG)
+    times = space.find_times(one, overhead)
+    return find_peak(space.simulate(one), times, space.limit, requests=LONG)
 
 
 def predict_best(space: Space, points: tuple[LivePoint, ...], most: int) -> dict[str, float]:
@@ -117,6 +128,6 @@ def _simulate(
 ) -> list[tuple[Candidate, float]]:
     overhead = fit_space(space, points)
     # Two layouts of one simulated plan differ in their times, so the pair names the candidate.
-    by_plan = {(one.simulate_as(space.queue), space.find_times(one, overhead)): one for one in plans}
+    by_plan = {(space.simulate(one), space.find_times(one, overhead)): one for one in plans}
     ranked = rank_plans(by_plan, space.limit, refined=refined)
     return [(by_plan[one.plan, one.service], one.peak) for one in ranked]

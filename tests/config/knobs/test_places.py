@@ -179,7 +179,6 @@ DEFAULTS = {
     "PORT": "config.plan:Inputs.port",
     "PRECISION": "config.plan:Inputs.precision",
     "PROFILE": "config.plan:Inputs.profile",
-    "FRONT": "config.plan:Inputs.front",
     "DEADLINE_MS": "config.plan:Inputs.deadline_ms",
     "STOP_SECONDS": "docker.settings:STOP_SECONDS",
     "MODEL_STORE": "docker.settings:MODEL_STORE",

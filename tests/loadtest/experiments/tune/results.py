@@ -41,7 +41,7 @@ def make_asked(default: Candidate, **changes: Any) -> dict[str, Any]:
     return {
         "model": MODEL, "engine": "ipex", "precision": "int8", "limit": {"percentile": 99.0, "ms": 200.0},
         "budget_minutes": 15.0, "payloads": "photos", "arguments": [],
-        "default": dataclasses.asdict(default), "queue": 100,
+        "default": dataclasses.asdict(default), "queue": 100, "instances": 0,
         "batches": [2, 4, 8],
         "profiles": [{"workers": 2, "cores_per_worker": 1, "service": service}],
         "archive": {"id": "abc", "weights": "random", "notes": []}, "host": HOST, **changes,

@@ -33,9 +33,12 @@ def ask(*options: str, percentile: float = 99.0, minutes: float = 15.0, limit_ms
 
 def test_knobs_of_a_plan_hold_for_every_plan_and_others_are_its_own():
     wish = ask("--precision", "int8", "--port", "9000", "--allocator", "", "--tuned", "run/tuned.json")
-    assert (wish.models, wish.limit.seconds, wish.given) == (("resnet50",), 0.2, {"PRECISION": "int8"})
-    assert wish.arguments[:4] == ["--precision", "int8", "--slo-p99-ms", "200"]
-    assert wish.arguments[4:] == ["--timings", str((ROOT / "run/timings.json").resolve())]
+    # The door too: what is found shall hold for what `make serve` makes.
+    given = {"PRECISION": "int8", "FRONT": "haproxy"}
+    assert (wish.models, wish.limit.seconds, wish.given) == (("resnet50",), 0.2, given)
+    assert wish.arguments[:6] == ["--precision", "int8", "--front", "haproxy", "--slo-p99-ms", "200"]
+    assert wish.arguments[6:] == ["--timings", str((ROOT / "run/timings.json").resolve())]
+    assert ask("--front", "none").given["FRONT"] == "none"
     assert ask("--slo-p99-ms", "500").limit.seconds == 0.5
 
 
@@ -45,8 +48,8 @@ def test_knobs_of_a_plan_hold_for_every_plan_and_others_are_its_own():
         (["--batch", "8"], "BATCH is what `make tune` finds: got 8; leave it out"),
         (["--delay-ms", "5"], "DELAY_MS is what `make tune` finds: got 5; leave it out"),
         (["--queue", "50"], "QUEUE is what `make tune` finds: got 50; leave it out"),
-        (["--front", "haproxy"], "FRONT must be left out, plans are raced on this machine, without a door"),
-        (["--topology", "x"], "TOPOLOGY must be left out, plans are raced on this machine"),
+        (["--cores", "bert=0"], "CORES must be left out, plans of a model on all of this machine are raced"),
+        (["--topology", "x"], "TOPOLOGY must be left out, plans of a model on all of this machine are raced"),
     ],
 )
 def test_what_is_found_here_or_cannot_be_raced_is_refused(options, text):
@@ -101,11 +104,22 @@ def test_workers_are_free_where_nobody_named_them_and_one_model_is_served():
 
 def test_as_many_servers_are_up_as_the_memory_holds():
     definition = read_definition(ROOT / "models" / "resnet50" / "model.yaml")
-    counts = [count_servers(definition, "int8", 2, mib) for mib in (8_000, 16_000, 64_000)]
+    alone, door = SimpleNamespace(instances={}), SimpleNamespace(instances={"a1": 1, "a2": 2})
+    counts = [count_servers(definition, "int8", 2, alone, mib) for mib in (8_000, 16_000, 64_000)]
     assert counts == sorted(counts)
     assert counts[0] < counts[2]
+    assert count_servers(definition, "int8", 2, door, 64_000) < counts[2]
     with pytest.raises(LoadTestError, match=r"must be up together: got 1000 MiB that are free"):
-        count_servers(definition, "int8", 2, 1000)
+        count_servers(definition, "int8", 2, alone, 1000)
+
+
+@pytest.mark.parametrize(
+    ("workers", "instances", "each", "in_flight"), [(4, 0, 1, 0), (4, 2, 2, 16), (1, 2, 1, 8), (4, 4, 4, 8)]
+)
+def test_a_plan_is_simulated_behind_the_door_it_is_served_behind(workers, instances, each, in_flight):
+    one = Candidate(workers=workers, cores_per_worker=1, batch=4, delay_ms=1)
+    plan = one.simulate_as(100, instances)
+    assert (plan.instances, plan.in_flight) == (each, in_flight)
 
 
 def test_each_model_is_sent_what_its_open_loop_sends():

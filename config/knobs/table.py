@@ -49,8 +49,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="WEIGHTS", default="as built, else auto", commands=(*BUILDS, "image"),
              help="auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random"),
         Knob(name="PORT", default="8080", commands=(*PLANS, *HARMS, *CONTAINERS), container=True,
-             compose="8080", help="the REST port; taken too are PORT + 2 and five ports of each instance, from "
-             "PORT + 10 to PORT + 84, or with FRONT=none the four after it"),
+             compose="8080", help="the REST port; taken too are PORT + 2 and five ports of each instance "
+             "from PORT + 10 to PORT + 84, or with FRONT=none the four after it"),
     ),
     "The door": (
         Knob(name="FRONT", default="haproxy", choices=("haproxy", "none"), commands=PLAN_RUNS, container=True,

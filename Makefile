@@ -31,10 +31,6 @@ IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(MODELS))
 IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --network '$(NETWORK)' \
 	--models '$(IMAGE_MODELS)'
 SETUP = $(PYTHON) -m setup --torch-index '$(TORCH_INDEX)'
-# An engine that needs more packages has a set of its own, installed once BACKEND names it.
-comma := ,
-SETS = $(basename $(notdir $(wildcard requirements/*.txt)))
-ENGINE_SETS = $(foreach set,$(filter $(SETS),$(subst =, ,$(subst $(comma), ,$(BACKEND)))),--with $(set))
 SERVER = $(ANY_PYTHON) -m server
 CODE = $(wildcard config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
@@ -44,7 +40,7 @@ LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --d
 TIMING = --seconds '$(SECONDS)' --repeats '$(REPEATS)' --resume '$(RESUME)'
 STARTS = --store run/test-store
 TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row)')
-LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)'
+LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)' --rungs '$(RUNGS)'
 TUNE = $(LOADTEST) tune --percentile '$(PERCENTILE)' --budget-minutes '$(BUDGET_MINUTES)' \
 	--payloads '$(PAYLOADS)' --resume '$(RESUME)'
 SOAK = $(LOADTEST) soak $(STARTS) --minutes '$(MINUTES)'
@@ -89,7 +85,7 @@ help: ## Print this list
 
 .PHONY: setup
 setup: ## Install what is missing: system packages, .venv; then look for conflicts
-	@$(strip $(SETUP) $(ENGINE_SETS))
+	@$(SETUP) --backend '$(BACKEND)'
 
 .PHONY: models
 models: inputs setup ## Build what is missing, out of date or newly asked for (PRECISION) into model-store/
@@ -109,7 +105,7 @@ reload: inputs setup models ## New archives or other knobs without losing a requ
 	@$(VENV_PYTHON) -m server reload --run-dir '$(RUN_DIR)' -- $(PLAN_INPUTS)
 
 .PHONY: status
-status: ## Say what is running: workers, weights, precision, failures
+status: ## Say what is running: workers, engine, precision, weights, failures
 	@$(SERVER) status --run-dir '$(RUN_DIR)'
 
 .PHONY: verify
@@ -130,14 +126,14 @@ stop: ## Stop the server and every process of it
 
 .PHONY: image
 image: ## Build the container image with docker, podman or buildah; MODELS= bakes archives in
-	@$(PYTHON) -m docker.image build $(IMAGE_INPUTS) --weights '$(WEIGHTS)' --torch-index '$(TORCH_INDEX)' \
-		--ca-file '$(CA_FILE)'
+	@$(PYTHON) -m docker.image build $(IMAGE_INPUTS) --weights '$(WEIGHTS)' --backend '$(BACKEND)' \
+		--torch-index '$(TORCH_INDEX)' --ca-file '$(CA_FILE)'
 
 .PHONY: image-run
 image-run: ## Run it in this terminal: not root, read-only, no capabilities; CPUS, CPUSET, MEMORY limit it
 	@$(PYTHON) -m docker.image run $(IMAGE_INPUTS) --store '$(or $(STORE),model-store)' --port '$(PORT)' \
 		--cpus '$(CPUS)' --cpuset '$(CPUSET)' --memory '$(MEMORY)' --token-file '$(TOKEN_FILE)' \
-		--bind-memory '$(BIND_MEMORY)' --precision '$(PRECISION)' --profile '$(PROFILE)' \
+		--bind-memory '$(BIND_MEMORY)' --precision '$(PRECISION)' --backend '$(BACKEND)' --profile '$(PROFILE)' \
 		--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
 		--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --batch '$(BATCH)' --delay-ms '$(DELAY_MS)' \
 		--queue '$(QUEUE)' --slo-p99-ms '$(SLO_P99_MS)' --tuned '$(TUNED)' \
@@ -174,9 +170,9 @@ ceiling: load-tools ## What one core's arithmetic allows at best, against what t
 	@$(LOADTEST) ceiling
 
 .PHONY: ladder
-ladder: load-tools ## What each setting is worth, one after the other: MODEL=resnet50|bert (30 minutes)
+ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert (30 minutes); RUNGS=engines: each engine
 	@$(LADDER) --check
-	@$(BUILD_TEST_STORE)
+	@$(BUILD_TEST_STORE) $(if $(filter engines,$(RUNGS)),--backend auto)
 	@$(LADDER)
 
 # What it finds must not depend on what it found before.

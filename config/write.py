@@ -16,6 +16,7 @@ from config.plan import (
     NEXT_FOLDER,
     PLAN_FILE,
     PROPERTIES_FILE,
+    ModelPlan,
     Plan,
     write_plan,
 )
@@ -23,6 +24,7 @@ from config.render import render_environment, render_properties
 from config.rules.requests import AUTO
 from config.rules.site import Site
 from config.table import render_table
+from handlers.engines import DEFAULT, name_variant
 
 
 def write_site(site: Site, run_dir: Path) -> None:
@@ -124,11 +126,19 @@ def _list_unpinned(site: Site) -> list[str]:
 
 
 def _render_precision(plan: Plan) -> str:
-    """The one that was named, or what auto chose."""
-    if plan.inputs.precision != AUTO:
-        return plan.inputs.precision
-    chosen = ", ".join(f"{name} {model.precision.value}" for name, model in sorted(plan.models.items()))
-    return f"{AUTO}: {chosen}"
+    """The one that was named, or what auto chose; of each model where they are not computed alike."""
+    each = {name: name_computing(model) for name, model in sorted(plan.models.items())}
+    is_auto = plan.inputs.precision == AUTO
+    if not is_auto and len(set(each.values())) == 1:
+        return next(iter(each.values()))
+    chosen = ", ".join(f"{name} {computing}" for name, computing in each.items())
+    return f"{AUTO}: {chosen}" if is_auto else chosen
+
+
+def name_computing(model: ModelPlan) -> str:
+    """Its precision, with its engine where that is not the default."""
+    engine, precision = str(model.engine.value), str(model.precision.value)
+    return precision if engine == DEFAULT else name_variant(engine, precision)
 
 
 def _list_door(plan: Plan) -> list[str]:

@@ -25,6 +25,7 @@ from loadtest.experiments import ceiling, compare, gate, measure, peak, soak
 from loadtest.experiments.chaos import experiment as chaos
 from loadtest.experiments.harm import run as harm
 from loadtest.experiments.ladder import experiment as ladder
+from loadtest.experiments.ladder.rungs import KINDS, SETTINGS
 from loadtest.experiments.targets import experiment as targets
 from loadtest.experiments.targets.judge import judge as judge_targets
 from loadtest.experiments.tune import experiment as tune
@@ -51,7 +52,8 @@ TOKEN_SECONDS = 3000
 """A page stays open for a while; TorchServe's tokens live for an hour."""
 Options = argparse.Namespace
 JUDGES: dict[str, Judge] = {
-    **{one.KIND: one.judge for one in (measure, peak, gate, ladder, soak, chaos)},
+    **{one.KIND: one.judge for one in (measure, peak, gate, soak, chaos)},
+    **dict.fromkeys(KINDS.values(), ladder.judge),
     targets.KIND: judge_targets,
     tune.KIND: judge_tune,
 }
@@ -138,12 +140,13 @@ def run_compare(options: Options) -> int:
 def run_ladder(options: Options) -> int:
     """Of one model."""
     timing = read_timing(options, ladder.TIMING)
-    ladder.check_asked(options.model, timing)
-    resume = find_resumed(options, f"{ladder.KIND}-{options.model}")
+    rungs = options.rungs or SETTINGS
+    ladder.check_asked(options.model, timing, rungs)
+    resume = find_resumed(options, ladder.name_experiment(options.model, rungs))
     if options.check:
         return 0
     with open_site(options) as site:
-        experiment = ladder.make_experiment(options.model, site, timing, options.only.split())
+        experiment = ladder.make_experiment(options.model, site, timing, options.only.split(), rungs)
         return finish(run_experiment(experiment, site, results=options.results, resume=resume))
 
 

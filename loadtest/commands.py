@@ -115,9 +115,9 @@ COMMANDS = (
     ),
     Command(
         name="ladder",
-        help="what each setting is worth, one after the other",
+        help="what each setting, or engine in each precision, is worth",
         run=actions.run_ladder,
-        knobs=("MODEL", *TIMING),
+        knobs=("MODEL", "RUNGS", *TIMING),
         options=(*STORE, WARM_UP, ("--only", "names of rungs, for a trial")),
         checked=True,
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import ModelPlan, Plan, read_plan
+from handlers.engines import name_variant
 from server.activity import read_age, read_resident_mib, read_status
 from server.api import Client
 from server.archives import Archive, read_archives_left
@@ -19,7 +20,11 @@ from server.rundir import RunDir
 from server.state import Failure, State, read_failure, read_state
 from server.supervisor.record import READY as PHASE_READY
 from server.supervisor.record import Part, Record, read_record
+from server.verify.describing import describe_workers
 from server.verify.serving import plan_timeouts, render_batch, render_timeouts
+
+TOLD_WITHIN_S = 1.0
+"""An idle worker tells in milliseconds; behind a queue that is longer nobody shall wait for it."""
 
 
 def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
@@ -118,13 +123,25 @@ def render_model(plan: Plan, name: str, archive: Archive | None, client: Client)
         return [f"{name}: {problem}"], False
     workers = described.get("workers", [])
     up = [worker for worker in workers if worker.get("status") == "READY"]
+    pids = {pid for worker in up if (pid := int(worker.get("pid", -1))) > 0}
+    computing = render_computing(model, name, client, pids)
     lines = [
-        f"{name}: {len(up)} of {model.workers.value} workers ready, {model.precision.value}",
+        f"{name}: {len(up)} of {model.workers.value} workers ready, {computing}",
         *(f"  {line}" for line in render_live(model, described, sizes)),
         *(f"  {line}" for line in _render_archive(model, archive)),
         *(f"  {_render_worker(worker)}" for worker in workers),
     ]
     return lines, len(up) == int(model.workers.value)
+
+
+def render_computing(model: ModelPlan, name: str, client: Client, pids: set[int]) -> str:
+    """Engine and precision by the workers' own account; the plan's, and so said, where none gives any."""
+    planned = name_variant(str(model.engine.value), str(model.precision.value))
+    told = describe_workers(name, client, pids, seconds=TOLD_WITHIN_S).answers.values()
+    live = {
+        name_variant((one.get("engine") or {}).get("name", "?"), one.get("precision", "?")) for one in told
+    }
+    return _mark(" and ".join(sorted(live)), planned) if live else f"{planned} (planned; not told)"
 
 
 def render_live(model: ModelPlan, described: Mapping[str, Any], sizes: Sequence[int]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -57,6 +58,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         default=[],
         choices=sets,
         help="packages of requirements/<set>.txt too",
+    )
+    parser.add_argument(
+        "--backend",
+        default="",
+        help="engines, as BACKEND names them: packages of requirements/<engine>.txt, where there is one, too",
     )
     parser.add_argument(
         "--torch-index",
@@ -119,7 +125,12 @@ def complete_environment(options: argparse.Namespace, facts: Facts) -> None:
     venv: Path = options.venv.absolute()
     stamp = environment.read_stamp(venv)
     wanted = requirements.digests(
-        REQUIREMENTS, existing_sets(environment.all_sets(stamp, [requirements.SERVE, *options.extra]))
+        REQUIREMENTS,
+        existing_sets(
+            environment.all_sets(
+                stamp, [requirements.SERVE, *options.extra, *list_engine_sets(options.backend)]
+            )
+        ),
     )
     verdict = environment.judge(venv, wanted, facts.python, options.torch_index)
     if verdict.reason:
@@ -200,6 +211,11 @@ def check_free_space(venv: Path, source: torch_wheel.TorchSource) -> None:
             f"got {human_size(free)} at {venv}\n"
             "  do: free some, or give TORCH_INDEX an index with CPU-only wheels"
         )
+
+
+def list_engine_sets(backend: str) -> list[str]:
+    """Of the engines that BACKEND names; without the engines' own files, which a stage of the image lacks."""
+    return existing_sets(re.split(r"[\s,=]+", backend))
 
 
 def existing_sets(names: Sequence[str]) -> list[str]:

@@ -50,7 +50,7 @@ def check_engines(topology: Topology, names: Iterable[str], precision: str) -> N
 
 def check_switches(engines: Settings, off: Collection[str]) -> None:
     """ConfigError for a step that shall be left out and that some model's engine has not."""
-    having = {step.name: engine.name for engine in ENGINES.values() for step in engine.steps}
+    having = {step.name: engine.name for engine in reversed(ENGINES.values()) for step in engine.steps}
     for model, setting in engines.items():
         steps = {step.name for step in ENGINES[setting.value].steps}
         for switch in sorted({*off} & {*having} - steps):
@@ -67,7 +67,7 @@ def check_installed(engines: Settings, missing: Collection[str]) -> None:
         if engine.name in missing:
             raise ConfigError(
                 f"BACKEND={name}={engine.name} needs {engine.distribution}, which is not installed; "
-                f"do: make serve BACKEND={engine.name}"
+                f"do: make serve BACKEND={engine.name}, or for an image make image BACKEND={engine.name}"
             )
 
 

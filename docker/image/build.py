@@ -8,10 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from docker.image.engines import Engine, ImageError
+from handlers.engines.backend import parse_backend
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_BYTES = 1_800_000_000
 """With the CPU-only wheels: half of it is torch and IPEX, a fifth Java and Debian."""
+ENGINE_BYTES = {"openvino": 500_000_000}
+"""What BACKEND may add to it: OpenVINO has 190 MB, what NNCF needs (SciPy, scikit-learn) is the rest."""
 CUDA_FOLDER = "/opt/kit/.venv/lib/python3.11/site-packages/nvidia"
 
 
@@ -26,6 +29,7 @@ def build(engine: Engine, options: Namespace) -> int:
         options.tag,
         engine.read_size(options.tag),
         lambda: engine.succeeds_inside(options.tag, "test", "-d", CUDA_FOLDER),
+        MAX_BYTES + sum(ENGINE_BYTES.get(name, 0) for name in list_engines(options.backend)),
     )
     print(text)
     return 0 if good else 1
@@ -39,6 +43,7 @@ def check_values(options: Namespace) -> None:
                 f"{knob} must hold no name or password for an image: the engine keeps build arguments; "
                 "use an index that asks for none, such as a mirror on this machine (NETWORK=host)"
             )
+    list_engines(options.backend)
     lacking = [
         name for name in options.models.replace(",", " ").split() if not _is_named(name, options.weights)
     ]
@@ -48,6 +53,14 @@ def check_values(options: Namespace) -> None:
             f"{options.weights or 'nothing'} for {', '.join(lacking)}; auto takes random weights where the "
             "public ones cannot be had, and the image would carry them to others"
         )
+
+
+def list_engines(backend: str) -> set[str]:
+    """That BACKEND names; ImageError where it names none."""
+    try:
+        return {*parse_backend(backend).values()}
+    except ValueError as problem:
+        raise ImageError(str(problem)) from problem
 
 
 def _is_named(model: str, weights: str) -> bool:
@@ -62,6 +75,7 @@ def render_build(engine: Engine, options: Namespace, facts: dict[str, str]) -> l
     arguments = {
         "MODELS": options.models,
         "WEIGHTS": options.weights,
+        "BACKEND": options.backend,
         "TORCH_INDEX": options.torch_index,
         "PIP_INDEX_URL": options.pip_index,
         "BASE": options.base,
@@ -109,17 +123,17 @@ def _git(root: Path, *words: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def judge_size(tag: str, size: int, has_cuda: Callable[[], bool]) -> tuple[str, bool]:
+def judge_size(tag: str, size: int, has_cuda: Callable[[], bool], limit: int = MAX_BYTES) -> tuple[str, bool]:
     """The line to print, and whether the image may be that large."""
-    line = f"{tag}: {render_bytes(size)}"
-    if size <= MAX_BYTES:
-        return f"{line} (at most {render_bytes(MAX_BYTES)})", True
+    line, at_most = f"{tag}: {render_bytes(size)}", f"at most {render_bytes(limit)}"
+    if size <= limit:
+        return f"{line} ({at_most})", True
     if has_cuda():
         return (
-            f"{line}: it holds the CUDA build of torch, which is all that could be had; at most "
-            f"{render_bytes(MAX_BYTES)} only holds for the CPU-only wheels (TORCH_INDEX=…)"
+            f"{line}: it holds the CUDA build of torch, which is all that could be had; {at_most} only holds "
+            "for the CPU-only wheels (TORCH_INDEX=…)"
         ), True
-    return f"error: {line}, must be at most {render_bytes(MAX_BYTES)}: look for what came in newly", False
+    return f"error: {line}, must be {at_most}: look for what came in newly", False
 
 
 def render_bytes(size: int) -> str:
@@ -132,6 +146,7 @@ def list_build_options() -> Sequence[tuple[str, str, str]]:
     return (
         ("--models", "", "archives to bake in; default: none, they are mounted"),
         ("--weights", "", "their weights: pretrained, random"),
+        ("--backend", "", "engines to install, and to bake archives for, beside those of every image"),
         ("--torch-index", "", "where torch comes from"),
         ("--pip-index", "", "where the other wheels come from"),
         ("--base", "", "base image (default: debian:bookworm-slim)"),

@@ -16,7 +16,7 @@ STOP_TIMEOUT_S = 60
 PIDS = 2048
 """Java, a launcher and a worker with a thread per core for each rank; a fork bomb ends here."""
 KNOBS = (
-    *("MODELS", "PRECISION", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
+    *("MODELS", "PRECISION", "BACKEND", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
     *("BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS", "TUNED"),
     *("FRONT", "INSTANCES", "CORES", "DEADLINE_MS"),
 )

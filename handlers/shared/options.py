@@ -55,13 +55,15 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
     _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
     engine = asked.get("engine", _find_switched(environment))
     _require(engine in ENGINES, f"engine must be one of {', '.join(ENGINES)}: got {engine}")
+    off = frozenset(asked.get("off", ()))
+    _require(off <= set(SWITCHES), f"off must be among {', '.join(SWITCHES)}: got {sorted(off)}")
+    lacking = off & set(OPTIONAL_STEPS) - {step.name for step in ENGINES[engine].steps}
+    _require(not lacking, f"off must be among the steps of {engine}: got {sorted(lacking)}")
     _check_judged(definition, ENGINES[engine], precision)
     threads = asked.get("threads")
     _require(
         threads is None or (isinstance(threads, int) and threads > 0), f"threads must be > 0: got {threads}"
     )
-    off = frozenset(asked.get("off", ()))
-    _require(off <= set(SWITCHES), f"off must be among {', '.join(SWITCHES)}: got {sorted(off)}")
     limits = _read_limits(asked.get("limits", {}))
     return LoadOptions(precision=precision, engine=engine, threads=threads, off=off, limits=limits)
 

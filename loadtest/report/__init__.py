@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loadtest.errors import LoadTestError
 from loadtest.report.chaos import make_chaos_section
+from loadtest.report.engines import make_engines_section
 from loadtest.report.gated import make_gate_section
 from loadtest.report.html import render_html
 from loadtest.report.ladder import make_ladder_section
@@ -25,6 +26,7 @@ SECTIONS: Mapping[str, Callable[[Kept], Section]] = {
     "gate": make_gate_section,
     "targets": make_targets_section,
     "ladder": make_ladder_section,
+    "engines": make_engines_section,
     "tune": make_tune_section,
     "soak": make_soak_section,
     "chaos": make_chaos_section,

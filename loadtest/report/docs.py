@@ -29,6 +29,7 @@ INTRODUCTION = (
 COMMANDS = {
     "targets": "make targets",
     "ladder": "make ladder",
+    "engines": "make ladder RUNGS=engines",
     "measure": "make loadtest",
     "peak": "make loadtest-peak",
     "gate": "make loadtest-gate",

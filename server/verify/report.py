@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from config.plan import Plan
+from config.write import name_computing
 from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
 from server.verify.registry import Judged, Result
 from server.verify.table import read_columns, render_table
@@ -47,7 +48,7 @@ def _describe_model(plan: Plan, name: str) -> str:
     model, layout, libraries = plan.models[name], plan.layout, plan.libraries
     workers, cores = int(model.workers.value), int(layout.cores_per_worker.value)
     size = f"{workers} worker{'s' * (workers != 1)} × {cores} core{'s' * (cores != 1)}"
-    return f"{size}, {model.precision.value}, {libraries.allocator.value}, {libraries.openmp.value} OpenMP"
+    return f"{size}, {name_computing(model)}, {libraries.allocator.value}, {libraries.openmp.value} OpenMP"
 
 
 def _count(result: Result, model: str | None) -> str:

@@ -260,6 +260,11 @@ def test_an_unpinned_plan_says_so_with_its_reason(arguments, capsys):
     assert "PINNED" not in capsys.readouterr().out
 
 
+def test_the_engine_is_told_where_it_is_not_the_default(arguments, capsys):
+    assert main([*arguments, "--backend", "eager"]) == 0
+    assert " × cores 1 · eager fp32 · jemalloc" in capsys.readouterr().out
+
+
 def test_a_plan_is_told_of_in_a_locale_without_its_signs(arguments):
     latin = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
     command = [sys.executable, "-m", "config", *arguments]

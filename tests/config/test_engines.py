@@ -10,6 +10,8 @@ import pytest
 from config.errors import ConfigError
 from config.rules import make_plan
 from config.topology import read_topology
+from handlers.engines import ENGINES
+from handlers.shared.options import OPTIONAL_STEPS
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs, plan_machine
 
 
@@ -66,15 +68,29 @@ def test_the_default_is_judged_too_where_another_model_has_its_own():
         plan_machine(plain, backend="bert=eager")
 
 
-def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it():
+@pytest.mark.parametrize("switch", OPTIONAL_STEPS)
+@pytest.mark.parametrize("backend", ["openvino", "bert=openvino"])
+def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch):
     with pytest.raises(ConfigError) as error:
-        plan_machine("two-cores", backend="bert=openvino", off=("freeze", "packing"))
+        plan_machine("two-cores", backend=backend, off=(switch, "packing"))
     assert str(error.value) == (
-        "--off freeze needs an engine with that step: got BACKEND=bert=openvino; leave it out, or use "
-        "BACKEND=bert=eager"
+        f"--off {switch} needs an engine with that step: got BACKEND=bert=openvino; leave it out, or use "
+        "BACKEND=bert=ipex"
     )
-    assert plan_machine("two-cores", backend="bert=openvino", off=("packing",)).models
-    assert plan_machine("two-cores", backend="bert=eager", off=("freeze",)).models
+
+
+@pytest.mark.parametrize(
+    ("backend", "off"),
+    [
+        *((engine, (switch,)) for engine in ("ipex", "eager") for switch in OPTIONAL_STEPS),
+        *((engine, (switch,)) for engine in ENGINES for switch in ("packing", "buckets")),
+    ],
+)
+def test_what_an_engine_does_or_all_do_can_be_left_out(backend, off):
+    options = json.loads(
+        plan_machine("two-cores", backend=backend, off=off).environment["CPU_KIT_OPTIONS"].value
+    )
+    assert {name: one["off"] for name, one in options.items()} == {"bert": [*off], "resnet50": [*off]}
 
 
 def test_an_engine_that_is_not_installed_is_refused_on_this_machine():
@@ -84,6 +100,7 @@ def test_an_engine_that_is_not_installed_is_refused_on_this_machine():
     with pytest.raises(ConfigError) as error:
         make_plan(topology, MODELS, asked, installed)
     assert str(error.value) == (
-        "BACKEND=bert=openvino needs openvino, which is not installed; do: make serve BACKEND=openvino"
+        "BACKEND=bert=openvino needs openvino, which is not installed; do: make serve BACKEND=openvino, or "
+        "for an image make image BACKEND=openvino"
     )
     assert make_plan(topology, MODELS, make_inputs(topology="live"), installed).models

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from docker.image.__main__ import build_parser, main
-from docker.image.build import check_values, judge_size, read_certificates, render_build
+from docker.image.build import check_values, judge_size, list_engines, read_certificates, render_build
 from docker.image.engines import Engine, ImageError, find_engine, parse_size
 from docker.image.run import check_file, list_knobs, render_run
 
@@ -61,6 +61,14 @@ def test_a_build_passes_on_only_what_is_given(name, words):
         *words, "--file", "docker/Dockerfile", "--tag", "kit:1",
         "--build-arg", "MODELS=bert", "--build-arg", "VERSION=1", ".",
     ]  # fmt: skip
+
+
+def test_a_build_is_told_which_engines_to_install():
+    options = build_parser().parse_args(["build", *HERE, "--backend", "bert=openvino,resnet50=ipex"])
+    assert list_engines(options.backend) == {"openvino", "ipex"}
+    assert "BACKEND=bert=openvino,resnet50=ipex" in render_build(Engine(name="podman"), options, {})
+    with pytest.raises(ImageError, match=r"^BACKEND must be one of ipex, openvino, eager"):
+        check_values(build_parser().parse_args(["build", *HERE, "--backend", "tpu"]))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +133,11 @@ def test_only_the_cuda_build_excuses_a_large_image(size, cuda, good, text):
     assert line.startswith(text)
 
 
+def test_an_engine_that_was_asked_for_has_room():
+    line, good = judge_size("kit", 1_900_000_000, lambda: False, 2_400_000_000)
+    assert (line, good) == ("kit: 1.90 GB (at most 2.40 GB)", True)
+
+
 @pytest.mark.parametrize(("code", "answer"), [(0, True), (1, False)])
 def test_what_is_asked_inside_an_image_is_answered_by_the_exit_code(tmp_path, monkeypatch, code, answer):
     fake_podman(tmp_path, monkeypatch, f"exit {code}")
@@ -166,12 +179,13 @@ def test_limits_archives_and_knobs_are_passed_on(tmp_path):
     (tmp_path / "a.mar").touch()
     command = make_run(
         "--store", str(tmp_path), "--cpus", "1.5", "--cpuset", "0-2", "--memory", "3g", "--port", "9000",
-        "--precision", "bf16", "--bind-memory", "1", "--front", "haproxy", "--deadline-ms", "2000",
+        "--precision", "bf16", "--backend", "eager", "--bind-memory", "1", "--front", "haproxy",
+        "--deadline-ms", "2000",
     )  # fmt: skip
     expected = {
         "--cap-add=SYS_NICE", "--cpus=1.5", "--cpuset-cpus=0-2", "--memory=3g",
         "--publish=127.0.0.1:9000:8080", f"--volume={tmp_path}:/model-store:ro", "--env=PRECISION=bf16",
-        "--env=FRONT=haproxy", "--env=DEADLINE_MS=2000",
+        "--env=BACKEND=eager", "--env=FRONT=haproxy", "--env=DEADLINE_MS=2000",
     }  # fmt: skip
     assert expected <= set(command)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from handlers.engines import ENGINES
 from setup.packages import NEEDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +58,15 @@ def test_what_a_server_needs_of_the_distribution_is_shipped():
         if need.name not in NOT_SHIPPED:
             package = COMES_OTHERWISE.get(need.name, need.packages[0])
             assert not package or re.search(rf"\s{re.escape(package)}\s", stage), need.name
+
+
+def test_every_engine_that_needs_packages_can_be_installed():
+    text = (ROOT / "docker/Dockerfile").read_text()
+    for engine in ENGINES:
+        file = f"requirements/{engine}.txt"
+        if (ROOT / file).exists():
+            assert re.search(rf"^COPY .*{re.escape(file)} ", text, re.MULTILINE), engine
+            assert re.search(rf"^COPY .*requirements/hashes/{engine}.txt ", text, re.MULTILINE), engine
 
 
 def test_no_syntax_that_only_buildkit_knows():

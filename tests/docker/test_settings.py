@@ -35,10 +35,11 @@ def test_a_missing_archive_is_named_with_those_that_are_there(store):
 
 
 def test_knobs_become_the_arguments_of_config(store):
-    given = {"CORES_PER_WORKER": "2", "PRECISION": "bf16", "WORKERS": ""}
+    given = {"CORES_PER_WORKER": "2", "PRECISION": "bf16", "BACKEND": "bert=openvino", "WORKERS": ""}
     environment = {"MODEL_STORE": str(store), **given}
     assert read_settings(environment).plan_arguments() == [
-        "--models", "bert resnet50", "--bind", "0.0.0.0", "--precision", "bf16", "--cores-per-worker", "2",
+        "--models", "bert resnet50", "--bind", "0.0.0.0", "--precision", "bf16",
+        "--backend", "bert=openvino", "--cores-per-worker", "2",
         "--model-store", str(store), "--run-dir", "/run/kit", "--drain-seconds", "35",
         "--tuned", "/run/kit/tuned.json",
     ]  # fmt: skip

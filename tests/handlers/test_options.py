@@ -59,6 +59,10 @@ def test_options_of_another_model_are_not_ours(definition):
             {"off": ["self_check"]},
             "off must be among channels_last, trace, freeze, packing, buckets: got ['self_check']",
         ),
+        (
+            {"engine": "openvino", "off": ["freeze", "trace", "packing"]},
+            "off must be among the steps of openvino: got ['freeze', 'trace']",
+        ),
         ({"limits": {"pixels": 0}}, "limits must be whole numbers above 0 by name: got {'pixels': 0}"),
         ({"limits": [1]}, "limits must be whole numbers above 0 by name: got [1]"),
         (

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from server import status
 from server.api import Client
 from server.archives import read_archive
 from server.processes import JAVA_MAIN
@@ -21,6 +22,19 @@ LIVE = {
     "startupTimeout": 360,
     "jobQueueStatus": {"pendingRequests": 3, "remainingCapacity": 125},
 }
+
+PIDS = (2**22 + 1, 2**22 + 2)
+"""Of no process."""
+
+
+def tell(*engines):
+    """What the workers say of themselves, one after the other."""
+    facts = [
+        {"pid": pid, "engine": {"name": engine}, "precision": "fp32"}
+        for pid, engine in zip(PIDS, engines, strict=False)
+    ]
+    told = itertools.cycle(facts)
+    return {"GET /models/bert?customized=true": lambda: (200, [{"customizedMetadata": next(told)}])}
 
 
 @pytest.fixture
@@ -55,12 +69,12 @@ def test_leftovers_are_named(run, dummy):
 
 @pytest.mark.parametrize(("second", "serving"), [("READY", True), ("UNLOADING", False)])
 def test_a_model_shows_what_is_live(plan, torchserve, client, bert, second, serving):
-    workers = [{"status": "READY", "pid": 2**22 + 1}, {"status": second, "pid": -1}]
-    torchserve.routes = {"GET /models/bert": (200, [{**LIVE, "workers": workers}])}
+    workers = [{"status": "READY", "pid": PIDS[0]}, {"status": second, "pid": -1}]
+    torchserve.routes = {"GET /models/bert": (200, [{**LIVE, "workers": workers}]), **tell("ipex")}
     lines, good = render_model(plan, "bert", bert, client)
     assert good is serving
     assert lines == [
-        f"bert: {2 if serving else 1} of 2 workers ready, fp32",
+        f"bert: {2 if serving else 1} of 2 workers ready, ipex fp32",
         "  batch 8 within 20 ms",
         "  3 requests wait, queue of 128",
         "  time-outs: response 120 s, startup 360 s",
@@ -69,6 +83,26 @@ def test_a_model_shows_what_is_live(plan, torchserve, client, bert, second, serv
         "  worker 4194305: ready, cpus ?, ? MiB, up ?",
         "  worker: has no process yet",
     ]
+
+
+@pytest.mark.parametrize(
+    ("engines", "shown"),
+    [
+        (("ipex", "ipex"), "ipex fp32"),
+        (("eager", "eager"), "eager fp32  <-- NOT AS PLANNED: ipex fp32"),
+        (("ipex", "eager"), "eager fp32 and ipex fp32  <-- NOT AS PLANNED: ipex fp32"),
+        ((), "ipex fp32 (planned; not told)"),
+    ],
+)
+def test_what_computes_is_the_workers_own_word(plan, torchserve, client, bert, monkeypatch, engines, shown):
+    workers = [{"status": "READY", "pid": pid} for pid in PIDS]
+    torchserve.routes = {"GET /models/bert": (200, [{**LIVE, "workers": workers}])}
+    if engines:
+        torchserve.routes |= tell(*engines)
+    else:
+        monkeypatch.setattr(status, "TOLD_WITHIN_S", 0.0)
+    lines, _ = render_model(plan, "bert", bert, client)
+    assert lines[0] == f"bert: 2 of 2 workers ready, {shown}"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +140,8 @@ def test_a_queue_counted_while_requests_come_and_go_is_looked_at_again(plan, tor
 
 
 def test_a_worker_shows_its_memory_and_how_long_it_runs(plan, torchserve, client, bert):
-    torchserve.routes = {"GET /models/bert": (200, [{"workers": [{"status": "READY", "pid": os.getpid()}]}])}
+    workers = [{"status": "UNLOADING", "pid": os.getpid()}]
+    torchserve.routes = {"GET /models/bert": (200, [{"workers": workers}])}
     (worker,) = [line for line in render_model(plan, "bert", bert, client)[0] if "worker " in line]
     assert "? MiB" not in worker
     assert "up ?" not in worker

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from config.plan import Setting
 from server.verify import table
 from server.verify.registry import judge
 from server.verify.report import render, render_summary
@@ -117,6 +118,14 @@ def test_the_summary_has_a_line_for_each_model_and_no_table(plan, evidence):
         f"resnet50: 2 workers × 1 core, fp32, jemalloc, intel OpenMP: {counts['resnet50']} checks as asked",
         f"server: {counts[None]} checks as asked",
     ]
+
+
+def test_the_summary_has_the_engine_where_it_is_not_the_default(plan, evidence):
+    bert = dataclasses.replace(plan.models["bert"], engine=Setting(value="openvino", reason="test"))
+    other = dataclasses.replace(plan, models={**plan.models, "bert": bert})
+    lines = render_summary(other, judge(other, evidence)).splitlines()
+    assert lines[0].startswith("bert: 2 workers × 1 core, openvino fp32, jemalloc, ")
+    assert lines[1].startswith("resnet50: 2 workers × 1 core, fp32, jemalloc, ")
 
 
 def test_the_summary_says_what_differs_of_whom(plan, evidence):

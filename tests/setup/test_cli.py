@@ -173,6 +173,18 @@ def test_make_models_hands_the_words_over_as_they_are() -> None:
     assert "--weights '' " in make("-n", "models").stdout
 
 
+@pytest.mark.parametrize(
+    ("backend", "sets"),
+    [("", []), ("ipex", []), ("openvino", ["openvino"]), ("bert=openvino,resnet50=ipex", ["openvino"])],
+)
+def test_what_an_engine_needs_is_installed_once_it_is_named(backend: str, sets: list[str]) -> None:
+    assert cli.list_engine_sets(backend) == sets
+    assert (
+        f"-m setup --torch-index '' --backend '{backend}'\n"
+        in make("-n", "serve", f"BACKEND={backend}").stdout
+    )
+
+
 @pytest.mark.parametrize("precision", ["", "bf16", "auto"])
 def test_a_server_is_built_for_the_precision_it_is_planned_in(precision: str, tmp_path: Path) -> None:
     steps = make("-n", "serve", f"PRECISION={precision}", f"RUN_DIR={tmp_path}").stdout.splitlines()
@@ -206,7 +218,7 @@ def test_auto_times_the_built_archives_and_plans_by_what_it_found(tmp_path: Path
     """Timings of archives that do not exist, or a plan without timings, would be refused."""
     steps = make("-n", "serve", "PRECISION=auto", f"RUN_DIR={tmp_path}").stdout
     wanted = (
-        "setup --torch-index ''\n",
+        "setup --torch-index '' --backend ''\n",
         "server check-plan ",
         "models build ",
         "--timing-job",
@@ -243,7 +255,7 @@ def test_a_tuned_plan_is_used_unless_it_is_switched_off() -> None:
 def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:
     if not (ROOT / ".venv/setup.json").exists():
         pytest.skip("no environment that `make setup` has finished")
-    set_up = re.compile(r"-m setup --torch-index ''$", re.MULTILINE)
+    set_up = re.compile(r"-m setup --torch-index '' --backend ''$", re.MULTILINE)
     dry = make("-n", "config", "DRY_RUN=1").stdout
     assert not set_up.search(dry)
     assert "--dry-run" in dry.splitlines()[-1]
@@ -256,6 +268,7 @@ def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:
         ("targets", "TARGET=x"),
         ("soak", "MINUTES=0"),
         ("ladder", "MODEL=x"),
+        ("ladder", "RUNGS=x"),
         ("harm", "EXPERIMENT=x"),
         ("fuzz", "BODIES=1"),
     ],
@@ -452,7 +465,7 @@ def test_taken_ports_are_found_before_anything_is_installed_or_built() -> None:
     steps = make("-n", "serve").stdout
     order = [
         steps.index(step)
-        for step in ("--inputs", "server check-ports", "-m setup --torch-index ''\n", "models build ")
+        for step in ("--inputs", "server check-ports", "-m setup --torch-index '' --backend", "models build ")
     ]
     assert order == sorted(order)
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from config.definitions import read_definition
+from config.installed import read_installed
 from config.plan import Layout
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.asked import make_asked
 from loadtest.experiments.ladder.blocks import Group, cut_groups, estimate_memory, read_available_mib
+from loadtest.experiments.ladder.engines import list_engine_rungs
 from loadtest.experiments.ladder.load import PAYLOADS, TIMING, count_users, make_scenario
 from loadtest.experiments.ladder.members import make_member
 from loadtest.experiments.ladder.rows import MEASURED, MISSING, Row, make_rows
-from loadtest.experiments.ladder.rungs import BERT, MODELS, RESNET50, Rung, choose, find_rung, list_all
+from loadtest.experiments.ladder.rungs import (
+    BERT,
+    ENGINES,
+    KINDS,
+    MODELS,
+    RESNET50,
+    SETTINGS,
+    Rung,
+    choose,
+    find_rung,
+    list_all,
+)
 from loadtest.experiments.ladder.settings import Settings
 from loadtest.payloads import Payload, make_payloads, pick_each_length
 from loadtest.results.kept import Kept
@@ -24,7 +39,6 @@ from loadtest.systems.system import ROOT
 from loadtest.trials.block import Block, Experiment, Timing, Turn, Verdict
 from loadtest.trials.validity import is_disturbed
 
-KIND = "ladder"
 START_SECONDS = {RESNET50: 20.0, BERT: 32.0}
 """Of one server, with its plan, its verify and its expected answers: seen on two cores."""
 TURN_EXTRA_SECONDS = 4.0
@@ -33,9 +47,11 @@ MOST_TRIES = 2
 """Of a block that the machine disturbs."""
 
 
-def make_experiment(model: str, site: Site, timing: Timing = TIMING, only: Sequence[str] = ()) -> Experiment:
-    """Everything but the servers; `only` names rungs, for a trial."""
-    check_asked(model, timing)
+def make_experiment(
+    model: str, site: Site, timing: Timing = TIMING, only: Sequence[str] = (), rungs: str = SETTINGS
+) -> Experiment:
+    """Everything but the servers; `only` names some of the rungs, for a trial."""
+    check_asked(model, timing, rungs)
     archive = site.store / f"{model}.mar"
     if not archive.is_file():
         raise LoadTestError(f"no archive {archive.name} in the store: `make ladder` builds it")
@@ -43,26 +59,39 @@ def make_experiment(model: str, site: Site, timing: Timing = TIMING, only: Seque
     arguments = ["--precision", Settings().precision, "--model-store", str(site.store)]
     plan = write_plan(folder, port=port, model=model, arguments=arguments)
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
-    rungs = choose(list_all(model), only)
+    chosen = choose(_list_rungs(model, rungs), only)
     course = Course(
         model=model,
         timing=timing,
-        rungs=rungs,
+        rungs=chosen,
         layout=plan.layout,
         each_length=pick_each_length(payloads, archive),
         available_mib=read_available_mib(),
     )
     return Experiment(
-        kind=KIND,
-        name=f"{KIND}-{model}",
-        asked=make_asked(model, plan, archive, payloads=payloads, rungs=rungs, timing=timing),
+        kind=KINDS[rungs],
+        name=name_experiment(model, rungs),
+        asked=make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing),
         next_block=course.next_block,
         estimate=course.estimate,
     )
 
 
-def check_asked(model: str, timing: Timing) -> None:
+def name_experiment(model: str, rungs: str) -> str:
+    """As it is kept, and resumed."""
+    return f"{KINDS[rungs]}-{model}"
+
+
+def _list_rungs(model: str, rungs: str) -> list[Rung]:
+    if rungs == ENGINES:
+        return list_engine_rungs(read_installed(Path(sys.prefix)).missing_engines)
+    return list_all(model)
+
+
+def check_asked(model: str, timing: Timing, rungs: str = SETTINGS) -> None:
     """Before minutes are spent on what gives no figures."""
+    if rungs not in KINDS:
+        raise LoadTestError(f"RUNGS must be one of {', '.join(KINDS)}: got {rungs}")
     if model not in MODELS:
         raise LoadTestError(f"MODEL must be one of {', '.join(MODELS)}: got {model or 'nothing'}")
     if timing.repeats < LEAST_REPEATS:

@@ -15,8 +15,11 @@ from loadtest.systems.fleet import Member
 from loadtest.systems.kit import kit
 from loadtest.systems.stock import BATCH_SIZE, stock
 from loadtest.systems.system import System
+from server.activity import read_anonymous_mib
 
 AT_ONCE = 16
+OWN_MIB = "own_mib"
+"""In SystemFacts.seen, beside the settings."""
 
 
 def make_member(rung: Rung, model: str, layout: Layout, each_length: Sequence[Payload] = ()) -> Member:
@@ -34,7 +37,13 @@ def make_member(rung: Rung, model: str, layout: Layout, each_length: Sequence[Pa
 
     if rung.is_stock:
         return replace(stock(rung.name, model, batch_size=find_stock_batch_size(rung)), inspect=inspect)
-    return replace(kit(rung.name, model, make_arguments(rung.settings, layout, model)), inspect=inspect)
+    served = kit(rung.name, model, make_arguments(rung.settings, layout, model))
+    return replace(served, inspect=inspect, inspect_after=lambda system: see_memory(system, model))
+
+
+def see_memory(system: System, model: str) -> Mapping[str, Any]:
+    """What is each worker's alone, as no file's: libraries and mapped weights are there once for all."""
+    return {OWN_MIB: [read_anonymous_mib(pid) for pid in system.list_workers(model)]}
 
 
 def find_stock_batch_size(rung: Rung) -> int | None:

@@ -13,7 +13,7 @@ from loadtest.experiments.ladder.judge import (
     judge_left_out,
     judge_step,
 )
-from loadtest.experiments.ladder.rungs import STOCK_RUNG, Rung, find_rung
+from loadtest.experiments.ladder.rungs import KINDS, SETTINGS, STOCK_RUNG, Rung, find_rung
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import find_rate_interval, find_ratio, multiply, take_parts, take_rates
@@ -36,8 +36,8 @@ class Row:
     """What it was measured by."""
     rate: Interval | None = None
     to_before: Interval | None = None
-    to_stock: Interval | None = None
-    """Over stock as it comes; None where one in between is doubtful."""
+    to_bottom: Interval | None = None
+    """Over the bottom rung, stock as it comes; None where one in between is doubtful."""
     verdict: str = ""
     doubts: tuple[Finding, ...] = ()
     """Any makes it INVALID."""
@@ -83,6 +83,8 @@ class Ladder:
 
     rungs: Sequence[Rung]
     blocks: Sequence[Measured]
+    bottom: str
+    """The rung that all ratios go back to."""
 
     def find_home(self, name: str) -> Measured | None:
         """The block a rung is measured in for its own sake: later ones carry it over."""
@@ -90,20 +92,20 @@ class Ladder:
             (one for one in self.blocks if name in one.block.systems or name in one.block.refused), None
         )
 
-    def find_ratio_to_stock(self, name: str) -> Interval | None:
+    def find_ratio_to_bottom(self, name: str) -> Interval | None:
         """By the lowest rung of its block that it stands on, and that one's own ratio."""
         home = self.find_home(name)
-        if home is None or name == STOCK_RUNG or not home.is_good(name):
+        if home is None or name == self.bottom or not home.is_good(name):
             return None
         lowest = next((one for one in reversed(self._list_below(name)) if home.is_good(one)), None)
         step = home.find_ratio(name, lowest)
-        if step is None or lowest is None or lowest == STOCK_RUNG:
+        if step is None or lowest is None or lowest == self.bottom:
             return step
-        rest = self.find_ratio_to_stock(lowest)
+        rest = self.find_ratio_to_bottom(lowest)
         return multiply(step, rest) if rest else None
 
     def _list_below(self, name: str) -> list[str]:
-        """The rungs it stands on, down to stock."""
+        """The rungs it stands on, down to the bottom."""
         before = find_rung(self.rungs, name).before
         return [before, *self._list_below(before)] if before else []
 
@@ -127,7 +129,7 @@ class Ladder:
             series=home.series[rung.name],
             rate=None if doubts else home.find_rate(rung.name),
             to_before=to_before,
-            to_stock=self.find_ratio_to_stock(rung.name),
+            to_bottom=self.find_ratio_to_bottom(rung.name),
             verdict=judge(to_before) if to_before else "",
             doubts=doubts,
             setting=describe_setting(rung, seen, see_before(rung, home.block)),
@@ -138,8 +140,15 @@ def make_rows(kept: Kept) -> list[Row]:
     """In the rungs' order, what is left out last."""
     rungs = list_asked_rungs(kept)
     blocks = [_judge_block(kept, block, rungs) for block in kept.list_blocks()]
-    ladder = Ladder(rungs=rungs, blocks=blocks)
+    ladder = Ladder(rungs=rungs, blocks=blocks, bottom=find_bottom(kept, rungs))
     return [ladder.make_row(rung) for rung in rungs]
+
+
+def find_bottom(kept: Kept, rungs: Sequence[Rung]) -> str:
+    """Stock; of engines the first that is installed."""
+    if kept.kind == KINDS[SETTINGS]:
+        return STOCK_RUNG
+    return next(rung.name for rung in rungs if not rung.reason)
 
 
 def _judge_block(kept: Kept, block: KeptBlock, rungs: Sequence[Rung]) -> Measured:

@@ -24,6 +24,9 @@ from loadtest.experiments.ladder.settings import (
 RESNET50, BERT = "resnet50", "bert"
 MODELS = (RESNET50, BERT)
 STOCK_RUNG, STOCK_ONE, TOP = "stock", "stock-one", "top"
+SETTINGS, ENGINES = "settings", "engines"
+KINDS = {SETTINGS: "ladder", ENGINES: "engines"}
+"""RUNGS → the kind of experiment that is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from config.plan import Layout
+from handlers.engines import DEFAULT
 from loadtest.systems.kit import saturate
 
 ON, OFF = "on", "off"
@@ -13,6 +14,7 @@ STOCK, KIT = "stock", "kit"
 ONE_WORKER, UNPINNED, PINNED = "one worker", "not pinned", "pinned"
 SINGLE, FILLED = "single requests", "batches"
 EAGER, FROZEN = "eager", "frozen torchscript"
+IPEX = "ipex"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,7 @@ class Settings:
     channels_last: str = ON
     ipex: str = ON
     graph: str = FROZEN
+    """What executes: `eager`, `frozen torchscript`, or an engine's own, by its name."""
     allocator: str = "jemalloc"
     openmp: str = "intel"
     workers: str = PINNED
@@ -45,8 +48,8 @@ def make_arguments(settings: Settings, layout: Layout, model: str) -> list[str]:
     `layout` is what the kit plans for the top on this machine.
     """
     arguments = ["--precision", settings.precision]
-    if settings.ipex == OFF:
-        arguments += ["--backend", "eager"]
+    if (engine := find_engine(settings)) != DEFAULT:
+        arguments += ["--backend", engine]
     if settings.allocator != "jemalloc":
         arguments += ["--allocator", settings.allocator]
     if settings.openmp != "intel":
@@ -58,6 +61,13 @@ def make_arguments(settings: Settings, layout: Layout, model: str) -> list[str]:
     if settings.batches == FILLED:
         arguments += saturate(model, settings.precision)
     return [*arguments, *_make_sizes(settings, layout)]
+
+
+def find_engine(settings: Settings) -> str:
+    """Its graph's own, else IPEX or PyTorch alone."""
+    if settings.graph not in (EAGER, FROZEN):
+        return settings.graph
+    return IPEX if settings.ipex == ON else "eager"
 
 
 def _make_sizes(settings: Settings, layout: Layout) -> list[str]:

@@ -182,6 +182,7 @@ DEFAULTS = {
     "DEADLINE_MS": "config.plan:Inputs.deadline_ms",
     "STOP_SECONDS": "docker.settings:STOP_SECONDS",
     "MODEL_STORE": "docker.settings:MODEL_STORE",
+    "RUNGS": "loadtest.experiments.ladder.rungs:SETTINGS",
 }
 
 
@@ -206,6 +207,7 @@ def test_choices_of_the_programs():
     assert find("PRECISION").choices == (*PRECISIONS, AUTO)
     assert find("WEIGHTS").help.startswith(" | ".join(request.WORDS))
     assert find("DRIVER").choices == importlib.import_module("loadtest.scenarios.scenario").DRIVERS
+    assert find("RUNGS").choices == (*importlib.import_module("loadtest.experiments.ladder.rungs").KINDS,)
     assert find("ENGINE").choices == importlib.import_module("docker.image.engines").NAMES
 
 

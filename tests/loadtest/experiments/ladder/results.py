@@ -10,7 +10,7 @@ from typing import Any
 from config.plan import Setting
 from loadtest.experiments.ladder.blocks import cut_groups
 from loadtest.experiments.ladder.load import TIMING, count_users, make_scenario
-from loadtest.experiments.ladder.rungs import Rung, find_rung, list_all
+from loadtest.experiments.ladder.rungs import KINDS, SETTINGS, Rung, find_rung, list_all
 from loadtest.experiments.ladder.settings import ITEMS
 from loadtest.results.kept import Kept
 from loadtest.results.trial import Series
@@ -64,10 +64,16 @@ def make_asked(model: str, rungs: list[Rung]) -> dict[str, Any]:
 
 
 def write_ladder(
-    results: Path, model: str = "resnet50", *, blocks: int | None = None, change: dict[str, Any] | None = None
+    results: Path,
+    model: str = "resnet50",
+    *,
+    blocks: int | None = None,
+    change: dict[str, Any] | None = None,
+    kind: str = KINDS[SETTINGS],
+    rungs: list[Rung] | None = None,
 ) -> Kept:
     """With so many blocks finished (all); `change` has other series for some rungs, by name."""
-    rungs = list_all(model)
+    rungs = rungs or list_all(model)
     series: dict[str, list[Series]] = {}
     refused: dict[str, dict[str, str]] = {}
     for group in cut_groups(rungs, lambda _: 1, 1e6)[:blocks]:
@@ -75,4 +81,4 @@ def write_ladder(
         series[group.name] = [(change or {}).get(one.system, lambda same: same)(one) for one in up]
         refused[group.name] = {name: why for name, why in REFUSED.items() if name in group.members}
     asked = make_asked(model, rungs)
-    return make_kept(results, series, kind="ladder", name=f"ladder-{model}", asked=asked, refused=refused)
+    return make_kept(results, series, kind=kind, name=f"{kind}-{model}", asked=asked, refused=refused)

@@ -10,10 +10,10 @@ import pytest
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder import experiment as module
 from loadtest.experiments.ladder import members
-from loadtest.experiments.ladder.experiment import Course, check_asked, judge
+from loadtest.experiments.ladder.experiment import Course, check_asked, judge, name_experiment
 from loadtest.experiments.ladder.load import TIMING
 from loadtest.experiments.ladder.members import make_member
-from loadtest.experiments.ladder.rungs import list_all
+from loadtest.experiments.ladder.rungs import KINDS, find_rung, list_all
 from loadtest.trials.block import Timing
 from tests.loadtest.experiments.ladder.results import BUSY, LAYOUT, see, write_ladder
 from tests.loadtest.making import change_facts
@@ -98,6 +98,19 @@ def test_a_rungs_figure_is_its_ratio_and_a_doubtful_one_has_none(tmp_path):
     verdicts = {one.what: one for one in judge(write_ladder(tmp_path, change={"jemalloc": plant}))}
     assert not verdicts["+ jemalloc"].met
     assert "its setting is not in effect" in verdicts["+ jemalloc"].why
+
+
+def test_a_worker_tells_what_memory_is_its_own(monkeypatch):
+    monkeypatch.setattr(members, "read_anonymous_mib", {1: 800, 2: None}.get)
+    member = make_member(find_rung(list_all("bert"), "top"), "bert", LAYOUT)
+    system = SimpleNamespace(list_workers=lambda model: [1, 2])
+    assert member.inspect_after(system) == {members.OWN_MIB: [800, None]}
+
+
+def test_each_set_of_rungs_is_an_experiment_of_its_own():
+    assert [name_experiment("bert", rungs) for rungs in KINDS] == ["ladder-bert", "engines-bert"]
+    with pytest.raises(LoadTestError, match="RUNGS must be one of settings, engines: got engine"):
+        check_asked("bert", TIMING, "engine")
 
 
 @pytest.mark.parametrize(

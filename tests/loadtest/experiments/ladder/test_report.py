@@ -25,12 +25,12 @@ def test_figures_ratios_and_verdicts(tmp_path):
     assert ipex.rate.value == pytest.approx(10 * 1.5**3, rel=0.02)
     assert ipex.to_before.low < 1.5 < ipex.to_before.high
     assert (ipex.verdict, openmp.verdict) == ("helps", "no gain seen on this host")
-    assert top.to_stock.low < 1.5**9 < top.to_stock.high
+    assert top.to_bottom.low < 1.5**9 < top.to_bottom.high
 
 
 def test_a_chain_over_blocks_is_less_certain_than_one_block(tmp_path):
     rows = [find(write_ladder(tmp_path), name) for name in ("ipex", "top")]
-    spans = [row.to_stock.high / row.to_stock.low for row in rows]
+    spans = [row.to_bottom.high / row.to_bottom.low for row in rows]
     assert spans[0] < spans[1] < 1.2
 
 
@@ -115,11 +115,11 @@ def test_a_doubtful_rung_is_invalid_and_shows_no_figure(tmp_path, plant, doubt):
     row, above = find(kept, "jemalloc"), find(kept, "openmp")
     line = next(one for one in render_section(section).splitlines() if one.startswith("| + jemalloc"))
     assert not section.valid
-    assert row.rate is row.to_before is row.to_stock is None
+    assert row.rate is row.to_before is row.to_bottom is None
     assert line.count("INVALID") == 2
     assert any(one.invalid and one.where == "+ jemalloc" and doubt in one.state for one in section.findings)
     assert above.to_before is None  # nothing is compared with it
-    assert above.to_stock is not None  # but by a rung below
+    assert above.to_bottom is not None  # but by a rung below
 
 
 def test_an_unfinished_ladder_has_a_report_of_what_is_there(tmp_path):

@@ -284,7 +284,7 @@ inputs:
 		--foreground '$(FOREGROUND)' --dry-run '$(DRY_RUN)' --tuned '$(TUNED)' -- $(PLAN_INPUTS)
 	@$(PYTHON) -m models check $(BUILD_INPUTS)
 
-# What batches, and PRECISION=auto, go by. Not beside a server that would have to be stopped anyway.
+# What batches, and auto, go by. Not beside a server that would have to be stopped anyway.
 .PHONY: timings
 timings: inputs setup check-plan models
 	@job=$$($(VENV_PYTHON) -m config $(PLAN_INPUTS) --timing-job) && \

@@ -15,7 +15,7 @@ class FitError(ConfigError):
 
 
 class TimingsError(ConfigError):
-    """Precision auto was asked for, and the timings it would choose by are missing or of other settings."""
+    """Auto was asked for, and the timings it would choose by are missing or of other settings."""
 
 
 def must_be_one_of(name: str, got: object, allowed: Iterable[object]) -> ConfigError:

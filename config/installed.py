@@ -12,10 +12,9 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import distributions
 from pathlib import Path
 
-from handlers.engines import ENGINES
+from handlers.engines.backend import find_missing
 
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",  # Debian, Ubuntu
@@ -67,13 +66,7 @@ def read_installed(prefix: Path) -> Installed:
 
 def _find_missing_engines(prefix: Path) -> frozenset[str]:
     own = prefix.absolute() == Path(sys.prefix).absolute()
-    path = sys.path if own else [str(folder) for folder in prefix.glob("lib/python*/site-packages")]
-    there = {
-        engine.name
-        for engine in ENGINES.values()
-        if engine.distribution is None or any(distributions(name=engine.distribution, path=path))
-    }
-    return frozenset(set(ENGINES) - there)
+    return find_missing(sys.path if own else [*map(str, prefix.glob("lib/python*/site-packages"))])
 
 
 def _find(names: tuple[str, ...]) -> str | None:

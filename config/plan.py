@@ -48,7 +48,7 @@ class Inputs:
     precision: str = "fp32"
     """Arithmetic of the models: fp32, bf16 or int8; auto chooses for each model by timings of this host."""
     backend: str = ""
-    """Engines of the models: one name, "bert=eager,resnet50=ipex", or "" for the default."""
+    """Engines of the models: one name, "bert=eager,resnet50=ipex", or "" for the default; auto as above."""
     profile: str = "throughput"
     """What to favour: throughput or latency."""
     workers: int | None = None
@@ -221,8 +221,8 @@ class Plan:
     models: Mapping[str, ModelPlan]
     """By model name."""
     timings: Mapping[str, Any] = field(default_factory=dict)
-    """What precision auto chose by, as `python -m models time` wrote it; empty where a precision was
-    named."""
+    """What batches were planned by, and what auto chose by, as `python -m models time` wrote it; empty where
+    there are none that hold."""
     door: Settings = field(default_factory=dict)
     """What the door in front does; empty without one."""
     instances: Mapping[str, InstancePlan] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What batches, and precision auto, go by: the job that says what shall be timed, and the timings of it.
+"""What batches, and auto, go by: the job that says what shall be timed, and the timings of it.
 
 The rules say how the workers would run; `python -m models time` measures that and writes the figures beside
 the settings they were taken with. Here both are plain data that cross between the two programs as JSON.
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import TimingsError
+from handlers.engines import name_variant
 
-SCHEMA = 2
+SCHEMA = 3
 CURE = "run `make config` with the same values, which takes them"
 
 
@@ -23,14 +24,12 @@ CURE = "run `make config` with the same values, which takes them"
 class ModelJob:
     """What shall be timed of one model."""
 
-    engine: str
-    """What computes it, of handlers.engines.ENGINES."""
-    precisions: tuple[str, ...]
-    """The most exact one first."""
+    variants: tuple[str, ...]
+    """Engine and precision (handlers.engines.name_variant); of each engine the most exact first."""
     batches: tuple[int, ...]
     """How many requests in one, each number in turn."""
     impossible: Mapping[str, str]
-    """Precision → why it cannot be served here, so that it need not be tried."""
+    """Variant → why it cannot be served here, so that it need not be tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +60,20 @@ class Timed:
     lack: str
     """Of what there are none then, and what was got."""
 
-    def find_service(self, model: str, precision: str) -> Mapping[str, Mapping[str, float]]:
+    def find_service(self, model: str, engine: str, precision: str) -> Mapping[str, Mapping[str, float]]:
         """Requests in a batch → what it takes a worker; empty where that was not timed."""
-        found: Mapping[str, Mapping[str, float]] = self._find(model, precision).get("service", {})
+        entry = self.find_variants(model).get(name_variant(engine, precision), {})
+        found: Mapping[str, Mapping[str, float]] = entry.get("service", {})
         return found
 
-    def explain_lack(self, model: str, precision: str) -> str:
+    def explain_lack(self, model: str, engine: str, precision: str) -> str:
         """Why there is no timing of it."""
-        problem = self._find(model, precision).get("problem")
+        problem = self.find_variants(model).get(name_variant(engine, precision), {}).get("problem")
         return f"no timing: {problem}" if problem else f"no timings {self.lack}"
 
-    def _find(self, model: str, precision: str) -> Mapping[str, Any]:
-        found = self.raw.get("models", {}).get(model, {}).get("precisions", {})
-        return dict(found.get(precision, {}))
+    def find_variants(self, model: str) -> Mapping[str, Mapping[str, Any]]:
+        """Those that the model may be served in → the timing, or why there is none."""
+        return dict(self.raw.get("models", {}).get(model, {}).get("variants", {}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ class Timings:
         lack = self._find_lack(job)
         if lack:
             return Timed(lack=f"{lack} ({self.source})")
-        models = self.raw["models"]
-        return Timed(raw={**self.raw, "models": {name: models[name] for name in job.models}}, lack="")
+        own = {name: _select_variants(self.raw["models"][name], one) for name, one in job.models.items()}
+        return Timed(raw={**self.raw, "models": own}, lack="")
 
     def _find_lack(self, job: TimingJob) -> str:
         models = self.raw["models"]
@@ -103,7 +103,7 @@ class Timings:
             return f"of {', '.join(missing)}: got those of {', '.join(models) or 'none'}"
         other = [
             *_list_other_settings(self.raw["settings"], job),
-            *_list_other_engines(models, job),
+            *_list_other_variants(models, job),
             *_list_missing_batches(models, job),
         ]
         return f"of what is planned: got those of another {', '.join(other)}" if other else ""
@@ -136,19 +136,28 @@ def _list_other_settings(taken: Mapping[str, Any], job: TimingJob) -> list[str]:
     return [name.replace("_", " ") for name in names if taken.get(name) != job.settings.get(name)]
 
 
-def _list_other_engines(models: Mapping[str, Any], job: TimingJob) -> list[str]:
+def _select_variants(taken: Mapping[str, Any], model: ModelJob) -> dict[str, Any]:
+    """Without what stands beside: a plan must not change with what others were planned with."""
+    wanted = {*model.variants, *model.impossible}
+    return {**taken, "variants": {name: one for name, one in taken["variants"].items() if name in wanted}}
+
+
+def _list_other_variants(models: Mapping[str, Any], job: TimingJob) -> list[str]:
     return [
-        f"engine of {name}" for name, one in job.models.items() if models[name].get("engine") != one.engine
+        f"engine or precision than {name} {variant}"
+        for name, model in job.models.items()
+        for variant in model.variants
+        if variant not in models[name]["variants"]
     ]
 
 
 def _list_missing_batches(models: Mapping[str, Any], job: TimingJob) -> list[str]:
-    """A precision that could not be timed has none."""
+    """A variant that could not be timed has none."""
     return [
-        f"batch of {name} {precision}"
+        f"batch of {name} {variant}"
         for name, model in job.models.items()
-        for precision in model.precisions
-        if not _covers(models[name]["precisions"].get(precision, {}), model)
+        for variant in model.variants
+        if not _covers(models[name]["variants"].get(variant, {"problem": "not there"}), model)
     ]
 
 

@@ -21,14 +21,15 @@ from config.errors import ConfigError
 from config.plan import Inputs, Setting
 from config.topology import Topology
 from handlers.engines import ENGINES
-from handlers.engines.backend import find_engine, parse_backend
+from handlers.engines.backend import find_asked, list_engines, parse_backend
 
 SCHEMA = 1
 TUNED_FILE = "tuned.json"
 FIELDS = frozenset({"made_for", "limit", "chosen", "evidence"})
 OF_ALL = ("workers", "cores_per_worker", "allocator", "openmp")
 """Numbers that have the name of the input they stand in for."""
-BY_MODEL = ("batch", "delay_ms")
+BY_MODEL = ("batch", "delay_ms", "variant")
+"""The variant is what auto had become: the other numbers are of it."""
 CHOSEN = (*OF_ALL, *BY_MODEL, "queue")
 DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
 """What serves, and what computes beside the engines."""
@@ -132,7 +133,7 @@ def write_tuned(file: Path, tuned: Tuned) -> None:
 def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
     """What a tuned plan made now would be made for."""
     chosen = parse_backend(inputs.backend)
-    engines = {name: find_engine(chosen, name) for name in inputs.models}
+    engines = {name: find_asked(chosen, name) for name in inputs.models}
     return {
         "cpu_model": topology.model_name,
         "cpus": list(topology.cpus_allowed),
@@ -140,7 +141,8 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
         "models": list(inputs.models),
         "archives": read_archive_ids(Path(inputs.model_store), inputs.models),
         "engines": engines,
-        "versions": read_versions(engines.values()),
+        # Of auto all that it chooses among: one that is installed later makes a tuned plan stale.
+        "versions": read_versions(one for asked in engines.values() for one in list_engines(asked)),
         "precision": inputs.precision,
         "profile": inputs.profile,
         "front": inputs.front,

@@ -21,10 +21,11 @@ from config.plan import (
     write_plan,
 )
 from config.render import render_environment, render_properties
-from config.rules.requests import AUTO
+from config.rules.requests import list_auto
 from config.rules.site import Site
 from config.table import render_table
 from handlers.engines import DEFAULT, name_variant
+from handlers.engines.backend import AUTO
 
 
 def write_site(site: Site, run_dir: Path) -> None:
@@ -71,7 +72,7 @@ def summarize(site: Site) -> str:
         f"planned: {', '.join(plan.models)}",
         _render_workers(plan),
         *_list_unpinned(site),
-        _render_precision(plan),
+        _render_variants(plan),
         str(plan.libraries.allocator.value),
         f"{plan.libraries.openmp.value} OpenMP",
         *_list_door(plan),
@@ -125,10 +126,10 @@ def _list_unpinned(site: Site) -> list[str]:
     return [f"NOT PINNED: {reason}" for reason in list(reasons)[:1]]
 
 
-def _render_precision(plan: Plan) -> str:
-    """The one that was named, or what auto chose; of each model where they are not computed alike."""
+def _render_variants(plan: Plan) -> str:
+    """What was named, or what auto chose; of each model where they are not computed alike."""
     each = {name: name_computing(model) for name, model in sorted(plan.models.items())}
-    is_auto = plan.inputs.precision == AUTO
+    is_auto = list_auto(plan.inputs)
     if not is_auto and len(set(each.values())) == 1:
         return next(iter(each.values()))
     chosen = ", ".join(f"{name} {computing}" for name, computing in each.items())

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from handlers.engines.backend import find_missing, list_engines
 from handlers.shared.errors import LoadError, RequestError
 from models.definition import list_default_models, list_models, read_definition
 from models.errors import BuildError, DownloadError, InputError
@@ -37,7 +38,7 @@ class Order:
     precision: str
     """The one that each archive shall have beside FP32, or auto: all."""
     engines: dict[str, str]
-    """What shall compute each."""
+    """What shall compute each, or auto: any that is installed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,7 +82,11 @@ def _add_values(parser: argparse.ArgumentParser) -> None:
         default="",
         help="what the archives shall hold beside FP32: bf16, int8, or auto for all (default: fp32 alone)",
     )
-    parser.add_argument("--backend", default="", help="what shall compute: an engine, or MODEL=ENGINE,…")
+    parser.add_argument(
+        "--backend",
+        default="",
+        help="what shall compute: an engine, MODEL=ENGINE,…, or auto: all installed",
+    )
     parser.add_argument(
         "--weights",
         default="",
@@ -141,6 +146,7 @@ def _build(options: argparse.Namespace) -> int:
     from models.build import build_archive, set_build_threads
 
     set_build_threads()
+    missing = find_missing()
     for definition in definitions:
         name = definition.name
         try:
@@ -150,7 +156,7 @@ def _build(options: argparse.Namespace) -> int:
                 store=options.store,
                 data=order.data[name],
                 precision=order.precision,
-                engines=(order.engines[name],),
+                engines=list_engines(order.engines[name], missing),
             )
         except DownloadError as error:
             raise BuildError(f"{name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error

@@ -1,7 +1,7 @@
-"""Times each precision of the archives a job names, unless it was timed before on this machine.
+"""Times each variant (engine and precision) of the archives a job names, unless it was timed here before.
 
 The job is what `python -m config --timing-job` prints: how the workers would run, and batches of which sizes
-to time. The file of timings is what batches are planned by, and what precision auto goes by.
+to time. The file of timings is what batches are planned by, and what auto goes by.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from handlers.engines import ENGINES, name_variant
+from handlers.engines import ENGINES
+from handlers.engines.backend import AUTO
 from handlers.shared.options import OPTIONS_VARIABLE
 from models.errors import BuildError, InputError
 from models.fresh import BUILD_DISTRIBUTIONS, list_judged, read_archive_definition
@@ -31,8 +32,7 @@ from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
-SCHEMA = 2
-DISTRIBUTIONS = (*filter(None, (one.distribution for one in ENGINES.values())), *BUILD_DISTRIBUTIONS)
+SCHEMA = 3
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
     *("PYTORCH_", "TORCH_", "IPEX_", "ATEN_", "PYTHON", "LRU_", "GLIBC_", "TBB_", "OV_", "OPENVINO_"),
@@ -76,19 +76,13 @@ def time_models(job: Job, *, store: Path, output: Path, workspaces: Path = WORKS
         if definition is None:
             raise BuildError(f"no archive to time: {archive}; build it with: make models MODELS={name}")
         tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces)
-        models[name] = tried.time_precisions(models.get(name, {}))
+        models[name] = tried.time_variants(models.get(name, {}))
         write_timings(output, {**taken, "models": models})
 
 
 def read_versions() -> dict[str, str]:
-    """Python's and those of the libraries that compute."""
-    found = {"python": platform.python_version()}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # an engine need not be there
-            continue
-    return found
+    """Python's and those of the libraries that compute with every engine."""
+    return {"python": platform.python_version(), **{name: version(name) for name in BUILD_DISTRIBUTIONS}}
 
 
 def read_known(output: Path, taken: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,118 +113,125 @@ class Trial:
     job: Job
     workspaces: Path
 
-    def time_precisions(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
-        """The archive's id, and for each precision its timing or why there is none."""
+    def time_variants(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
+        """The archive's id, and for each variant its timing or why there is none; those of other engines and
+        precisions stay."""
         self._check_asked()
         found = self._list_obstacles()
-        candidates = [name for name in self._precisions if name not in found]
-        if (earlier.get("archive_id"), earlier.get("engine")) == (self.definition["id"], self._engine):
-            known = earlier["precisions"].items()
+        candidates = [name for name in self._variants if name not in found]
+        if earlier.get("archive_id") == self.definition["id"]:
+            known = earlier["variants"].items()
             found |= {name: entry for name, entry in known if "service" in entry and name not in found}
-        missing = [name for name in candidates if not self._is_timed(found.get(name, {}))]
+        missing = [name for name in candidates if not self._is_timed(name, found.get(name, {}))]
         if missing:
             found |= self._measure(missing)
         else:
             print(f"{self.name}: timed before on this machine: {render_speeds(found)}", flush=True)
-        return {"archive_id": self.definition["id"], "engine": self._engine, "precisions": found}
+        return {"archive_id": self.definition["id"], "variants": found}
 
     @property
-    def _engine(self) -> str:
-        return str(self.job.models[self.name]["engine"])
-
-    @property
-    def _precisions(self) -> list[str]:
-        return list(self.job.models[self.name]["precisions"])
+    def _variants(self) -> list[str]:
+        return list(self.job.models[self.name]["variants"])
 
     @property
     def _batches(self) -> list[int]:
         return list(self.job.models[self.name]["batches"])
 
-    def _is_timed(self, entry: Mapping[str, Any]) -> bool:
-        """Every size that is asked for, and with its samples where these are."""
+    def _is_timed(self, variant: str, entry: Mapping[str, Any]) -> bool:
+        """By the engine's version that is there, every size that is asked for, and with its samples where
+        these are."""
         service = entry.get("service", {})
         sizes = [service.get(str(size), {}) for size in self._batches]
-        return all(sizes) and all("samples_s" in size for size in sizes if self.job.samples)
+        kept = all("samples_s" in size for size in sizes if self.job.samples)
+        return all(sizes) and kept and entry.get("version", "") == read_version(variant)
 
     def _check_asked(self) -> None:
         """Auto chooses among all that there are: one that was never judged must not be passed over."""
-        engine, judged = ENGINES[self._engine], list_judged(self.definition)
-        unasked = [
-            precision
-            for precision in self._precisions
-            if engine.must_be_judged(precision) and name_variant(engine.name, precision) not in judged
-        ]
+        judged = {*list_judged(self.definition)}
+        unasked = [variant for variant in self._variants if must_be_judged(variant) and variant not in judged]
         if unasked:
+            engine, precision = (
+                words.pop() if len(words) == 1 else AUTO
+                for words in map(set, zip(*map(str.split, unasked), strict=True))
+            )
             raise BuildError(
                 f"no build of {self.archive} was asked for {', '.join(unasked)}; do: make models "
-                f"MODELS={self.name} BACKEND={engine.name} "
-                f"PRECISION={'auto' if len(unasked) > 1 else unasked[0]}"
+                f"MODELS={self.name} BACKEND={engine} PRECISION={precision}"
             )
 
     def _list_obstacles(self) -> dict[str, Any]:
         """Known without trying: what this machine lacks, and what the archive's accuracy gate refused."""
-        found = {p: {"problem": why} for p, why in self.job.models[self.name]["impossible"].items()}
-        refused = {p: f"refused at build: {why}" for p, why in self.definition["refused"].items()}
-        lacking = {p: f"not built: {one['cause']}" for p, one in self.definition["not_built"].items()}
-        problems = {**refused, **lacking}
-        variants = {p: name_variant(self._engine, p) for p in self._precisions}
-        return found | {p: {"problem": problems[v]} for p, v in variants.items() if v in problems}
+        impossible = self.job.models[self.name]["impossible"]
+        refused = {v: f"refused at build: {why}" for v, why in self.definition["refused"].items()}
+        lacking = {v: f"not built: {one['cause']}" for v, one in self.definition["not_built"].items()}
+        problems = {v: why for v, why in {**refused, **lacking}.items() if v in self._variants}
+        return {v: {"problem": why} for v, why in {**problems, **impossible}.items()}
 
-    def _measure(self, precisions: Sequence[str]) -> dict[str, Any]:
+    def _measure(self, variants: Sequence[str]) -> dict[str, Any]:
         """One after the other, each in all workers' places at once."""
         slots = self.job.settings["slots"]
-        print(f"{self.name}: timing {', '.join(precisions)} in {describe_slots(slots)}", flush=True)
+        print(f"{self.name}: timing {', '.join(variants)} in {describe_slots(slots)}", flush=True)
         found = {}
         with open_workspace(self.workspaces, f"{self.name}-timing") as staging:
             with zipfile.ZipFile(self.archive) as file:
                 file.extractall(staging)
-            for precision in precisions:
-                with doing(
-                    f"{self.name} {precision}: timing batches of {', '.join(map(str, self._batches))}"
-                ):
-                    found[precision] = self._measure_one(staging, precision)
-                print(f"  {self.name} {precision}: {render_entry(found[precision])}", flush=True)
+            for variant in variants:
+                with doing(f"{self.name} {variant}: timing batches of {', '.join(map(str, self._batches))}"):
+                    found[variant] = self._measure_one(staging, variant)
+                print(f"  {self.name} {variant}: {render_entry(found[variant])}", flush=True)
         return found
 
-    def _measure_one(self, staging: Path, precision: str) -> dict[str, Any]:
+    def _measure_one(self, staging: Path, variant: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "models.timing", str(staging)]
-        environment, slots = self._make_environment(precision), self.job.settings["slots"]
+        environment, slots = self._make_environment(variant), self.job.settings["slots"]
         try:
             with start_slots(command, slots=slots, environment=environment, cwd=ROOT) as running:
                 timed = {size: running.time(size, self.job.seconds) for size in self._batches}
         except SlotError as error:
             problem = f"cannot be loaded here: {error}"
-            if precision == BASELINE:
-                raise BuildError(f"{self.name} {precision} {problem}") from error
+            if [v for v in self._variants if v.split()[1] == BASELINE] == [variant]:
+                raise BuildError(f"{self.name} {variant} {problem}") from error
             return {"problem": problem}
-        return make_entry(timed, self._describe_gate(precision), samples=self.job.samples)
+        facts = {"version": read_version(variant), "gate": self._describe_gate(variant)}
+        return make_entry(timed, facts, samples=self.job.samples)
 
-    def _make_environment(self, precision: str) -> dict[str, str]:
+    def _make_environment(self, variant: str) -> dict[str, str]:
         settings = self.job.settings
         kept = {n: value for n, value in os.environ.items() if not n.startswith(TUNING_PREFIXES)}
+        engine, precision = variant.split()
         asked = {
-            "engine": self._engine,
+            "engine": engine,
             "precision": precision,
             "threads": settings["threads"],
             "off": settings["off"],
         }
         return {**kept, **settings["environment"], OPTIONS_VARIABLE: json.dumps({self.name: asked})}
 
-    def _describe_gate(self, precision: str) -> str | None:
-        """What the accuracy gate saw when the archive was built; None for the precision it compares with."""
-        figures = self.definition["accuracy"].get(name_variant(self._engine, precision))
-        if figures is None:
-            return None
-        return describe(Figures(**figures))
+    def _describe_gate(self, variant: str) -> str:
+        """What the accuracy gate saw when the archive was built; nothing of what it compares with."""
+        figures = self.definition["accuracy"].get(variant)
+        return describe(Figures(**figures)) if figures else ""
 
 
-def make_entry(timed: Mapping[int, Taken], gate: str | None, *, samples: bool) -> dict[str, Any]:
-    """What is kept of one precision: by the size of batches what they took, in all places together."""
+def must_be_judged(variant: str) -> bool:
+    """Whether it can be served only where a build was asked for it."""
+    engine, precision = variant.split()
+    return ENGINES[engine].must_be_judged(precision)
+
+
+def read_version(variant: str) -> str:
+    """Of the engine's own package; empty where it has none."""
+    distribution = ENGINES[variant.split()[0]].distribution
+    return version(distribution) if distribution else ""
+
+
+def make_entry(timed: Mapping[int, Taken], facts: Mapping[str, str], *, samples: bool) -> dict[str, Any]:
+    """What is kept of one variant: by the size of batches what they took, in all places together."""
     service = {str(size): _summarize(taken, samples=samples) for size, taken in timed.items()}
     best = max(timed, key=lambda size: size / service[str(size)]["median_s"])
     speed = _round(best / service[str(best)]["median_s"])
     entry = {"samples_per_second": speed, "batch_size": best, "service": service}
-    return {**entry, "gate": gate} if gate else entry
+    return entry | {name: value for name, value in facts.items() if value}
 
 
 def _summarize(taken: Taken, *, samples: bool) -> dict[str, Any]:

@@ -71,7 +71,9 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
     ),
     "Planning": (
         Knob(name="BACKEND", default=DEFAULT, commands=("setup", "models", *PLANS, *IMAGES), container=True,
-             compose="", help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=ipex"),
+             compose="",
+             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=ipex; auto: the "
+                  "fastest here of those that are installed; with PRECISION=auto, engine and precision"),
         Knob(name="CORES_PER_WORKER", default="from the machine", commands=PLAN_RUNS, container=True,
              compose="", help="physical cores of one worker"),
         Knob(name="ALLOCATOR", default="jemalloc", choices=("jemalloc", "tcmalloc", "system"),

@@ -17,10 +17,10 @@ from config.rules import (
     memory,
     network,
     pinning,
-    precision,
     reasons,
     requests,
     serving,
+    variants,
 )
 from config.rules.instances import Share
 from config.rules.layout import Candidate, Chunk, choose_layout
@@ -68,12 +68,12 @@ def choose(
     tuned: Tuned,
 ) -> Chosen:
     """What is asked for is judged, and what no layout changes is decided."""
-    requests.check_request(topology, models, inputs)
+    missing = installed.missing_engines
+    requests.check_request(topology, models, inputs, missing)
     found = _explain_libraries(libraries.plan_libraries(inputs, installed), tuned)
-    computing = engines.choose_engines(inputs, [model.name for model in models])
     if inputs.topology == "live":
-        engines.check_installed(computing, installed.missing_engines)
-    precisions = precision.choose_precisions(models, inputs, timed)
+        engines.check_installed(engines.find_asked(inputs), missing)
+    computing, precisions = variants.choose_variants(models, inputs, missing, timed, tuned)
     return Chosen(libraries=found, engines=computing, precisions=precisions, timed=timed, tuned=tuned)
 
 

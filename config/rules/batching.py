@@ -62,8 +62,9 @@ class Figures:
     """Of each worker."""
 
     def find_service(self, model: ModelDefinition) -> Service:
-        """Of a model in the precision it is served in."""
-        return find_service(model, self.precisions[model.name].value, self.cores, self.timed)
+        """Of a model by the engine and in the precision it is served with."""
+        engine, precision = self.engines[model.name].value, self.precisions[model.name].value
+        return find_service(model, engine, precision, self.cores, self.timed)
 
     def find_limit_ms(self, inputs: Inputs) -> int:
         """What p99 shall keep."""

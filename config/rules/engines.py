@@ -3,71 +3,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from config.errors import ConfigError
-from config.plan import Inputs, Setting, Settings
+from config.plan import Inputs
 from config.topology import Topology
 from handlers.engines import DEFAULT, ENGINES, backend
+from handlers.engines.backend import list_engines
 
 
 def parse_backend(text: str) -> dict[str, str]:
-    """Engine by model; ConfigError for what is none."""
+    """Engine by model, or auto; ConfigError for what is none."""
     try:
         return backend.parse_backend(text)
     except ValueError as problem:
         raise ConfigError(str(problem)) from problem
 
 
-def choose_engines(inputs: Inputs, models: Sequence[str]) -> Settings:
-    """By model."""
+def find_asked(inputs: Inputs) -> dict[str, str]:
+    """By model: an engine, or auto."""
     chosen = parse_backend(inputs.backend)
-    unknown = sorted(set(chosen) - {backend.ALL, *models})
+    unknown = sorted(set(chosen) - {backend.ALL, *inputs.models})
     if unknown:
         raise ConfigError(
-            f"BACKEND must name models that are served, {', '.join(models)}: got {', '.join(unknown)}"
+            f"BACKEND must name models that are served, {', '.join(inputs.models)}: got {', '.join(unknown)}"
         )
-    way = "asked for" if chosen else "default"
-    engines = {name: ENGINES[backend.find_engine(chosen, name)] for name in models}
-    return {
-        name: Setting(value=engine.name, reason=f"{way}: {engine.reason}") for name, engine in engines.items()
-    }
+    return {name: backend.find_asked(chosen, name) for name in inputs.models}
+
+
+def is_given(inputs: Inputs, model: str) -> bool:
+    """Whether somebody named it, or it is the default."""
+    return bool({model, backend.ALL} & {*parse_backend(inputs.backend)})
 
 
 def list_named(inputs: Inputs) -> list[str]:
-    """Engines that are named; where none is, the default."""
+    """Engines that are named, or auto; where none is, the default."""
     return list(dict.fromkeys(parse_backend(inputs.backend).values())) or [DEFAULT]
 
 
-def check_engines(topology: Topology, names: Iterable[str], precision: str) -> None:
-    """What each needs of the CPU."""
-    for engine in names:
-        need = find_need(topology, engine, precision)
-        if need:
+def check_engines(
+    topology: Topology, asked: Iterable[str], precision: str, missing: Collection[str] = ()
+) -> None:
+    """What each needs of the CPU; of auto one that is installed must have it."""
+    for one in asked:
+        needs = [find_need(topology, engine, precision) for engine in list_engines(one, missing)]
+        if all(needs):
             cure = "PRECISION=fp32" if precision != "fp32" else "BACKEND=eager"
-            raise ConfigError(f"PRECISION={precision} needs {need}; use {cure}")
+            raise ConfigError(f"PRECISION={precision} needs {needs[0]}; use {cure}")
 
 
-def check_switches(engines: Settings, off: Collection[str]) -> None:
-    """ConfigError for a step that shall be left out and that some model's engine has not."""
+def check_switches(asked: Mapping[str, str], off: Collection[str]) -> None:
+    """ConfigError for a step that shall be left out and that what may compute some model has not."""
     having = {step.name: engine.name for engine in reversed(ENGINES.values()) for step in engine.steps}
-    for model, setting in engines.items():
-        steps = {step.name for step in ENGINES[setting.value].steps}
-        for switch in sorted({*off} & {*having} - steps):
+    for model, one in asked.items():
+        steps = [{step.name for step in ENGINES[engine].steps} for engine in list_engines(one)]
+        for switch in sorted({*off} & {*having} - set.intersection(*steps)):
             raise ConfigError(
-                f"--off {switch} needs an engine with that step: got BACKEND={model}={setting.value}; "
+                f"--off {switch} needs an engine with that step: got BACKEND={model}={one}; "
                 f"leave it out, or use BACKEND={model}={having[switch]}"
             )
 
 
-def check_installed(engines: Settings, missing: Collection[str]) -> None:
+def check_installed(asked: Mapping[str, str], missing: Collection[str]) -> None:
     """ConfigError for an engine that is not in the environment."""
-    for name, setting in engines.items():
-        engine = ENGINES[setting.value]
-        if engine.name in missing:
+    for name, engine in asked.items():
+        if engine in missing:
             raise ConfigError(
-                f"BACKEND={name}={engine.name} needs {engine.distribution}, which is not installed; "
-                f"do: make serve BACKEND={engine.name}, or for an image make image BACKEND={engine.name}"
+                f"BACKEND={name}={engine} needs {ENGINES[engine].distribution}, which is not installed; "
+                f"do: make serve BACKEND={engine}, or for an image make image BACKEND={engine}"
             )
 
 

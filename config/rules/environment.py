@@ -21,6 +21,7 @@ PRIMITIVES_PER_SHAPE = 256
 DenseNet121 121, BERT 74."""
 
 IPEX = "ipex"
+IPEX_SWITCH = "TS_IPEX_ENABLE"
 
 
 def plan_environment(
@@ -50,13 +51,14 @@ def plan_timing_environment(
     cores: int,
     *,
     launched: bool,
-    engines: Collection[str],
 ) -> dict[str, str]:
-    """What a worker is seen with, but for the options of its model."""
+    """What a worker is seen with, but for the options of its model, which name its engine: the switch that
+    TorchServe hands over is not read then."""
     settings = {
         **_plan_process(models, libraries),
-        **plan_worker_environment(libraries, cores, launched, engines),
+        **plan_worker_environment(libraries, cores, launched, ()),
     }
+    del settings[IPEX_SWITCH]
     # The files themselves: the names the launcher looks for are linked when a server starts.
     files = [path for path in (libraries.openmp_path.value, libraries.allocator_path.value) if path]
     values = {name: str(setting.value) for name, setting in sorted(settings.items())}
@@ -120,7 +122,7 @@ def _set_by_torchserve(engines: Collection[str]) -> Settings:
     way = "reaches a worker (ConfigManager.getBackendConfiguration)"
     return {
         "TS_DECODE_INPUT_REQUEST": Setting(value="false", reason=f"how decode_input_request {way}"),
-        "TS_IPEX_ENABLE": Setting(value=str(IPEX in engines).lower(), reason=f"how ipex_enable {way}"),
+        IPEX_SWITCH: Setting(value=str(IPEX in engines).lower(), reason=f"how ipex_enable {way}"),
     }
 
 

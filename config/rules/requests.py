@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
 
 from config.definitions import ModelDefinition
@@ -12,15 +12,14 @@ from config.knobs.table import find
 from config.plan import Inputs
 from config.rules.by_model import check_by_model
 from config.rules.cores import parse_cores
-from config.rules.engines import check_engines, check_switches, choose_engines, list_named, parse_backend
+from config.rules.engines import check_engines, check_switches, find_asked, list_named, parse_backend
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.topology import Topology
+from handlers.engines import ENGINES
+from handlers.engines.backend import AUTO
 
 PRECISIONS = ("fp32", "bf16", "int8")
 """The most exact first."""
-
-AUTO = "auto"
-"""For each model the fastest precision that passed the accuracy gate, by timings of this host."""
 
 SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
 """What the handlers can leave out (handlers/shared/options.py)."""
@@ -46,12 +45,14 @@ MAX_QUEUE = 100_000
 HAPROXY = "haproxy"
 
 
-def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> None:
-    """All of what is below."""
+def check_request(
+    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, missing: Collection[str]
+) -> None:
+    """All of what is below; `missing` engines are not installed."""
     check_inputs(inputs)
-    engines = choose_engines(inputs, [model.name for model in models])
-    check_engines(topology, [engine.value for engine in engines.values()], find_needed_precision(inputs))
-    check_switches(engines, inputs.off)
+    asked = find_asked(inputs)
+    check_engines(topology, asked.values(), find_needed_precision(inputs), missing)
+    check_switches(asked, inputs.off)
     check_models(models, inputs)
 
 
@@ -79,11 +80,19 @@ def check_inputs(inputs: Inputs) -> None:
         check_door(inputs)
     else:
         check_no_door(inputs)
-    if inputs.precision == AUTO and inputs.topology != "live":
-        raise ConfigError(
-            f"PRECISION=auto goes by timings of this host, and TOPOLOGY={inputs.topology} is another one: "
-            f"name one of {', '.join(PRECISIONS)}"
-        )
+    for knob, named in list_auto(inputs).items():
+        if inputs.topology != "live":
+            raise ConfigError(
+                f"{knob} goes by timings of this host, and TOPOLOGY={inputs.topology} is another one: "
+                f"name one of {', '.join(named)}"
+            )
+
+
+def list_auto(inputs: Inputs) -> dict[str, tuple[str, ...]]:
+    """What is left to timings, as it was given → what can be named instead."""
+    precision = {f"PRECISION={AUTO}": PRECISIONS} if inputs.precision == AUTO else {}
+    engine = {f"BACKEND={inputs.backend}": (*ENGINES,)} if AUTO in list_named(inputs) else {}
+    return {**precision, **engine}
 
 
 def check_numbers(inputs: Inputs) -> None:

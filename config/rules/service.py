@@ -68,10 +68,11 @@ def render_ms(ms: float) -> str:
     return f"{round(ms, 1):g}"
 
 
-def find_service(model: ModelDefinition, precision: str, cores: int, timed: Timed) -> Service:
+def find_service(model: ModelDefinition, engine: str, precision: str, cores: int, timed: Timed) -> Service:
     """By timings; without, by constants."""
-    service = timed.find_service(model.name, precision)
-    return fit(service) if service else _estimate(model, precision, cores, timed)
+    service = timed.find_service(model.name, engine, precision)
+    lack = timed.explain_lack(model.name, engine, precision)
+    return fit(service) if service else _estimate(model, precision, cores, lack)
 
 
 def fit(timed: Mapping[str, Mapping[str, float]]) -> Service:
@@ -112,12 +113,11 @@ def _cite(timed: Mapping[str, Mapping[str, float]]) -> str:
     return f"timed on this machine with all workers busy, {', '.join(figures)}{doubt}"
 
 
-def _estimate(model: ModelDefinition, precision: str, cores: int, timed: Timed) -> Service:
-    """One core's, divided by those of a worker."""
+def _estimate(model: ModelDefinition, precision: str, cores: int, lack: str) -> Service:
+    """One core's, divided by those of a worker; `lack` is why there are no timings."""
     texts = bool(model.token_lengths)
     each = TOKEN_MS[precision] * USUAL_TEXT_TOKENS if texts else SAMPLE_MS[precision]
     what = f"BERT-base with texts of {USUAL_TEXT_TOKENS} tokens" if texts else "ResNet50"
-    lack = timed.explain_lack(model.name, precision)
     return Service(
         fixed_ms=TEXT_FIXED_MS[precision] if texts else SAMPLE_FIXED_MS,
         each_ms=each / cores,

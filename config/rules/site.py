@@ -16,6 +16,7 @@ from config.rules.layout import check_sizes
 from config.rules.network import HOST, check_bind
 from config.rules.requests import check_request
 from config.rules.timing import list_common, plan_timing_job
+from config.rules.variants import list_candidates
 from config.rules.whole import merge_plans
 from config.timings import NO_TIMINGS, NOT_TIMED, Timed, TimingJob, Timings
 from config.topology import Topology
@@ -50,7 +51,7 @@ def make_site(
     """Everything decided; raises ConfigError where something asked for cannot be."""
     tuned = tuned.leave_to(inputs)
     filled = tuned.fill(inputs)
-    job = _plan_job(topology, models, filled, installed) if timings.raw else None
+    job = _plan_job(topology, models, filled, installed, tuned) if timings.raw else None
     site = _plan_site(topology, models, filled, installed, timings.select(job), tuned)
     return replace(site, plan=replace(site.plan, inputs=inputs))
 
@@ -65,7 +66,8 @@ def make_timing_job(
     grid: bool = False,
 ) -> TimingJob:
     """What such a site goes by; with `grid` what `make tune` does."""
-    return _plan_job(topology, models, tuned.leave_to(inputs).fill(inputs), installed, grid=grid)
+    tuned = tuned.leave_to(inputs)
+    return _plan_job(topology, models, tuned.fill(inputs), installed, tuned, grid=grid)
 
 
 def _plan_job(
@@ -73,21 +75,24 @@ def _plan_job(
     models: Sequence[ModelDefinition],
     inputs: Inputs,
     installed: Installed,
+    tuned: Tuned,
     *,
     grid: bool = False,
 ) -> TimingJob:
-    """In the places of the workers of the first precision that fits."""
-    check_request(topology, models, inputs)
-    candidates = list_common(topology, models, inputs)
-    for precision in candidates:
-        asked = replace(inputs, precision=precision)
+    """In the places of the workers of the first precision that fits, whatever was tuned."""
+    missing = installed.missing_engines
+    check_request(topology, models, inputs, missing)
+    common = list_common(topology, {model.name: list_candidates(model, inputs, missing) for model in models})
+    for precision, backend in common.items():
+        asked = replace(inputs, precision=precision, backend=backend)
         try:
             plan = _plan_site(topology, models, asked, installed, NOT_TIMED, NOT_TUNED).plan
         except FitError:
-            if precision == candidates[-1]:
+            if precision == [*common][-1]:
                 raise
             continue
-        return plan_timing_job(topology, models, inputs, plan, grid=grid)
+        candidates = {model.name: list_candidates(model, inputs, missing, tuned) for model in models}
+        return plan_timing_job(topology, models, inputs, plan, candidates, grid=grid)
     raise AssertionError("there is always one precision")
 
 

@@ -1,24 +1,26 @@
-"""Reads BACKEND: `ipex` for all models, or `bert=eager,resnet50=ipex`."""
+"""Reads BACKEND: `ipex` for all models, or `bert=eager,resnet50=auto`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from handlers.engines import DEFAULT, ENGINES
 
 EXAMPLE = "bert=eager,resnet50=ipex"
 ALL = ""
 """The key of what holds for every model that is not named."""
+AUTO = "auto"
+"""The fastest of those that are installed."""
 
 
 def parse_backend(text: str) -> dict[str, str]:
-    """Engine by model; ValueError for what is none, or two for one model."""
+    """Engine by model, or AUTO; ValueError for what is none, or two for one model."""
     chosen: dict[str, str] = {}
     for word in text.replace(",", " ").split():
         name, _, engine = word.rpartition("=")
-        if engine not in ENGINES:
+        if engine not in (*ENGINES, AUTO):
             raise ValueError(
-                f"BACKEND must be one of {', '.join(ENGINES)}, or by model, as {EXAMPLE}: got {text}"
+                f"BACKEND must be one of {', '.join((*ENGINES, AUTO))}, or by model, as {EXAMPLE}: got {text}"
             )
         if name in chosen:
             raise ValueError(f"BACKEND must have one engine for each model, as {EXAMPLE}: got {text}")
@@ -31,6 +33,16 @@ def render_backend(chosen: Mapping[str, str]) -> str:
     return ",".join(f"{name}={engine}" if name else engine for name, engine in sorted(chosen.items()))
 
 
-def find_engine(chosen: Mapping[str, str], model: str) -> str:
-    """What computes one model."""
+def find_asked(chosen: Mapping[str, str], model: str) -> str:
+    """What shall compute one model: an engine, or AUTO."""
     return chosen.get(model, chosen.get(ALL, DEFAULT))
+
+
+def list_engines(asked: str, missing: Collection[str] = ()) -> tuple[str, ...]:
+    """The one that is asked for; of AUTO all but those that are not installed."""
+    return tuple(name for name in ENGINES if name not in missing) if asked == AUTO else (asked,)
+
+
+def find_missing(folders: Sequence[str] | None = None) -> frozenset[str]:
+    """Those that cannot be imported here, or by a Python that looks in these folders."""
+    return frozenset(name for name, engine in ENGINES.items() if not engine.is_installed(folders))

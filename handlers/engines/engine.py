@@ -5,10 +5,12 @@ Standard library alone when imported; what needs more is imported where it is us
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -107,6 +109,11 @@ class Engine(ABC):
     @abstractmethod
     def steps(self) -> tuple[Step, ...]:
         """From the eager model to the one that serves, in order."""
+
+    def is_installed(self, folders: Sequence[str] | None = None) -> bool:
+        """Whether it could be imported here, or by a Python that looks in these folders."""
+        path = sys.path if folders is None else [*folders]
+        return self.distribution is None or any(distributions(name=self.distribution, path=path))
 
     def must_be_judged(self, precision: str) -> bool:
         """Whether a build prepares or judges it: only FP32 as it comes can be left to a load's own check."""

@@ -7,7 +7,7 @@ import pytest
 from config.rules.batching import MIN_QUEUE
 from config.rules.service import MOST_TEXTS, Service, choose_size, fit, list_sizes
 from tests.config.planning import make_model, plan_machine
-from tests.config.test_precision import MODELS, make_job, time_job
+from tests.config.test_variants import MODELS, make_job, time_job
 
 WARMED = (1, 2, 4, 8, 16)
 ANY = range(1, 33)

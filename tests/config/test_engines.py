@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
@@ -9,6 +10,7 @@ import pytest
 
 from config.errors import ConfigError
 from config.rules import make_plan
+from config.rules.engines import check_engines, check_switches
 from config.topology import read_topology
 from handlers.engines import ENGINES
 from handlers.shared.options import OPTIONAL_STEPS
@@ -38,7 +40,7 @@ def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, swi
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "tpu"}, "BACKEND must be one of ipex, openvino, eager, or by model"),
+        ({"backend": "tpu"}, "BACKEND must be one of ipex, openvino, eager, auto, or by model"),
         ({"backend": "vgg=ipex"}, "BACKEND must name models that are served, bert, resnet50: got vgg"),
         (
             {"backend": "eager", "precision": "int8"},
@@ -68,6 +70,33 @@ def test_the_default_is_judged_too_where_another_model_has_its_own():
         plan_machine(plain, backend="bert=eager")
 
 
+@pytest.mark.parametrize(
+    ("flags", "precision", "missing", "need"),
+    [
+        ((), "fp32", (), ""),
+        (("avx2",), "int8", (), "a CPU with one of avx512_vnni, amx_int8: .* use PRECISION=fp32"),
+        (("avx512_vnni",), "int8", ("ipex",), ""),
+        (("avx512_vnni",), "int8", ("ipex", "openvino"), "BACKEND=ipex or openvino: eager has no int8"),
+    ],
+)
+def test_of_auto_one_that_is_installed_must_be_able(monkeypatch, flags, precision, missing, need):
+    topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), flags=flags)
+    for name in {*ENGINES} - {"ipex", "openvino", "eager"}:
+        missing = (*missing, name)
+    refused = pytest.raises(ConfigError, match=f"PRECISION={precision} needs {need}")
+    with refused if need else contextlib.nullcontext():
+        check_engines(topology, ["auto"], precision, missing)
+
+
+@pytest.mark.parametrize(
+    ("backend", "reasons"),
+    [("", ["default"] * 2), ("bert=ipex", ["asked for", "default"]), ("ipex", ["asked for"] * 2)],
+)
+def test_who_chose_the_engine_is_said_of_each_model(backend, reasons):
+    models = plan_machine("two-cores", backend=backend).models.values()
+    assert [one.engine.reason.split(":")[0] for one in models] == reasons
+
+
 @pytest.mark.parametrize("switch", OPTIONAL_STEPS)
 @pytest.mark.parametrize("backend", ["openvino", "bert=openvino"])
 def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch):
@@ -77,6 +106,10 @@ def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch)
         f"--off {switch} needs an engine with that step: got BACKEND=bert=openvino; leave it out, or use "
         "BACKEND=bert=ipex"
     )
+    with pytest.raises(
+        ConfigError, match=rf"--off {switch} needs .*: got BACKEND=resnet50=auto; leave it out"
+    ):
+        check_switches({"bert": "ipex", "resnet50": "auto"}, [switch])
 
 
 @pytest.mark.parametrize(

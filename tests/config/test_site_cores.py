@@ -11,7 +11,7 @@ from config.rules.site import make_site
 from config.topology import read_topology
 from tests.config.planning import INSTALLED, MACHINES, make_inputs, make_model
 from tests.config.sites import check_shares, make_door, refuse
-from tests.config.test_precision import make_job, time_job
+from tests.config.test_variants import make_job, time_job
 
 
 def test_each_model_on_its_own_cores():

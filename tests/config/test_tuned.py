@@ -121,6 +121,20 @@ def test_another_backend_makes_it_stale(inputs, monkeypatch, backend, said):
     assert explain_stale(tuned, TOPOLOGY, replace(inputs, backend=backend)) == said
 
 
+def test_auto_is_stale_once_another_engine_is_there(inputs, monkeypatch):
+    """It was not among those that auto had the choice of."""
+    there = {"openvino": "2026.4"}
+    monkeypatch.setattr("config.tuned.version", lambda name: "2" if name != "openvino" else there[name])
+    inputs = replace(inputs, precision="auto", backend="auto")
+    tuned = make_tuned(inputs, chosen={"variant": {"bert": "ipex int8"}})
+    assert tuned.made_for["engines"] == {"bert": "auto", "resnet50": "auto"}
+    assert explain_stale(tuned, TOPOLOGY, inputs) == ""
+    there["openvino"] = "2026.5"
+    assert explain_stale(tuned, TOPOLOGY, inputs) == "openvino 2026.4 → 2026.5"
+    named = explain_stale(tuned, TOPOLOGY, replace(inputs, backend="ipex"))
+    assert named.startswith("bert auto → ipex, resnet50 auto → ipex; openvino 2026.4 → None")
+
+
 def test_an_engine_that_is_not_used_may_change(inputs, monkeypatch):
     tuned = make_tuned(inputs)
     monkeypatch.setattr("config.tuned.version", lambda name: "9" if name == "openvino" else version(name))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from config.plan import read_plan
-from config.rules.precision import MARGIN
+from config.rules.variants import MARGIN
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
 
 TIMING_SECONDS = 400
@@ -29,15 +29,16 @@ def time_models(kit: Kit, models: str, output: Path) -> dict:
 def test_auto_serves_what_was_fastest_here(store, tmp_path, canary):
     kit = Kit(run_dir=tmp_path / "run", store=store, port=find_port())
     timings = tmp_path / "timings.json"
-    entries = time_models(kit, "resnet50", timings)["resnet50"]["precisions"]
+    entries = time_models(kit, "resnet50", timings)["resnet50"]["variants"]
     speed = {name: entry["samples_per_second"] for name, entry in entries.items() if "problem" not in entry}
-    assert "fp32" in speed
+    assert "ipex fp32" in speed
 
     kit.plan("resnet50", "--precision", "auto", "--timings", str(timings))
     planned = read_plan(kit.run_dir / "plan.json").models["resnet50"].precision
     # A faster one may be left for a more exact one, but for no more than the margin.
-    assert speed[planned.value] * MARGIN >= max(speed.values())
-    assert f"{speed[planned.value]:g}" in planned.reason
+    chosen = speed[f"ipex {planned.value}"]
+    assert chosen * MARGIN >= max(speed.values())
+    assert f"{chosen:g}" in planned.reason
 
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr

@@ -6,11 +6,12 @@ import zipfile
 
 import pytest
 
+from handlers.engines import ENGINES
 from models import __main__ as command
 from models import build, fresh
 from models.build import build_archive, read_archive_definition
 from models.errors import BuildError, InputError
-from models.request import PRECISIONS, DataRequest, check_used, parse_precision
+from models.request import AUTO, PRECISIONS, DataRequest, check_used, parse_precision
 from models.synthetic import write_member
 from server.archives import read_archive
 from server.contents import check_packed
@@ -99,6 +100,14 @@ def test_only_what_is_asked_for_is_judged(tmp_path, make, judged, precision, gat
     assert read(tmp_path)["judged_with"] == dict.fromkeys(gate, "synthetic")
     assert not make(precision)
     assert not make("fp32")
+
+
+def test_engines_are_judged_each_and_stand_side_by_side(tmp_path, make, judged):
+    assert make("auto", engines=("ipex", "eager"))
+    assert not make("auto", engines=("eager",))
+    assert judged == [["ipex bf16", "ipex int8", "eager bf16"]]
+    assert make("int8", engines=("ipex", "openvino"))
+    assert judged[1:] == [["openvino fp32", "openvino int8"]]
 
 
 def test_an_archive_gains_a_precision_and_keeps_its_weights(tmp_path, make, judged, prepared, capsys):
@@ -222,10 +231,24 @@ def test_the_command_hands_on_what_is_asked_for(tmp_path, monkeypatch):
     assert asked == ["fp32", "fp32", "int8", "auto"]
 
 
+def test_auto_builds_for_every_engine_that_is_installed(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        build, "build_archive", lambda one, *_, engines, **__: asked.append((one.name, engines))
+    )
+    monkeypatch.setattr(command, "find_missing", lambda: frozenset(ENGINES) - {"ipex", "eager"})
+    where = ["--models", "bert resnet50", "--store", str(tmp_path)]
+    for backend in ("auto", "resnet50=auto"):
+        assert command.main(["build", *where, "--backend", backend]) == 0
+    both = ("ipex", "eager")
+    assert asked == [("bert", both), ("resnet50", both), ("bert", ("ipex",)), ("resnet50", both)]
+    assert command.main(["check", *where[:2], "--backend", "bert=auto"]) == 0
+
+
 def test_precisions_are_those_of_the_server():
     from config.rules import requests
 
-    assert (*requests.PRECISIONS, requests.AUTO) == PRECISIONS
+    assert (*requests.PRECISIONS, AUTO) == PRECISIONS
     with pytest.raises(InputError, match="PRECISION must be one of fp32, bf16, int8, auto: got int9"):
         parse_precision("int9")
 

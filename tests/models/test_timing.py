@@ -1,4 +1,4 @@
-"""Timing precisions: a real one of small archives, what is kept of it, when it is taken again, failures."""
+"""Timing variants: a real one of small archives, what is kept of it, when it is taken again, failures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 
+from handlers.engines.ipex import IPEX
 from models import __main__ as command
 from models import slots, timings
 from models.classifiers import load_classifier
 from models.errors import BuildError, InputError
 from models.timing import MIN_BATCHES, TEXTS, draw_lengths, time_batches, write_bodies
 
+BOTH = ["eager fp32", "eager bf16"]
+"""An import of IPEX takes seconds, and nothing here is about it."""
 CPU = min(os.sched_getaffinity(0))
 SETTINGS = {
     "cpu_model": "this one",
@@ -33,10 +36,9 @@ SETTINGS = {
 def make_model_job(**changes: Any) -> dict[str, Any]:
     """Of one model."""
     return {
-        "engine": "eager",  # an import of IPEX takes seconds, and nothing here is about it
-        "precisions": ["fp32", "bf16"],
+        "variants": BOTH,
         "batches": [1, 4],
-        "impossible": {"int8": "needs BACKEND=ipex"},
+        "impossible": {"eager int8": "needs BACKEND=ipex"},
         **changes,
     }
 
@@ -55,14 +57,15 @@ def store(tmp_path: Path, tiny_image_archive: Path) -> Path:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The precisions that were timed, by a stand-in that takes no time; bf16 is twice as fast."""
+    """The variants that were timed, by a stand-in that takes no time; bf16 is twice as fast."""
     asked: list[str] = []
 
-    def measure(self: timings.Trial, staging: Path, precision: str) -> dict[str, Any]:
-        asked.append(precision)
-        each = {"fp32": 0.25, "bf16": 0.125}[precision]
+    def measure(self: timings.Trial, staging: Path, variant: str) -> dict[str, Any]:
+        asked.append(variant)
+        each = {"fp32": 0.25, "bf16": 0.125}[variant.split()[1]]
         timed = {size: slots.Taken(seconds=[0.5, each * size, 9.0], busy=1.0) for size in self._batches}
-        return timings.make_entry(timed, None, samples=self.job.samples)
+        facts = {"version": timings.read_version(variant)}
+        return timings.make_entry(timed, facts, samples=self.job.samples)
 
     monkeypatch.setattr(timings.Trial, "_measure_one", measure)
     return asked
@@ -104,10 +107,10 @@ def test_a_real_timing(store, capsys):
     capsys.readouterr()
     found = time_store(store, make_job(samples=True))["models"]["tiny_image"]
     assert len(found["archive_id"]) == 64
-    precisions = found["precisions"]
-    assert precisions["int8"] == {"problem": "needs BACKEND=ipex"}
-    for precision in ("fp32", "bf16"):
-        entry = precisions[precision]
+    variants = found["variants"]
+    assert variants["eager int8"] == {"problem": "needs BACKEND=ipex"}
+    for variant in BOTH:
+        entry = variants[variant]
         assert list(entry["service"]) == ["1", "4"]
         for service in entry["service"].values():
             assert service["batches"] == len(service["samples_s"]) >= 2  # one in each place
@@ -115,13 +118,14 @@ def test_a_real_timing(store, capsys):
             assert 0 < service["busy"] <= 1
         best = entry["service"][str(entry["batch_size"])]
         assert entry["samples_per_second"] == pytest.approx(entry["batch_size"] / best["median_s"], rel=0.01)
-    assert "gate" not in precisions["fp32"]
-    assert "% top-1 agreement with FP32 on " in precisions["bf16"]["gate"]
+    assert not {"gate", "version"} & {*variants["eager fp32"]}
+    assert "% top-1 agreement with FP32 on " in variants["eager bf16"]["gate"]
     said = [line for line in capsys.readouterr().out.splitlines() if not line.endswith("so far")]
     first, second, _ = said
-    assert first == f"tiny_image: timing fp32, bf16 in 2 places at once, CPUs {CPU} and {CPU}"
+    assert first == f"tiny_image: timing eager fp32, eager bf16 in 2 places at once, CPUs {CPU} and {CPU}"
     assert re.fullmatch(
-        r"  tiny_image fp32: [\d.]+ samples/s of a worker \(1 in \S+ ms, 4 in \S+ ms\)(; DOUBTFUL: .*)?",
+        r"  tiny_image eager fp32: [\d.]+ samples/s of a worker \(1 in \S+ ms, 4 in \S+ ms\)"
+        "(; DOUBTFUL: .*)?",
         second,
     )
     assert list((store / "build").iterdir()) == []
@@ -130,9 +134,9 @@ def test_a_real_timing(store, capsys):
 def test_a_real_timing_of_texts_in_which_one_precision_does_not_load(tmp_path, tiny_text_archive):
     """In BF16 a random model this small fails its self-check, which every load makes."""
     shutil.copy(tiny_text_archive, tmp_path)
-    precisions = time_store(tmp_path, make_job("tiny_text"))["models"]["tiny_text"]["precisions"]
-    assert precisions["fp32"]["samples_per_second"] > 0
-    assert precisions["bf16"]["problem"].startswith("cannot be loaded here: the optimised model differs")
+    variants = time_store(tmp_path, make_job("tiny_text"))["models"]["tiny_text"]["variants"]
+    assert variants["eager fp32"]["samples_per_second"] > 0
+    assert variants["eager bf16"]["problem"].startswith("cannot be loaded here: the optimised model differs")
 
 
 def test_texts_have_the_lengths_of_the_load_tests(tmp_path, tiny_text_archive):
@@ -165,7 +169,7 @@ def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
         job=timings.parse_job(make_job("m")),
         workspaces=store,
     )
-    environment = trial._make_environment("bf16")
+    environment = trial._make_environment("eager bf16")
     asked = {"engine": "eager", "precision": "bf16", "threads": 1, "off": []}
     assert json.loads(environment["CPU_KIT_OPTIONS"]) == {"m": asked}
     assert environment["OMP_NUM_THREADS"] == "1"
@@ -212,13 +216,13 @@ def test_a_process_that_ends_says_why(tmp_path, code, cause):
 
 def test_what_was_timed_is_not_timed_again(store, measured, capsys):
     first = time_store(store)
-    assert measured == ["fp32", "bf16"]
+    assert measured == BOTH
     capsys.readouterr()
     assert time_store(store) == first
-    assert measured == ["fp32", "bf16"]
+    assert measured == BOTH
     assert capsys.readouterr().out == (
-        "tiny_image: timed before on this machine: bf16 8, fp32 4 samples/s of a worker; "
-        "int8: needs BACKEND=ipex\n"
+        "tiny_image: timed before on this machine: eager bf16 8, eager fp32 4 samples/s of a worker; "
+        "eager int8: needs BACKEND=ipex\n"
     )
 
 
@@ -238,7 +242,7 @@ def with_settings(**changes: Any) -> str:
 def test_other_settings_are_timed_anew(store, measured, job):
     time_store(store)
     time_store(store, job)
-    assert measured == ["fp32", "bf16"] * 2
+    assert measured == BOTH * 2
 
 
 def test_another_archive_is_timed_anew(store, measured, monkeypatch):
@@ -246,42 +250,56 @@ def test_another_archive_is_timed_anew(store, measured, monkeypatch):
     rebuilt = {**timings.read_archive_definition(store / "tiny_image.mar"), "id": "another"}
     monkeypatch.setattr(timings, "read_archive_definition", lambda _: rebuilt)
     assert time_store(store)["models"]["tiny_image"]["archive_id"] == "another"
-    assert measured == ["fp32", "bf16"] * 2
+    assert measured == BOTH * 2
 
 
 def test_other_versions_are_timed_anew(store, measured, monkeypatch):
     time_store(store)
     monkeypatch.setattr(timings, "read_versions", lambda: {"torch": "9"})
     time_store(store)
-    assert measured == ["fp32", "bf16"] * 2
+    assert measured == BOTH * 2
 
 
 @pytest.mark.parametrize(
     ("changes", "again"),
     [
         ({"batches": [1]}, []),
-        ({"batches": [1, 4, 8]}, ["fp32", "bf16"]),
-        ({"precisions": ["bf16"]}, []),
+        ({"batches": [1, 4, 8]}, BOTH),
+        ({"variants": BOTH[1:]}, []),
+        ({"variants": [*BOTH, "ipex fp32"]}, ["ipex fp32"]),
+        ({"variants": ["ipex fp32"]}, ["ipex fp32"]),
     ],
 )
 def test_only_what_changed_is_timed(store, measured, changes, again):
     time_store(store)
-    entries = time_store(store, make_job(model=make_model_job(**changes)))["models"]["tiny_image"][
-        "precisions"
-    ]
-    assert measured == ["fp32", "bf16", *again]
-    assert {*entries} == {"fp32", "bf16", "int8"}
+    entries = time_store(store, make_job(model=make_model_job(**changes)))["models"]["tiny_image"]["variants"]
+    assert measured == [*BOTH, *again]
+    assert {*entries} == {*BOTH, "eager int8", *again}
+
+
+def test_what_another_engine_took_is_kept_until_that_engine_is_another_version(store, measured, monkeypatch):
+    both = make_job(model=make_model_job(variants=["ipex fp32", "eager fp32"]))
+    monkeypatch.setattr(timings, "version", lambda _: "1")
+    time_store(store, both)
+    time_store(store, make_job(model=make_model_job(variants=["eager fp32"])))
+    found = time_store(store, both)["models"]["tiny_image"]["variants"]
+    assert measured == ["ipex fp32", "eager fp32"]
+    assert {name: entry.get("version") for name, entry in found.items() if "service" in entry} == {
+        "ipex fp32": "1", "eager fp32": None,
+    }  # fmt: skip
+    monkeypatch.setattr(timings, "version", lambda name: "2" if name == IPEX else "1")
+    time_store(store, both)
+    assert measured == ["ipex fp32", "eager fp32", "ipex fp32"]
 
 
 def test_samples_that_were_not_kept_are_timed_again(store, measured):
     time_store(store)
-    service = time_store(store, make_job(samples=True))["models"]["tiny_image"]["precisions"]["fp32"][
-        "service"
-    ]
+    found = time_store(store, make_job(samples=True))["models"]["tiny_image"]["variants"]
+    service = found["eager fp32"]["service"]
     assert service["4"]["samples_s"] == [0.5, 1.0, 9.0]
-    assert measured == ["fp32", "bf16"] * 2
+    assert measured == BOTH * 2
     time_store(store)
-    assert measured == ["fp32", "bf16"] * 2
+    assert measured == BOTH * 2
 
 
 def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archive):
@@ -289,38 +307,50 @@ def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archi
     time_store(store)
     assert sorted(time_store(store, make_job("tiny_text"))["models"]) == ["tiny_image", "tiny_text"]
     time_store(store)
-    assert measured == ["fp32", "bf16"] * 2
+    assert measured == BOTH * 2
 
 
 def test_a_damaged_file_is_written_again(store, measured):
     time_store(store)
     (store / "run" / "timings.json").write_text("{")
     assert time_store(store)["models"]
-    assert measured == ["fp32", "bf16"] * 2
+    assert measured == BOTH * 2
 
 
 def test_what_the_accuracy_gate_refused_is_not_timed(store, measured, monkeypatch):
     definition = timings.read_archive_definition(store / "tiny_image.mar")
     refused = {**definition, "refused": {"eager bf16": "agreement with FP32 is 90.0%"}}
     monkeypatch.setattr(timings, "read_archive_definition", lambda _: refused)
-    precisions = time_store(store)["models"]["tiny_image"]["precisions"]
-    assert measured == ["fp32"]
-    assert precisions["bf16"] == {"problem": "refused at build: agreement with FP32 is 90.0%"}
+    variants = time_store(store)["models"]["tiny_image"]["variants"]
+    assert measured == ["eager fp32"]
+    assert variants["eager bf16"] == {"problem": "refused at build: agreement with FP32 is 90.0%"}
 
 
-def test_a_precision_that_no_build_was_asked_for_is_not_passed_over(store, measured):
-    model = make_model_job(engine="ipex", precisions=["fp32", "bf16", "int8"], impossible={})
+@pytest.mark.parametrize(
+    ("variants", "unasked", "cure"),
+    [
+        (["ipex fp32", "ipex int8"], "ipex int8", "BACKEND=ipex PRECISION=int8"),
+        (
+            ["openvino bf16", "openvino int8", "eager bf16"],
+            "openvino bf16, openvino int8",
+            "BACKEND=openvino PRECISION=auto",
+        ),
+        (["ipex int8", "openvino int8"], "ipex int8, openvino int8", "BACKEND=auto PRECISION=int8"),
+        (["ipex int8", "openvino fp32"], "ipex int8, openvino fp32", "BACKEND=auto PRECISION=auto"),
+    ],
+)
+def test_what_no_build_was_asked_for_is_not_passed_over(store, measured, variants, unasked, cure):
     with pytest.raises(BuildError) as error:
-        time_store(store, make_job(model=model))
+        time_store(store, make_job(model=make_model_job(variants=variants, impossible={})))
     assert measured == []
     assert str(error.value) == (
-        f"no build of {store / 'tiny_image.mar'} was asked for int8; "
-        "do: make models MODELS=tiny_image BACKEND=ipex PRECISION=int8"
+        f"no build of {store / 'tiny_image.mar'} was asked for {unasked}; "
+        f"do: make models MODELS=tiny_image {cure}"
     )
 
 
 def fail_to_load(monkeypatch, failing: str) -> list[str]:
-    """One precision's processes end; the other's answer."""
+    """One variant's processes end; the other's answer."""
     asked: list[str] = []
 
     class Running:
@@ -329,9 +359,9 @@ def fail_to_load(monkeypatch, failing: str) -> list[str]:
 
     @contextlib.contextmanager
     def start(command, *, slots, environment, cwd):
-        precision = json.loads(environment["CPU_KIT_OPTIONS"])["tiny_image"]["precision"]
-        asked.append(precision)
-        if precision == failing:
+        options = json.loads(environment["CPU_KIT_OPTIONS"])["tiny_image"]
+        asked.append(f"{options['engine']} {options['precision']}")
+        if asked[-1] == failing:
             raise timings.SlotError("the weights are damaged")
         yield Running()
 
@@ -340,29 +370,39 @@ def fail_to_load(monkeypatch, failing: str) -> list[str]:
 
 
 def test_a_precision_that_cannot_be_loaded_is_no_candidate_and_tried_again(store, monkeypatch, capsys):
-    asked = fail_to_load(monkeypatch, "bf16")
-    entry = time_store(store)["models"]["tiny_image"]["precisions"]["bf16"]
+    asked = fail_to_load(monkeypatch, "eager bf16")
+    entry = time_store(store)["models"]["tiny_image"]["variants"]["eager bf16"]
     assert entry == {"problem": "cannot be loaded here: the weights are damaged"}
-    assert "  tiny_image bf16: cannot be loaded here: the weights are damaged\n" in capsys.readouterr().out
+    assert (
+        "  tiny_image eager bf16: cannot be loaded here: the weights are damaged\n" in capsys.readouterr().out
+    )
     time_store(store)
-    assert asked == ["fp32", "bf16", "bf16"]
+    assert asked == [*BOTH, "eager bf16"]
 
 
 def test_a_timing_that_others_disturbed_says_so():
     taken = {1: slots.Taken(seconds=[0.5], busy=0.95), 4: slots.Taken(seconds=[1.0], busy=0.6)}
-    said = timings.render_entry(timings.make_entry(taken, None, samples=False))
+    said = timings.render_entry(timings.make_entry(taken, {}, samples=False))
     assert said == (
         "4 samples/s of a worker (1 in 500 ms, 4 in 1e+03 ms); DOUBTFUL: others took 40% of a CPU meanwhile"
     )
-    alone = timings.make_entry({1: taken[1]}, None, samples=False)
+    alone = timings.make_entry({1: taken[1]}, {}, samples=False)
     assert "DOUBTFUL" not in timings.render_entry(alone)
 
 
 def test_without_fp32_there_is_nothing_to_compare_with(store, monkeypatch):
-    fail_to_load(monkeypatch, "fp32")
+    fail_to_load(monkeypatch, "eager fp32")
     with pytest.raises(BuildError) as error:
         time_store(store)
-    assert str(error.value) == "tiny_image fp32 cannot be loaded here: the weights are damaged"
+    assert str(error.value) == "tiny_image eager fp32 cannot be loaded here: the weights are damaged"
+
+
+def test_fp32_of_another_engine_will_do(store, monkeypatch):
+    fail_to_load(monkeypatch, "ipex fp32")
+    job = make_job(model=make_model_job(variants=["ipex fp32", "eager fp32"]))
+    found = time_store(store, job)["models"]["tiny_image"]["variants"]
+    assert found["ipex fp32"] == {"problem": "cannot be loaded here: the weights are damaged"}
+    assert found["eager fp32"]["samples_per_second"] > 0
 
 
 def test_a_missing_archive_says_how_to_build_it(tmp_path):

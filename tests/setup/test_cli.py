@@ -103,6 +103,9 @@ def test_auto_is_a_value_and_refused_for_another_machine() -> None:
     inputs.check_plan(["--precision", "auto", "--timings", "nowhere.json", "--backend", "eager"])
     with pytest.raises(SetupError, match=r"PRECISION=auto goes by timings of this host, and TOPOLOGY="):
         inputs.check_plan(["--precision", "auto", "--topology", str(MACHINE)])
+    inputs.check_plan(["--backend", "bert=auto"])
+    with pytest.raises(SetupError, match=r"BACKEND=auto goes by timings of this host, and TOPOLOGY="):
+        inputs.check_plan(["--backend", "auto", "--topology", str(MACHINE)])
 
 
 def test_values_that_were_not_given_are_fine() -> None:
@@ -231,6 +234,17 @@ def test_auto_times_the_built_archives_and_plans_by_what_it_found(tmp_path: Path
     assert f"--timings '{tmp_path}/timings.json'" in steps[planned:].splitlines()[0]
     assert f"--output '{tmp_path}/timings.json'\n" in steps
     assert steps.count("models build") == 1
+
+
+def test_an_engine_is_installed_once_it_is_named_and_none_for_auto() -> None:
+    for backend, sets in (
+        ("openvino", " --with openvino"),
+        ("bert=openvino,resnet50=auto", " --with openvino"),
+        ("auto", ""),
+        ("bert=auto", ""),
+    ):
+        steps = make("-n", "setup", f"BACKEND={backend}").stdout
+        assert steps.endswith(f" -m setup --torch-index ''{sets}\n"), backend
 
 
 def test_every_plan_for_this_machine_is_timed_and_a_dry_run_never() -> None:

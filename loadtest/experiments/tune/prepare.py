@@ -13,6 +13,7 @@ from config.knobs.table import find
 from config.plan import Plan
 from config.rules.batching import DEFAULT_SLO_P99_MS
 from config.rules.service import list_sizes
+from handlers.engines import name_variant
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.blocks import OWN_SHARE, SERVER_MIB, USABLE_MEMORY, read_available_mib
 from loadtest.experiments.tune.candidate import Candidate, read_candidate
@@ -126,7 +127,7 @@ def plan_all(wish: Wish, site: Site) -> Plan:
 def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     """The experiment of one model; takes its profiles, which are kept for the next time."""
     default = read_candidate(plan, model)
-    precision, fixed = str(plan.models[model].precision.value), fix_engine(plan, model)
+    precision, fixed = str(plan.models[model].precision.value), fix_variant(plan, model)
     definition = read_definition(ROOT / "models" / model / "model.yaml")
     layouts = list_layouts(default, free=wish.free_layout)
     site.say(f"{model}: timing batches, all workers busy alike (kept in {wish.run_dir})")
@@ -138,7 +139,7 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     def make_member(name: str, one: Candidate) -> Member:
         own = layout_arguments if one == default else one.arguments
         # What `auto` chose for the default's workers holds for all of the race.
-        return kit(name, model, [*wish.arguments, *fixed, "--precision", precision, *own])
+        return kit(name, model, [*wish.arguments, *fixed, *own])
 
     course = Course(
         windows=Windows(model=model, payloads=asked["payloads"], limit=wish.limit),
@@ -162,17 +163,19 @@ def make_layout_arguments(layout: Layout) -> list[str]:
     return ["--workers", str(layout[0]), "--cores-per-worker", str(layout[1])]
 
 
-def fix_engine(plan: Plan, model: str) -> list[str]:
-    """BACKEND may name models that are not in this one's plans."""
-    return ["--backend", str(plan.models[model].engine.value)]
+def fix_variant(plan: Plan, model: str) -> list[str]:
+    """What `auto` became; and BACKEND may name models that are not in this one's plans."""
+    one = plan.models[model]
+    return ["--backend", str(one.engine.value), "--precision", str(one.precision.value)]
 
 
 def _profile(wish: Wish, model: str, plan: Plan, layout: Layout, site: Site) -> dict[str, Any]:
     workers, cores = layout
-    precision = str(plan.models[model].precision.value)
+    one = plan.models[model]
     file = wish.run_dir / f"profile-{workers}x{cores}.json"
-    arguments = [*wish.arguments, *fix_engine(plan, model), *make_layout_arguments(layout)]
-    service = take_profile(model, precision, arguments, site.store, file)
+    arguments = [*wish.arguments, *fix_variant(plan, model), *make_layout_arguments(layout)]
+    variant = name_variant(str(one.engine.value), str(one.precision.value))
+    service = take_profile(model, variant, arguments, site.store, file)
     return {"workers": workers, "cores_per_worker": cores, "service": service}
 
 

@@ -15,15 +15,15 @@ from loadtest.systems.system import ROOT
 PROFILE_SECONDS = 580
 
 
-def take_profile(model: str, precision: str, arguments: Sequence[str], store: Path, file: Path) -> Any:
+def take_profile(model: str, variant: str, arguments: Sequence[str], store: Path, file: Path) -> Any:
     """By batch size; `arguments` of `python -m config`. What `file` holds already is not taken again."""
     planned = ["--models", model, "--model-store", str(store), *arguments]
     job = _run(["config", *planned, "--timing-job", "--grid"])
     _run(["models", "time", "--job", job.strip(), "--store", str(store), "--output", str(file)])
-    entry = json.loads(file.read_text(encoding="utf-8"))["models"][model]["precisions"].get(precision, {})
+    entry = json.loads(file.read_text(encoding="utf-8"))["models"][model]["variants"].get(variant, {})
     if "service" not in entry:
         why = entry.get("problem", "nothing of it in the file")
-        raise LoadTestError(f"{model} in {precision} could not be timed: {why} ({file})")
+        raise LoadTestError(f"{model} by {variant} could not be timed: {why} ({file})")
     return entry["service"]
 
 

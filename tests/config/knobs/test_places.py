@@ -17,10 +17,11 @@ from config.knobs.pages import WIDTH, render_help, render_markdown
 from config.knobs.table import KNOBS, add_knobs, find
 from config.rules.cores import EXAMPLE
 from config.rules.instances import MAX_INSTANCES, find_port
-from config.rules.requests import AUTO, MAX_DEADLINE_MS, MIN_DEADLINE_MS, PRECISIONS
+from config.rules.requests import MAX_DEADLINE_MS, MIN_DEADLINE_MS, PRECISIONS
 from docker import settings
 from docker.image import run as image_run
 from docker.image.__main__ import build_parser as build_image_parser
+from handlers.engines.backend import AUTO
 from models import request
 from tests.config.knobs import makefile
 from tests.config.knobs.makefile import ROOT

@@ -10,7 +10,7 @@ import torch
 
 from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.engines import ENGINES
-from handlers.engines.backend import find_engine, parse_backend, render_backend
+from handlers.engines.backend import find_asked, find_missing, list_engines, parse_backend, render_backend
 from handlers.engines.eager import EagerEngine
 from handlers.engines.engine import Proof
 from handlers.engines.torchscript import FROZEN
@@ -117,17 +117,35 @@ def test_a_new_engine_is_a_class_and_an_entry(tiny_image, monkeypatch):
         ("resnet50=ipex,bert=openvino", "bert=openvino,resnet50=ipex", "openvino"),
         ("eager bert=openvino", "eager,bert=openvino", "openvino"),
         ("resnet50=eager", "resnet50=eager", "ipex"),
+        ("auto", "auto", "auto"),
+        ("bert=auto,resnet50=ipex", "bert=auto,resnet50=ipex", "auto"),
     ],
 )
 def test_backend_is_for_all_or_by_model(text, chosen, of_bert):
     assert render_backend(parse_backend(text)) == chosen
-    assert find_engine(parse_backend(text), "bert") == of_bert
+    assert find_asked(parse_backend(text), "bert") == of_bert
+
+
+def test_auto_is_each_engine_that_is_installed(tmp_path):
+    """By the packages' metadata alone: nothing is imported."""
+    needing = {name: one.distribution for name, one in ENGINES.items() if one.distribution}
+    assert {"ipex", "openvino"} <= {*needing}
+    assert find_missing([str(tmp_path)]) == find_missing([]) == {*needing}
+    (tmp_path / "openvino-2026.4.0.dist-info").mkdir()
+    (tmp_path / "openvino-2026.4.0.dist-info" / "METADATA").write_text("Name: openvino\nVersion: 2026.4.0\n")
+    missing = find_missing([str(tmp_path)])
+    assert missing == {*needing} - {"openvino"}
+    assert list_engines("auto", missing) == tuple(name for name in ENGINES if name not in missing)
+    assert list_engines("auto") == tuple(ENGINES)
+    assert list_engines("ipex", missing) == ("ipex",)
+    assert not ENGINES["ipex"].is_installed([])
+    assert ENGINES["eager"].is_installed([])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tpu", "BACKEND must be one of ipex, openvino, eager, or by model, as .*: got tpu"),
+        ("tpu", "BACKEND must be one of ipex, openvino, eager, auto, or by model, as .*: got tpu"),
         ("bert=", "BACKEND must be one of ipex, openvino, eager"),
         ("bert=ipex,bert=eager", "BACKEND must have one engine for each model"),
         ("ipex,eager", "BACKEND must have one engine for each model"),

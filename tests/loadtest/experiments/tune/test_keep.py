@@ -34,9 +34,18 @@ def test_what_was_found_is_what_the_next_plan_goes_by(whole, tmp_path):
     assert f"trials in results/{whole.folder.name}" in used.decide("batch", MODEL).reason
 
 
+@pytest.mark.parametrize("asked", [{"precision": "auto"}, {"backend": "auto", "precision": "int8"}])
+def test_what_auto_had_become_stays_with_the_numbers(whole, tmp_path, asked):
+    inputs = make_inputs(models=(MODEL,), **asked)
+    file = keep_tuned([whole], inputs, tmp_path)
+    used, (said,) = judge_tuned(file, read_topology(), inputs)
+    assert used.decide("variant", MODEL).value == "ipex int8"
+    assert f"variant {MODEL} ipex int8 ({file})" in said
+
+
 def test_a_right_default_leaves_nothing_to_choose(tmp_path):
     kept = run_tune(tmp_path, default=plan(4), truth=lambda name: 1.0 if name == "default" else 1.2)
-    tuned = read_tuned(keep_tuned([kept], make_inputs(models=(MODEL,)), tmp_path))
+    tuned = read_tuned(keep_tuned([kept], make_inputs(models=(MODEL,), precision="auto"), tmp_path))
     assert tuned.chosen == {}
     assert "the default is right" in tuned.evidence[MODEL]
 

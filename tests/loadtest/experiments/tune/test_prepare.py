@@ -14,7 +14,7 @@ from loadtest.experiments.tune.prepare import (
     check_wish,
     count_servers,
     find_payloads,
-    fix_engine,
+    fix_variant,
     list_layouts,
     read_wish,
 )
@@ -89,9 +89,11 @@ def test_half_as_many_workers_of_twice_the_cores_are_tried_too(workers, cores, f
     assert list_layouts(default, free=free) == layouts
 
 
-def test_each_models_plans_have_its_engine_and_name_no_other_model():
+def test_each_models_plans_have_its_engine_and_precision_and_name_no_other_model():
     plan = plan_machine("two-cores", backend="bert=eager")
-    assert [fix_engine(plan, name) for name in plan.models] == [["--backend", "eager"], ["--backend", "ipex"]]
+    assert [fix_variant(plan, name) for name in plan.models] == [
+        ["--backend", engine, "--precision", "fp32"] for engine in ("eager", "ipex")
+    ]
 
 
 def test_workers_are_free_where_nobody_named_them_and_one_model_is_served():

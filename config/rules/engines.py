@@ -57,7 +57,8 @@ def check_switches(asked: Mapping[str, str], off: Collection[str]) -> None:
     having = {step.name: engine.name for engine in reversed(ENGINES.values()) for step in engine.steps}
     for model, one in asked.items():
         steps = [{step.name for step in ENGINES[engine].steps} for engine in list_engines(one)]
-        for switch in sorted({*off} & {*having} - set.intersection(*steps)):
+        lacked = (switch for switch in sorted({*off} & {*having}) if not all(switch in own for own in steps))
+        for switch in lacked:
             raise ConfigError(
                 f"--off {switch} needs an engine with that step: got BACKEND={model}={one}; "
                 f"leave it out, or use BACKEND={model}={having[switch]}"

@@ -128,12 +128,14 @@ def _list_unpinned(site: Site) -> list[str]:
 
 def _render_variants(plan: Plan) -> str:
     """What was named, or what auto chose; of each model where they are not computed alike."""
-    each = {name: name_computing(model) for name, model in sorted(plan.models.items())}
-    is_auto = list_auto(plan.inputs)
-    if not is_auto and len(set(each.values())) == 1:
-        return next(iter(each.values()))
-    chosen = ", ".join(f"{name} {computing}" for name, computing in each.items())
-    return f"{AUTO}: {chosen}" if is_auto else chosen
+    models = sorted(plan.models.items())
+    if list_auto(plan.inputs):
+        each = (f"{name} {name_variant(one.engine.value, one.precision.value)}" for name, one in models)
+        return f"{AUTO}: {', '.join(each)}"
+    named = {name: name_computing(one) for name, one in models}
+    if len(set(named.values())) == 1:
+        return next(iter(named.values()))
+    return ", ".join(f"{name} {computing}" for name, computing in named.items())
 
 
 def name_computing(model: ModelPlan) -> str:

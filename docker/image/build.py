@@ -17,6 +17,9 @@ ENGINE_BYTES = {"openvino": 500_000_000}
 """What BACKEND may add to it: OpenVINO has 190 MB, what NNCF needs (SciPy, scikit-learn) is the rest."""
 CUDA_FOLDER = "/opt/kit/.venv/lib/python3.11/site-packages/nvidia"
 
+LARGEST_CA = 100_000
+"""Linux takes 128 KiB in one argument of a command (MAX_ARG_STRLEN)."""
+
 
 def build(engine: Engine, options: Namespace) -> int:
     """0 built, 1 failed or too large."""
@@ -101,6 +104,11 @@ def read_certificates(name: str) -> str:
     if "-----BEGIN CERTIFICATE-----" not in text:
         raise ImageError(
             f"CA_FILE must hold certificates as PEM (-----BEGIN CERTIFICATE-----): {name} holds none"
+        )
+    if len(text) > LARGEST_CA:
+        raise ImageError(
+            f"CA_FILE may have {LARGEST_CA} bytes: got {len(text)} ({name}); give the proxy's certificate "
+            "alone, not all that the machine trusts"
         )
     return text
 

@@ -248,7 +248,7 @@ def test_workers_that_cannot_be_divided():
     refuse(
         "WORKERS must be 2 or a multiple of it, because the 2 instances have equally many: got 3; change it, "
         "or give INSTANCES=1",
-        "single-socket", workers=3,
+        "single-socket", workers=3, instances=2,
     )  # fmt: skip
     refuse(
         "WORKERS must be 2 or a multiple of it, because the 2 instances of bert have equally many: got 1; "

@@ -112,7 +112,7 @@ def _ask_eager(staging: Path, held_out: Dataset, thresholds: Thresholds) -> Refe
 
 def _measure_plain(staging: Path, engine: str, precision: str, reference: Reference) -> Outcome:
     if not all((staging / file).exists() for file in ENGINES[engine].list_files(precision)):
-        write_made(ENGINES[engine].prepare(_load_eager(staging)), staging)
+        write_made(ENGINES[engine].prepare(_load_eager(staging), precision), staging)
     return Outcome(figures=reference.compare(_load(staging, engine, precision)))
 
 

@@ -33,7 +33,7 @@ from models.fresh import (
     list_others,
     plan_build,
     read_archive_definition,
-    read_cpu_features,
+    read_means,
 )
 from models.gate.figures import Figures, Thresholds
 from models.gate.search import render_tried, tell_best
@@ -222,8 +222,8 @@ def judge_precisions(
         outcomes = _run_gate(definition.name, staging, job)
     for name, outcome in outcomes.items():
         if not outcome["figures"]:
-            # Says nothing of the model: another CPU may build it, see fresh.explain_lacking.
-            description["not_built"][name] = {"cause": outcome["failure"], "cpu": read_cpu_features()}
+            # Says nothing of the model: another machine may build it, see fresh.explain_lacking.
+            description["not_built"][name] = {"cause": outcome["failure"], "means": read_means()}
             print(f"  {definition.name} {name}: not built on this machine: {outcome['failure']}", flush=True)
             continue
         description["accuracy"][name] = outcome["figures"]

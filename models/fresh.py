@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from models.request import AUTO, DataRequest, WeightsRequest
 ROOT = Path(__file__).parent.parent
 NOT_BUILDING = ("__main__.py", "drift.py", "progress.py", "timing.py", "timings.py")
 """Modules of this folder that read archives, show, or only call those that make them."""
+CHANGED_MEANS = "it could not be built before; the CPU, or which programs there are, has changed"
 BUILD_DISTRIBUTIONS = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
 
 
@@ -182,14 +184,17 @@ def _explain_one(name: str, plan: BuildPlan, packed: Mapping[str, Any]) -> str:
         return "not asked for before"
     if packed["judged_with"][name] != plan.data:
         return "CALIBRATION or EVAL is not what it was judged with"
-    # An archive from a machine with AVX2 alone can lack INT8 on a server.
+    # An archive from a machine with AVX2 alone can lack INT8 on a server; a compiler can come later.
     lacking = packed["not_built"].get(name)
-    return "it could not be built on another CPU" if lacking and lacking["cpu"] != read_cpu_features() else ""
+    return CHANGED_MEANS if lacking and lacking["means"] != read_means() else ""
 
 
-def read_cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """The CPU's vector and matrix instructions, by the kernel's names."""
-    return sorted({word for word in cpuinfo.read_text().split() if word.startswith(("avx", "amx"))})
+def read_means(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """What a precision can need to be built: the CPU's vector and matrix instructions, by the kernel's names,
+    and programs of the engines."""
+    flags = {word for word in cpuinfo.read_text().split() if word.startswith(("avx", "amx"))}
+    tools = {tool for engine in ENGINES.values() for tool in engine.tools if shutil.which(tool)}
+    return sorted(flags | tools)
 
 
 def fell_back(packed: dict[str, Any]) -> bool:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from handlers.engines.eager import EagerEngine
 from handlers.engines.engine import Engine
+from handlers.engines.inductor import InductorEngine
 from handlers.engines.ipex import IpexEngine
 from handlers.engines.openvino import OpenVinoEngine
 
 ENGINES: dict[str, Engine] = {
-    engine.name: engine for engine in (IpexEngine(), OpenVinoEngine(), EagerEngine())
+    engine.name: engine for engine in (IpexEngine(), OpenVinoEngine(), InductorEngine(), EagerEngine())
 }
 """The default first."""
 DEFAULT = next(iter(ENGINES))

@@ -97,6 +97,8 @@ class Engine(ABC):
     """Why one would take it."""
     distribution: ClassVar[str | None] = None
     """What must be installed for it beside PyTorch."""
+    tools: ClassVar[tuple[str, ...]] = ()
+    """Programs that must be there where models are built for it; workers need none."""
     flags: ClassVar[Mapping[str, tuple[str, ...]]]
     """Precision it offers → CPU flags of which it needs one; () needs none."""
     channels_last: ClassVar[bool] = False
@@ -129,8 +131,8 @@ class Engine(ABC):
         """What a load in this precision reads beside the weights, prepared at build."""
         return ()
 
-    def prepare(self, state: LoadState) -> Made:
-        """At build, from an eager model: what `list_files` names, but for int8."""
+    def prepare(self, state: LoadState, precision: str) -> Made:
+        """At build, from an eager model: what `list_files` names for a precision, but for int8."""
         return Made()
 
     def make_quantiser(self, calibration: Calibration, *, convolutional: bool) -> Quantiser:

@@ -119,8 +119,8 @@ class OpenVinoEngine(Engine):
     def list_files(self, precision: str) -> tuple[str, ...]:
         return tuple(f"{GRAPHS[precision]}{suffix}" for suffix in SUFFIXES)
 
-    def prepare(self, state: LoadState) -> Made:
-        return Made(files=_save(convert(state), GRAPHS["fp32"]))
+    def prepare(self, state: LoadState, precision: str) -> Made:
+        return Made(files=_save(convert(state), GRAPHS[precision]))
 
     def make_quantiser(self, calibration: Calibration, *, convolutional: bool) -> Quantiser:
         return NncfQuantiser(calibration, convolutional=convolutional)

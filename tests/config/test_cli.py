@@ -166,7 +166,7 @@ def test_empty_means_not_given(arguments, tmp_path):
         ("--precision", "auto", "config: PRECISION=auto goes by timings of this host, and TOPOLOGY={machine} "
          "is another one: name one of fp32, bf16, int8\n"),
         ("--backend", "tiny=auto", "config: BACKEND=tiny=auto goes by timings of this host, and "
-         "TOPOLOGY={machine} is another one: name one of ipex, openvino, eager\n"),
+         "TOPOLOGY={machine} is another one: name one of ipex, openvino, inductor, eager\n"),
         ("--models", "resnet", "config: MODELS must be one of tiny: got resnet\n"),
         ("--precision", "bf16", "config: PRECISION must be one of fp32 for tiny: got bf16 (field precisions, "
          "models/tiny/model.yaml)\n"),

@@ -40,7 +40,7 @@ def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, swi
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "tpu"}, "BACKEND must be one of ipex, openvino, eager, auto, or by model"),
+        ({"backend": "tpu"}, "BACKEND must be one of ipex, openvino, inductor, eager, auto, or by model"),
         ({"backend": "vgg=ipex"}, "BACKEND must name models that are served, bert, resnet50: got vgg"),
         (
             {"backend": "eager", "precision": "int8"},

@@ -67,7 +67,7 @@ def test_a_build_is_told_which_engines_to_install():
     options = build_parser().parse_args(["build", *HERE, "--backend", "bert=openvino,resnet50=ipex"])
     assert list_engines(options.backend) == {"openvino", "ipex"}
     assert "BACKEND=bert=openvino,resnet50=ipex" in render_build(Engine(name="podman"), options, {})
-    with pytest.raises(ImageError, match=r"^BACKEND must be one of ipex, openvino, eager"):
+    with pytest.raises(ImageError, match=r"^BACKEND must be one of ipex, openvino, inductor, eager"):
         check_values(build_parser().parse_args(["build", *HERE, "--backend", "tpu"]))
 
 

@@ -53,7 +53,7 @@ def test_options_of_another_model_are_not_ours(definition):
     ("asked", "message"),
     [
         ({"precision": "int3"}, "precision must be one of fp32, bf16: got int3"),
-        ({"engine": "tpu"}, "engine must be one of ipex, openvino, eager: got tpu"),
+        ({"engine": "tpu"}, "engine must be one of ipex, openvino, inductor, eager: got tpu"),
         ({"threads": 0}, "threads must be > 0: got 0"),
         (
             {"off": ["self_check"]},

@@ -126,3 +126,13 @@ def test_only_files_that_are_read_count(user_file):
     assert renamed != before
     (user_file.parent / "config.json").write_text("{}")
     assert hash_user_files(user_file) != renamed
+
+
+def test_what_a_build_can_need_is_the_cpus_and_the_engines_programs(tmp_path, monkeypatch):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags : sse2 avx2 amx_int8")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert fresh.read_means(cpuinfo) == ["amx_int8", "avx2"]
+    compiler = tmp_path / "g++"
+    compiler.touch(mode=0o755)
+    assert fresh.read_means(cpuinfo) == ["amx_int8", "avx2", "g++"]

@@ -145,8 +145,8 @@ def test_auto_is_each_engine_that_is_installed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tpu", "BACKEND must be one of ipex, openvino, eager, auto, or by model, as .*: got tpu"),
-        ("bert=", "BACKEND must be one of ipex, openvino, eager"),
+        ("tpu", "BACKEND must be one of ipex, openvino, inductor, eager, auto, or by model, as .*: got tpu"),
+        ("bert=", "BACKEND must be one of ipex, openvino, inductor, eager"),
         ("bert=ipex,bert=eager", "BACKEND must have one engine for each model"),
         ("ipex,eager", "BACKEND must have one engine for each model"),
     ],

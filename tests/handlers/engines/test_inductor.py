@@ -1,0 +1,186 @@
+"""Inductor's library is compiled once for all shapes, refused where it cannot run, and told from all else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from handlers.engines import ENGINES
+from handlers.engines.inductor import KIND, count_compiled, count_products, list_names, read_cpu_flags
+from handlers.shared.definition import PrecisionRecipe
+from handlers.shared.errors import LoadError
+from handlers.shared.options import LoadOptions
+from handlers.shared.shapes import ShapeGrid
+from handlers.shared.state import LoadState
+from handlers.shared.steps import StepError, build_graph, run_steps
+from models.gate.trials import write_made
+from tests.handlers.stub import StubClassifier
+
+INDUCTOR = ENGINES["inductor"]
+LIBRARY, RECORD = list_names("fp32")
+THREADS = torch.get_num_threads()
+
+
+class TinyPictures(StubClassifier):
+    """A convolution, a linear layer; a sample is the seed of its picture."""
+
+    convolutional = True
+
+    def __init__(self, directory: Path, recipe: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        precision = PrecisionRecipe(self_check_relative_error=1e-3, engines={"inductor": recipe or {}})
+        self.definition = SimpleNamespace(
+            name="tiny", directory=directory, precisions={"fp32": precision}, accuracy={}
+        )
+        self.layout = ShapeGrid(batch_sizes=(1, 2, 4))
+
+    def adopt(self, options: LoadOptions) -> None:
+        """No limits."""
+
+    def sample_length(self, sample: int) -> int:
+        return 0
+
+    def build_model(self) -> torch.nn.Module:
+        torch.manual_seed(0)
+        layers = (torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten())
+        return torch.nn.Sequential(*layers, torch.nn.Linear(8 * 36, 3)).eval()
+
+    def to_inputs(self, rows: Any, *, length: int, channels_last: bool) -> tuple[torch.Tensor, ...]:
+        seeds = [torch.Generator().manual_seed(seed) for (seed,) in rows]
+        pictures = torch.stack([torch.rand(3, 8, 8, generator=seed) for seed in seeds])
+        return (pictures.to(memory_format=torch.channels_last) if channels_last else pictures,)
+
+
+def load(directory: Path, engine: str, recipe: dict[str, Any] | None = None) -> LoadState:
+    off = frozenset({"channels_last", "trace", "freeze"}) if engine == "eager" else frozenset()
+    options = LoadOptions(precision="fp32", engine=engine, threads=None, off=off)
+    return LoadState(classifier=TinyPictures(directory, recipe), options=options)
+
+
+def load_eager(directory: Path, recipe: dict[str, Any] | None = None) -> LoadState:
+    state = load(directory, "eager", recipe)
+    build_graph(state)
+    return state
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a library and its record."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to compile with")
+    folder = tmp_path_factory.mktemp("compiled")
+    write_made(INDUCTOR.prepare(load_eager(folder), "fp32"), folder)
+    return folder
+
+
+@pytest.fixture
+def own(compiled: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy, to be spoilt."""
+    shutil.copytree(compiled, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_one_library_answers_as_eager_does_in_all_shapes(compiled):
+    state = load(compiled, "inductor")
+    records = run_steps(state)  # self_check compares every shape
+    assert [one.name for one in records][1:3] == ["check_library", "load_library"]
+    assert len(state.warmed) == 3
+    graph = state.facts["graph"]
+    assert count_products(graph["operators"]) == (2, 0)
+    assert INDUCTOR.judge(graph, precision="fp32", threads=THREADS, off=frozenset()).good
+
+
+def change_record(folder: Path, **changes: Any) -> None:
+    record = json.loads((folder / RECORD).read_text())
+    (folder / RECORD).write_text(json.dumps({**record, **changes}))
+
+
+def test_a_library_for_another_cpu_is_refused_before_its_code_runs(own):
+    change_record(own, cpu_flags=[*read_cpu_flags(), "amx_fp64"])
+    (own / LIBRARY).write_bytes(b"nothing that could be opened")
+    with pytest.raises(StepError, match=r"was compiled for a CPU with amx_fp64, which .* BACKEND=inductor"):
+        run_steps(load(own, "inductor"))
+
+
+def test_a_library_for_another_torch_is_refused(own):
+    change_record(own, torch="1.0")
+    with pytest.raises(StepError, match=r"was compiled for torch 1\.0, and this is"):
+        run_steps(load(own, "inductor"))
+
+
+def test_a_library_that_was_changed_is_refused(own):
+    with (own / LIBRARY).open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(StepError, match="is not what was compiled"):
+        run_steps(load(own, "inductor"))
+
+
+def test_without_a_compiler_the_cure_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LoadError, match=r"there is no g\+\+; apt-get install g\+\+"):
+        INDUCTOR.prepare(load_eager(tmp_path), "fp32")
+
+
+def test_a_mode_that_means_nothing_on_a_cpu_is_refused(tmp_path):
+    eager = load_eager(tmp_path, {"mode": "reduce-overhead"})
+    with pytest.raises(LoadError, match="mode must be one of default, max-autotune: got reduce-overhead"):
+        INDUCTOR.prepare(eager, "fp32")
+
+
+def graph(**changes: Any) -> dict[str, Any]:
+    """What a BF16 worker describes, but for what is changed."""
+    sound = {
+        "kind": KIND,
+        "operators": {"_linear_pointwise": 3, "mkldnn__convolution_pointwise_binary": 4, "bmm_out": 2},
+        "weights": {"bfloat16": 9, "float32": 5},
+        "library": {"sha256": "a", "built": "a", "cpu_lacks": []},
+        "threads": 2,
+        "compiled_here": 0,
+    }
+    return {**sound, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({}, True),
+        ({"kind": "eager", "operators": {"aten::convolution": 4, "aten::addmm": 3}, "weights": {}}, False),
+        ({"operators": {"_linear_pointwise": 3, "addmm_out": 1}}, False),
+        ({"operators": {"generated": 9}}, False),
+        ({"weights": {"float32": 14}}, False),
+        ({"library": {"sha256": "a", "built": "b", "cpu_lacks": []}}, False),
+        ({"library": {"sha256": "a", "built": "a", "cpu_lacks": ["amx_int8"]}}, False),
+        ({"library": {}}, False),
+        ({"threads": 1}, False),
+        ({"compiled_here": 1}, False),
+        ({"compiled_here": None}, False),
+    ],
+)
+def test_what_executes_is_judged(changes, good):
+    proof = INDUCTOR.judge(graph(**changes), precision="bf16", threads=2, off=frozenset())
+    assert proof.good is good, proof
+
+
+@pytest.mark.parametrize(
+    ("weights", "good"), [({"float32": 9}, True), ({"bfloat16": 1, "float32": 9}, False)]
+)
+def test_fp32_has_no_narrower_weights(weights, good):
+    proof = INDUCTOR.judge(graph(weights=weights), precision="fp32", threads=2, off=frozenset())
+    assert proof.good is good, proof
+
+
+def test_an_empty_description_is_no_proof():
+    assert not INDUCTOR.judge({}, precision="fp32", threads=2, off=frozenset()).good
+
+
+def test_what_is_compiled_in_the_process_is_counted():
+    before = count_compiled()
+    torch.compile(lambda value: value + 1, backend="eager")(torch.ones(1))
+    assert count_compiled() == before + 1

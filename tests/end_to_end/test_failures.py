@@ -141,7 +141,7 @@ def test_a_killed_worker_comes_back_on_its_own_cores(tiny_server):
 def test_another_plan_is_refused_while_a_server_runs(tiny_server):
     kit = tiny_server
     again = ["--models", "tiny_image", "--port", str(kit.port), "--models-dir", str(kit.models_dir),
-             "--model-store", str(kit.store)]  # fmt: skip
+             "--model-store", str(kit.store), "--front", "none"]  # fmt: skip
     assert kit.call("server", "check-plan", *again).returncode == 0
     assert "in the background" in kit.call("server", "start", "--foreground").stderr
     done = kit.call("server", "check-plan", *again, "--precision", "bf16")

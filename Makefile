@@ -42,7 +42,7 @@ STARTS = --store run/test-store
 TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row)')
 LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)' --rungs '$(RUNGS)'
 TUNE = $(LOADTEST) tune --percentile '$(PERCENTILE)' --budget-minutes '$(BUDGET_MINUTES)' \
-	--payloads '$(PAYLOADS)' --resume '$(RESUME)'
+	--payloads '$(PAYLOADS)' --resume '$(RESUME)' --grid '$(GRID)'
 SOAK = $(LOADTEST) soak $(STARTS) --minutes '$(MINUTES)'
 HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
 	$(foreach name,$(EXPERIMENT),'$(name)')

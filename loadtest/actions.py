@@ -30,8 +30,10 @@ from loadtest.experiments.targets import experiment as targets
 from loadtest.experiments.targets.judge import judge as judge_targets
 from loadtest.experiments.tune import experiment as tune
 from loadtest.experiments.tune import prepare
+from loadtest.experiments.tune.grid import KIND as GRID_KIND
+from loadtest.experiments.tune.grid import judge as judge_grid
 from loadtest.experiments.tune.outcome import judge as judge_tune
-from loadtest.experiments.tune.run import run_models
+from loadtest.experiments.tune.run import run_grid, run_models
 from loadtest.payloads import make_payloads
 from loadtest.report import SECTIONS, write_report
 from loadtest.report.docs import write_docs
@@ -56,6 +58,7 @@ JUDGES: dict[str, Judge] = {
     **dict.fromkeys(KINDS.values(), ladder.judge),
     targets.KIND: judge_targets,
     tune.KIND: judge_tune,
+    GRID_KIND: judge_grid,
 }
 
 
@@ -174,6 +177,8 @@ def run_tune(options: Options) -> int:
     if options.check:
         return 0
     with open_site(options) as site:
+        if options.grid == "1":
+            return finish(run_grid(wish, site, results=options.results, resume=options.resume))
         kepts, keep = run_models(wish, site, results=options.results, resume=options.resume)
     codes = [finish(kept) for kept in kepts]
     if not any(codes):

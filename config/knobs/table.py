@@ -148,6 +148,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="of the latencies, that keeps SLO_P99_MS in each plan that is raced"),
         Knob(name="BUDGET_MINUTES", default="15", commands=("tune",),
              help="of each model's race, 5 or more; batches are timed before"),
+        Knob(name="GRID", default="0", choices=SWITCH, commands=("tune",),
+             help="every plan of a grid live, to judge what the latest race found (an hour)"),
         Knob(name="RESUME", default="a new one", commands=(*TURNS, "tune"),
              help="a result that was cut off, by its folder's name, or latest"),
         Knob(name="SECONDS", default="3.75 and 10", commands=TURNS, help="of each window"),

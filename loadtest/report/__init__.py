@@ -10,6 +10,7 @@ from loadtest.errors import LoadTestError
 from loadtest.report.chaos import make_chaos_section
 from loadtest.report.engines import make_engines_section
 from loadtest.report.gated import make_gate_section
+from loadtest.report.grid import make_grid_section
 from loadtest.report.html import render_html
 from loadtest.report.ladder import make_ladder_section
 from loadtest.report.markdown import render_section
@@ -28,6 +29,7 @@ SECTIONS: Mapping[str, Callable[[Kept], Section]] = {
     "ladder": make_ladder_section,
     "engines": make_engines_section,
     "tune": make_tune_section,
+    "tune-grid": make_grid_section,
     "soak": make_soak_section,
     "chaos": make_chaos_section,
 }

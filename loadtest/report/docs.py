@@ -34,6 +34,7 @@ COMMANDS = {
     "peak": "make loadtest-peak",
     "gate": "make loadtest-gate",
     "tune": "make tune",
+    "tune-grid": "make tune GRID=1",
     "soak": "make soak",
     "chaos": "make chaos",
 }

@@ -79,8 +79,9 @@ def _tabulate_rows(found: Outcome) -> Table:
     return Table(
         title="Plans",
         note=f"The highest rate that keeps {found.limit}; no server with these times of batches could "
-        f"keep it beyond {found.queueing_limit:.1f} requests/s. `w2x1-b4-d1` is two workers of one core, "
-        "batch 4, delay 1 ms.",
+        f"keep it beyond {found.queueing_limit:.1f} requests/s, {found.limit_here:.1f} with what TorchServe, "
+        "the door and the load generator were seen to take from the same cores. `w2x1-b4-d1` is two workers "
+        "of one core, batch 4, delay 1 ms.",
         header=("plan", "requests/s", "95 % interval", "windows", "ends by", "of the queueing limit",
                 "simulated", "saturated (closed loop)", "verdict"),
         rows=tuple((_name(row), *_show_row(found, row)) for row in found.rows),
@@ -133,7 +134,7 @@ def _show_number(default: object, best: object, name: str) -> str:
 def _tabulate_changes(found: Outcome) -> Table:
     return Table(
         title="Libraries",
-        note="The winner with another library against itself, in turns: the ratio of the peaks.",
+        note="The best plan with another library against itself, in turns: the ratio of the peaks.",
         header=("library", "ratio (95 % interval)", "verdict"),
         rows=tuple(
             (

@@ -19,8 +19,8 @@ def find_queueing_limit(layouts: Iterable[tuple[int, ServiceTimes]], limit: Limi
     Every step makes the server better than any real one, so that nothing with these times can beat it:
 
     - A request that is answered in time was in a batch of some size b that took no longer than the limit, so
-      it cost on average at least w = min over b of E[S(b)] / (b · P(S(b) ≤ limit)) seconds of a worker, here
-      without any overhead of a server.
+      it cost on average at least w = min over b of E[S(b)] / (b · P(S(b) ≤ limit)) seconds of a worker; S(b)
+      with the overhead that the times are given with, which is none unless a certain server's limit is asked.
     - The workers are one pool, always busy while anything waits, and share every request: a request is done
       w / workers after it began, where a real batch takes its whole S(b).
     - Nothing waits for a batch to fill, for a lock or in a queue behind what is late anyway: a request that
@@ -38,8 +38,10 @@ def find_queueing_limit(layouts: Iterable[tuple[int, ServiceTimes]], limit: Limi
 def find_least_cost(service: ServiceTimes, limit: Limit) -> float:
     """Seconds of a worker for one request that is answered in time; infinite where no batch can be."""
     costs = []
-    for batch, seconds in service.samples:
-        in_time = np.mean(np.array(seconds) <= limit.seconds)
+    overhead = service.overhead
+    for batch, samples in service.samples:
+        seconds = np.array(samples) + overhead.per_batch_s + batch * overhead.per_request_s
+        in_time = np.mean(seconds + overhead.outside_s <= limit.seconds)
         costs.append(float(np.mean(seconds) / (batch * in_time)) if in_time else np.inf)
     return min(costs)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.curve import Seen
-from loadtest.experiments.tune.race import FINAL, RACE
+from loadtest.experiments.tune.race import FINAL, GRID, RACE
 from loadtest.experiments.tune.space import Space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import pick
@@ -84,8 +84,8 @@ def list_windows(series: Series) -> list[Series]:
 
 
 def list_done(kept: Kept) -> dict[str, tuple[str, ...]]:
-    """Each block of the race and the finals → the plans that took part, or could not."""
-    blocks = [block for block in kept.list_blocks() if block.name.startswith((RACE, FINAL))]
+    """Each block of the race or the grid, and the finals → the plans that took part, or could not."""
+    blocks = [block for block in kept.list_blocks() if block.name.startswith((RACE, GRID, FINAL))]
     return {block.name: (*block.systems, *block.refused) for block in blocks}
 
 

@@ -2,17 +2,19 @@
 
 `start` measures the default plan alone: what this server takes beyond the model's own times. With that all
 plans are simulated, and the best take part in the rounds of the race; then the winner meets the default in
-the finals, is loaded without end (`saturated`), and as far as the budget goes meets itself with other
-libraries.
+the finals; the better one is loaded without end (`saturated`), and as far as the budget goes meets itself
+with other libraries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from loadtest.errors import LoadTestError
+from loadtest.experiments.ladder.blocks import OWN_SHARE, SERVER_MIB
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate
 from loadtest.experiments.tune.evidence import (
     SATURATED,
@@ -23,12 +25,14 @@ from loadtest.experiments.tune.evidence import (
     list_points,
     list_seen,
 )
+from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.experiments.tune.race import (
     FINAL,
     FINAL_RATES,
     FINAL_REPEATS,
     FINALS,
     FIRST_RATES,
+    GRID,
     LIBRARIES,
     RACE,
     Race,
@@ -45,15 +49,16 @@ from loadtest.trials.block import Block, Experiment, Turn
 KIND = "tune"
 START_SHARE = 0.5
 """Of the simulated peak: there requests hardly wait, and what the server adds to each shows."""
-FIRST_WARM_UP_S = 3.0
+FIRST_WARM_UP_S = 8.0
+"""Java compiles what it runs: 2.2 ms a request in its first seconds, 0.8 later (seen)."""
 START_S, VERIFY_S = 30.0, 5.0
 """Of a server with its plan, and of each behind each block: seen on two cores."""
 MOST_ENTRANTS, FEWEST_ENTRANTS = 5, 2
 """Beside the default: what is simulated below these is no better live by more than can be told."""
 LIBRARY_REPEATS = 6
 ALTERNATIVES = ("tcmalloc", "gnu")
-"""One at a time, at the winner: the ladder saw 0-8 % in them, and glibc's malloc behind both others."""
-SEEDS = {START: 100, RACE: 200, FINAL: 300, LIBRARIES: 400}
+"""One at a time, at the best plan: the ladder saw 0-8 % in them, and glibc's malloc behind both others."""
+SEEDS = {START: 100, RACE: 200, FINAL: 300, LIBRARIES: 400, GRID: 500}
 """The same arrivals for all plans of a block, others in each block."""
 
 
@@ -64,8 +69,8 @@ class Course:
     windows: Windows
     space: Space
     budget_s: float
-    most_up: int
-    """Servers that the memory holds at once."""
+    memory_mib: float
+    """For servers that are up at once."""
     make_member: Callable[[str, Candidate], Member]
     """By name and numbers; the default's own rules give it its numbers."""
     libraries: tuple[str, str]
@@ -73,14 +78,14 @@ class Course:
 
     def next_block(self, kept: Kept) -> Block | None:
         if kept.find(START) is None:
-            return self._make_start()
+            return self.make_start()
         stage = self._next_stage(kept)
         if stage is not None:
-            return self._make_block(stage)
-        winner = self.make_race(kept).find_winner(list_seen(kept))
-        if winner is None:
+            return self.make_block(stage)
+        best = find_outcome(kept).best
+        if best.peak is None:
             return None
-        return self._next_saturated(kept, winner) or self._next_libraries(kept, winner)
+        return self._next_saturated(kept, best.name) or self._next_libraries(kept, best.name)
 
     def make_race(self, kept: Kept) -> Race:
         """With the plans that began it, or those that shall."""
@@ -113,9 +118,22 @@ class Course:
         if begun is not None:
             return len({*begun.systems, *begun.refused} - {DEFAULT})
         predicted, left = self.predict(kept, 1), self.estimate(kept)
-        most = min(MOST_ENTRANTS, self.most_up - 1)
+        most = min(MOST_ENTRANTS, self._count_up(kept) - 1)
         fitting = (n for n in range(most, FEWEST_ENTRANTS, -1) if self._cost_race(n, predicted) <= left)
         return next(fitting, min(FEWEST_ENTRANTS, most))
+
+    def _count_up(self, kept: Kept) -> int:
+        """Servers that the memory holds, by what the default's took under its load."""
+        start = kept.find(START)
+        assert start is not None  # measured first
+        workers = max(sum(trial.memory_mib.values()) for trial in start.trials)
+        each = OWN_SHARE * workers + SERVER_MIB * max(1, self.space.instances)
+        if 2 * each > self.memory_mib:
+            raise LoadTestError(
+                f"two servers of {each:.0f} MiB must be up together: got {self.memory_mib:.0f} MiB for them; "
+                "end other programs"
+            )
+        return int(self.memory_mib / each)
 
     def _cost_race(self, entrants: int, predicted: Mapping[str, float]) -> float:
         """Seconds of starts, a round and the finals."""
@@ -133,7 +151,7 @@ class Course:
         rates = {name: scale_rates(rate, FINAL_RATES) for name, rate in pair.items()}
         return FINALS * self._cost(Stage(name=FINAL, rates=rates, repeats=FINAL_REPEATS)) + START_S
 
-    def _make_start(self) -> Block:
+    def make_start(self) -> Block:
         rate = round(START_SHARE * predict(self.space, (), DEFAULT), 2)
         if rate <= 0:
             raise LoadTestError(
@@ -148,42 +166,49 @@ class Course:
         )
         return Block(name=START, turns=turns, warm_up_s=FIRST_WARM_UP_S)
 
-    def _make_block(self, stage: Stage) -> Block:
+    def make_block(self, stage: Stage) -> Block:
         """Each plan at each of its rates."""
         kind, _, number = stage.name.partition("-")
         seed = SEEDS[kind] + int(number)
+        # Rate by rate: who is compared takes turns seconds apart, and a machine drifts within minutes.
+        pairs = [pair for step in zip_longest(*_pair(stage.rates)) for pair in step if pair]
         turns = tuple(
             Turn(
                 member=self._find_member(name),
                 scenario=self.windows.make_open(rate, seed=seed, repeats=stage.repeats),
                 level=rate,
             )
-            for name, rates in stage.rates.items()
-            for rate in rates
+            for name, rate in pairs
         )
         return Block(name=stage.name, turns=turns, repeats=stage.repeats, warm_up_s=FIRST_WARM_UP_S)
 
     def _find_member(self, name: str) -> Member:
         return self.make_member(name, self.space.find_candidate(name))
 
-    def _next_saturated(self, kept: Kept, winner: str) -> Block | None:
-        if kept.find(SATURATED):
+    def _next_saturated(self, kept: Kept, best: str) -> Block | None:
+        """The default's closed loop is in `start`."""
+        if best == DEFAULT or kept.find(SATURATED):
             return None
-        turn = Turn(member=self._find_member(winner), scenario=self.windows.make_closed(), level=AUTO)
+        turn = Turn(member=self._find_member(best), scenario=self.windows.make_closed(), level=AUTO)
         return Block(name=SATURATED, turns=(turn,), warm_up_s=FIRST_WARM_UP_S)
 
-    def _next_libraries(self, kept: Kept, winner: str) -> Block | None:
-        """The winner with another library against itself about its peak, where the budget allows it."""
-        rates = scale_rates(self.make_race(kept).find_centre(winner, list_seen(kept)), FINAL_RATES)
+    def _next_libraries(self, kept: Kept, best: str) -> Block | None:
+        """The best plan with another library against itself about its peak, where the budget allows it."""
+        rates = scale_rates(self.make_race(kept).find_centre(best, list_seen(kept)), FINAL_RATES)
         for number, value in enumerate(ALTERNATIVES):
-            other = Candidate.parse(f"{winner}-{value}").name
+            other = Candidate.parse(f"{self.space.find_candidate(best).name}-{value}").name
             stage = Stage(
-                name=f"{LIBRARIES}-{number}", rates={winner: rates, other: rates}, repeats=LIBRARY_REPEATS
+                name=f"{LIBRARIES}-{number}", rates={best: rates, other: rates}, repeats=LIBRARY_REPEATS
             )
             wanted = value not in self.libraries and kept.find(stage.name) is None
             if wanted and START_S + self._cost(stage) <= self.estimate(kept):
-                return self._make_block(stage)
+                return self.make_block(stage)
         return None
+
+
+def _pair(rates: Mapping[str, tuple[float, ...]]) -> list[list[tuple[str, float]]]:
+    """Each plan with each of its rates."""
+    return [[(name, rate) for rate in each] for name, each in rates.items()]
 
 
 def make_experiment(course: Course, asked: Mapping[str, Any]) -> Experiment:

@@ -6,7 +6,7 @@ Do no harm: only what beats the default beyond the interval of the finals is cho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadtest.errors import LoadTestError
@@ -14,7 +14,7 @@ from loadtest.experiments.tune.candidate import DEFAULT, Candidate
 from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks, find_peak
 from loadtest.experiments.tune.evidence import SATURATED, START, list_done, list_out, list_points, list_seen
 from loadtest.experiments.tune.race import LIBRARIES, Race, list_finals
-from loadtest.experiments.tune.space import find_limit, fit_space, predict, read_space
+from loadtest.experiments.tune.space import Space, find_limit, fit_space, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
 from loadtest.simulation.search import Limit
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A library that was tried at the winner."""
+    """A library that was tried at the best plan."""
 
     item: str
     value: str
@@ -68,12 +68,15 @@ class Outcome:
     rows: tuple[Row, ...]
     """The default first, then by peak."""
     winner: str | None
-    """Who met the default in the finals."""
+    """Who met the default in the finals; None where nobody was left."""
     ratio: Interval | None
     """Of the winner's peak to the default's; None without finals."""
     seen: tuple[Seen, ...]
     """Every window that may be quoted."""
     queueing_limit: float
+    """Of any server with these times of batches."""
+    limit_here: float
+    """With what this server adds to them."""
     overhead: Overhead
     saturated: Mapping[str, float]
     """Plan → requests a second of a closed loop."""
@@ -122,7 +125,8 @@ def find_outcome(kept: Kept) -> Outcome:
     race = Race(predicted=predicted, limit=space.limit, done=done, out=frozenset(out))
     winner = race.find_winner(seen)
     rows = [_make_row(space.find_candidate(name), name, race, seen, out.get(name, "")) for name in names]
-    return Outcome(
+    overhead = fit_space(space, points)
+    found = Outcome(
         model=str(kept.asked["model"]),
         limit=space.limit,
         rows=tuple(sorted(rows, key=lambda row: (row.name != DEFAULT, -(row.peak.value if row.peak else 0)))),
@@ -130,10 +134,11 @@ def find_outcome(kept: Kept) -> Outcome:
         ratio=_compare(seen, winner, space.limit) if winner else None,
         seen=tuple(seen),
         queueing_limit=find_limit(space),
-        overhead=fit_space(space, points),
+        limit_here=find_limit(space, overhead),
+        overhead=overhead,
         saturated=dict(_list_saturated(kept)),
-        changes=tuple(_list_changes(seen, winner, space.limit)) if winner else (),
     )
+    return replace(found, changes=tuple(_list_changes(seen, found.best.name, space)))
 
 
 def _compare(seen: list[Seen], winner: str, limit: Limit) -> Interval | None:
@@ -167,19 +172,16 @@ def _list_saturated(kept: Kept) -> list[tuple[str, float]]:
     return [(one.system, one.trials[0].rate) for one in closed]
 
 
-def _list_changes(seen: list[Seen], winner: str, limit: Limit) -> list[Change]:
-    """Each against the winner in the same block."""
+def _list_changes(seen: list[Seen], best: str, space: Space) -> list[Change]:
+    """Each against the best plan in the same block."""
     there = [one for one in seen if one.block.startswith(LIBRARIES)]
-    return [
-        _make_change(name, [one for one in there if one.plan in (name, winner)], winner, limit)
-        for name in dict.fromkeys(one.plan for one in there)
-        if name != winner
-    ]
+    names = [name for name in dict.fromkeys(one.plan for one in there) if name != best]
+    return [_make_change(space.find_candidate(name), there, best, space.limit) for name in names]
 
 
-def _make_change(name: str, there: list[Seen], winner: str, limit: Limit) -> Change:
-    one = Candidate.parse(name)
-    with_it, without = ([one for one in there if one.plan == plan] for plan in (name, winner))
+def _make_change(one: Candidate, there: list[Seen], best: str, limit: Limit) -> Change:
+    with_it = [seen for seen in there if seen.plan == one.name]
+    without = [seen for seen in there if seen.plan == best and seen.block == with_it[0].block]
     return Change(
         item="allocator" if one.allocator else "openmp",
         value=one.allocator or one.openmp,
@@ -209,7 +211,10 @@ def _judge_peak(found: Outcome) -> Verdict:
     if not peak.known:
         why = f"{peak.boundary}, and those tried end at {peak.value:.4g}/s; give more BUDGET_MINUTES"
         return Verdict(what=what, why=why)
-    why = f"{found.reached:.0%} of the queueing limit, {found.queueing_limit:.1f}"
+    why = (
+        f"{found.reached:.0%} of the queueing limit, {found.queueing_limit:.1f} ({found.limit_here:.1f} with "
+    )
+    why += "what TorchServe, the door and the load generator take from the same cores)"
     why += f"; the boundary is a cliff: {peak.cliff}" if peak.cliff else f"; ends by: {peak.boundary}"
     figure = peak.interval or Interval(value=peak.value, low=peak.value, high=peak.value)
     return Verdict(what=what, figure=figure, unit=" requests/s", why=why)
@@ -233,8 +238,6 @@ def describe_gain(found: Outcome, folder: str) -> str:
 
 def choose(found: Outcome, *, alone: bool) -> dict[str, Any]:
     """What replaces the default's numbers; workers and libraries are one for all models."""
-    if not found.adopted:
-        return {}
     default, best = found.find_row(DEFAULT).candidate, found.best.candidate
     chosen: dict[str, Any] = {
         name: {found.model: getattr(best, name)}

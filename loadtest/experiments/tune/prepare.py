@@ -15,13 +15,15 @@ from config.rules.batching import DEFAULT_SLO_P99_MS
 from config.rules.service import list_sizes
 from handlers.engines import name_variant
 from loadtest.errors import LoadTestError
-from loadtest.experiments.ladder.blocks import OWN_SHARE, SERVER_MIB, USABLE_MEMORY, read_available_mib
+from loadtest.experiments.ladder.blocks import USABLE_MEMORY, read_available_mib
 from loadtest.experiments.tune.candidate import Candidate, read_candidate
 from loadtest.experiments.tune.experiment import Course, make_experiment
+from loadtest.experiments.tune.grid import make_experiment as make_grid
 from loadtest.experiments.tune.profile import take_profile
 from loadtest.experiments.tune.space import Layout, read_space
 from loadtest.experiments.tune.windows import Windows
 from loadtest.results.host import read_host
+from loadtest.results.kept import Kept
 from loadtest.results.stats import least_requests
 from loadtest.scenarios.scenario import PERCENTILES, list_scenarios, read_scenario
 from loadtest.simulation.search import Limit
@@ -58,6 +60,8 @@ class Wish:
     """The file of timings that plans go by."""
     run_dir: Path
     """Where profiles are kept, and the plan that is found."""
+    grid: Kept | None = None
+    """The race whose choice meets every plan of a grid; None is a race."""
 
     @property
     def arguments(self) -> list[str]:
@@ -127,7 +131,7 @@ def plan_all(wish: Wish, site: Site) -> Plan:
 def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     """The experiment of one model; takes its profiles, which are kept for the next time."""
     default = read_candidate(plan, model)
-    precision, fixed = str(plan.models[model].precision.value), fix_variant(plan, model)
+    fixed = fix_variant(plan, model)
     definition = read_definition(ROOT / "models" / model / "model.yaml")
     layouts = list_layouts(default, free=wish.free_layout)
     site.say(f"{model}: timing batches, all workers busy alike (kept in {wish.run_dir})")
@@ -145,11 +149,13 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
         windows=Windows(model=model, payloads=asked["payloads"], limit=wish.limit),
         space=space,
         budget_s=60 * wish.minutes,
-        most_up=count_servers(definition, precision, default.workers, plan, read_available_mib()),
+        memory_mib=USABLE_MEMORY * read_available_mib(),
         make_member=make_member,
         libraries=(str(plan.libraries.allocator.value), str(plan.libraries.openmp.value)),
     )
-    return make_experiment(course, asked)
+    if wish.grid is None:
+        return make_experiment(course, asked)
+    return make_grid(course, asked, wish.grid)
 
 
 def list_layouts(default: Candidate, *, free: bool) -> list[Layout]:
@@ -210,18 +216,3 @@ def find_payloads(model: str) -> str:
         if one.is_open and one.model == model:
             return one.payloads
     raise LoadTestError(f"no open scenario of {model}: PAYLOADS= names a set or a folder to send")
-
-
-def count_servers(
-    definition: ModelDefinition, precision: str, workers: int, plan: Plan, available_mib: float
-) -> int:
-    """That can be up at once; LoadTestError when not even two can."""
-    javas = SERVER_MIB * max(1, len(plan.instances))
-    each = javas + workers * OWN_SHARE * definition.worker_memory_mib[precision]
-    count = int(USABLE_MEMORY * available_mib / each)
-    if count < 2:
-        raise LoadTestError(
-            f"two servers of {each:.0f} MiB must be up together: got {available_mib:.0f} MiB that are free; "
-            "end other programs"
-        )
-    return count

@@ -18,7 +18,7 @@ from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, find_level, fit_peak
 from loadtest.simulation.search import Limit
 
-RACE, FINAL, LIBRARIES = "race", "final", "libraries"
+RACE, FINAL, LIBRARIES, GRID = "race", "final", "libraries", "grid"
 """Kinds of blocks."""
 FIRST_RATES = (0.88, 1.0, 1.12)
 """Of the best predicted peak: predictions are some percent off."""
@@ -90,9 +90,9 @@ class Race:
 
     def _next_final(self, seen: Sequence[Seen], can_afford: Callable[[Stage, bool], bool]) -> Stage | None:
         winner, finals = self.find_winner(seen), self._count(FINAL)
-        if winner is None or finals >= MOST_FINALS:
+        if finals >= MOST_FINALS or not seen or DEFAULT in self.out:
             return None
-        pair = (DEFAULT, winner)
+        pair = (DEFAULT, winner) if winner else (DEFAULT,)
         if finals >= FINALS and all(self._is_bracketed(name, seen) for name in pair):
             return None
         rates = {name: scale_rates(self.find_centre(name, seen), FINAL_RATES) for name in pair}
@@ -110,9 +110,11 @@ class Race:
         return [name for name in names if name not in slower]
 
     def find_winner(self, seen: Sequence[Seen]) -> str | None:
-        """The leader of the race; None where the default leads, or nothing else could be measured."""
-        left = self.list_left(seen)
-        return left[0] if left and left[0] != DEFAULT and DEFAULT not in self.out else None
+        """The best of the race beside the default, who meets it in the finals even where it leads: a few
+        windows do not tell. None where all others were dropped, or could not be measured."""
+        if DEFAULT in self.out:
+            return None
+        return next((name for name in self.list_left(seen) if name != DEFAULT), None)
 
     def find_centre(self, name: str, seen: Sequence[Seen]) -> float:
         """The best guess of a plan's peak, to measure about it."""

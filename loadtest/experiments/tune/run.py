@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.experiment import KIND
+from loadtest.experiments.tune.grid import KIND as GRID_KIND
 from loadtest.experiments.tune.keep import keep_tuned
 from loadtest.experiments.tune.prepare import Wish, plan_all, prepare
-from loadtest.results.kept import LATEST, Kept, find_result, list_results
+from loadtest.results.kept import LATEST, Kept, find_result, list_results, read_kept
 from loadtest.systems.fleet import Site
 from loadtest.trials.runner import run_experiment
 
@@ -25,6 +27,20 @@ def run_models(
         experiment = prepare(wish, model, plan, site)
         kepts.append(run_experiment(experiment, site, results=results, resume=folder))
     return kepts, lambda: keep_tuned(kepts, plan.inputs, wish.run_dir)
+
+
+def run_grid(wish: Wish, site: Site, *, results: Path, resume: str) -> Kept:
+    """Every plan of one model, against what its latest race of the same limit found."""
+    if len(wish.models) != 1:
+        raise LoadTestError(f"GRID is of one model: got {len(wish.models)}; give one of MODELS")
+    (model,) = wish.models
+    race = read_kept(find_result(LATEST, results, name=f"{KIND}-{model}"))
+    limit = {"percentile": wish.limit.percentile, "ms": 1000 * wish.limit.seconds}
+    if race.asked["limit"] != limit:
+        raise LoadTestError(f"GRID needs a latest race with the limit {limit}: got {race.asked['limit']}")
+    folder = find_result(resume, results, name=f"{GRID_KIND}-{model}") if resume else None
+    experiment = prepare(replace(wish, grid=race), model, plan_all(wish, site), site)
+    return run_experiment(experiment, site, results=results, resume=folder)
 
 
 def find_resumed(resume: str, model: str, wish: Wish, results: Path) -> Path | None:

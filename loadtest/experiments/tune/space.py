@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates
@@ -13,7 +12,7 @@ from loadtest.simulation.limit import find_queueing_limit
 from loadtest.simulation.overhead import LivePoint, fit_overhead
 from loadtest.simulation.search import LONG, REFINED, Limit, find_peak, rank_plans
 from loadtest.simulation.server import ServerPlan
-from loadtest.simulation.service import Overhead, ServiceTimes, read_service
+from loadtest.simulation.service import NO_OVERHEAD, Overhead, ServiceTimes, read_service
 
 DELAYS_MS = (1, 5, 20)
 """TorchServe's least, and what fills batches; the wait is under a lock that idle workers need."""
@@ -47,7 +46,7 @@ class Space:
 
     def find_times(self, one: Candidate, overhead: Overhead) -> ServiceTimes:
         times = dict(self.times)[one.workers, one.cores_per_worker]
-        return dataclasses.replace(times, overhead=overhead)
+        return replace(times, overhead=overhead)
 
     def make_point(self, rate: float, **figures: float | None) -> LivePoint:
         """Of the default, as it was measured."""
@@ -83,9 +82,10 @@ def fit_space(space: Space, points: tuple[LivePoint, ...]) -> Overhead:
 
 
 @functools.lru_cache(maxsize=32)
-def find_limit(space: Space) -> float:
-    """The queueing limit of the times alone, without any server's overhead."""
-    return find_queueing_limit([(workers, times) for (workers, _), times in space.times], space.limit)
+def find_limit(space: Space, overhead: Overhead = NO_OVERHEAD) -> float:
+    """The queueing limit of the times alone, or with what a server adds to them."""
+    times = ((workers, replace(each, overhead=overhead)) for (workers, _), each in space.times)
+    return find_queueing_limit(times, space.limit)
 
 
 @functools.lru_cache(maxsize=128)

@@ -52,13 +52,15 @@ def open_nothing(_: object) -> contextlib.AbstractContextManager[System]:
     raise AssertionError("a plan brings nothing up")
 
 
-def make_course(default: Candidate, *, minutes: float = 15.0, most_up: int = 6, **changes: Any) -> Course:
+def make_course(
+    default: Candidate, *, minutes: float = 15.0, memory_mib: float = 9000.0, **changes: Any
+) -> Course:
     space = read_space(make_asked(default, **changes))
     return Course(
         windows=Windows(model=MODEL, payloads="photos", limit=space.limit),
         space=space,
         budget_s=60 * minutes,
-        most_up=most_up,
+        memory_mib=memory_mib,
         make_member=lambda name, _: Member(name=name, open=open_nothing),
         libraries=("jemalloc", "intel"),
     )

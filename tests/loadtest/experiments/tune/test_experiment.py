@@ -134,8 +134,10 @@ def test_a_default_in_doubt_gives_no_figure(tmp_path):
 def test_little_budget_means_fewer_plans_and_little_memory_too(tmp_path):
     few = run_tune(tmp_path / "few", blocks=2, minutes=6)
     assert len(few.find("race-1").systems) == 3
-    narrow = run_tune(tmp_path / "narrow", blocks=2, most_up=2)
+    narrow = run_tune(tmp_path / "narrow", blocks=2, memory_mib=1500.0)
     assert len(narrow.find("race-1").systems) == 2
+    with pytest.raises(LoadTestError, match=r"must be up together: got 1000 MiB for them"):
+        run_tune(tmp_path / "none", blocks=2, memory_mib=1000.0)
 
 
 def test_with_budget_left_the_winner_meets_itself_with_other_libraries(tmp_path):

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from config.definitions import read_definition
 from loadtest.commands import main
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import Candidate
 from loadtest.experiments.tune.prepare import (
     check_wish,
-    count_servers,
     find_payloads,
     fix_variant,
     list_layouts,
@@ -102,17 +100,6 @@ def test_workers_are_free_where_nobody_named_them_and_one_model_is_served():
     assert not read_wish(
         ["--models", "bert resnet50", "--run-dir", "run"], percentile=99, minutes=15, payloads=""
     ).free_layout
-
-
-def test_as_many_servers_are_up_as_the_memory_holds():
-    definition = read_definition(ROOT / "models" / "resnet50" / "model.yaml")
-    alone, door = SimpleNamespace(instances={}), SimpleNamespace(instances={"a1": 1, "a2": 2})
-    counts = [count_servers(definition, "int8", 2, alone, mib) for mib in (8_000, 16_000, 64_000)]
-    assert counts == sorted(counts)
-    assert counts[0] < counts[2]
-    assert count_servers(definition, "int8", 2, door, 64_000) < counts[2]
-    with pytest.raises(LoadTestError, match=r"must be up together: got 1000 MiB that are free"):
-        count_servers(definition, "int8", 2, alone, 1000)
 
 
 @pytest.mark.parametrize(

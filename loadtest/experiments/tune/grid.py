@@ -1,0 +1,210 @@
+"""`make tune GRID=1`: every plan of a grid live, to judge what a race of few plans found, and its simulator.
+
+`start` measures the default plan, as in the race; with it every plan of the grid is simulated. Then each is
+served and measured about its simulated peak. Last, the best of the grid and the plan that `make tune` found
+take turns: the grid takes its time, machines drift, and the best of many is also the luckiest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.experiments.tune.candidate import DEFAULT, list_candidates
+from loadtest.experiments.tune.curve import (
+    ALL_KEPT,
+    NONE_KEPT,
+    Peak,
+    Seen,
+    compare_peaks,
+    find_peak,
+    fit_peak,
+)  # fmt: skip
+from loadtest.experiments.tune.evidence import (
+    START,
+    list_done,
+    list_latencies,
+    list_out,
+    list_points,
+    list_seen,
+    list_windows,
+)  # fmt: skip
+from loadtest.experiments.tune.experiment import Course
+from loadtest.experiments.tune.outcome import find_outcome
+from loadtest.experiments.tune.race import (
+    FINAL,
+    FINAL_RATES,
+    FINAL_REPEATS,
+    GRID,
+    Stage,
+    list_finals,
+    scale_rates,
+)  # fmt: skip
+from loadtest.experiments.tune.space import Space, fit_space, predict, read_space
+from loadtest.results.kept import Kept
+from loadtest.results.stats import Interval, pick
+from loadtest.simulation.search import LONG, try_rate
+from loadtest.trials.block import Block, Experiment, Verdict
+from loadtest.trials.validity import ENDS_OF_A_SEARCH, find_doubts
+
+KIND = "tune-grid"
+DELAYS_MS = (1, 5, 20, 50)
+RATES = (0.8, 0.95, 1.1)
+"""Of the simulated peak; at the lowest of them the simulator's latencies are judged."""
+BEYOND = {ALL_KEPT: (1.12, 1.25), NONE_KEPT: (0.75, 0.88)}
+"""Of the end of the rates that were tried, where the peak lies beyond it."""
+MOST_TRIES = 2
+BEST = 2
+"""Of the grid, in the finals."""
+LEAST_REACHED = 0.95
+P50_WITHIN, QUOTED_WITHIN, LEAST_SHARE = 0.10, 0.15, 0.9
+"""The simulator is right where so many points lie so near."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What is measured next follows from what is kept."""
+
+    course: Course
+    tuned: str
+    """The plan that must come near the best."""
+
+    def next_block(self, kept: Kept) -> Block | None:
+        if kept.find(START) is None:
+            return self.course.make_start()
+        stage = self._next_plan(kept) or self._next_final(kept)
+        return self.course.make_block(stage) if stage else None
+
+    def _next_plan(self, kept: Kept) -> Stage | None:
+        """The first one whose peak is not known yet."""
+        space, done, out, seen = self.course.space, list_done(kept), list_out(kept), list_seen(kept)
+        for name in list_names(space):
+            tries = sum(name in plans for plans in done.values())
+            rates = _choose_rates(space, kept, name, seen) if tries < MOST_TRIES and name not in out else ()
+            if rates:
+                return Stage(name=f"{GRID}-{len(done) + 1}", rates={name: rates})
+        return None
+
+    def _next_final(self, kept: Kept) -> Stage | None:
+        if any(name.startswith(FINAL) for name in list_done(kept)):
+            return None
+        limit, seen = self.course.space.limit, list_seen(kept)
+        peaks = {name: peak for name, peak in find_peaks(self.course.space, kept).items() if peak.known}
+        best = sorted((name for name in peaks if name != self.tuned), key=lambda name: -peaks[name].value)
+        entrants = [name for name in (self.tuned, *best[:BEST]) if name in peaks]
+        rates = {
+            name: scale_rates(fit_peak([one for one in seen if one.plan == name], limit).value, FINAL_RATES)
+            for name in entrants
+        }
+        return Stage(name=f"{FINAL}-1", rates=rates, repeats=2 * FINAL_REPEATS) if len(rates) > 1 else None
+
+
+def _choose_rates(space: Space, kept: Kept, name: str, seen: Sequence[Seen]) -> tuple[float, ...]:
+    """About the simulated peak, or beyond those that were tried; none where the peak is known."""
+    own = [one for one in seen if one.plan == name]
+    if not own:
+        return scale_rates(predict(space, tuple(list_points(space, kept)), name), RATES)
+    peak = fit_peak(own, space.limit)
+    return scale_rates(peak.value, BEYOND.get(peak.boundary, ()))
+
+
+def list_names(space: Space) -> list[str]:
+    """Every plan of the grid; the default is in it by its numbers."""
+    layouts = [layout for layout, _ in space.times]
+    return [one.name for one in list_candidates(layouts, space.batches, DELAYS_MS)]
+
+
+def find_peaks(space: Space, kept: Kept) -> dict[str, Peak]:
+    """Plan → its peak, the finals' windows left out; plans without a valid window have none."""
+    out, seen = list_out(kept), [one for one in list_seen(kept) if one.block.startswith(GRID)]
+    names = [name for name in list_names(space) if name not in out]
+    by_name = {name: [one for one in seen if one.plan == name] for name in names}
+    return {name: find_peak(own, space.limit) for name, own in by_name.items() if own}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """A window of the grid beside its simulation; seconds."""
+
+    plan: str
+    rate: float
+    p50: tuple[float, float]
+    """Simulated and live."""
+    quoted: tuple[float, float]
+    """Of the limit's percentile."""
+
+
+def list_met(space: Space, kept: Kept) -> Iterator[Met]:
+    """Each plan at the lowest rate that was asked of it first."""
+    overhead = fit_space(space, tuple(list_points(space, kept)))
+    met: set[str] = set()
+    for block in (one for one in kept.list_blocks() if one.name.startswith(GRID)):
+        windows = [window for one in kept.list_series(block) for window in list_windows(one)]
+        for window in windows[:1]:
+            if window.system in met or find_doubts(window, without=ENDS_OF_A_SEARCH):
+                continue
+            met.add(window.system)
+            one, live = space.find_candidate(window.system), list_latencies(window)
+            found = try_rate(
+                space.simulate(one), space.find_times(one, overhead), window.level, space.limit, requests=LONG
+            )
+            yield Met(
+                plan=window.system,
+                rate=window.level,
+                p50=(found.p50_s, pick(live, 50)),
+                quoted=(found.quoted_s, pick(live, space.limit.percentile)),
+            )
+
+
+def judge(kept: Kept) -> list[Verdict]:
+    """What was found against the best of the grid; how many points the simulator told."""
+    space = read_space(kept.asked)
+    met = list(list_met(space, kept))
+    told = [
+        Verdict(what=f"{kept.asked['model']}: points whose {what} was simulated within {within:.0%}",
+                figure=_share(pairs, within), limit=LEAST_SHARE)
+        for what, within, pairs in (
+            ("p50", P50_WITHIN, [one.p50 for one in met]),
+            (f"p{space.limit.percentile:g}", QUOTED_WITHIN, [one.quoted for one in met]),
+        )
+    ]  # fmt: skip
+    return [_judge_tuned(kept, space), *told]
+
+
+def _share(pairs: Sequence[tuple[float, float]], within: float) -> Interval | None:
+    if not pairs:
+        return None
+    share = sum(abs(simulated / live - 1) <= within for simulated, live in pairs) / len(pairs)
+    return Interval(value=share, low=share, high=share)
+
+
+def _judge_tuned(kept: Kept, space: Space) -> Verdict:
+    tuned, ratios = str(kept.asked["tuned"]), compare_finals(kept, space)
+    what = f"{kept.asked['model']}: the tuned plan, {tuned}, against the best of {len(list_names(space))}"
+    if not ratios:
+        return Verdict(what=what, why="the finals were not measured")
+    best = min(ratios, key=lambda name: ratios[name].value)
+    return Verdict(what=what, figure=ratios[best], unit="×", limit=LEAST_REACHED, why=f"the best: {best}")
+
+
+def compare_finals(kept: Kept, space: Space) -> Mapping[str, Interval]:
+    """Plan of the grid → the tuned plan's peak over its own, by windows in turns."""
+    tuned, seen = str(kept.asked["tuned"]), list_seen(kept)
+    own = list_finals(seen, tuned)
+    others = dict.fromkeys(one.plan for one in seen if one.block.startswith(FINAL) and one.plan != tuned)
+    pairs = {name: compare_peaks(list_finals(seen, name), own, space.limit) for name in others}
+    return {name: ratio for name, ratio in pairs.items() if ratio}
+
+
+def make_experiment(course: Course, asked: Mapping[str, Any], tune: Kept) -> Experiment:
+    """Of the model, the limit and the plans of a race that is kept."""
+    best = find_outcome(tune).best
+    tuned = best.candidate.name if best.name == DEFAULT else best.name
+    return Experiment(
+        kind=KIND,
+        name=f"{KIND}-{course.windows.model}",
+        asked={**asked, "tuned": tuned, "tune": tune.folder.name},
+        next_block=Grid(course=course, tuned=tuned).next_block,
+        estimate=lambda kept: 0.0,
+    )

@@ -12,6 +12,7 @@ from config.rules.by_model import find_number
 from config.rules.limits import plan_limits
 from config.rules.service import (
     NEAR_BEST,
+    SERVER_BATCH_MS,
     SERVICES_IN_LIMIT,
     Service,
     choose_size,
@@ -128,7 +129,8 @@ def _explain_size(service: Service, size: int, limit_ms: int, figures: Figures) 
     if SERVICES_IN_LIMIT * took <= limit_ms:
         return (
             f"the smallest within {1 - NEAR_BEST:.0%} of the best rate, {rate:.3g}/s of {figures.workers} "
-            f"workers, of those with {within} ≤ {limit_ms} ms, SLO_P99_MS"
+            f"workers with {render_ms(SERVER_BATCH_MS)} ms of TorchServe's for each batch, of those with "
+            f"{within} ≤ {limit_ms} ms, SLO_P99_MS"
         )
     alone = f"the smallest: {within} is beyond {limit_ms} ms, SLO_P99_MS"
     if 2 * took > limit_ms:

@@ -30,7 +30,7 @@ from loadtest.experiments.tune.evidence import (
     list_seen,
     list_windows,
 )  # fmt: skip
-from loadtest.experiments.tune.experiment import Course
+from loadtest.experiments.tune.experiment import START_S, Course
 from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.experiments.tune.race import (
     FINAL,
@@ -76,6 +76,15 @@ class Grid:
         stage = self._next_plan(kept) or self._next_final(kept)
         return self.course.make_block(stage) if stage else None
 
+    def estimate(self, kept: Kept) -> float:
+        """Seconds that are left, if each plan's peak is between its first rates."""
+        space, windows = self.course.space, self.course.windows
+        tried = {name for plans in list_done(kept).values() for name in plans}
+        rates = scale_rates(predict(space, (), DEFAULT), RATES)
+        each = START_S + sum(windows.cost_s(rate) for rate in rates)
+        finals = (1 + BEST) * 2 * FINAL_REPEATS * (each - START_S)
+        return len({*list_names(space)} - tried) * each + finals
+
     def _next_plan(self, kept: Kept) -> Stage | None:
         """The first one whose peak is not known yet."""
         space, done, out, seen = self.course.space, list_done(kept), list_out(kept), list_seen(kept)
@@ -90,7 +99,9 @@ class Grid:
         if any(name.startswith(FINAL) for name in list_done(kept)):
             return None
         limit, seen = self.course.space.limit, list_seen(kept)
-        peaks = {name: peak for name, peak in find_peaks(self.course.space, kept).items() if peak.known}
+        found = find_peaks(self.course.space, kept)
+        # Above all rates that were tried is the better for it.
+        peaks = {name: peak for name, peak in found.items() if peak.boundary != NONE_KEPT}
         best = sorted((name for name in peaks if name != self.tuned), key=lambda name: -peaks[name].value)
         entrants = [name for name in (self.tuned, *best[:BEST]) if name in peaks]
         rates = {
@@ -110,9 +121,10 @@ def _choose_rates(space: Space, kept: Kept, name: str, seen: Sequence[Seen]) -> 
 
 
 def list_names(space: Space) -> list[str]:
-    """Every plan of the grid; the default is in it by its numbers."""
+    """Every plan of the grid, the default by its numbers among them."""
     layouts = [layout for layout, _ in space.times]
-    return [one.name for one in list_candidates(layouts, space.batches, DELAYS_MS)]
+    plans = (space.default, *list_candidates(layouts, space.batches, DELAYS_MS))
+    return list(dict.fromkeys(one.name for one in plans))
 
 
 def find_peaks(space: Space, kept: Kept) -> dict[str, Peak]:
@@ -201,10 +213,11 @@ def make_experiment(course: Course, asked: Mapping[str, Any], tune: Kept) -> Exp
     """Of the model, the limit and the plans of a race that is kept."""
     best = find_outcome(tune).best
     tuned = best.candidate.name if best.name == DEFAULT else best.name
+    grid = Grid(course=course, tuned=tuned)
     return Experiment(
         kind=KIND,
         name=f"{KIND}-{course.windows.model}",
         asked={**asked, "tuned": tuned, "tune": tune.folder.name},
-        next_block=Grid(course=course, tuned=tuned).next_block,
-        estimate=lambda kept: 0.0,
+        next_block=grid.next_block,
+        estimate=grid.estimate,
     )

@@ -1,0 +1,104 @@
+"""Every plan of a grid against live servers in virtual time: what is measured, told, and not hidden."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.tune.candidate import DEFAULT
+from loadtest.experiments.tune.grid import KIND, MOST_TRIES, judge, list_names, make_experiment
+from loadtest.experiments.tune.prepare import Wish
+from loadtest.experiments.tune.run import run_grid
+from loadtest.experiments.tune.space import read_space
+from loadtest.report.grid import make_grid_section
+from loadtest.results.kept import keep_block, start_result
+from loadtest.simulation.search import Limit
+from tests.loadtest.experiments.tune.live import plan
+from tests.loadtest.experiments.tune.results import make_asked, make_course, measure_block, run_tune
+from tests.loadtest.experiments.tune.test_experiment import spoil
+from tests.loadtest.making import HOST
+
+OLD = plan(16, 20)
+
+
+def run_whole(folder, *, truth=lambda _: 1.0, change=lambda block: block, race=None):
+    """A race, then the grid about it."""
+    race = race or run_tune(folder / "race", default=OLD)
+    experiment = make_experiment(make_course(OLD), make_asked(OLD), race)
+    kept = start_result(KIND, experiment.name, experiment.asked, folder / "grid", HOST)
+    while (block := experiment.next_block(kept)) is not None:
+        measured, records = measure_block(block, OLD, truth, number=len(kept.blocks))
+        kept = keep_block(kept, change(measured), records)
+    return kept
+
+
+@pytest.fixture(scope="module")
+def race(tmp_path_factory):
+    return run_tune(tmp_path_factory.mktemp("race"), default=OLD)
+
+
+@pytest.fixture(scope="module")
+def whole(race, tmp_path_factory):
+    return run_whole(tmp_path_factory.mktemp("whole"), race=race)
+
+
+def test_every_plan_is_measured_and_the_best_meet_the_tuned_one(whole):
+    names = list_names(read_space(whole.asked))
+    measured = {name for block in whole.blocks if block.name.startswith("grid") for name in block.systems}
+    assert measured == set(names)
+    assert len(names) == 3 * 4 + 1
+    (final,) = (block for block in whole.blocks if block.name.startswith("final"))
+    assert whole.asked["tuned"] in final.systems
+    assert len(final.systems) == 3
+
+
+def test_it_is_judged_by_the_finals_and_by_what_was_simulated(whole):
+    tuned, p50, p99 = judge(whole)
+    assert tuned.limit == 0.95
+    assert tuned.met
+    assert p50.figure.value >= 0.9
+    assert p99.what.startswith("resnet50: points whose p99 was simulated within 15%")
+
+
+def test_a_plan_that_the_race_missed_is_found(race, tmp_path):
+    """It is live a quarter faster than its times say."""
+    missed = next(
+        name for name in list_names(read_space(make_asked(OLD))) if name not in race.find("race-1").systems
+    )
+    kept = run_whole(tmp_path, truth=lambda name: 0.75 if name == missed else 1.0, race=race)
+    verdict = judge(kept)[0]
+    assert verdict.why == f"the best: {missed}"
+    assert not verdict.met
+
+
+def test_the_simulator_is_told_wrong_where_it_is(race, tmp_path):
+    """All but the default take a third longer than it was told."""
+    kept = run_whole(tmp_path, truth=lambda name: 1.0 if name == DEFAULT else 1.33, race=race)
+    assert not any(verdict.met for verdict in judge(kept)[1:])
+    tries = [name for block in kept.blocks if block.name.startswith("grid") for name in block.systems]
+    assert max(map(tries.count, tries)) == MOST_TRIES
+
+
+def test_the_page_shows_every_plan_and_names_what_is_invalid(race, tmp_path):
+    out = plan(2, 50).name
+    kept = run_whole(tmp_path, change=spoil(out, verify_after={"good": False, "findings": []}), race=race)
+    section = make_grid_section(kept)
+    rows = {row[0]: row for row in section.tables[0].rows}
+    assert rows[out][1] == "INVALID"
+    assert f"{OLD.name} (default)" in rows
+    assert [doubt.where for doubt in section.findings] == [out]
+    assert section.whole
+
+
+def test_it_needs_a_race_of_the_same_limit_and_one_model(race):
+    wish = Wish(
+        models=("resnet50",), limit=Limit(percentile=99.0, seconds=0.1), minutes=15, payloads="", given={},
+        timings="", run_dir=race.folder,
+    )  # fmt: skip
+    with pytest.raises(LoadTestError, match=r"GRID needs a latest race with the limit .*100.*: got .*200"):
+        run_grid(wish, None, results=race.folder.parent, resume="")
+    two = dataclasses.replace(wish, models=("bert", "resnet50"))
+    with pytest.raises(LoadTestError, match="GRID is of one model: got 2"):
+        run_grid(two, None, results=race.folder.parent, resume="")

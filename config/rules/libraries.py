@@ -8,15 +8,17 @@ from config.knobs.table import find
 from config.plan import Inputs, Libraries, Setting
 
 MALLOC_CONF = (
-    "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1,"
+    "oversize_threshold:1,background_thread:false,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1,"
     "lg_extent_max_active_fit:16"
 )
-"""The launcher's own three options and three more; the launcher keeps what is set.
+"""The launcher's three options, of which one the other way round, and three more; it keeps what is set.
 
 Decay -1: never give pages back. With the launcher's three alone ResNet50 got slower than with glibc's
 allocator (15.8 → 12.6 images/s), with the pages kept twice as fast (31).
 Fit 16: a kept block may serve requests down to 1/65,536 of its size. By default, 1/64, blocks that texts of
-many lengths left behind are not used again: BERT in INT8 grew by 0.6 MiB a request; now by none (seen)."""
+many lengths left behind are not used again: BERT in INT8 grew by 0.6 MiB a request; now by none (seen).
+No background thread: it gives pages back, so here it has nothing to do, but what is freed wakes it: 6,500
+times a second on the core that computes (BERT in INT8, seen in /proc/PID/task/*/status)."""
 
 ALLOCATOR_FLAGS = {
     "jemalloc": "--enable_jemalloc",

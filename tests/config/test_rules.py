@@ -62,7 +62,7 @@ def test_library_missing_on_the_live_machine(changes, message):
 def test_jemalloc_keeps_its_pages_and_uses_them_again():
     value = plan_machine("two-cores").environment["MALLOC_CONF"].value
     assert value == (
-        "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1,"
+        "oversize_threshold:1,background_thread:false,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1,"
         "lg_extent_max_active_fit:16"
     )
 

@@ -17,12 +17,18 @@ class Progress:
     say: Callable[[str], None]
     planned: float
     """Seconds, as estimated; 0 where nobody knows."""
-    left: float = field(init=False)
-    """Of the plan, not of the time."""
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=lambda: time.monotonic())
+    _ends: float = field(init=False)
+    """When all is done, by what was known last."""
 
     def __post_init__(self) -> None:
-        self.left = self.planned
+        self._ends = self.began + self.planned
+
+    def update(self, left: float) -> None:
+        """So many seconds are left of the plan; the pace of what is done goes for them, too."""
+        now, done = time.monotonic(), self.planned - left
+        pace = (now - self.began) / done if done > ENOUGH * self.planned else 1.0
+        self._ends = now + left * pace
 
     def report(self, line: str) -> None:
         """A line with the time in front, where there is a plan."""
@@ -30,6 +36,5 @@ class Progress:
 
     def describe(self) -> str:
         """`3 min, 14 left`."""
-        passed, done = time.monotonic() - self.began, self.planned - self.left
-        pace = passed / done if done > ENOUGH * self.planned else 1.0
-        return f"{passed / 60:.0f} min, {self.left * pace / 60:.0f} left"
+        now = time.monotonic()
+        return f"{(now - self.began) / 60:.0f} min, {max(0.0, self._ends - now) / 60:.0f} left"

@@ -100,7 +100,7 @@ class _Runner:
                 self._progress.report(f"{block.name}: {', '.join(list_systems(block))}")
                 measured, records = self._measure(fleet, block)
                 kept = keep_block(kept, measured, records)
-                self._progress.left = self.experiment.estimate(kept)
+                self._progress.update(self.experiment.estimate(kept))
         return kept
 
     def _measure(self, fleet: Fleet, block: Block) -> tuple[KeptBlock, list[Records]]:

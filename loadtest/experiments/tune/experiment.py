@@ -8,6 +8,7 @@ with other libraries.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -94,6 +95,7 @@ class Course:
             limit=self.space.limit,
             done=list_done(kept),
             out=frozenset(list_out(kept)),
+            most_up=self._count_up(kept),
         )
 
     def predict(self, kept: Kept, most: int) -> Mapping[str, float]:
@@ -113,14 +115,13 @@ class Course:
         return race.next_stage(list_seen(kept), can_afford)
 
     def _count_entrants(self, kept: Kept) -> int:
-        """Beside the default: as many as memory and budget allow for a round, the finals kept back."""
-        begun = kept.find(f"{RACE}-1")
-        if begun is not None:
-            return len({*begun.systems, *begun.refused} - {DEFAULT})
-        predicted, left = self.predict(kept, 1), self.estimate(kept)
-        most = min(MOST_ENTRANTS, self._count_up(kept) - 1)
-        fitting = (n for n in range(most, FEWEST_ENTRANTS, -1) if self._cost_race(n, predicted) <= left)
-        return next(fitting, min(FEWEST_ENTRANTS, most))
+        """Beside the default: as many as the budget allows for a round, the finals kept back."""
+        start = kept.find(START)
+        assert start is not None  # measured first
+        predicted, left, most_up = self.predict(kept, 1), self.budget_s - start.seconds, self._count_up(kept)
+        counts = range(MOST_ENTRANTS, FEWEST_ENTRANTS, -1)
+        fitting = (n for n in counts if self._cost_race(n, most_up, predicted) <= left)
+        return next(fitting, FEWEST_ENTRANTS)
 
     def _count_up(self, kept: Kept) -> int:
         """Servers that the memory holds, by what the default's took under its load."""
@@ -135,11 +136,14 @@ class Course:
             )
         return int(self.memory_mib / each)
 
-    def _cost_race(self, entrants: int, predicted: Mapping[str, float]) -> float:
-        """Seconds of starts, a round and the finals."""
-        names = (DEFAULT, *map(str, range(entrants)))
-        rates = dict.fromkeys(names, scale_rates(max(predicted.values()), FIRST_RATES))
-        return entrants * START_S + self._cost(Stage(name=RACE, rates=rates)) + self._cost_finals(predicted)
+    def _cost_race(self, entrants: int, most_up: int, predicted: Mapping[str, float]) -> float:
+        """Seconds of starts, a round in as many parts as the memory asks for, and the finals."""
+        heats = math.ceil(entrants / (most_up - 1))
+        rates = scale_rates(max(predicted.values()), FIRST_RATES)
+        one = self._cost(Stage(name=RACE, rates={DEFAULT: rates}))
+        return (
+            entrants * (START_S + FIRST_WARM_UP_S) + (entrants + heats) * one + self._cost_finals(predicted)
+        )
 
     def _cost(self, stage: Stage) -> float:
         each = [self.windows.cost_s(rate) for rates in stage.rates.values() for rate in rates]

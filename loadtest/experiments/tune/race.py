@@ -1,9 +1,10 @@
 """The race: rounds in which all are measured at the same rates, then the winner against the default.
 
-A round has three rates about the best peak that is known, and every plan that is left at each of them with
-the same arrivals. Who is slower than the leader in nearly all of these pairs (a one-sided signed-rank test)
-is dropped. The figures that are quoted of the winner and of the default come from the finals alone, where
-each is measured about its own peak: the race chose the winner, so its windows flatter it.
+The first round has three rates about the best peak that was predicted, the next ones two about the best one
+that was seen, and every plan that is left at each of them with the same arrivals. Who is slower than the
+leader in nearly all of these pairs (a one-sided signed-rank test) is dropped. The figures that are quoted of
+the winner and of the default come from the finals alone, where each is measured about its own peak: the race
+chose the winner, so its windows flatter it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ FIRST_RATES = (0.88, 1.0, 1.12)
 NEXT_RATES = (0.96, 1.04)
 FINAL_RATES = (0.9, 1.0, 1.1)
 """Of each plan's own peak: as far as the machine's own ups and downs move it."""
-MOST_ROUNDS = 3
+MOST_ROUNDS = 2
+"""After the first one, about the leader's peak."""
 FINAL_REPEATS = 3
 FINALS = 2
 MOST_FINALS = 3
@@ -57,12 +59,14 @@ class Race:
     """Block → the plans that were measured in it, whether or not their windows are valid."""
     out: frozenset[str] = field(default_factory=frozenset)
     """Plans that cannot be measured here, or whose answers or settings are not right."""
+    most_up: int = 99
+    """Servers that the memory holds: who does not fit into the first round has another with the default."""
 
     def next_stage(self, seen: Sequence[Seen], can_afford: Callable[[Stage, bool], bool]) -> Stage | None:
         """None when all is told. `can_afford` a round with the finals kept back, or without."""
-        if not self._count(RACE):
-            return self._first_round()
         if not self._count(FINAL):
+            if heat := self._next_heat():
+                return heat
             stage = self._next_round(seen)
             if stage and can_afford(stage, True):
                 return stage
@@ -71,22 +75,38 @@ class Race:
     def _count(self, kind: str) -> int:
         return sum(name.startswith(kind) for name in self.done)
 
-    def _first_round(self) -> Stage:
-        entrants = [name for name in self.predicted if name not in self.out]
-        best = max(self.predicted[name] for name in entrants)
-        return Stage(name=f"{RACE}-1", rates=dict.fromkeys(entrants, scale_rates(best, FIRST_RATES)))
+    def _next_heat(self) -> Stage | None:
+        """As many at once as the memory holds, the default always among them."""
+        raced = {name for plans in self._list_rounds() for name in plans}
+        waiting = [name for name in self.predicted if name not in raced | self.out | {DEFAULT}]
+        if raced and not waiting:
+            return None
+        entrants = [name for name in (DEFAULT, *waiting[: self.most_up - 1]) if name not in self.out]
+        rates = scale_rates(max(self.predicted.values()), FIRST_RATES)
+        return Stage(name=f"{RACE}-{self._count(RACE) + 1}", rates=dict.fromkeys(entrants, rates))
+
+    def _list_rounds(self) -> list[Sequence[str]]:
+        """The plans of each block of the race."""
+        return [plans for name, plans in self.done.items() if name.startswith(RACE)]
+
+    def _list_heats(self) -> list[Sequence[str]]:
+        """Those of them that had a plan for the first time."""
+        rounds = self._list_rounds()
+        return [
+            plans
+            for number, plans in enumerate(rounds)
+            if set(plans).difference(*rounds[:number]) or not number
+        ]
 
     def _next_round(self, seen: Sequence[Seen]) -> Stage | None:
-        left, rounds = self.list_left(seen), self._count(RACE)
+        left, rounds = self.list_left(seen), self._count(RACE) - len(self._list_heats())
         # One that is left alone goes on until its peak is between the rates.
         own = [one for one in seen if left and one.plan == left[0]]
         done = len(left) < 2 and (not own or fit_peak(own, self.limit).known)
         if done or rounds >= MOST_ROUNDS:
             return None
-        centre = self.find_centre(left[0], seen)
-        return Stage(
-            name=f"{RACE}-{rounds + 1}", rates={name: scale_rates(centre, NEXT_RATES) for name in left}
-        )
+        rates = scale_rates(self.find_centre(left[0], seen), NEXT_RATES)
+        return Stage(name=f"{RACE}-{self._count(RACE) + 1}", rates=dict.fromkeys(left[: self.most_up], rates))
 
     def _next_final(self, seen: Sequence[Seen], can_afford: Callable[[Stage, bool], bool]) -> Stage | None:
         winner, finals = self.find_winner(seen), self._count(FINAL)
@@ -103,9 +123,10 @@ class Race:
     def list_left(self, seen: Sequence[Seen]) -> list[str]:
         """Who is still in the race, the leader first."""
         raced = [one for one in seen if one.block.startswith(RACE)]
-        last = next((plans for name, plans in reversed(list(self.done.items())) if name.startswith(RACE)), ())
+        rounds, heats = self._list_rounds(), self._list_heats()
+        last = {name for plans in (rounds[-1:] if len(rounds) > len(heats) else heats) for name in plans}
         valid = {one.plan for one in raced} - self.out
-        names = sorted(valid.intersection(last), key=lambda name: _mean_level(raced, name, self.limit))
+        names = sorted(valid & last, key=lambda name: _mean_level(raced, name, self.limit))
         slower = [name for name in names[1:] if is_slower(raced, name, names[0], self.limit)]
         return [name for name in names if name not in slower]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from loadtest.experiments.tune.candidate import DEFAULT
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate
 from loadtest.experiments.tune.curve import Seen, compare_peaks
 from loadtest.experiments.tune.outcome import LEAST_GAIN
 from loadtest.experiments.tune.race import MOST_ROUNDS, OUTWARD, Race, Stage, is_slower, list_finals
@@ -19,13 +19,13 @@ TIE = 0.97
 """Of the best true peak: what repeats of this length can tell apart."""
 
 
-def run_race(machine: Machine, predicted: Mapping[str, float], *, affords: int = 9):
+def run_race(machine: Machine, predicted: Mapping[str, float], *, affords: int = 9, most_up: int = 99):
     """Winner, its ratio to the default, and all windows; `affords` so many stages more."""
     seen: list[Seen] = []
     done: dict[str, Sequence[str]] = {}
 
     def make_race() -> Race:
-        return Race(predicted=predicted, limit=LIMIT, done=done)
+        return Race(predicted=predicted, limit=LIMIT, done=done, most_up=most_up)
 
     while stage := make_race().next_stage(seen, lambda *_: len(done) <= affords):
         seen += measure_stage(machine, stage)
@@ -47,6 +47,24 @@ def measure_stage(machine: Machine, stage: Stage) -> list[Seen]:
 def measure_window(machine: Machine, stage: Stage, name: str, rate: float, repeat: int) -> Seen:
     quoted, late = machine.measure(name, rate, arrivals=f"{stage.name} {repeat}", limit=LIMIT)
     return Seen(plan=name, block=stage.name, repeat=repeat, rate=rate, quoted_ms=quoted, late=late)
+
+
+def test_who_does_not_fit_into_memory_has_a_round_of_its_own_with_the_default():
+    """The third is the best, and would never have been raced."""
+    others = {plan(2).name: 1.1, plan(8).name: 1.1, plan(4).name: 1.0}
+    servers = {
+        DEFAULT: (plan(16, 20), make_times()),
+        **{name: (Candidate.parse(name), make_times(slower)) for name, slower in others.items()},
+    }
+    predicted = {plan(2).name: 166.0, plan(8).name: 165.5, plan(4).name: 165.0, DEFAULT: 110.0}
+    winner, ratio, seen = run_race(Machine(servers=servers, drift=0.0), predicted, most_up=2)
+    blocks = {}
+    for one in seen:
+        blocks.setdefault(one.block, set()).add(one.plan)
+    assert [blocks[f"race-{n}"] for n in (1, 2, 3)] == [{DEFAULT, name} for name in others]
+    assert max(map(len, blocks.values())) == 2
+    assert winner == plan(4).name
+    assert ratio.low > LEAST_GAIN
 
 
 def find_true_peak(server) -> float:
@@ -112,7 +130,7 @@ def test_where_the_default_leads_the_best_of_the_others_meets_it_in_the_finals()
 def test_where_all_others_are_dropped_the_defaults_peak_is_still_measured_in_the_finals():
     servers = {DEFAULT: SERVERS[plan(4).name], plan(16, 20).name: (plan(16, 20), make_times())}
     predicted = {plan(16, 20).name: 170.0, DEFAULT: 165.0}
-    winner, ratio, seen = run_race(Machine(servers=servers), predicted)
+    winner, ratio, seen = run_race(Machine(servers=servers, drift=0.0), predicted)
     assert (winner, ratio) == (None, None)
     assert {one.plan for one in seen if one.block.startswith("final")} == {DEFAULT}
 
@@ -125,7 +143,7 @@ def test_a_default_that_leads_is_measured_until_its_peak_is_between_the_rates():
     predicted = {plan(4).name: 120.0, DEFAULT: 110.0}
     _, _, seen = run_race(Machine(servers=servers, drift=0.0), predicted)
     own = [one for one in seen if one.plan == DEFAULT]
-    assert len({one.block for one in own if one.block.startswith("race")}) == MOST_ROUNDS
+    assert len({one.block for one in own if one.block.startswith("race")}) == 1 + MOST_ROUNDS
     assert min(one.rate for one in own) < 110 * 0.88 / OUTWARD
 
 

@@ -6,7 +6,10 @@ MODELS ?= resnet50 bert
 PYTHON ?= python3
 RUN_DIR ?= run
 
-VENV_PYTHON := .venv/bin/python
+# Each stack has an environment and archives of its own: .venv-current, model-store-current.
+SUFFIX := $(addprefix -,$(filter-out ipex,$(STACK)))
+VENV := .venv$(SUFFIX)
+VENV_PYTHON := $(VENV)/bin/python
 ANY_PYTHON = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON))
 # The table of knobs (config/knobs/table.py) judges the names that were given, here and in the environment, before
 # anything runs, and says which are knobs. A Python that cannot do that says so, and stops the set-up too.
@@ -30,15 +33,16 @@ BUILD_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --backend '$(BACK
 IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(MODELS))
 IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --network '$(NETWORK)' \
 	--models '$(IMAGE_MODELS)'
-SETUP = $(PYTHON) -m setup --torch-index '$(TORCH_INDEX)'
+SETUP = $(PYTHON) -m setup --stack '$(STACK)' --torch-index '$(TORCH_INDEX)'
 SERVER = $(ANY_PYTHON) -m server
+LOCKS := requirements$(addprefix /,$(filter-out ipex,$(STACK)))
 CODE = $(wildcard config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
 LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --duration '$(DURATION)' \
 	--users '$(USERS)' --rate '$(RATE)' --driver '$(DRIVER)' --payloads '$(PAYLOADS)' --processes '$(PROCESSES)'
 # With --check they only judge their values: before archives are built for minutes.
 TIMING = --seconds '$(SECONDS)' --repeats '$(REPEATS)' --resume '$(RESUME)'
-STARTS = --store run/test-store
+STARTS = --store run/test-store$(SUFFIX)
 TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row)')
 LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)' --rungs '$(RUNGS)'
 TUNE = $(LOADTEST) tune --percentile '$(PERCENTILE)' --budget-minutes '$(BUDGET_MINUTES)' \
@@ -50,7 +54,7 @@ CHAOS = $(LOADTEST) chaos $(STARTS) $(foreach name,$(EXPERIMENT),'$(name)')
 FUZZ = $(LOADTEST) fuzz $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' --bodies '$(BODIES)' --seed '$(SEED)'
 # With every precision: what is measured is served in several.
 BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --precision auto \
-	--store run/test-store
+	--store run/test-store$(SUFFIX)
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
 ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
 NO_SERVER = $(shell $(SERVER) status --run-dir '$(RUN_DIR)' >/dev/null 2>&1 || echo serve)
@@ -60,7 +64,7 @@ IMAGE_TESTS = tests/image
 # The option when the switch is 1; `inputs` refuses what is neither 0 nor 1.
 FLAG = $(if $(filter 1,$(1)),$(2))
 # A dry run reads an environment that is there as it is: a plan is wanted, not an installation.
-SETUP_TO_PLAN = $(if $(and $(filter 1,$(DRY_RUN)),$(wildcard .venv/setup.json)),,setup)
+SETUP_TO_PLAN = $(if $(and $(filter 1,$(DRY_RUN)),$(wildcard $(VENV)/setup.json)),,setup)
 # It takes no timings either, and there are none of another machine. Otherwise they come after the archives and
 # before the plan.
 TIMINGS_TO_PLAN = $(if $(or $(TOPOLOGY),$(filter 1,$(DRY_RUN))),,timings)
@@ -126,12 +130,12 @@ stop: ## Stop the server and every process of it
 
 .PHONY: image
 image: ## Build the container image with docker, podman or buildah; MODELS= bakes archives in
-	@$(PYTHON) -m docker.image build $(IMAGE_INPUTS) --weights '$(WEIGHTS)' --backend '$(BACKEND)' \
+	@$(PYTHON) -m docker.image build $(IMAGE_INPUTS) --stack '$(STACK)' --weights '$(WEIGHTS)' --backend '$(BACKEND)' \
 		--torch-index '$(TORCH_INDEX)' --ca-file '$(CA_FILE)'
 
 .PHONY: image-run
 image-run: ## Run it in this terminal: not root, read-only, no capabilities; CPUS, CPUSET, MEMORY limit it
-	@$(PYTHON) -m docker.image run $(IMAGE_INPUTS) --store '$(or $(STORE),model-store)' --port '$(PORT)' \
+	@$(PYTHON) -m docker.image run $(IMAGE_INPUTS) --store '$(or $(STORE),model-store$(SUFFIX))' --port '$(PORT)' \
 		--cpus '$(CPUS)' --cpuset '$(CPUSET)' --memory '$(MEMORY)' --token-file '$(TOKEN_FILE)' \
 		--bind-memory '$(BIND_MEMORY)' --precision '$(PRECISION)' --backend '$(BACKEND)' --profile '$(PROFILE)' \
 		--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
@@ -158,6 +162,14 @@ test-unit: dev ## Run the tests that need no server
 .PHONY: test-e2e
 test-e2e: dev ## Run the tests that talk to a real TorchServe
 	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
+
+CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_stacks.py $(E2E)/test_current.py \
+	tests/handlers/engines/test_engines.py tests/handlers/engines/test_inductor.py
+
+.PHONY: test-current
+test-current: ## Tests of STACK=current, with the torch of its environment: launcher, engines, INT8 over REST
+	@$(PYTHON) -m setup --stack current --torch-index '$(TORCH_INDEX)' --with dev
+	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(CURRENT_TESTS)
 
 .PHONY: targets
 targets: load-tools ## Measure the speed targets against their baselines (30 minutes; TARGET=row for one)
@@ -255,27 +267,27 @@ audit: ## Known holes of what is installed, and which are accepted why (exit 3: 
 	@$(VENV_PYTHON) -m server.audit
 
 .PHONY: lock
-lock: dev ## Renew requirements/constraints.txt and hashes/ after a change in requirements/
+lock: dev ## Renew constraints.txt and hashes/ of STACK after a change in requirements/
 	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
-	@UV_PYTHON_DOWNLOADS=never .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --annotation-style line \
-		$(filter-out %/constraints.txt,$(wildcard requirements/*.txt)) -o requirements/constraints.txt
-	@unhashed=$$(grep -oE '^(nvidia-[a-z0-9-]+|triton|torch|torchvision)==' requirements/constraints.txt | \
+	@UV_PYTHON_DOWNLOADS=never $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --annotation-style line \
+		$(filter-out %/constraints.txt,$(wildcard $(LOCKS)/*.txt)) -o $(LOCKS)/constraints.txt
+	@unhashed=$$(grep -oE '^((cuda|nvidia)-[a-z0-9-]+|triton|torch|torchvision)==' $(LOCKS)/constraints.txt | \
 		sed 's/==//; s/^/--no-emit-package /') && \
-	for set in $(filter-out constraints,$(basename $(notdir $(wildcard requirements/*.txt)))); do \
-		UV_PYTHON_DOWNLOADS=never .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header \
-			--no-annotate --generate-hashes $$unhashed -c requirements/constraints.txt \
-			requirements/$$set.txt -o requirements/hashes/$$set.txt || exit 1; \
+	for set in $(filter-out constraints,$(basename $(notdir $(wildcard $(LOCKS)/*.txt)))); do \
+		UV_PYTHON_DOWNLOADS=never $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header \
+			--no-annotate --generate-hashes $$unhashed -c $(LOCKS)/constraints.txt \
+			$(LOCKS)/$$set.txt -o $(LOCKS)/hashes/$$set.txt || exit 1; \
 	done
 
 .PHONY: clean
 clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv and tuned.json
 	@$(SERVER) clean --run-dir '$(RUN_DIR)'
-	@rm -rf -- model-store/*.mar model-store/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf -- model-store$(SUFFIX)/*.mar model-store$(SUFFIX)/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: distclean
 distclean: clean ## As clean, and remove .venv
 	@$(SETUP) --unused
-	@rm -rf -- .venv
+	@rm -rf -- $(VENV)
 
 # Judge the values at once, before anything long runs.
 .PHONY: inputs

@@ -25,6 +25,7 @@ from config.topology import Topology, read_topology
 from config.tuned import NOT_TUNED, TUNED_FILE, Tuned, judge_tuned
 from config.write import render_site, summarize, write_site
 from handlers.engines.backend import render_backend
+from handlers.engines.stacks import name_store, read_stack
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
@@ -86,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--prefix", default="", help="the virtual environment (default: the one running this)"
     )
+    parser.add_argument("--stack", default="", help="the environment's (default: as its set-up wrote)")
     parser.add_argument("--models-dir", default="", help="the models' definitions (default: models/)")
     parser.add_argument("--model-store", default="", help="the archives (default: model-store/)")
     parser.add_argument("--run-dir", default=str(CHECKOUT / "run"), help="where to write (default: run/)")
@@ -147,11 +149,14 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     drain_s = parse_number("--drain-seconds", options.drain_seconds)
     front = options.front or find("FRONT").default
     deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
+    prefix = Path(options.prefix or sys.prefix).absolute()
+    stack = options.stack or read_stack(prefix)
     tls_cert, tls_key = read_certificate(options.tls_cert, options.tls_key)
     return Inputs(
         models=models,
         precision=options.precision or Inputs.precision,
         backend=render_backend(parse_backend(options.backend)),
+        stack=stack,
         profile=options.profile or Inputs.profile,
         workers=parse_number("WORKERS", options.workers),
         cores_per_worker=parse_number("CORES_PER_WORKER", options.cores_per_worker),
@@ -176,8 +181,8 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         pinning=not options.no_pinning,
         off=tuple(sorted(set(split_words(options.off)))),
         topology=options.topology or "live",
-        prefix=str(Path(options.prefix or sys.prefix).absolute()),
-        model_store=str(Path(options.model_store or CHECKOUT / "model-store").absolute()),
+        prefix=str(prefix),
+        model_store=str(Path(options.model_store or CHECKOUT / name_store(stack)).absolute()),
     )
 
 

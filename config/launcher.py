@@ -2,7 +2,8 @@
 
 From torch 2.8's torch/backends/xeon/run_cpu.py (`_CPUinfo`, `_Launcher.launch`) and TorchServe 0.12's
 WorkerLifeCycle.java, which appends `--ninstances N --rank r` when a model has more than one worker. The rules
-accept arguments only when this model says that every rank gets exactly the planned CPUs.
+accept arguments only when this model says that every rank gets exactly the planned CPUs. torch 2.14's differs
+in one thing of these: with a core list and without `--ninstances` it starts nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class LauncherArgs:
     """--core_list"""
     cores_per_instance: int | None = None
     """--ncores_per_instance"""
+    instances: int | None = None
+    """--ninstances, where TorchServe appends none"""
     disable_numactl: bool = False
     """--disable_numactl"""
 
@@ -41,6 +44,8 @@ class LauncherArgs:
             parts.append(f"--core_list {','.join(map(str, self.core_list))}")
         if self.cores_per_instance is not None:
             parts.append(f"--ncores_per_instance {self.cores_per_instance}")
+        if self.instances is not None:
+            parts.append(f"--ninstances {self.instances}")
         return " ".join([*parts, "--disable_numactl"] if self.disable_numactl else parts)
 
 
@@ -63,7 +68,7 @@ def simulate_launcher(
 ) -> Launched:
     """The launcher of worker `rank` of `workers`, as TorchServe starts it."""
     physical, cpu_nodes = _read_view(lscpu_view)
-    ninstances = workers if workers > 1 else -1
+    ninstances = workers if workers > 1 else args.instances or -1
     cores, ninstances, per_instance = _select_cores(args, physical, ninstances)
     start = rank * per_instance if workers > 1 else 0
     cpus = sorted(cores)[start : start + per_instance]

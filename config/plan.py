@@ -12,6 +12,7 @@ from typing import Any
 
 from config.atomic import write_text_atomically
 from config.errors import ConfigError
+from handlers.engines.stacks import DEFAULT_STACK
 
 SCHEMA = 4
 PLAN_FILE = "plan.json"
@@ -49,6 +50,8 @@ class Inputs:
     """Arithmetic of the models: fp32, bf16 or int8; auto chooses for each model by timings of this host."""
     backend: str = ""
     """Engines of the models: one name, "bert=eager,resnet50=ipex", or "" for the default; auto as above."""
+    stack: str = DEFAULT_STACK
+    """What the environment was made for: which engines it can have, and which of them is the default."""
     profile: str = "throughput"
     """What to favour: throughput or latency."""
     workers: int | None = None

@@ -133,7 +133,7 @@ def write_tuned(file: Path, tuned: Tuned) -> None:
 def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
     """What a tuned plan made now would be made for."""
     chosen = parse_backend(inputs.backend)
-    engines = {name: find_asked(chosen, name) for name in inputs.models}
+    engines = {name: find_asked(chosen, name, inputs.stack) for name in inputs.models}
     return {
         "cpu_model": topology.model_name,
         "cpus": list(topology.cpus_allowed),

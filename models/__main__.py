@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handlers.engines.backend import find_missing, list_engines
+from handlers.engines.stacks import name_store, read_stack
 from handlers.shared.errors import LoadError, RequestError
 from models.definition import list_default_models, list_models, read_definition
 from models.errors import BuildError, DownloadError, InputError
@@ -26,6 +27,7 @@ from models.request import (
 )
 
 ROOT = Path(__file__).parent.parent
+STACK = read_stack(Path(sys.prefix))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     time.add_argument("--job", required=True, help="what `python -m config --timing-job` prints")
     time.add_argument("--output", type=Path, required=True, help="the file of timings")
     for command in (build, time):
-        command.add_argument("--store", type=Path, default=ROOT / "model-store", help="of the archives")
+        command.add_argument("--store", type=Path, default=ROOT / name_store(STACK), help="of the archives")
     return parser.parse_args(arguments)
 
 
@@ -122,7 +124,7 @@ def parse_order(options: argparse.Namespace) -> Order:
     check_weights(weights)
     precision = parse_precision(options.precision)
     check_used(precision, data.values())
-    engines = parse_backend(options.backend, names)
+    engines = parse_backend(options.backend, names, STACK)
     return Order(names=names, weights=weights, data=data, precision=precision, engines=engines)
 
 

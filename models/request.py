@@ -68,14 +68,14 @@ def parse_precision(text: str) -> str:
     return text or BASELINE
 
 
-def parse_backend(text: str, names: Sequence[str]) -> dict[str, str]:
-    """Engine by model, or auto; InputError when it is none. A model that is not served is the plan's to
-    refuse."""
+def parse_backend(text: str, names: Sequence[str], stack: str) -> dict[str, str]:
+    """Engine by model, or auto; InputError when it is none. A model that is not served, and an engine that
+    is not the stack's, are the plan's to refuse."""
     try:
         chosen = backend.parse_backend(text)
     except ValueError as problem:
         raise InputError(str(problem)) from problem
-    return {name: backend.find_asked(chosen, name) for name in names}
+    return {name: backend.find_asked(chosen, name, stack) for name in names}
 
 
 def parse_allow_pickle(text: str) -> bool:

@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ class Archive:
     """Engine and precision → what the accuracy gate saw at build; FP32, the reference, has none."""
     asked: frozenset[str]
     """Engines and precisions beside FP32 that a build was asked for; no other was judged."""
+    torch: str
+    """The release it was built and judged with."""
     lost: Mapping[str, str]
     """Of these, why they cannot be served: the gate refused them, or they could not be built there."""
 
@@ -95,8 +98,16 @@ def check_chosen(archives: Iterable[Archive]) -> None:
 
 
 def check_precisions(plan: Plan, archives: Mapping[str, Archive]) -> None:
-    """ServerError for precisions that archives do not hold: a worker would say so only in its log."""
+    """ServerError for precisions that archives do not hold, which a worker would say only in its log, and for
+    archives of another stack: what the gate judged was another torch's answers."""
+    here = _read_release(version("torch"))
     problems = [
+        f"{archive.path}: built with torch {archive.torch}, here is {here} (STACK={plan.inputs.stack}); "
+        f"build it for this stack: make models MODELS={name} STACK={plan.inputs.stack}"
+        for name, archive in archives.items()
+        if archive.torch != here
+    ]
+    problems += [
         problem
         for name, archive in archives.items()
         if (problem := explain_absence(archive, plan.models[name]))
@@ -158,8 +169,14 @@ def _parse_archive(
         ),
         accuracy=definition["accuracy"],
         asked=frozenset(definition["judged_with"]),
+        torch=_read_release(definition["built_with"]["torch"]),
         lost=_parse_lost(definition),
     )
+
+
+def _read_release(version: str) -> str:
+    """2.8.0 of 2.8.0+cpu."""
+    return version.partition("+")[0]
 
 
 def _parse_lost(definition: Mapping[str, Any]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import yaml
 
+from handlers.engines.stacks import read_stack
 from server.errors import ServerError
 
 ACCEPTED = Path(__file__).parent.parent / "requirements" / "accepted.yaml"
@@ -209,7 +210,9 @@ def main(ask: Callable[[Mapping[str, str]], Answer] = ask_pypi) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return NOT_RUN
     print(
-        f"audit of {today}: {len(libraries)} packages and libraries; accepted.yaml is of {dated}", flush=True
+        f"audit of {today}, STACK={read_stack(Path(sys.prefix))}: {len(libraries)} packages and libraries; "
+        f"accepted.yaml is of {dated}",
+        flush=True,
     )
     lines, code = audit(accepted, libraries, ask(installed), today)
     print("\n".join([*lines, f"audit: {_ENDS[code]}"]))

@@ -28,8 +28,9 @@ FREE_BYTES_DEFAULT, FREE_BYTES_CPU = 12_000_000_000, 3_000_000_000
 def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     try:
+        requirements.find_stack(REQUIREMENTS, options.stack)
         if options.check:
-            return report(find_problems(read_facts(options.venv)))
+            return report(find_problems(read_facts(options.venv, options.stack)))
         if options.unused:
             check_unused(options.venv.absolute(), "it was to be removed")
             return 0
@@ -79,9 +80,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "plan", nargs="*", metavar="-- …", help="with --inputs: arguments of `python -m config`"
     )
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment (default: .venv)")
+    parser.add_argument("--stack", default="", help=f"{' | '.join(requirements.STACKS)} (default: the first)")
+    parser.add_argument("--venv", type=Path, help="the environment (default: .venv, or .venv-STACK)")
     parser.add_argument("--log", type=Path, default=ROOT / "run/setup.log", help="full output of apt and pip")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.stack = options.stack or requirements.STACKS[0]
+    suffix = "" if options.stack == requirements.STACKS[0] else f"-{options.stack}"
+    options.venv = options.venv or ROOT / f".venv{suffix}"
+    return options
 
 
 def check_inputs(options: argparse.Namespace) -> int:
@@ -91,21 +97,21 @@ def check_inputs(options: argparse.Namespace) -> int:
     inputs.check_switch("FOREGROUND", options.foreground)
     inputs.check_switch("DRY_RUN", options.dry_run)
     inputs.check_switch("TUNED", options.tuned)
-    inputs.check_plan(options.plan)
+    inputs.check_plan(options.plan, options.stack)
     return 0
 
 
 def set_up(options: argparse.Namespace) -> int:
-    facts = read_facts(options.venv)
+    facts = read_facts(options.venv, options.stack)
     # The environment's own Python is judged when it is compared with this one.
     hopeless = find_problems(replace(facts, venv_python=None), MACHINE_CHECKS)
     if hopeless:
         return report(hopeless)
-    packages.install_missing(facts, lambda: read_facts(options.venv), options.log)
+    packages.install_missing(facts, lambda: read_facts(options.venv, options.stack), options.log)
     complete_environment(options, facts)
     if not options.no_agent:
         agent.complete_agent(options.venv.absolute(), options.log)
-    complete = read_facts(options.venv)
+    complete = read_facts(options.venv, options.stack)
     problems = find_problems(complete)
     if not problems and not options.extra:
         print(f"  set-up complete: {describe(options.venv, complete)}", flush=True)
@@ -124,14 +130,9 @@ def describe(venv: Path, facts: Facts) -> str:
 def complete_environment(options: argparse.Namespace, facts: Facts) -> None:
     venv: Path = options.venv.absolute()
     stamp = environment.read_stamp(venv)
-    wanted = requirements.digests(
-        REQUIREMENTS,
-        existing_sets(
-            environment.all_sets(
-                stamp, [requirements.SERVE, *options.extra, *list_engine_sets(options.backend)]
-            )
-        ),
-    )
+    folder = requirements.find_stack(REQUIREMENTS, options.stack)
+    named = [requirements.SERVE, *options.extra, *list_engine_sets(folder, options.backend)]
+    wanted = requirements.digests(folder, existing_sets(folder, environment.all_sets(stamp, named)))
     verdict = environment.judge(venv, wanted, facts.python, options.torch_index)
     if verdict.reason:
         print(f"  {venv.name}: {verdict.reason}", flush=True)
@@ -147,9 +148,9 @@ def complete_environment(options: argparse.Namespace, facts: Facts) -> None:
         stamp = None
     else:
         environment.repair(venv, options.log)
-    fresh = stamp or environment.Stamp(location=str(venv))
+    fresh = stamp or environment.Stamp(location=str(venv), stack=options.stack)
     for name in verdict.install:
-        environment.install_set(venv, REQUIREMENTS, name, options.log)
+        environment.install_set(venv, folder, name, options.log)
     if requirements.SERVE in verdict.install:
         # Last: what torch needs is there by then, by its hash.
         fresh = install_serving(options, venv, facts.python, fresh)
@@ -178,7 +179,8 @@ def install_serving(
     options: argparse.Namespace, venv: Path, python: tuple[int, int], stamp: environment.Stamp
 ) -> environment.Stamp:
     """torch on its own, because where it comes from is a choice."""
-    pins = {name: requirements.read_pin(REQUIREMENTS, name) for name in ("torch", "torchvision")}
+    folder = requirements.find_stack(REQUIREMENTS, options.stack)
+    pins = {name: requirements.read_pin(folder, name) for name in ("torch", "torchvision")}
     if environment.torch_is_in_place(read_facts(venv).versions, pins):
         print(f"  torch {pins['torch']} is in place", flush=True)
         index = stamp.torch_index
@@ -188,7 +190,7 @@ def install_serving(
         )
         check_free_space(venv, source)
         print(f"  torch from {describe_index(source.index)}: {source.reason}", flush=True)
-        environment.install_torch(venv, REQUIREMENTS, source, pins, options.log)
+        environment.install_torch(venv, folder, source, pins, options.log)
         index = torch_wheel.hide_credentials(source.index)
     size = environment.measure_torch(venv)
     build = (
@@ -213,13 +215,13 @@ def check_free_space(venv: Path, source: torch_wheel.TorchSource) -> None:
         )
 
 
-def list_engine_sets(backend: str) -> list[str]:
+def list_engine_sets(folder: Path, backend: str) -> list[str]:
     """Of the engines that BACKEND names; without the engines' own files, which a stage of the image lacks."""
-    return existing_sets(re.split(r"[\s,=]+", backend))
+    return existing_sets(folder, re.split(r"[\s,=]+", backend))
 
 
-def existing_sets(names: Sequence[str]) -> list[str]:
-    known = requirements.read_sets(REQUIREMENTS)
+def existing_sets(folder: Path, names: Sequence[str]) -> list[str]:
+    known = requirements.read_sets(folder)
     return [name for name in names if name in known]
 
 

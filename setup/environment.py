@@ -15,7 +15,7 @@ from pathlib import Path
 from setup.commands import own_environment, run_logged
 from setup.facts import read_venv_python, site_packages
 from setup.progress import step
-from setup.requirements import CONSTRAINTS, HASHES, SERVE
+from setup.requirements import CONSTRAINTS, HASHES, SERVE, STACKS
 from setup.torch_wheel import DEFAULT, TorchSource, hide_credentials
 
 STAMP = "setup.json"
@@ -31,6 +31,8 @@ class Stamp:
     """Where it was made; its scripts hold this path, so a moved checkout needs a new one."""
     digests: dict[str, str] = field(default_factory=dict)
     """Requirement set → digest."""
+    stack: str = STACKS[0]
+    """What it was made for: plan and build ask it (handlers/engines/stacks.py)."""
     torch_index: str = DEFAULT
     """Where torch came from, without credentials: this file is part of the image."""
     torch_bytes: int = 0

@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from setup.requirements import STACKS
+
 # By the names Debian, Ubuntu and others install them under; the loader's cache says where.
 LIBRARIES = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
@@ -29,7 +31,7 @@ TOOLS = ("numactl", "lscpu", "ab", "curl", "javac", "haproxy", "apt-get")
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Where distributions put servers such as haproxy; users often lack them on PATH."""
 DISTRIBUTIONS = (
-    "torch", "torchvision", "intel_extension_for_pytorch",
+    "torch", "torchvision", "intel_extension_for_pytorch", "openvino",
     "torchserve", "torch-model-archiver", "transformers",
 )  # fmt: skip
 
@@ -74,9 +76,11 @@ class Facts:
     """Intel's OpenMP library in the environment."""
     versions: dict[str, str]
     """Installed versions of DISTRIBUTIONS in the environment."""
+    stack: str = STACKS[0]
+    """What the environment is for."""
 
 
-def read_facts(venv: Path, root: Path = Path("/")) -> Facts:
+def read_facts(venv: Path, stack: str = STACKS[0], root: Path = Path("/")) -> Facts:
     iomp = venv / "lib/libiomp5.so"
     return Facts(
         system=platform.system(),
@@ -91,6 +95,7 @@ def read_facts(venv: Path, root: Path = Path("/")) -> Facts:
         venv_python=read_venv_python(venv),
         iomp=str(iomp) if iomp.exists() else None,
         versions=read_versions(venv),
+        stack=stack,
     )
 
 

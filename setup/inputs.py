@@ -30,13 +30,13 @@ def check_place(checkout: Path) -> None:
         )
 
 
-def check_plan(arguments: Sequence[str]) -> None:
+def check_plan(arguments: Sequence[str], stack: str = "") -> None:
     """What `config` can judge from the values and the machine alone.
 
     Its other answers need the models' definitions (YAML) or installed libraries, so they come after the
     installation.
     """
-    options = build_parser().parse_args(arguments)
+    options = build_parser().parse_args(["--stack", stack, *arguments])
     try:
         asked = parse_inputs(options, ())
         check_inputs(asked)

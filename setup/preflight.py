@@ -9,8 +9,10 @@ from setup.facts import Facts
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)  # the wheels of IPEX 2.8
 OLDEST_JAVA = 17  # TorchServe's maintainers: "Java 17 is required … older java versions are not supported"
-TORCH_OF_TORCHVISION = {"0.23": "2.8"}  # the pairs this kit was tried with; another torch lacks its operators
+# The pairs this kit was tried with; another torch lacks its operators.
+TORCH_OF_TORCHVISION = {"0.23": "2.8", "0.29": "2.14"}
 TRANSFORMERS_MAJOR = "4"  # 5.x: IPEX cannot prepare INT8 models
+ENGINE_OF_STACK = {"ipex": "intel_extension_for_pytorch", "current": "openvino"}
 
 Check = Callable[[Facts], Problem | None]
 
@@ -98,14 +100,14 @@ def check_openmp(facts: Facts) -> Problem | None:
 
 
 def check_installed(facts: Facts) -> Problem | None:
-    needed = ("torch", "torchvision", "intel_extension_for_pytorch", "transformers", "torchserve")
+    needed = ("torch", "torchvision", ENGINE_OF_STACK[facts.stack], "transformers", "torchserve")
     missing = [name for name in needed if name not in facts.versions]
     if not missing:
         return None
     return Problem(
         what="environment",
         needed=f"one with {', '.join(needed)}",
-        got=f"no {', '.join(missing)} in .venv",
+        got=f"no {', '.join(missing)} in it",
         do="run `make setup`",
     )
 

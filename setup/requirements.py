@@ -14,11 +14,21 @@ HASHES = "hashes"
 """Folder of the sets as they are installed: each package with its hashes, but torch and what comes with it,
 whose source is a choice."""
 SERVE = "serve"
+STACKS = ("ipex", "current")
+"""What an environment can be for. The first one's requirements lie in the folder itself, another's in one of
+its name."""
 
 
 def read_sets(folder: Path) -> list[str]:
     """The names that `--with` takes; `serve` is always installed."""
     return sorted(path.stem for path in folder.glob("*.txt") if path.name != CONSTRAINTS)
+
+
+def find_stack(folder: Path, stack: str) -> Path:
+    """Where the requirements of STACK are; SetupError when there is none of this name."""
+    if stack not in STACKS:
+        raise SetupError(f"STACK must be one of {', '.join(STACKS)}: got {stack}")
+    return folder if stack == STACKS[0] else folder / stack
 
 
 def read_pin(folder: Path, name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from config.errors import ConfigError
 from config.knobs.knob import EVERY, Knob
 from handlers.engines import DEFAULT, ENGINES
+from handlers.engines.engine import STACKS
 
 LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
 """They start a server, with all that plans one, where none runs."""
@@ -26,7 +27,7 @@ CONTAINERS = ("image-run", "image-test")
 GATES = ("compare", "loadtest-gate")
 INSTALLS = (
     *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak", "ceiling", *HARMS, "chaos"),
-    *("image", "image-test", "test", "test-unit", "test-e2e", "lint", "format", "audit"),
+    *("image", "image-test", "test", "test-unit", "test-e2e", "test-current", "lint", "format", "audit"),
     *("lock", "distclean"),
 )
 SWITCH = ("0", "1")
@@ -74,6 +75,9 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              compose="",
              help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=ipex; auto: the "
                   "fastest here of those that are installed; with PRECISION=auto, engine and precision"),
+        Knob(name="STACK", default="ipex", choices=STACKS, commands=EVERY, compose="",
+             help="ipex: torch 2.8 with IPEX; current: a newer torch with OpenVINO, BACKEND's default there; "
+                  "each has its own environment and archives"),
         Knob(name="CORES_PER_WORKER", default="from the machine", commands=PLAN_RUNS, container=True,
              compose="", help="physical cores of one worker"),
         Knob(name="ALLOCATOR", default="jemalloc", choices=("jemalloc", "tcmalloc", "system"),

@@ -27,6 +27,7 @@ from config.rules.layout import Candidate, Chunk, choose_layout
 from config.timings import NOT_TIMED, Timed
 from config.topology import Topology
 from config.tuned import NOT_TUNED, Tuned
+from handlers.engines.stacks import DEFAULT_STACK
 
 __all__ = ["choose", "make_plan", "plan_server"]
 
@@ -145,7 +146,8 @@ def _choose_pinning(
 ) -> pinning.Pinning:
     if not inputs.pinning:
         return pinning.unpinned(cut.chunks, "switched off with --no-pinning: a baseline")
-    return pinning.choose_pinning(topology, cut.chunks, server_cpus)
+    counted = inputs.stack != DEFAULT_STACK
+    return pinning.choose_pinning(topology, cut.chunks, server_cpus, counted=counted)
 
 
 def _plan_layout(

@@ -26,11 +26,14 @@ class Pinning:
     """Why."""
 
 
-def choose_pinning(topology: Topology, chunks: Sequence[Chunk], server_cpus: Chunk | None) -> Pinning:
-    """`--node_id` where the model of the launcher says it means the plan, else the list of CPUs."""
+def choose_pinning(
+    topology: Topology, chunks: Sequence[Chunk], server_cpus: Chunk | None, *, counted: bool = False
+) -> Pinning:
+    """`--node_id` where the model of the launcher says it means the plan, else the list of CPUs; `counted`: a
+    launcher that must be told how many workers a list is for."""
     numactl = topology.launcher_numactl and (server_cpus is None or 0 in server_cpus)
     problem = ""
-    for args in _proposals(topology, chunks):
+    for args in _proposals(topology, chunks, counted):
         try:
             launched = _launch(args, topology, chunks, numactl)
         except LauncherError as error:
@@ -48,14 +51,15 @@ def unpinned(chunks: Sequence[Chunk], reason: str) -> Pinning:
     return Pinning(args=None, args_reason=reason, memory_nodes=(None,) * len(chunks), memory_reason=reason)
 
 
-def _proposals(topology: Topology, chunks: Sequence[Chunk]) -> Iterator[LauncherArgs]:
+def _proposals(topology: Topology, chunks: Sequence[Chunk], counted: bool) -> Iterator[LauncherArgs]:
     """The short form first; each with and without numactl."""
     cpu_nodes = _cpu_nodes(topology)
     nodes = {cpu_nodes[cpu] for chunk in chunks for cpu in chunk}
     flat = tuple(sorted(cpu for chunk in chunks for cpu in chunk))
     if len(nodes) == 1:
         yield LauncherArgs(node_id=nodes.pop())
-    yield LauncherArgs(core_list=flat, cores_per_instance=len(chunks[0]))
+    alone = 1 if counted and len(chunks) == 1 else None
+    yield LauncherArgs(core_list=flat, cores_per_instance=len(chunks[0]), instances=alone)
 
 
 def _launch(args: LauncherArgs, topology: Topology, chunks: Sequence[Chunk], numactl: bool) -> list[Launched]:

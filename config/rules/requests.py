@@ -12,11 +12,18 @@ from config.knobs.table import find
 from config.plan import Inputs
 from config.rules.by_model import check_by_model
 from config.rules.cores import parse_cores
-from config.rules.engines import check_engines, check_switches, find_asked, list_named, parse_backend
+from config.rules.engines import (
+    check_engines,
+    check_stack,
+    check_switches,
+    find_asked,
+    list_named,
+    parse_backend,
+)
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.topology import Topology
-from handlers.engines import ENGINES
 from handlers.engines.backend import AUTO
+from handlers.engines.stacks import list_of_stack
 
 PRECISIONS = ("fp32", "bf16", "int8")
 """The most exact first."""
@@ -64,10 +71,12 @@ def check_inputs(inputs: Inputs) -> None:
         ("ALLOCATOR", inputs.allocator),
         ("OPENMP", inputs.openmp),
         ("FRONT", inputs.front),
+        ("STACK", inputs.stack),
     ):
         if value not in (None, *find(name).choices):
             raise must_be_one_of(name, value, find(name).choices)
     parse_backend(inputs.backend)
+    check_stack(inputs)
     for switch in inputs.off:
         if switch not in SWITCHES:
             raise ConfigError(f"--off must be among {', '.join(SWITCHES)}: got {switch}")
@@ -91,7 +100,8 @@ def check_inputs(inputs: Inputs) -> None:
 def list_auto(inputs: Inputs) -> dict[str, tuple[str, ...]]:
     """What is left to timings, as it was given → what can be named instead."""
     precision = {f"PRECISION={AUTO}": PRECISIONS} if inputs.precision == AUTO else {}
-    engine = {f"BACKEND={inputs.backend}": (*ENGINES,)} if AUTO in list_named(inputs) else {}
+    there = list_of_stack(inputs.stack)
+    engine = {f"BACKEND={inputs.backend}": there} if AUTO in list_named(inputs) else {}
     return {**precision, **engine}
 
 

@@ -19,6 +19,7 @@ from config.timings import CURE, Timed
 from config.tuned import NOT_TUNED, Tuned
 from handlers.engines import ENGINES, name_variant
 from handlers.engines.backend import AUTO, list_engines
+from handlers.engines.stacks import DEFAULT_STACK, list_of_stack
 
 MARGIN = 1.05
 """A less exact precision must be this much faster. Medians of some seconds differ by one or two percent from
@@ -72,7 +73,8 @@ def _choose(
         return engine, precision
     found = tuned.decide("variant", model) or _choose_timed(model, inputs, timed)
     by, within = str(found.value).split()
-    lacking = "".join(f"; {name} is not installed: make setup BACKEND={name}" for name in sorted(missing))
+    absent = sorted({*missing} & {*list_of_stack(inputs.stack)})
+    lacking = "".join(f"; {name} is not installed: make setup BACKEND={name}" for name in absent)
     return (
         engine or Setting(value=by, reason=f"{found.reason}{lacking}"),
         precision or replace(found, value=within),
@@ -84,7 +86,8 @@ def _find_engine(inputs: Inputs, model: str) -> Setting | None:
     asked = find_asked(inputs)[model]
     if asked == AUTO:
         return None
-    way = "asked for" if is_given(inputs, model) else "default"
+    default = "default" if inputs.stack == DEFAULT_STACK else f"default of STACK={inputs.stack}"
+    way = "asked for" if is_given(inputs, model) else default
     return Setting(value=asked, reason=f"{way}: {ENGINES[asked].reason}")
 
 

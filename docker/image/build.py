@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from docker.image.engines import Engine, ImageError
-from handlers.engines.backend import parse_backend
+from handlers.engines.backend import AUTO, parse_backend
+from handlers.engines.engine import STACKS
+from handlers.engines.stacks import list_of_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_BYTES = 1_800_000_000
@@ -32,7 +34,7 @@ def build(engine: Engine, options: Namespace) -> int:
         options.tag,
         engine.read_size(options.tag),
         lambda: engine.succeeds_inside(options.tag, "test", "-d", CUDA_FOLDER),
-        MAX_BYTES + sum(ENGINE_BYTES.get(name, 0) for name in list_engines(options.backend)),
+        MAX_BYTES + sum(ENGINE_BYTES.get(name, 0) for name in list_engines(options)),
     )
     print(text)
     return 0 if good else 1
@@ -46,7 +48,7 @@ def check_values(options: Namespace) -> None:
                 f"{knob} must hold no name or password for an image: the engine keeps build arguments; "
                 "use an index that asks for none, such as a mirror on this machine (NETWORK=host)"
             )
-    list_engines(options.backend)
+    list_engines(options)
     lacking = [
         name for name in options.models.replace(",", " ").split() if not _is_named(name, options.weights)
     ]
@@ -58,12 +60,20 @@ def check_values(options: Namespace) -> None:
         )
 
 
-def list_engines(backend: str) -> set[str]:
-    """That BACKEND names; ImageError where it names none."""
+def list_engines(options: Namespace) -> set[str]:
+    """That BACKEND names, or the stack's default; ImageError where it names none, or one of another stack."""
+    stack = options.stack or STACKS[0]
+    if stack not in STACKS:
+        raise ImageError(f"STACK must be one of {', '.join(STACKS)}: got {stack}")
+    there = list_of_stack(stack)
     try:
-        return {*parse_backend(backend).values()}
+        named = {*parse_backend(options.backend).values()} or {there[0]}
     except ValueError as problem:
         raise ImageError(str(problem)) from problem
+    foreign = ", ".join(sorted(named - {*there, AUTO}))
+    if foreign:
+        raise ImageError(f"BACKEND must be among {', '.join(there)} for STACK={stack}: got {foreign}")
+    return named
 
 
 def _is_named(model: str, weights: str) -> bool:
@@ -79,6 +89,7 @@ def render_build(engine: Engine, options: Namespace, facts: dict[str, str]) -> l
         "MODELS": options.models,
         "WEIGHTS": options.weights,
         "BACKEND": options.backend,
+        "STACK": options.stack,
         "TORCH_INDEX": options.torch_index,
         "PIP_INDEX_URL": options.pip_index,
         "BASE": options.base,
@@ -155,6 +166,7 @@ def list_build_options() -> Sequence[tuple[str, str, str]]:
         ("--models", "", "archives to bake in; default: none, they are mounted"),
         ("--weights", "", "their weights: pretrained, random"),
         ("--backend", "", "engines to install, and to bake archives for, beside those of every image"),
+        ("--stack", "", "ipex or current"),
         ("--torch-index", "", "where torch comes from"),
         ("--pip-index", "", "where the other wheels come from"),
         ("--base", "", "base image (default: debian:bookworm-slim)"),

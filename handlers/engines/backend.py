@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from handlers.engines import DEFAULT, ENGINES
+from handlers.engines import ENGINES
+from handlers.engines.stacks import list_of_stack
 
 EXAMPLE = "bert=eager,resnet50=ipex"
 ALL = ""
@@ -33,9 +34,9 @@ def render_backend(chosen: Mapping[str, str]) -> str:
     return ",".join(f"{name}={engine}" if name else engine for name, engine in sorted(chosen.items()))
 
 
-def find_asked(chosen: Mapping[str, str], model: str) -> str:
-    """What shall compute one model: an engine, or AUTO."""
-    return chosen.get(model, chosen.get(ALL, DEFAULT))
+def find_asked(chosen: Mapping[str, str], model: str, stack: str) -> str:
+    """What shall compute one model: an engine, or AUTO; what is not named is the stack's default."""
+    return chosen.get(model, chosen.get(ALL, list_of_stack(stack)[0]))
 
 
 def list_engines(asked: str, missing: Collection[str] = ()) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ class IpexEngine(Engine):
     name = "ipex"
     reason = "fused oneDNN kernels in TorchScript, INT8 by calibration; its last release is 2.8"
     distribution = IPEX
+    stacks = ("ipex",)
     flags: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "fp32": ("avx2",),
         "bf16": BF16_FLAGS,

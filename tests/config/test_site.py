@@ -123,7 +123,7 @@ def test_an_instance_was_asked_for_what_the_whole_was():
         "bind": "0.0.0.0", "token_file": "/t", "instances": 2, "deadline_ms": 5000, "tls_cert": "/c",
         "tls_key": "/k", "generation": "b", "prefix": "/p", "model_store": "/m", "topology": "other",
         "cores": "bert=0,resnet50=1", "batch": "bert=3,resnet50=2", "delay_ms": "2", "queue": 9,
-        "slo_p99_ms": 300,
+        "slo_p99_ms": 300, "stack": "current",
     }  # fmt: skip
     asked = make_inputs(**changes, front="haproxy", inner_token_file=INNER)
     plain = Inputs(models=(), prefix="", model_store="")

@@ -65,10 +65,25 @@ def test_a_build_passes_on_only_what_is_given(name, words):
 
 def test_a_build_is_told_which_engines_to_install():
     options = build_parser().parse_args(["build", *HERE, "--backend", "bert=openvino,resnet50=ipex"])
-    assert list_engines(options.backend) == {"openvino", "ipex"}
+    assert list_engines(options) == {"openvino", "ipex"}
     assert "BACKEND=bert=openvino,resnet50=ipex" in render_build(Engine(name="podman"), options, {})
     with pytest.raises(ImageError, match=r"^BACKEND must be one of ipex, openvino, inductor, eager"):
         check_values(build_parser().parse_args(["build", *HERE, "--backend", "tpu"]))
+
+
+def test_a_build_is_told_which_stack_it_is():
+    options = build_parser().parse_args(["build", *HERE, "--stack", "current"])
+    assert list_engines(options) == {"openvino"}
+    assert "STACK=current" in render_build(Engine(name="podman"), options, {})
+    for words, text in (
+        (("--stack", "newest"), "STACK must be one of ipex, current: got newest"),
+        (
+            ("--stack", "current", "--backend", "bert=ipex"),
+            "BACKEND must be among openvino, inductor, eager for STACK=current: got ipex",
+        ),
+    ):
+        with pytest.raises(ImageError, match=f"^{text}$"):
+            check_values(build_parser().parse_args(["build", *HERE, *words]))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from handlers.engines.stacks import name_store, read_stack
 from models.build import build_archive
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_bf16, write_definition
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
 from tests.workers import for_all_workers
 
-STORE = ROOT / "run" / "test-store"
+STORE = ROOT / "run" / name_store(read_stack(Path(sys.prefix))).replace("model", "test")
 """Not model-store/: the tests must not replace archives that a person's server is serving."""
 
 

@@ -14,6 +14,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def make_archive(
     }
     definition = {"name": name, "weights": "random (seed 0)", "notes": [note], "accuracy": {}}
     definition |= {"request": {"source": source}, "judged_with": {}, "refused": {}, "not_built": {}}
+    definition["built_with"] = {"torch": version("torch")}
     definition |= described
     members = {
         "definition.json": json.dumps(definition).encode(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zipfile
+from importlib.metadata import version
 
 import pytest
 
@@ -87,6 +88,20 @@ def test_what_was_built_for_another_engine_is_not_served(plan, tmp_path):
     for precision in ("fp32", "int8"):
         with pytest.raises(ServerError, match=f"openvino {precision} is not in it.* BACKEND=openvino PREC"):
             check_precisions(with_precision(plan, precision, "openvino"), archives)
+
+
+def test_what_another_stack_built_is_not_served(plan, tmp_path):
+    """Its answers were judged with another torch; how torch itself was built does not matter."""
+    here = version("torch").partition("+")[0]
+    same = make_archive(tmp_path / "same.mar", name="bert", built_with={"torch": f"{here}+cpu"})
+    check_precisions(with_precision(plan, "fp32"), {"bert": read_archive(same)})
+    other = make_archive(tmp_path / "bert.mar", name="bert", built_with={"torch": "2.14.9"})
+    with pytest.raises(ServerError) as error:
+        check_precisions(with_precision(plan, "fp32"), {"bert": read_archive(other)})
+    assert str(error.value) == (
+        f"{other}: built with torch 2.14.9, here is {here} (STACK=ipex); build it for this stack: "
+        "make models MODELS=bert STACK=ipex"
+    )
 
 
 def with_precision(plan, precision, engine="ipex"):

@@ -39,9 +39,9 @@ def test_only_a_python_with_wheels_of_ipex_is_taken(version: tuple[int, ...], fi
 def test_check_reports_and_fails(
     good: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "read_facts", lambda venv: good)
+    monkeypatch.setattr(cli, "read_facts", lambda venv, stack: good)
     assert cli.main(["--check"]) == 0
-    monkeypatch.setattr(cli, "read_facts", lambda venv: replace(good, iomp=None))
+    monkeypatch.setattr(cli, "read_facts", lambda venv, stack: replace(good, iomp=None))
     assert cli.main(["--check"]) == 1
     assert capsys.readouterr().err.startswith("setup: Intel OpenMP: must be libiomp5.so")
 
@@ -49,7 +49,9 @@ def test_check_reports_and_fails(
 def test_a_hopeless_machine_installs_nothing(
     good: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "read_facts", lambda venv: replace(good, cpu_flags=frozenset(), java=None))
+    monkeypatch.setattr(
+        cli, "read_facts", lambda venv, stack: replace(good, cpu_flags=frozenset(), java=None)
+    )
     monkeypatch.setattr(cli.packages, "install_missing", lambda *_: pytest.fail("installed"))
     assert cli.main([]) == 1
     assert "avx2 not among them" in capsys.readouterr().err
@@ -181,9 +183,9 @@ def test_make_models_hands_the_words_over_as_they_are() -> None:
     [("", []), ("ipex", []), ("openvino", ["openvino"]), ("bert=openvino,resnet50=ipex", ["openvino"])],
 )
 def test_what_an_engine_needs_is_installed_once_it_is_named(backend: str, sets: list[str]) -> None:
-    assert cli.list_engine_sets(backend) == sets
+    assert cli.list_engine_sets(REQUIREMENTS, backend) == sets
     assert (
-        f"-m setup --torch-index '' --backend '{backend}'\n"
+        f"-m setup --stack '' --torch-index '' --backend '{backend}'\n"
         in make("-n", "serve", f"BACKEND={backend}").stdout
     )
 
@@ -221,7 +223,7 @@ def test_auto_times_the_built_archives_and_plans_by_what_it_found(tmp_path: Path
     """Timings of archives that do not exist, or a plan without timings, would be refused."""
     steps = make("-n", "serve", "PRECISION=auto", f"RUN_DIR={tmp_path}").stdout
     wanted = (
-        "setup --torch-index '' --backend ''\n",
+        "setup --stack '' --torch-index '' --backend ''\n",
         "server check-plan ",
         "models build ",
         "--timing-job",
@@ -244,8 +246,8 @@ def test_an_engine_is_installed_once_it_is_named_and_none_for_auto() -> None:
         ("bert=auto", []),
     ):
         steps = make("-n", "setup", f"BACKEND={backend}").stdout
-        assert steps.endswith(f" -m setup --torch-index '' --backend '{backend}'\n")
-        assert cli.list_engine_sets(backend) == sets
+        assert steps.endswith(f" -m setup --stack '' --torch-index '' --backend '{backend}'\n")
+        assert cli.list_engine_sets(REQUIREMENTS, backend) == sets
 
 
 def test_every_plan_for_this_machine_is_timed_and_a_dry_run_never() -> None:
@@ -270,7 +272,7 @@ def test_a_tuned_plan_is_used_unless_it_is_switched_off() -> None:
 def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:
     if not (ROOT / ".venv/setup.json").exists():
         pytest.skip("no environment that `make setup` has finished")
-    set_up = re.compile(r"-m setup --torch-index '' --backend ''$", re.MULTILINE)
+    set_up = re.compile(r"-m setup --stack '' --torch-index '' --backend ''$", re.MULTILINE)
     dry = make("-n", "config", "DRY_RUN=1").stdout
     assert not set_up.search(dry)
     assert "--dry-run" in dry.splitlines()[-1]
@@ -413,39 +415,61 @@ def test_a_long_step_keeps_to_its_line() -> None:
     assert len(out.getvalue()) <= 80
 
 
-def test_every_exact_pin_is_in_the_lock() -> None:
-    lock = (REQUIREMENTS / requirements.CONSTRAINTS).read_text().lower()
-    for name in requirements.read_sets(REQUIREMENTS):
-        text = (REQUIREMENTS / f"{name}.txt").read_text().lower().replace("_", "-")
-        for pin in re.findall(r"^(\S+==\S+)$", text, re.MULTILINE):
-            assert re.search(rf"^{re.escape(pin)}\s", lock, re.MULTILINE), f"{pin}: run `make lock`"
+SETS = [
+    (folder, name)
+    for folder in (requirements.find_stack(REQUIREMENTS, stack) for stack in requirements.STACKS)
+    for name in requirements.read_sets(folder)
+]
 
 
-@pytest.mark.parametrize("name", requirements.read_sets(REQUIREMENTS))
-def test_every_set_is_locked_with_hashes(name: str) -> None:
+@pytest.mark.parametrize(("folder", "name"), SETS)
+def test_every_exact_pin_is_in_the_lock(folder: Path, name: str) -> None:
+    lock = (folder / requirements.CONSTRAINTS).read_text().lower()
+    text = (folder / f"{name}.txt").read_text().lower().replace("_", "-")
+    for pin in re.findall(r"^(\S+==\S+)$", text, re.MULTILINE):
+        assert re.search(rf"^{re.escape(pin)}\s", lock, re.MULTILINE), f"{pin}: run `make lock`"
+
+
+@pytest.mark.parametrize(("folder", "name"), SETS)
+def test_every_set_is_locked_with_hashes(folder: Path, name: str) -> None:
     """But torch and what comes with it, whose source is a choice."""
-    locked = (REQUIREMENTS / requirements.HASHES / f"{name}.txt").read_text()
+    locked = (folder / requirements.HASHES / f"{name}.txt").read_text()
     pins = re.findall(
         r"^(\S+)==(\S+)[^\n]*\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", locked, re.MULTILINE
     )
     assert len(pins) == len(re.findall(r"^\S+==", locked, re.MULTILINE))
-    constraints = (REQUIREMENTS / requirements.CONSTRAINTS).read_text()
+    constraints = (folder / requirements.CONSTRAINTS).read_text()
     assert [pin for pin in pins if f"\n{pin[0]}=={pin[1]} " not in f"\n{constraints}"] == []
     names = {pin[0] for pin in pins}
-    asked = re.findall(r"^([A-Za-z][\w.-]*)", (REQUIREMENTS / f"{name}.txt").read_text(), re.MULTILINE)
+    asked = re.findall(r"^([A-Za-z][\w.-]*)", (folder / f"{name}.txt").read_text(), re.MULTILINE)
     assert {one.lower().replace("_", "-") for one in asked} - names <= {"torch", "torchvision"}
-    assert not names & {"torch", "torchvision", "triton"}
+    assert not {one for one in names if one.startswith(("torchvision", "triton", "nvidia-", "cuda-"))}
+    assert "torch" not in names
 
 
-def test_each_requirement_says_why() -> None:
-    for name in requirements.read_sets(REQUIREMENTS):
-        blocks = (REQUIREMENTS / f"{name}.txt").read_text().split("\n\n")
-        assert all(block.lstrip().startswith("#") for block in blocks if block.strip()), name
+@pytest.mark.parametrize(("folder", "name"), SETS)
+def test_each_requirement_says_why(folder: Path, name: str) -> None:
+    blocks = (folder / f"{name}.txt").read_text().split("\n\n")
+    assert all(block.lstrip().startswith("#") for block in blocks if block.strip())
 
 
 def test_the_requirements_hold_no_addresses() -> None:
-    for path in REQUIREMENTS.glob("*.txt"):
+    for path in REQUIREMENTS.rglob("*.txt"):
         assert "://" not in path.read_text(), path.name
+
+
+def test_a_stack_has_its_own_environment_and_requirements() -> None:
+    plain, current = (cli.parse_arguments(["--stack", stack]) for stack in ("", "current"))
+    assert (plain.stack, plain.venv.name) == ("ipex", ".venv")
+    assert (current.stack, current.venv.name) == ("current", ".venv-current")
+    steps = make("-n", "config", "STACK=current", "DRY_RUN=1").stdout
+    assert ".venv-current/bin/python -m config " in steps
+    assert not re.search(r"^\.venv/", steps, re.MULTILINE)
+
+
+def test_an_unknown_stack_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--stack", "newest", "--check"]) == 1
+    assert capsys.readouterr().err == "setup: STACK must be one of ipex, current: got newest\n"
 
 
 def test_the_digest_ignores_comments(tmp_path: Path) -> None:
@@ -480,7 +504,12 @@ def test_taken_ports_are_found_before_anything_is_installed_or_built() -> None:
     steps = make("-n", "serve").stdout
     order = [
         steps.index(step)
-        for step in ("--inputs", "server check-ports", "-m setup --torch-index '' --backend", "models build ")
+        for step in (
+            "--inputs",
+            "server check-ports",
+            "-m setup --stack '' --torch-index '' --backend",
+            "models build ",
+        )
     ]
     assert order == sorted(order)
 
@@ -545,7 +574,7 @@ def test_an_environment_that_other_servers_use_is_not_removed(
     assert cli.main(["--unused", "--venv", str(tmp_path / ".venv")]) == 1
     assert "(it was to be removed): got TorchServe 42 of RUN_DIR=/x" in capsys.readouterr().err
     steps = make("-n", "distclean").stdout
-    assert steps.index("setup --torch-index '' --unused") < steps.index("rm -rf -- .venv")
+    assert steps.index("setup --stack '' --torch-index '' --unused") < steps.index("rm -rf -- .venv")
 
 
 def test_a_link_to_another_checkouts_environment_is_replaced_and_that_one_stays_whole(

@@ -11,6 +11,15 @@ from setup.facts import Facts, Java
 from setup.preflight import CHECKS, find_problems
 
 
+def test_each_stack_needs_its_own_engine(good: Facts) -> None:
+    current = {"torch": "2.14.1", "torchvision": "0.29.2", "intel_extension_for_pytorch": "", "openvino": "1"}
+    assert find_problems(spoil(good, {"stack": "current", "versions": current})) == []
+    lacking = spoil(good, {"stack": "current", "versions": {**current, "openvino": ""}})
+    assert [problem.got for problem in find_problems(lacking)] == ["no openvino in it"]
+    mixed = spoil(good, {"stack": "current", "versions": {"openvino": "1", "torch": "2.14.1"}})
+    assert [problem.what for problem in find_problems(mixed)] == ["torch and IPEX", "torch and torchvision"]
+
+
 def spoil(good: Facts, changes: dict[str, Any]) -> Facts:
     versions = {**good.versions, **changes.pop("versions", {})}
     known = {name: version for name, version in versions.items() if version}

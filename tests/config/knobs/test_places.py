@@ -41,7 +41,7 @@ def compare_commands(table: Table) -> set[object]:
         (command, name)
         for command in makefile.COMMANDS
         for name in makefile.read_uses(command, frozenset({"inputs"})) - ONE_COMMANDS_ALONE
-        if name != "PYTHON"
+        if KNOBS[name].commands != EVERY
     }
     read = {
         (command, knob.name)
@@ -91,7 +91,7 @@ def compare_container(table: Table) -> set[object]:
 def read_image_options(command: str) -> set[str]:
     """Options of `python3 -m docker.image`, as knobs."""
     actions = build_image_parser()._subparsers._group_actions[0].choices[command]._actions
-    names = {action.dest.upper() for action in actions} - {"HELP", "NAME", *BUILD_ARGUMENTS}
+    names = {action.dest.upper() for action in actions} - {"HELP", "NAME", "STACK", *BUILD_ARGUMENTS}
     return {"IMAGE" if name == "TAG" else name for name in names}
 
 
@@ -166,7 +166,7 @@ def test_defaults_of_the_makefile(name, default):
 
 def test_defaults_within_the_makefiles_lines():
     found = re.findall(r"\$\(or \$\(([A-Z_]+)\),([^$()]+)\)", makefile.TEXT)
-    assert {name for name, _ in found} >= {"IMAGE", "STORE", "FORMAT"}
+    assert {name for name, _ in found} >= {"IMAGE", "FORMAT"}
     assert [(name, default) for name, default in found if find(name).default != default] == []
 
 

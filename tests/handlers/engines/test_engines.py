@@ -13,6 +13,7 @@ from handlers.engines import ENGINES
 from handlers.engines.backend import find_asked, find_missing, list_engines, parse_backend, render_backend
 from handlers.engines.eager import EagerEngine
 from handlers.engines.engine import Proof
+from handlers.engines.stacks import DEFAULT_STACK
 from handlers.engines.torchscript import FROZEN
 from handlers.shared.step import Step
 from tests.handlers.context import FakeContext
@@ -123,7 +124,7 @@ def test_a_new_engine_is_a_class_and_an_entry(tiny_image, monkeypatch):
 )
 def test_backend_is_for_all_or_by_model(text, chosen, of_bert):
     assert render_backend(parse_backend(text)) == chosen
-    assert find_asked(parse_backend(text), "bert") == of_bert
+    assert find_asked(parse_backend(text), "bert", DEFAULT_STACK) == of_bert
 
 
 def test_auto_is_each_engine_that_is_installed(tmp_path):

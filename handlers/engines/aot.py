@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,15 @@ OPTIONS: Mapping[str, Any] = {
 
 
 @contextmanager
-def compile_library(state: LoadState, precision: str, mode: str) -> Iterator[Path]:
+def compile_library(
+    state: LoadState,
+    precision: str,
+    quantise: Callable[[torch.fx.GraphModule], torch.nn.Module] | None = None,
+) -> Iterator[Path]:
     """The library, which is gone afterwards; LoadError without a C++ compiler, or for a mode that is none."""
     _check_compiler()
-    options = {**OPTIONS, **_read_mode(mode)}
+    recipe = state.classifier.definition.precisions[precision].engines.get("inductor", {})
+    options = {**OPTIONS, **_read_mode(recipe.get("mode", "default"))}
     state.channels_last = state.classifier.convolutional
     if state.channels_last:
         state.model = state.model.to(memory_format=torch.channels_last)
@@ -55,7 +60,10 @@ def compile_library(state: LoadState, precision: str, mode: str) -> Iterator[Pat
     if precision == "bf16":
         model, symbolic = _Autocast(model), (symbolic,)
     with torch.no_grad():
-        exported = torch.export.export(model, inputs, dynamic_shapes=symbolic)
+        # Strictly to be quantised: only Dynamo notes the source of each operator, which PT2E looks for.
+        exported = torch.export.export(model, inputs, dynamic_shapes=symbolic, strict=quantise is not None)
+        if quantise is not None:
+            exported = torch.export.export(quantise(exported.module()), inputs, dynamic_shapes=symbolic)
     # Its caches are of no use to the next build, whose code or weights differ.
     with tempfile.TemporaryDirectory(prefix="inductor-") as folder, fresh_cache(dir=folder), torch.no_grad():
         file = Path(folder) / "model.so"

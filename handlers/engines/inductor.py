@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from handlers.engines.engine import BF16_FLAGS, Engine, Made, Proof
+from handlers.engines.engine import BF16_FLAGS, INT8_FLAGS, Calibration, Engine, Made, Proof, Quantiser
 from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.step import Step
@@ -41,9 +41,11 @@ OWN = "generated"
 """Inductor's own kernels are counted as one kind, whatever they fuse."""
 PACKED = ("linear_pointwise", "convolution_pointwise")
 """In the names of oneDNN's operators with packed weights; what is fused to them follows."""
+QUANTISED = ("qlinear_pointwise", "qconv_pointwise", "qconv2d_pointwise")
+"""INT8's of them."""
 PLAIN = ("addmm", "mm", "convolution", "linear")
 """How the names of those begin that multiply by weights as they are: FP32's by MKL."""
-WEIGHTS = {"fp32": "float32", "bf16": "bfloat16"}
+WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 """Precision → the type of what is packed."""
 TYPES = {0: "uint8", 1: "int8", 3: "int32", 4: "int64", 6: "float32", 11: "bool", 15: "bfloat16"}
 """c10::ScalarType."""
@@ -63,6 +65,12 @@ def describe_library(library: Path) -> dict[str, Any]:
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         digest = hashlib.sha256(content).hexdigest()
     return {"sha256": digest, "torch": version("torch"), "cpu_flags": read_cpu_flags()}
+
+
+def read_files(library: Path, precision: str) -> dict[str, bytes]:
+    """What an archive holds of it."""
+    record = json.dumps(describe_library(library), indent=1).encode()
+    return dict(zip(list_names(precision), (library.read_bytes(), record), strict=True))
 
 
 def check_library(state: LoadState) -> None:
@@ -91,7 +99,7 @@ def load_library(state: LoadState) -> None:
 
     library, _ = _names(state)
     state.model = torch.nn.Identity()
-    state.model = _open(state.classifier.definition.directory / library)
+    state.model = load_file(state.classifier.definition.directory / library)
     # Its code reads what it was compiled with, whatever strides a tensor has.
     state.channels_last = state.classifier.convolutional
     state.graph_kind = KIND
@@ -101,7 +109,7 @@ def _names(state: LoadState) -> tuple[str, str]:
     return list_names(state.options.precision)
 
 
-def _open(library: Path) -> torch.nn.Module:
+def load_file(library: Path) -> torch.nn.Module:
     import torch
 
     class Compiled(torch.nn.Module):
@@ -116,12 +124,12 @@ def _open(library: Path) -> torch.nn.Module:
 
 
 class InductorEngine(Engine):
-    """FP32 and BF16."""
+    """FP32, BF16 and static INT8."""
 
     name = "inductor"
     reason = "PyTorch's own compiler, ahead of time: nothing beside PyTorch, but g++ where models are built"
     tools = (COMPILER,)
-    flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"fp32": (), "bf16": BF16_FLAGS}
+    flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"fp32": (), "bf16": BF16_FLAGS, "int8": INT8_FLAGS}
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -138,11 +146,13 @@ class InductorEngine(Engine):
     def prepare(self, state: LoadState, precision: str) -> Made:
         from handlers.engines.aot import compile_library
 
-        recipe = state.classifier.definition.precisions[precision].engines.get(self.name, {})
-        with compile_library(state, precision, recipe.get("mode", "default")) as library:
-            record = json.dumps(describe_library(library), indent=1).encode()
-            files = (library.read_bytes(), record)
-        return Made(files=dict(zip(list_names(precision), files, strict=True)))
+        with compile_library(state, precision) as library:
+            return Made(files=read_files(library, precision))
+
+    def make_quantiser(self, calibration: Calibration, *, convolutional: bool) -> Quantiser:
+        from handlers.engines.aot_int8 import AotQuantiser
+
+        return AotQuantiser(calibration)
 
     def describe_graph(self, state: LoadState, ran: Shape) -> dict[str, Any]:
         """What a profiler saw of a run, and the types of the library's constants."""
@@ -161,7 +171,7 @@ class InductorEngine(Engine):
     def judge(self, graph: Mapping[str, Any], *, precision: str, threads: int, off: frozenset[str]) -> Proof:
         """The library that was built, for this CPU, all of its products by packed weights of the precision,
         on the planned threads; and nothing was compiled here."""
-        packed, plain = count_products(graph.get("operators") or {})
+        packed, plain = count_products(graph.get("operators") or {}, precision)
         weights = graph.get("weights") or {}
         narrow = sum(weights.get(kind, 0) for kind in WEIGHTS.values() if kind != "float32")
         typed = weights.get(WEIGHTS[precision], 0) if precision != "fp32" or not narrow else 0
@@ -210,11 +220,22 @@ def _name_kernel(event: str) -> str | None:
     return event if event.startswith("aten::") else None
 
 
-def count_products(operators: Mapping[str, int]) -> tuple[int, int]:
-    """(by packed weights, by others); products of activations, as in attention, are neither."""
-    packed = sum(count for name, count in operators.items() if any(one in name for one in PACKED))
-    plain = sum(count for name, count in operators.items() if name.removeprefix("aten::").startswith(PLAIN))
-    return packed, plain
+def count_products(operators: Mapping[str, int], precision: str) -> tuple[int, int]:
+    """(by packed weights of this kind, by others); products of activations, as in attention, are neither."""
+    kinds = Counter[str | None]()
+    for name, count in operators.items():
+        kinds[_name_product(name)] += count
+    kinds.pop(None, None)
+    packed = kinds.pop("quantised" if precision == "int8" else "packed", 0)
+    return packed, sum(kinds.values())
+
+
+def _name_product(operator: str) -> str | None:
+    if any(one in operator for one in QUANTISED):
+        return "quantised"
+    if any(one in operator for one in PACKED):
+        return "packed"
+    return "plain" if operator.removeprefix("aten::").startswith(PLAIN) else None
 
 
 def count_weights(model: torch.nn.Module) -> dict[str, int]:

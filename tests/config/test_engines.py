@@ -44,7 +44,7 @@ def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, swi
         ({"backend": "vgg=ipex"}, "BACKEND must name models that are served, bert, resnet50: got vgg"),
         (
             {"backend": "eager", "precision": "int8"},
-            "PRECISION=int8 needs BACKEND=ipex or openvino: eager has",
+            "PRECISION=int8 needs BACKEND=ipex or openvino or inductor: eager has",
         ),
     ],
 )
@@ -76,7 +76,12 @@ def test_the_default_is_judged_too_where_another_model_has_its_own():
         ((), "fp32", (), ""),
         (("avx2",), "int8", (), "a CPU with one of avx512_vnni, amx_int8: .* use PRECISION=fp32"),
         (("avx512_vnni",), "int8", ("ipex",), ""),
-        (("avx512_vnni",), "int8", ("ipex", "openvino"), "BACKEND=ipex or openvino: eager has no int8"),
+        (
+            ("avx512_vnni",),
+            "int8",
+            ("ipex", "openvino"),
+            "BACKEND=ipex or openvino or inductor: eager has no int8",
+        ),
     ],
 )
 def test_of_auto_one_that_is_installed_must_be_able(monkeypatch, flags, precision, missing, need):

@@ -13,11 +13,14 @@ import pytest
 import torch
 
 from handlers.engines import ENGINES
+from handlers.engines.aot_int8 import RECIPES, check_compiled, quantise_export
+from handlers.engines.aot_packing import _pack_quantised
+from handlers.engines.engine import Calibration, Made
 from handlers.engines.inductor import KIND, count_compiled, count_products, list_names, read_cpu_flags
 from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions
-from handlers.shared.shapes import ShapeGrid
+from handlers.shared.shapes import Shape, ShapeGrid
 from handlers.shared.state import LoadState
 from handlers.shared.steps import StepError, build_graph, run_steps
 from models.gate.trials import write_made
@@ -35,9 +38,13 @@ class TinyPictures(StubClassifier):
 
     def __init__(self, directory: Path, recipe: dict[str, Any] | None = None) -> None:
         super().__init__()
-        precision = PrecisionRecipe(self_check_relative_error=1e-3, engines={"inductor": recipe or {}})
+        allowed = {"fp32": 1e-3, "int8": 0.1}
+        precisions = {
+            name: PrecisionRecipe(self_check_relative_error=error, engines={"inductor": recipe or {}})
+            for name, error in allowed.items()
+        }
         self.definition = SimpleNamespace(
-            name="tiny", directory=directory, precisions={"fp32": precision}, accuracy={}
+            name="tiny", directory=directory, precisions=precisions, accuracy={}
         )
         self.layout = ShapeGrid(batch_sizes=(1, 2, 4))
 
@@ -58,9 +65,11 @@ class TinyPictures(StubClassifier):
         return (pictures.to(memory_format=torch.channels_last) if channels_last else pictures,)
 
 
-def load(directory: Path, engine: str, recipe: dict[str, Any] | None = None) -> LoadState:
+def load(
+    directory: Path, engine: str, recipe: dict[str, Any] | None = None, precision: str = "fp32"
+) -> LoadState:
     off = frozenset({"channels_last", "trace", "freeze"}) if engine == "eager" else frozenset()
-    options = LoadOptions(precision="fp32", engine=engine, threads=None, off=off)
+    options = LoadOptions(precision=precision, engine=engine, threads=None, off=off)
     return LoadState(classifier=TinyPictures(directory, recipe), options=options)
 
 
@@ -80,6 +89,16 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def batch(state: LoadState, count: int | None) -> Iterator[tuple[torch.Tensor, ...]]:
+    return (state.inputs(shape) for shape in state.classifier.layout.list_shapes())
+
+
+def make_int8(folder: Path) -> Made:
+    calibration = Calibration(directory=folder, load_eager=lambda: load_eager(folder), batch=batch)
+    quantiser = INDUCTOR.make_quantiser(calibration, convolutional=True)
+    return quantiser.make(quantiser.recipes[1], None, float("inf"))
+
+
 @pytest.fixture
 def own(compiled: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy, to be spoilt."""
@@ -93,8 +112,50 @@ def test_one_library_answers_as_eager_does_in_all_shapes(compiled):
     assert [one.name for one in records][1:3] == ["check_library", "load_library"]
     assert len(state.warmed) == 3
     graph = state.facts["graph"]
-    assert count_products(graph["operators"]) == (2, 0)
+    assert count_products(graph["operators"], "fp32") == (2, 0)
     assert INDUCTOR.judge(graph, precision="fp32", threads=THREADS, off=frozenset()).good
+
+
+def test_int8_multiplies_in_int8_in_all_shapes(compiled, tmp_path):
+    write_made(make_int8(tmp_path), tmp_path)
+    state = load(tmp_path, "inductor", precision="int8")
+    run_steps(state)
+    graph = {**state.facts["graph"], "compiled_here": 0}  # the export was counted, and a worker makes none
+    assert count_products(graph["operators"], "int8") == (2, 0)
+    assert INDUCTOR.judge(graph, precision="int8", threads=THREADS, off=frozenset()).good
+
+
+def test_a_convolution_in_int8_is_packed_for_the_shape_of_the_example():
+    """Packed for none, its weights are packed again at each run."""
+    graph, rows = torch.fx.Graph(), torch.zeros(2, 3, 8, 8)
+    picture = graph.placeholder("picture")
+    picture.meta["val"] = rows
+    packed = graph.call_function(torch.ops.onednn.qconv_prepack, (picture, None))
+    graph.call_function(torch.ops.onednn.qconv_pointwise.default, (picture, packed))
+    _pack_quantised(SimpleNamespace(output_node=lambda: packed))
+    assert packed.args == (picture, [2, 3, 8, 8])
+
+
+def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path):
+    """As one that was not exported strictly: its operators lack what the quantizer looks for."""
+    state = load_eager(tmp_path)
+    inputs = state.inputs(Shape(batch_size=2))
+    graph = torch.export.export(state.model, inputs, strict=False).module()
+    with pytest.raises(LoadError, match="PyTorch quantised 0 of 2 products by weights; use PRECISION=bf16"):
+        quantise_export(graph, recipe=RECIPES[1], batches=[inputs])
+
+
+@pytest.mark.parametrize(
+    ("operators", "message"),
+    [
+        ({"_qconv_pointwise_tensor": 3, "_linear_pointwise": 1}, "compiled 3 of 4 products"),
+        ({"mkldnn__convolution_pointwise": 3}, "compiled 0 of 3 products"),
+        ({"generated": 9}, "compiled 0 of 0 products"),
+    ],
+)
+def test_a_library_that_does_not_multiply_in_int8_is_refused(operators, message):
+    with pytest.raises(LoadError, match=message):
+        check_compiled(operators)
 
 
 def change_record(folder: Path, **changes: Any) -> None:
@@ -173,6 +234,21 @@ def test_what_executes_is_judged(changes, good):
 )
 def test_fp32_has_no_narrower_weights(weights, good):
     proof = INDUCTOR.judge(graph(weights=weights), precision="fp32", threads=2, off=frozenset())
+    assert proof.good is good, proof
+
+
+@pytest.mark.parametrize(
+    ("operators", "weights", "good"),
+    [
+        ({"_qlinear_pointwise_tensor": 2, "_qconv2d_pointwise_binary_tensor": 1}, {"int8": 3}, True),
+        ({"_qlinear_pointwise_tensor": 2, "_linear_pointwise": 1}, {"int8": 3}, False),
+        ({"_qlinear_pointwise_tensor": 3}, {"int8": 2, "float32": 1}, False),
+        ({"_linear_pointwise": 3}, {"int8": 3}, False),
+    ],
+)
+def test_int8_is_int8_throughout(operators, weights, good):
+    seen = graph(operators=operators, weights=weights)
+    proof = INDUCTOR.judge(seen, precision="int8", threads=2, off=frozenset())
     assert proof.good is good, proof
 
 

@@ -1,0 +1,116 @@
+"""Quantises for Inductor: PyTorch's own static INT8 by post-training quantisation of an export (PT2E).
+
+Activations are uint8 for each tensor and weights int8 for each channel, with all eight bits: a CPU without
+VNNI, where sums of their products would saturate, is not offered INT8. Whether a graph was quantised, and
+whether its code multiplies so, is counted: where a pattern is not met PyTorch does neither without a word.
+Source: torch 2.8, `ao/quantization/quantizer/x86_inductor_quantizer.py`,
+`_inductor/fx_passes/quantization.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.ao.quantization import HistogramObserver, MinMaxObserver
+from torch.ao.quantization.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torch.ao.quantization.quantizer import x86_inductor_quantizer as x86
+
+from handlers.engines.aot import compile_library
+from handlers.engines.engine import Calibration, Made
+from handlers.engines.inductor import count_executed, count_products, load_file, read_files
+from handlers.shared.errors import LoadError
+from handlers.shared.precision import INT8
+
+PRODUCTS = (torch.ops.aten.conv2d.default, torch.ops.aten.linear.default)
+QUANTISED_WEIGHT = torch.ops.quantized_decomposed.dequantize_per_channel.default
+LEAST_SCALE = 2**-12
+"""As in PyTorch's configuration for x86."""
+CURE = "use PRECISION=bf16, or another BACKEND"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AotRecipe:
+    """How the range of activations is seen."""
+
+    name: str
+    observer: Any
+    further: bool = False
+
+
+RECIPES = (
+    AotRecipe(name="histogram", observer=HistogramObserver),
+    AotRecipe(name="min-max", observer=MinMaxObserver),
+)
+"""PyTorch's default first, as IPEX's; both cost the same to run."""
+
+
+class AotQuantiser:
+    """All convolutions and linear layers of one model."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+
+    @property
+    def recipes(self) -> Sequence[AotRecipe]:
+        return RECIPES
+
+    def make(self, recipe: AotRecipe, base: Made | None, deadline: float) -> Made:
+        """The library; LoadError where it is not quantised through and through."""
+        state = self._calibration.load_eager()
+        batches = self._calibration.batch(state, None)
+        quantise = functools.partial(quantise_export, recipe=recipe, batches=batches)
+        with compile_library(state, INT8, quantise) as library:
+            example = state.inputs(state.classifier.layout.trace_shape)
+            compiled = load_file(library)
+            check_compiled(count_executed(lambda: compiled(*example)))
+            return Made(name=recipe.name, files=read_files(library, INT8))
+
+
+def quantise_export(
+    graph: torch.fx.GraphModule, *, recipe: AotRecipe, batches: Iterable[tuple[torch.Tensor, ...]]
+) -> torch.nn.Module:
+    """A strictly exported graph with quantised inputs and weights of each product."""
+    graph.graph.eliminate_dead_code()  # the quantizer takes for granted that all it finds has a user
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        prepared = prepare_pt2e(graph, make_quantizer(recipe))
+        for inputs in batches:
+            prepared(*inputs)
+        quantised: torch.fx.GraphModule = convert_pt2e(prepared)
+    check_quantised(quantised)
+    return quantised
+
+
+def make_quantizer(recipe: AotRecipe) -> x86.X86InductorQuantizer:
+    """PyTorch's for x86, with another observer of activations."""
+    config = x86.get_default_x86_inductor_quantization_config()
+    observer = recipe.observer.with_args(eps=LEAST_SCALE)
+    seen = replace(config.input_activation, observer_or_fake_quant_ctr=observer)
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(replace(config, input_activation=seen, output_activation=seen))
+    # PyTorch's kernel for it in uint8 is none that a library can call alone.
+    quantizer.set_function_type_qconfig(torch.nn.functional.max_pool2d, None)
+    return quantizer
+
+
+def check_quantised(graph: torch.fx.GraphModule) -> None:
+    """LoadError for a graph that is not what was asked for."""
+    targets = [node.target for node in graph.graph.nodes]
+    products = sum(targets.count(one) for one in PRODUCTS)
+    weights = targets.count(QUANTISED_WEIGHT)
+    if not 0 < products <= weights:
+        raise LoadError(f"PyTorch quantised {weights} of {products} products by weights", cure=CURE)
+
+
+def check_compiled(operators: dict[str, int]) -> None:
+    """LoadError for a library that converts INT8 back to multiply."""
+    fused, others = count_products(operators, INT8)
+    if others or not fused:
+        raise LoadError(
+            f"Inductor compiled {fused} of {fused + others} products by weights to INT8 ones", cure=CURE
+        )

@@ -47,6 +47,8 @@ TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row
 LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)' --rungs '$(RUNGS)'
 TUNE = $(LOADTEST) tune --percentile '$(PERCENTILE)' --budget-minutes '$(BUDGET_MINUTES)' \
 	--payloads '$(PAYLOADS)' --resume '$(RESUME)' --grid '$(GRID)'
+PROFILED = $(LOADTEST) profile $(STARTS) --model '$(MODEL)' --against '$(AGAINST)' --seconds '$(SECONDS)' \
+	--precision '$(PRECISION)'
 SOAK = $(LOADTEST) soak $(STARTS) --minutes '$(MINUTES)'
 HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
 	$(foreach name,$(EXPERIMENT),'$(name)')
@@ -197,6 +199,12 @@ tune: load-tools tune-inputs timings ## Find and prove the plan that serves the 
 .PHONY: tune-inputs
 tune-inputs:
 	@$(TUNE) --check -- $(PLAN_INPUTS)
+
+.PHONY: profile
+profile: load-tools ## Why it is faster: MODEL=resnet50|bert beside AGAINST=stock|off|a RUN_DIR, threads to primitives (6 minutes)
+	@$(PROFILED) --check
+	@$(BUILD_TEST_STORE)
+	@$(PROFILED)
 
 .PHONY: soak
 soak: load-tools ## Both models behind the door at 80 % of their peak for ten minutes: do memory and latency stay?

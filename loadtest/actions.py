@@ -26,6 +26,7 @@ from loadtest.experiments.chaos import experiment as chaos
 from loadtest.experiments.harm import run as harm
 from loadtest.experiments.ladder import experiment as ladder
 from loadtest.experiments.ladder.rungs import KINDS, SETTINGS
+from loadtest.experiments.profile import experiment as profile
 from loadtest.experiments.targets import experiment as targets
 from loadtest.experiments.targets.judge import judge as judge_targets
 from loadtest.experiments.tune import experiment as tune
@@ -54,7 +55,7 @@ TOKEN_SECONDS = 3000
 """A page stays open for a while; TorchServe's tokens live for an hour."""
 Options = argparse.Namespace
 JUDGES: dict[str, Judge] = {
-    **{one.KIND: one.judge for one in (measure, peak, gate, soak, chaos)},
+    **{one.KIND: one.judge for one in (measure, peak, gate, soak, chaos, profile)},
     **dict.fromkeys(KINDS.values(), ladder.judge),
     targets.KIND: judge_targets,
     tune.KIND: judge_tune,
@@ -184,6 +185,24 @@ def run_tune(options: Options) -> int:
     if not any(codes):
         say(f"written: {keep()}; `make serve` goes by it, TUNED=0 does not")
     return max(codes)
+
+
+def run_profile(options: Options) -> int:
+    """Two systems of one model; the machine's ceiling first, where it is not known."""
+    profile.check_profile(options.model)
+    seconds = parse_number("SECONDS", options.seconds or str(profile.SECONDS))
+    if options.check:
+        return 0
+    with open_site(options) as site:
+        experiment = profile.make_experiment(
+            options.model,
+            site.store,
+            against=options.against or profile.STOCK,
+            precision=options.precision or profile.PRECISION,
+            seconds=seconds,
+        )
+        profile.find_ceiling(options.results, site.say)
+        return finish(run_experiment(experiment, site, results=options.results))
 
 
 def run_soak(options: Options) -> int:

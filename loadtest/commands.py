@@ -140,6 +140,14 @@ COMMANDS = (
         checked=True,
     ),
     Command(
+        name="profile",
+        help="two systems side by side under load: threads, memory, operators, oneDNN's primitives",
+        run=actions.run_profile,
+        knobs=("MODEL", "AGAINST", "SECONDS", "PRECISION"),
+        options=STORE,
+        checked=True,
+    ),
+    Command(
         name="soak",
         help="both models behind the door at 80 % of their peak; exit code 1 when memory or latency grows",
         run=actions.run_soak,

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from calendar import timegm
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from server.errors import ApiError
 
 INFERENCE = "inference"
 MANAGEMENT = "management"
+PROFILE_HEADER = "X-Cpu-Kit-Profile"
+"""The handlers' own (handlers/shared/profiling.py), of the describe call alone."""
 # A token that ends within this time is renewed first: it must outlive the call.
 _EXPIRY_MARGIN_SECONDS = 30
 
@@ -93,10 +96,17 @@ class Client:
     certificate: str = ""
     """File with the certificate of a server with TLS."""
 
-    def describe(self, model: str, *, customized: bool = False, timeout_s: float = 5.0) -> dict[str, Any]:
-        """What TorchServe, and one of the workers when customized, says about a model."""
+    def describe(
+        self, model: str, *, customized: bool = False, profile: str = "", timeout_s: float = 5.0
+    ) -> dict[str, Any]:
+        """What TorchServe, and one of the workers when customized, says about a model.
+
+        `profile` asks that worker to look at its next runs, or for what it saw
+        (handlers/shared/profiling.py).
+        """
         url = f"{self.management_url}/models/{quote(model)}" + ("?customized=true" if customized else "")
-        answer = self._call(url, self.token(MANAGEMENT), timeout_s=timeout_s)
+        headers = {PROFILE_HEADER: profile} if profile else {}
+        answer = self._call(url, self.token(MANAGEMENT), headers=headers, timeout_s=timeout_s)
         try:
             described = json.loads(answer)[0]
         except (ValueError, LookupError, TypeError) as problem:
@@ -132,8 +142,9 @@ class Client:
         return str(getattr(tokens, kind))
 
     def _call(self, url: str, token: str, body: bytes | None = None, content_type: str = "", *,
-              method: str | None = None, timeout_s: float) -> bytes:  # fmt: skip
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+              method: str | None = None, headers: Mapping[str, str] | None = None,
+              timeout_s: float) -> bytes:  # fmt: skip
+        headers = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
         if content_type:
             headers["Content-Type"] = content_type
         request = urllib.request.Request(url, data=body, headers=headers, method=method)

@@ -22,12 +22,15 @@ class DoorClient(Client):
     token_file: Path
     """What the door asks for."""
 
-    def describe(self, model: str, *, customized: bool = False, timeout_s: float = 5.0) -> dict[str, Any]:
+    def describe(
+        self, model: str, *, customized: bool = False, profile: str = "", timeout_s: float = 5.0
+    ) -> dict[str, Any]:
         """Of the instances that serve it, all workers together; one of the workers when customized."""
         parts = [part for part, served in zip(self.parts, self.models, strict=True) if model in served]
         if customized:  # whoever asks for a certain worker asks until it has answered
             parts = [random.choice(parts)]
-        described = [part.describe(model, customized=customized, timeout_s=timeout_s) for part in parts]
+        how: dict[str, Any] = {"customized": customized, "profile": profile, "timeout_s": timeout_s}
+        described = [part.describe(model, **how) for part in parts]
         workers = [worker for one in described for worker in one.get("workers", [])]
         return {**described[0], "workers": workers}
 

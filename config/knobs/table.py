@@ -28,7 +28,7 @@ GATES = ("compare", "loadtest-gate")
 INSTALLS = (
     *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak", "ceiling", *HARMS, "chaos"),
     *("image", "image-test", "test", "test-unit", "test-e2e", "test-current", "lint", "format", "audit"),
-    *("lock", "distclean"),
+    *("lock", "distclean", "profile"),
 )
 SWITCH = ("0", "1")
 
@@ -39,7 +39,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              container=True, compose="",
              help="names of folders in models/; a container serves every archive, an image bakes in none"),
         Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8", "auto"),
-             commands=("models", *PLAN_RUNS, *HARMS), container=True, compose="",
+             commands=("models", *PLAN_RUNS, *HARMS, "profile"), container=True, compose="",
              help="served, and so built and judged beside fp32; auto: all are, and of those that passed the "
                   "accuracy gate each model's fastest here is served"),
         Knob(name="PROFILE", default="throughput", choices=("throughput", "latency"),
@@ -144,7 +144,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
     ),
     "Experiments": (
         Knob(name="TARGET", default="all", commands=("targets",), help="rows of the speed targets"),
-        Knob(name="MODEL", commands=("ladder",), compose="resnet50",
+        Knob(name="MODEL", commands=("ladder", "profile"), compose="resnet50",
              help="resnet50 | bert; in compose the model that is asked"),
         Knob(name="RUNGS", default="settings", choices=("settings", "engines"), commands=("ladder",),
              help="one setting after the other, or each installed engine in each precision"),
@@ -156,7 +156,11 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="every plan of a grid live, to judge what the latest race found (an hour)"),
         Knob(name="RESUME", default="a new one", commands=(*TURNS, "tune"),
              help="a result that was cut off, by its folder's name, or latest"),
-        Knob(name="SECONDS", default="3.75 and 10", commands=TURNS, help="of each window"),
+        Knob(name="AGAINST", default="stock", commands=("profile",),
+             help="what the kit is profiled beside: stock TorchServe, off (the kit with everything off), or "
+                  "the RUN_DIR of a server that runs"),
+        Knob(name="SECONDS", default="3.75, 10 and 20", commands=(*TURNS, "profile"),
+             help="of each window; of a profile, of each system with each collector"),
         Knob(name="REPEATS", default="3", commands=TURNS, help="turns of each system in a block"),
         Knob(name="MINUTES", default="10", commands=("soak",), help="under load"),
         Knob(name="EXPERIMENT", default="all", commands=("harm", "chaos"),

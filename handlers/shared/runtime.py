@@ -23,6 +23,7 @@ from handlers.shared.evidence import (
 )
 from handlers.shared.log import log
 from handlers.shared.options import LoadOptions
+from handlers.shared.profiling import Phases, Profiler
 from handlers.shared.replies import Reply, fail, refuse, to_json
 from handlers.shared.shapes import Fill, Run
 from handlers.shared.state import LoadedModel, LoadState
@@ -47,6 +48,8 @@ class ModelRuntime:
         self._layout = loaded.classifier.layout
         self.work = loaded.work
         self.fill = Fill()
+        self.phases = Phases()
+        self.profiler = Profiler()
         self.model_seconds = 0.0
         """All the time inside the model, apart from decoding, packing and answering."""
         self.records = records
@@ -54,9 +57,18 @@ class ModelRuntime:
 
     def predict(self, bodies: Sequence[Any]) -> list[Reply]:
         """Answer each body in its place; one that fails gets its own error and does not touch the others."""
+        began, in_model = time.perf_counter(), self.model_seconds
         read = [self._read(body) for body in bodies]
+        read_s = time.perf_counter() - began
         encoded = self._advance(read, self._encode)
-        return self._advance(self._admit(encoded), self._answer)
+        replies = self._advance(self._admit(encoded), self._answer)
+        self.phases.count(
+            len(bodies),
+            read_s=read_s,
+            model_s=self.model_seconds - in_model,
+            whole_s=time.perf_counter() - began,
+        )
+        return replies
 
     def _advance(self, items: Sequence[Any], step: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
         """Those that have no reply yet, one step on."""
@@ -119,7 +131,8 @@ class ModelRuntime:
     def _run(self, run: Run, samples: list[Any]) -> np.ndarray:
         inputs = self._loaded.to_inputs(run, samples)
         began = time.perf_counter()
-        logits = self._loaded.run(inputs)[: len(run.samples)]
+        with self.profiler.watching():
+            logits = self._loaded.run(inputs)[: len(run.samples)]
         self.model_seconds += time.perf_counter() - began
         return torch.softmax(logits, dim=1).numpy()
 
@@ -152,6 +165,7 @@ class ModelRuntime:
             "packing": self._classifier.describe_packing(),
             "shapes": [asdict(shape) for shape in self._layout.list_shapes()],
             "fill": self.fill.describe(),
+            "phases": self.phases.describe(),
             "work": asdict(self.work),
         }
 

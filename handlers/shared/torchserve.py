@@ -17,10 +17,11 @@ from typing import Any
 
 from handlers.shared.classifier import Classifier
 from handlers.shared.definition import read_definition
-from handlers.shared.errors import LoadError
+from handlers.shared.errors import LoadError, RequestError
 from handlers.shared.log import log, logger
 from handlers.shared.options import read_options
 from handlers.shared.process import end_with_launcher
+from handlers.shared.profiling import RESULT, find_wish
 from handlers.shared.replies import Reply, fail, to_json
 from handlers.shared.rows import is_describe, read_body
 from handlers.shared.runtime import ModelRuntime, load_runtime
@@ -79,12 +80,23 @@ class TorchServeHandler(Classifier):
         """Answer one batch; also the describe call, which TorchServe sends as a batch of one."""
         headers = [context.get_all_request_header(position) for position in range(len(data))]
         if is_describe(data, headers):
-            return [to_json(self.runtime.describe())]
+            return [to_json(self._describe(find_wish(headers[0])))]
         bodies = [read_body(row, said) for row, said in zip(data, headers, strict=True)]
         replies = self.runtime.predict(bodies)
         answers = [self._send(context, position, reply) for position, reply in enumerate(replies)]
         self._report_fill(context)
         return answers
+
+    def _describe(self, wish: str) -> dict[str, Any]:
+        """The account of what is in effect; with a wish, also what becomes of it."""
+        profiler, refused = self.runtime.profiler, ""
+        if wish and wish != RESULT:
+            try:
+                profiler.ask(wish)
+            except RequestError as error:
+                refused = str(error)
+        profile = {"profile": {**profiler.describe(), "refused": refused}} if wish else {}
+        return {**self.runtime.describe(), **profile}
 
     def _send(self, context: Any, position: int, reply: Reply) -> bytes:
         """Status and body of one item of the batch, and the one line a failure leaves in the log."""

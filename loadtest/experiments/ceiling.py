@@ -34,6 +34,8 @@ SIZES = (512, 1024, 2048)
 CHANNELS = (64, 128, 256)
 """Of 3×3 convolutions, on EDGE × EDGE pixels without padding."""
 EDGE = 56
+COPY_BYTES = 1 << 28
+"""Beyond any cache that one core has to itself."""
 REPEATS = 5
 STRETCH_S = 0.2
 RESNET50 = 4.089e9
@@ -57,7 +59,9 @@ def run_ceiling(results: Path = RESULTS) -> list[str]:
     best = {precision: max(map(time_work, make())) for precision, make in WORK.items()}
     reached = read_reached(results)
     kept = start_result(KIND, KIND, {}, results)
-    write_json(kept.folder / "ceiling.json", {"multiply_adds_per_s": best, "resnet50_per_core": reached})
+    moved = time_work(make_copy())
+    found = {"multiply_adds_per_s": best, "bytes_per_s": moved, "resnet50_per_core": reached}
+    write_json(kept.folder / "ceiling.json", found)
     return render(best, reached)
 
 
@@ -102,6 +106,15 @@ def make_int8_work() -> Iterator[Work]:
         packed = torch.ops.quantized.conv2d_prepack(kernel, None, *plain)
         compute = functools.partial(torch.ops.quantized.conv2d, pixels, packed, 0.1, 128)
         yield Work(compute=compute, multiply_adds=9 * channels**2 * EDGE**2)
+
+
+def make_copy() -> Work:
+    """From and to memory, in bytes instead of multiply-adds: what a shape without reuse is bound by."""
+    import torch
+
+    source = torch.ones(COPY_BYTES, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return Work(compute=functools.partial(target.copy_, source), multiply_adds=2 * COPY_BYTES)
 
 
 WORK: dict[str, Callable[[], Iterator[Work]]] = {

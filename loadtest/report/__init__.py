@@ -15,6 +15,7 @@ from loadtest.report.html import render_html
 from loadtest.report.ladder import make_ladder_section
 from loadtest.report.markdown import render_section
 from loadtest.report.measured import make_measure_section, make_peak_section
+from loadtest.report.profile import make_profile_section
 from loadtest.report.section import Section
 from loadtest.report.targets import make_soak_section, make_targets_section
 from loadtest.report.tune import make_tune_section
@@ -32,6 +33,7 @@ SECTIONS: Mapping[str, Callable[[Kept], Section]] = {
     "tune-grid": make_grid_section,
     "soak": make_soak_section,
     "chaos": make_chaos_section,
+    "profile": make_profile_section,
 }
 """One for each kind of experiment that keeps results."""
 

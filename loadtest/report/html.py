@@ -14,7 +14,10 @@ from loadtest.report.words import INVALID
 
 STYLE = Path(__file__).with_name("page.css")
 BAD = (INVALID, "WRONG", "FAILED", "BROKEN", "MISSED", "NO FIGURE", "REGRESSION")
-LONG = ("state", "evidence", "next step", "seen", "CPU time", "how", "what it is")
+LONG = (
+    *("state", "evidence", "next step", "seen", "CPU time", "how", "what it is"),
+    *("claim", "OpenMP", "operator"),
+)
 
 
 def render_html(title: str, sections: Sequence[Section], sources: Sequence[str]) -> str:

@@ -70,6 +70,8 @@ class Trial:
     attempt: int = 1
     """Above 1: measured again at once, because the machine had disturbed the one before."""
     notes: tuple[str, ...] = ()
+    seen: Mapping[str, Any] = field(default_factory=dict)
+    """What the experiment itself watched in its window."""
 
     @property
     def rate(self) -> float:

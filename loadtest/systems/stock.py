@@ -85,10 +85,12 @@ HANDLERS: Mapping[str, tuple[str, Callable[[Path, Path, str], None]]] = {
 """Model → what it is packed with in words, and how: (kit's archive, folder, name) → `<name>.mar` there."""
 
 
-def stock(name: str, model: str, *, batch_size: int | None) -> Member:
+def stock(
+    name: str, model: str, *, batch_size: int | None, environment: Mapping[str, str] | None = None
+) -> Member:
     """TorchServe 0.12 as it comes, eager FP32, with a model of the kit's archive under the model's own name.
 
-    With a batch size it has one worker; None sets nothing of the model.
+    With a batch size it has one worker; None sets nothing of the model. `environment` is added to ours.
     """
     if model not in HANDLERS:
         raise LoadTestError(f"stock TorchServe serves {', '.join(HANDLERS)}: got {model}")
@@ -114,7 +116,7 @@ def stock(name: str, model: str, *, batch_size: int | None) -> Member:
             least_agreement=LEAST_AGREEMENT,
         )
         try:
-            _launch(run)
+            _launch(run, environment or {})
             _wait(system, model, run.path / "console.log")
             yield system
         finally:
@@ -140,7 +142,7 @@ def render_stock_properties(folder: Path, port: int, model: str, batch_size: int
     return "\n".join(lines) + "\n"
 
 
-def _launch(run: RunDir) -> None:
+def _launch(run: RunDir, environment: Mapping[str, str]) -> None:
     prefix = Path(sys.executable).parent
     command = [str(prefix / "torchserve"), "--start", "--foreground", "--no-config-snapshots"]
     command += ["--ts-config", str(run.properties), "--model-store", str(run.path)]
@@ -150,7 +152,7 @@ def _launch(run: RunDir) -> None:
         subprocess.Popen(
             command,
             cwd=run.path,
-            env={**os.environ, "PATH": path, MARK: str(run.path), **temporary},
+            env={**os.environ, "PATH": path, MARK: str(run.path), **temporary, **environment},
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,

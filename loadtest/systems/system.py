@@ -130,10 +130,13 @@ class System:
         except ApiError as problem:
             raise LoadTestError(f"{self.name} must answer each payload asked calmly: {problem}") from problem
 
-    def describe_workers(self, model: str) -> list[dict[str, Any]]:
-        """Every worker's own account of what is in effect; LoadTestError when one gives none."""
+    def describe_workers(self, model: str, *, profile: str = "") -> list[dict[str, Any]]:
+        """Every worker's own account of what is in effect; LoadTestError when one gives none.
+
+        `profile` asks each to look at its next runs, or for what it saw (handlers/shared/profiling.py).
+        """
         pids = self.list_workers(model)
-        answers, problem = collect_descriptions(model, self.client, set(pids))
+        answers, problem = collect_descriptions(model, self.client, set(pids), profile=profile)
         if set(answers) != set(pids):
             raise LoadTestError(f"{self.name}: not every worker could be described: {problem}")
         return [answers[pid] for pid in pids]

@@ -10,6 +10,7 @@ from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
 from loadtest.scenarios.scenario import Scenario, Step
 from loadtest.systems.fleet import Member
+from loadtest.trials.watch import Watching, watch_nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,8 @@ class Turn:
     scenario: Scenario
     level: Step
     """Users or requests a second; `auto` asks the system's plan. Shares are the experiment's to resolve."""
+    watch: Watching = watch_nothing
+    """Beside each of its trials; what it sees ends in Trial.seen."""
 
 
 @dataclass(frozen=True, kw_only=True)

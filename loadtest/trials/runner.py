@@ -37,6 +37,7 @@ from loadtest.trials.progress import Progress
 from loadtest.trials.resume import resume_result
 from loadtest.trials.trial import Load, measure_trial
 from loadtest.trials.validity import is_disturbed
+from loadtest.trials.watch import watch_nothing
 
 ATTEMPTS = 2
 """At a trial that the machine disturbed: a busy moment must not cost an experiment of minutes."""
@@ -205,6 +206,7 @@ class _Runner:
             payloads=payloads,
             expected=self._expected[judged_by],
             crew=self.crew,
+            watch=turn.watch,
         )
 
     def _used(self, block: Block) -> list[tuple[tuple[str, str], list[Payload]]]:
@@ -232,7 +234,9 @@ class _Runner:
             parts=1,
         )
         with halting(load.system, ready.up.halted):
-            trial, records = measure_trial(dataclasses.replace(load, scenario=plainer), repeat=0)
+            trial, records = measure_trial(
+                dataclasses.replace(load, scenario=plainer, watch=watch_nothing), repeat=0
+            )
         self._rates[load.system.name] = find_overall_rate(records)
         return dataclasses.replace(trial, warm_up=True, scenario=load.scenario), records
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from loadtest.results.trial import CpuUse, Trial
 from loadtest.scenarios.scenario import Arrival, Scenario
 from loadtest.systems.system import System
 from loadtest.trials.machine import CpuWatch, find_cpu_use, read_resident_mib
+from loadtest.trials.watch import Watching, watch_nothing
 
 LEAST_WINDOW_S = 1.0
 CALM = {"driver": "locust", "arrival": Arrival(loop="closed"), "warm_up_s": 0.0, "duration_s": 0.1}
@@ -40,6 +42,7 @@ class Load:
     payloads: Sequence[Payload]
     expected: Expected
     crew: Crew = ONE_PROCESS
+    watch: Watching = watch_nothing
 
 
 def measure_trial(
@@ -48,12 +51,13 @@ def measure_trial(
     """One window. `last_rate` of the system tells how long it must be for whole rounds."""
     scenario = dataclasses.replace(load.scenario, duration_s=plan_duration(load, last_rate))
     began = datetime.now(timezone.utc)
-    outcome, use = _send(load, scenario, repeat)
+    outcome, use, seen = _send(load, scenario, repeat)
     trial = dataclasses.replace(
         make_trial(load, outcome, repeat=repeat, duration_s=scenario.duration_s),
         attempt=attempt,
         began=began.isoformat(timespec="seconds"),
         cpu=use,
+        seen=seen,
         memory_mib=read_memory(load.system),
     )
     if scenario.driver == "ab":
@@ -100,12 +104,16 @@ def plan_duration(load: Load, last_rate: float) -> float:
     return round(first + max(scenario.duration_s, scenario.least_rounds * a_round), 3)
 
 
-def _send(load: Load, scenario: Scenario, repeat: int) -> tuple[Outcome, CpuUse | None]:
+def _send(load: Load, scenario: Scenario, repeat: int) -> tuple[Outcome, CpuUse | None, Mapping[str, Any]]:
     """In a folder that is gone afterwards with the token in it."""
     system, crew = load.system, load.crew
     job = make_load_job(load, scenario, repeat)
     run_path = system.run.path if system.run else None
-    with tempfile.TemporaryDirectory(prefix="kit-load-") as name, CpuWatch(run_path) as watch:
+    with (
+        tempfile.TemporaryDirectory(prefix="kit-load-") as name,
+        load.watch(system) as more,
+        CpuWatch(run_path) as watch,
+    ):
         folder = write_job(job, load.payloads, Path(name))
         if system.reference is not None:
             outcome = system.reference.run(job, folder)
@@ -113,7 +121,8 @@ def _send(load: Load, scenario: Scenario, repeat: int) -> tuple[Outcome, CpuUse 
             outcome = drive(job, folder, crew, scenario.driver)
     here = 0.0 if crew.remote else sum(outcome.cpu_shares)
     end = outcome.wall_zero + scenario.duration_s
-    return outcome, find_cpu_use(watch.readings, outcome.wall_zero, end, generator_cores=here)
+    use = find_cpu_use(watch.readings, outcome.wall_zero, end, generator_cores=here)
+    return outcome, use, more.cut(outcome.wall_zero, end)
 
 
 def make_load_job(load: Load, scenario: Scenario, repeat: int) -> Job:
@@ -163,7 +172,7 @@ def count_errors(window: Records) -> dict[str, int]:
 def ask_each(load: Load) -> AnswerCheck:
     """ab keeps no answers: each payload is asked again beside it, in a short closed loop."""
     calm = dataclasses.replace(load.scenario, **CALM)  # type: ignore[arg-type]
-    asked = dataclasses.replace(load, scenario=calm, level=len(load.payloads))
+    asked = dataclasses.replace(load, scenario=calm, level=len(load.payloads), watch=watch_nothing)
     return check_answers([_send(asked, calm, 0)[0].records], load.expected)
 
 

@@ -64,9 +64,10 @@ def describe_workers(
 
 
 def collect_descriptions(
-    model: str, client: Client, pids: set[int], seconds: float = SECONDS
+    model: str, client: Client, pids: set[int], seconds: float = SECONDS, profile: str = ""
 ) -> tuple[dict[int, dict[str, Any]], str]:
     """(pid → answer, why others did not): as many askers at once as workers, until all have answered."""
+    asked = {"profile": profile} if profile else {}
     answers: dict[int, dict[str, Any]] = {}
     problems = [f"no answer to describe within {seconds:.0f} s"]
     deadline = time.monotonic() + seconds
@@ -74,7 +75,7 @@ def collect_descriptions(
     def keep_asking() -> None:
         while not pids <= set(answers) and (left := deadline - time.monotonic()) > 0:
             try:
-                described = client.describe(model, customized=True, timeout_s=left)
+                described = client.describe(model, customized=True, timeout_s=left, **asked)
             except ApiError as failed:
                 if len(problems) == 1 or time.monotonic() < deadline:  # else it was we who cut it
                     problems.append(str(failed))

@@ -106,6 +106,25 @@ def test_the_management_apis_describe_call_is_answered(handler, tiny_image, head
     assert "pid" in json.loads(answer)
 
 
+def describe(handler, folder, wish):
+    rows, context = rows_and_context(folder, Sent(headers={"X-Cpu-Kit-Profile": wish, "describe": "True"}))
+    return json.loads(handler.handle(rows, context)[0])["profile"]
+
+
+def test_the_describe_call_alone_asks_for_a_look_at_the_next_runs(handler, tiny_image, canary):
+    assert describe(handler, tiny_image, "operators=1 onednn=1") == {
+        "left": {"operators": 1, "onednn": 1}, "refused": "",
+    }  # fmt: skip
+    ask(handler, tiny_image, [canary])
+    ask(handler, tiny_image, [canary])
+    seen = describe(handler, tiny_image, "result")
+    assert (seen["left"], seen["operators"]["runs"], seen["onednn"]["runs"]) == ({}, 1, 1)
+    assert describe(handler, tiny_image, "operators=99")["refused"].endswith("got operators=99")
+    rows, context = rows_and_context(tiny_image, plain(canary, **{"X-Cpu-Kit-Profile": "operators=1"}))
+    handler.handle(rows, context)
+    assert handler.runtime.profiler.describe()["left"] == {}
+
+
 def test_a_batch_of_bad_requests_only_is_answered(handler, tiny_image):
     answers, context = ask(handler, tiny_image, [b"", b"x"])
     assert [answer["code"] for answer in answers] == [400, 415]

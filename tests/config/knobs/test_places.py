@@ -201,7 +201,8 @@ def test_windows_are_as_long_as_each_experiment_says():
         importlib.import_module(f"loadtest.experiments.{one}").TIMING.seconds
         for one in ("ladder.load", "targets.experiment")
     )
-    assert find("SECONDS").default == f"{ladder:g} and {targets:g}"
+    profile = importlib.import_module("loadtest.experiments.profile.experiment").SECONDS
+    assert find("SECONDS").default == f"{ladder:g}, {targets:g} and {profile:g}"
 
 
 def test_choices_of_the_programs():

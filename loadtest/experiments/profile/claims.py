@@ -1,0 +1,108 @@
+"""What the published tutorials claim, beside what was measured here: confirmed, or not, or why not told.
+
+Sources: "Grokking PyTorch Intel CPU performance from first principles", parts 1 and 2 (PyTorch tutorials:
+torchserve_with_ipex, torchserve_with_ipex_2), on dual-socket Xeons with VTune. A figure of another model on
+another machine is not asked for to the digit: what is judged is whether the effect is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadtest.experiments.profile.evidence import Evidence
+from loadtest.experiments.profile.figures import (
+    compare_rates,
+    count_faults,
+    count_migrations,
+    count_reorders,
+    find_fused,
+    find_speed,
+    find_waiting,
+)
+
+CONFIRMED, NOT_HERE, NOT_TESTABLE = "confirmed", "not on this host", "not testable here"
+LADDER = "one setting alone is the question of `make ladder`; here all of them differ"
+Measured = tuple[str, str]
+"""What was seen, and the verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One sentence of a tutorial."""
+
+    text: str
+    judge: Callable[[Evidence, Evidence], Measured]
+    """(what the kit is compared with, the kit)."""
+
+
+def _skip(why: str) -> Callable[[Evidence, Evidence], Measured]:
+    return lambda _other, _served: ("–", f"{NOT_TESTABLE}: {why}")
+
+
+def _compare(before: float | None, after: float | None, unit: str, less: float) -> Measured:
+    """An effect is there when what should become less becomes so much less."""
+    if before is None or after is None:
+        return "–", f"{NOT_TESTABLE}: one of the two does not tell"
+    verdict = CONFIRMED if after <= less * before and before > 0 else NOT_HERE
+    return f"{before:.3g} → {after:.3g} {unit}", verdict
+
+
+def judge_rate(other: Evidence, served: Evidence) -> Measured:
+    ratio = compare_rates(other, served)
+    return f"{ratio.value:.2f}× ({ratio.low:.2f}-{ratio.high:.2f})", CONFIRMED if ratio.low > 1 else NOT_HERE
+
+
+def judge_fused(other: Evidence, served: Evidence) -> Measured:
+    before, after = find_fused(other), find_fused(served)
+    if before is None or after is None:
+        return "–", f"{NOT_TESTABLE}: one of the two wrote no log of oneDNN"
+    return f"{before:.0f} % → {after:.0f} % of the convolutions", CONFIRMED if after > before else NOT_HERE
+
+
+def judge_speed(other: Evidence, served: Evidence) -> Measured:
+    before, after = find_speed(other), find_speed(served)
+    if not before or not after:
+        return "–", f"{NOT_TESTABLE}: one of the two wrote no log of oneDNN"
+    shown = f"{before / 1e9:.0f} → {after / 1e9:.0f}·10⁹ multiply-adds/s, in the precision of each"
+    return shown, CONFIRMED if after > before else NOT_HERE
+
+
+def judge_remote(other: Evidence, served: Evidence) -> Measured:
+    shares = [worker.remote for one in (other, served) for worker in one.workers]
+    if None in shares or not any(shares):
+        return "–", f"{NOT_TESTABLE}: all memory is on one NUMA node, or the kernel does not say where"
+    mean = [sum(worker.remote or 0 for worker in one.workers) / len(one.workers) for one in (other, served)]
+    return _compare(100 * mean[0], 100 * mean[1], "% remote", 0.5)
+
+
+CLAIMS = (
+    Claim(text="TorchServe with IPEX and pinned workers serves ResNet50 7.71× as fast", judge=judge_rate),
+    Claim(
+        text="pinning ends migrations: one thread moved 81, then 5 times",
+        judge=lambda a, b: _compare(count_migrations(a), count_migrations(b), "migrations/s", 0.5),
+    ),
+    Claim(
+        text="with as many threads as cores they do not wait: core bound 88 % → 46 %",
+        judge=lambda a, b: _compare(find_waiting(a), find_waiting(b), "% of ready time in queues", 0.5),
+    ),
+    Claim(text="spin time 4.98 → 0.26 s, sched_yield on top",
+          judge=_skip("this kernel counts no sched_yield; `perf trace -s -e sched_yield` where perf may")),
+    Claim(text="local memory: remote accesses 51 % → 10.5 %", judge=judge_remote),
+    Claim(
+        text="jemalloc or tcmalloc keep memory, glibc gives it back: fewer page faults (1.16× to 2.2×)",
+        judge=lambda a, b: _compare(count_faults(a), count_faults(b), "minor faults/request", 0.5),
+    ),
+    Claim(text="conv2d is 2.6× as fast by IPEX", judge=judge_speed),
+    Claim(text="Conv + ReLU are fused (2.7× to 3.2×)", judge=judge_fused),
+    Claim(
+        text="channels_last: reorders of activations are gone",
+        judge=lambda a, b: _compare(count_reorders(a), count_reorders(b), "for each convolution", 0.5),
+    ),
+    Claim(text="GNU's OpenMP with placement 1.56×, Intel's 1.1× more", judge=_skip(LADDER)),
+    Claim(text="IPEX over eager 1.4×", judge=_skip(LADDER)),
+    Claim(text="torch.compile is slower on a small network",
+          judge=_skip("another engine is the question of `make ladder RUNGS=engines`")),
+    Claim(text="top-down analysis: front-end, core and memory bound",
+          judge=_skip("no counters on this machine are asked for; the section below has the commands")),
+)  # fmt: skip

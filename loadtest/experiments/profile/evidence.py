@@ -1,0 +1,190 @@
+"""The figures of one system, made from what is kept: threads, memory, phases, operators, oneDNN's calls."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadtest.experiments.ceiling import KIND as CEILING
+from loadtest.experiments.profile.looks import LATENCY, QUEUE
+from loadtest.experiments.profile.onednn import Log, parse_log
+from loadtest.experiments.profile.roofline import Line, Peak, break_down
+from loadtest.experiments.profile.threads import ThreadUse, WorkerUse
+from loadtest.results.kept import Kept, list_results
+from loadtest.results.trial import Series
+
+PLAIN, THREADS, OPERATORS = "plain", "threads", "operators"
+COLLECTORS = (PLAIN, THREADS, OPERATORS)
+"""Ends of the scenarios' names: what looked beside the load."""
+LOGGED = ", logged"
+"""End of the name of a stock server whose environment makes oneDNN write its log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One part of a request's way."""
+
+    name: str
+    ms: float
+    """Mean over all requests of a load."""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """One row of PyTorch's profiler."""
+
+    name: str
+    calls: int
+    own_ms: float
+    whole_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Of one system."""
+
+    name: str
+    series: Mapping[str, Series]
+    """Collector → its trials."""
+    workers: tuple[WorkerUse, ...] = ()
+    cost_cores: float | None = None
+    """CPU time of the looking at threads."""
+    phases: tuple[Phase, ...] = ()
+    client_ms: float | None = None
+    server_ms: float | None = None
+    """TorchServe's own account of the same requests, from accepted to answered."""
+    operators: tuple[Operator, ...] = ()
+    runs: int = 0
+    """Of the model, that the operators are of."""
+    run_ms: float | None = None
+    """One such run, by the clock around it."""
+    log: Log = field(default_factory=Log)
+    lines: tuple[Line, ...] = ()
+    described: tuple[Mapping[str, Any], ...] = ()
+    libraries: tuple[str, ...] = ()
+    """OpenMP runtimes and allocators that are mapped."""
+    threads: int = 1
+    """Intra-op threads of a worker, as PyTorch says; 1 where nobody tells."""
+
+    @property
+    def operators_share(self) -> float | None:
+        """All operators' own time to the time of the runs."""
+        if not self.run_ms or not self.runs:
+            return None
+        return sum(one.own_ms for one in self.operators) / (self.run_ms * self.runs)
+
+
+def read_evidence(kept: Kept) -> list[Evidence]:
+    """Of each system that took turns, in their order."""
+    block = kept.find("turns")
+    if block is None:
+        return []
+    every = kept.list_series(block)
+    names = list(dict.fromkeys(one.system for one in every))
+    return [make_evidence(name, [one for one in every if one.system == name], kept) for name in names]
+
+
+def make_evidence(name: str, series: Sequence[Series], kept: Kept) -> Evidence:
+    """Everything that is known of one system."""
+    by_collector = {one.scenario.name.rpartition("-")[2]: one for one in series}
+    facts = series[0].facts
+    seen = {name: [trial.seen for trial in one.trials] for name, one in by_collector.items()}
+    watched: Mapping[str, Any] = next(
+        (one for one in reversed(seen.get(THREADS, [])) if one.get("workers")), {}
+    )
+    profiles = [told for one in seen.get(OPERATORS, []) for told in one.get("profiles", [])]
+    logs = [profile.get("onednn", {}) for profile in profiles]
+    log = parse_log([line for one in logs for line in one.get("lines", [])] or read_other_log(name, kept))
+    client_ms, server_ms, phases = make_phases(by_collector.get(PLAIN))
+    runs, run_ms, operators = add_operators(profiles)
+    told = [one["threads"]["intra_op"] for one in facts.described if one.get("threads")]
+    return Evidence(
+        name=name,
+        series=by_collector,
+        workers=tuple(map(read_worker_use, watched.get("workers", []))),
+        cost_cores=watched.get("cost_cores"),
+        phases=phases,
+        client_ms=client_ms,
+        server_ms=server_ms,
+        operators=operators,
+        runs=runs,
+        run_ms=run_ms,
+        log=log,
+        lines=tuple(break_down(log.calls)),
+        described=facts.described,
+        libraries=tuple(facts.seen.get("libraries", ())),
+        threads=max(told, default=int(log.facts.get("nthr", 1))),
+    )
+
+
+def read_other_log(name: str, kept: Kept) -> list[str]:
+    """Of the same stock server, started once more to write it."""
+    block = kept.find("logged")
+    facts = block.systems.get(f"{name}{LOGGED}") if block else None
+    return list(facts.seen.get("onednn_lines", [])) if facts else []
+
+
+def read_worker_use(raw: Mapping[str, Any]) -> WorkerUse:
+    """As JSON gives it back."""
+    busy = tuple(ThreadUse(**{**one, "strip": tuple(one["strip"])}) for one in raw["busy"])
+    return WorkerUse(**{**raw, "busy": busy})
+
+
+def make_phases(series: Series | None) -> tuple[float | None, float | None, tuple[Phase, ...]]:
+    """(client's ms, TorchServe's ms, the parts); no parts where the server keeps no account.
+
+    Each part is measured by another clock than the client's; what none of them covers is a part too.
+    """
+    if series is None:
+        return None, None, ()
+    times = [float(one) for records in series.records for one in records.latency[records.good]]
+    client = 1000 * sum(times) / len(times) if times else None
+    total: Counter[str] = Counter()
+    for trial in series.trials:
+        total.update(trial.seen.get("account", {}))
+    if client is None or not total["requests"] or LATENCY not in total:
+        return client, None, ()
+    each = {name: 1000 * value / total["requests"] for name, value in total.items()}
+    handler = "the handler's clock, of its batch"
+    rest = each["whole_s"] - each["read_s"] - each["model_s"]
+    outside = each[LATENCY] - each[QUEUE] - each["whole_s"]
+    parts = (
+        Phase(name="to TorchServe and back", ms=client - each[LATENCY], source="client less TorchServe"),
+        Phase(name="queue", ms=each[QUEUE], source="TorchServe's counter"),
+        Phase(name="batch wait, worker protocol", ms=outside, source="TorchServe less queue and handler"),
+        Phase(name="decode", ms=each["read_s"], source=handler),
+        Phase(name="model", ms=each["model_s"], source=handler),
+        Phase(name="pack, softmax, answer", ms=rest, source=handler),
+    )
+    return client, each[LATENCY], parts
+
+
+def add_operators(profiles: Sequence[Mapping[str, Any]]) -> tuple[int, float | None, tuple[Operator, ...]]:
+    """(runs, ms of one, rows by their own time) of all workers together."""
+    tables = [one["operators"] for one in profiles if one.get("operators", {}).get("runs")]
+    runs = sum(one["runs"] for one in tables)
+    sums: dict[str, list[float]] = {}
+    for one in tables:
+        for name, row in one.get("operators", {}).items():
+            sums[name] = [have + more for have, more in zip(sums.get(name, [0, 0, 0]), row, strict=True)]
+    rows = [
+        Operator(name=name, calls=int(calls), own_ms=own / 1000, whole_ms=whole / 1000)
+        for name, (calls, own, whole) in sums.items()
+    ]
+    each_ms = 1000 * sum(one["seconds"] for one in tables) / runs if runs else None
+    return runs, each_ms, tuple(sorted(rows, key=lambda row: -row.own_ms))
+
+
+def read_peak(results: Path) -> Peak:
+    """What `make ceiling` measured here last; an empty one before it was run."""
+    for folder in reversed(list_results(results, CEILING)):
+        file = folder / "ceiling.json"
+        if file.exists():
+            raw = json.loads(file.read_text(encoding="utf-8"))
+            return Peak(multiply_adds=raw["multiply_adds_per_s"], bytes_per_s=raw.get("bytes_per_s"))
+    return Peak(multiply_adds={})

@@ -1,0 +1,209 @@
+"""`make profile`: two systems side by side under load, each with and without what looks at it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.profile.evidence import (
+    COLLECTORS,
+    LOGGED,
+    PLAIN,
+    Evidence,
+    read_evidence,
+    read_peak,
+)
+from loadtest.experiments.profile.figures import compare_rates
+from loadtest.experiments.profile.looks import read_logged, watch_operators, watch_phases
+from loadtest.experiments.profile.symptoms import find_symptoms
+from loadtest.experiments.profile.threads import watch_threads
+from loadtest.experiments.targets.rows import EVERYTHING_OFF
+from loadtest.results.kept import Kept
+from loadtest.results.stats import Interval
+from loadtest.scenarios.scenario import AUTO, Arrival, Scenario, Step
+from loadtest.systems.fleet import Member
+from loadtest.systems.kit import kit, saturate
+from loadtest.systems.running import find_system, running
+from loadtest.systems.stock import BATCH_SIZE, HANDLERS, stock
+from loadtest.systems.system import ROOT, System
+from loadtest.trials.block import Block, Experiment, Turn, Verdict
+from loadtest.trials.validity import find_doubts
+from loadtest.trials.watch import Watching
+from server.archives import read_archive
+from server.verify.collect import read_libraries
+
+KIND = "profile"
+STOCK, OFF, RUNNING = "stock", "off", "running: "
+PRECISION = "int8"
+SECONDS = 20.0
+REPEATS = 2
+"""The least that gives an interval: windows are long, and what is told are parts of one system, not races."""
+WARM_UP_S = 4.0
+USERS, SLOW_USERS = 64, 32
+"""Of the kit, two full batches of each worker; of a baseline, a full batch of its one worker."""
+PAYLOADS = {"resnet50": "one-photo", "bert": "texts-128"}
+TIMEOUT_S = 120.0
+START_S, TURN_EXTRA_S = 30.0, 5.0
+LIBRARIES = ("iomp", "gomp", "libomp", "jemalloc", "tcmalloc")
+WATCHES: Mapping[str, Watching] = dict(
+    zip(COLLECTORS, (watch_phases, watch_threads, watch_operators), strict=True)
+)
+LEAST_SUM, MOST_SUM = 95.0, 105.0
+"""Percent: what the parts add up to."""
+
+
+def check_profile(model: str) -> None:
+    """Before archives are built."""
+    if model not in HANDLERS:
+        raise LoadTestError(f"MODEL must be one of {', '.join(HANDLERS)}: got {model or 'nothing'}")
+
+
+def make_experiment(
+    model: str, store: Path, *, against: str = STOCK, precision: str = PRECISION, seconds: float = SECONDS
+) -> Experiment:
+    """The kit saturated, and what it is compared with, in turns."""
+    check_profile(model)
+    served = kit(f"kit {precision}", model, ("--precision", precision, *saturate(model, precision)))
+    other = choose_other(model, against)
+    asked = {
+        "model": model,
+        "against": against,
+        "precision": precision,
+        "seconds": seconds,
+        "archive": read_archive(store / f"{model}.mar").archive_id,
+    }
+    blocks = [make_turns(model, (other, served), seconds)]
+    if against == STOCK:
+        blocks.append(make_logged(model, other.name, seconds))
+    return Experiment(
+        kind=KIND,
+        name=f"{KIND}-{model}",
+        asked=asked,
+        next_block=lambda kept: next((one for one in blocks if kept.find(one.name) is None), None),
+        estimate=lambda kept: sum(estimate(one) for one in blocks if kept.find(one.name) is None),
+    )
+
+
+def find_ceiling(results: Path, say: Callable[[str], None]) -> None:
+    """Measure it where nobody has; in a process of its own, which stays on one core."""
+    if read_peak(results).multiply_adds:
+        return
+    say("  measuring one core's ceiling (make ceiling)")
+    command = [sys.executable, "-m", "loadtest", "ceiling", "--results", str(results)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LoadTestError(f"make ceiling failed: {done.stderr[-500:]}")
+
+
+def choose_other(model: str, against: str) -> Member:
+    """What the kit is compared with: plain TorchServe, the kit with everything off, or a server that runs."""
+    if against == STOCK:
+        return stock("stock TorchServe", model, batch_size=BATCH_SIZE)
+    if against == OFF:
+        return kit("kit, everything off", model, (*EVERYTHING_OFF, *saturate(model, "fp32")))
+    system = find_system(run_dir=against, url="", name=f"{RUNNING}{Path(against).resolve().name}")
+    if system.models != (model,):
+        raise LoadTestError(f"AGAINST must serve {model} alone: got {', '.join(system.models)} in {against}")
+    return running(system)
+
+
+def make_turns(model: str, members: Sequence[Member], seconds: float) -> Block:
+    """Each system with each collector, all in turns, so that what a collector costs is a ratio of turns."""
+    seen = [dataclasses.replace(one, inspect=see_libraries) for one in members]
+    return Block(
+        name="turns",
+        turns=tuple(
+            make_turn(one, model, collector, seconds / REPEATS) for one in seen for collector in COLLECTORS
+        ),
+        repeats=REPEATS,
+        warm_up_s=WARM_UP_S,
+    )
+
+
+def make_logged(model: str, name: str, seconds: float) -> Block:
+    """Stock's handler takes no questions: oneDNN's log is asked for by the environment, at another start."""
+    member = stock(f"{name}{LOGGED}", model, batch_size=BATCH_SIZE, environment={"ONEDNN_VERBOSE": "1"})
+    turn = make_turn(dataclasses.replace(member, inspect_after=read_logged), model, PLAIN, seconds / REPEATS)
+    # Nothing of its rate is quoted, so it is enough that it answers.
+    short = dataclasses.replace(turn.scenario, leave_out_first_round=False, least_rounds=0)
+    return Block(name="logged", turns=(dataclasses.replace(turn, scenario=short),), warm_up_s=WARM_UP_S)
+
+
+def make_turn(member: Member, model: str, collector: str, seconds: float) -> Turn:
+    """A closed loop; its first round is left out, while queues fill."""
+    users: Step = USERS if member.name.startswith("kit ") else SLOW_USERS
+    if member.name.startswith(RUNNING):
+        users = AUTO
+    scenario = Scenario(
+        name=f"{model}-{collector}",
+        model=model,
+        payloads=PAYLOADS[model],
+        arrival=Arrival(loop="closed"),
+        steps=(users,),
+        warm_up_s=0.0,
+        duration_s=seconds,
+        repeats=REPEATS,
+        timeout_s=TIMEOUT_S,
+        leave_out_first_round=True,
+        least_rounds=2,
+    )
+    return Turn(member=member, scenario=scenario, level=users, watch=WATCHES[collector])
+
+
+def see_libraries(system: System) -> Mapping[str, Any]:
+    """OpenMP runtimes and allocators that a worker has mapped, whoever uses them."""
+    pids = [pid for model in system.models for pid in system.list_workers(model)]
+    files = {Path(file).name for pid in pids for file in read_libraries(pid) or ()}
+    return {"libraries": sorted(name for name in files if any(part in name for part in LIBRARIES))}
+
+
+def estimate(block: Block) -> float:
+    """Seconds."""
+    starts = {turn.member.name for turn in block.turns}
+    turns = sum(turn.scenario.duration_s + TURN_EXTRA_S for turn in block.turns)
+    return len(starts) * (START_S + block.warm_up_s) + block.repeats * turns
+
+
+def judge(kept: Kept) -> list[Verdict]:
+    """The ratio, whether the parts add up to the whole, and what is wrong with the kit's own server."""
+    found = read_evidence(kept)
+    if len(found) < 2:
+        return [Verdict(what="two systems side by side", why="their turns are not measured")]
+    other, served = found
+    doubts = [str(doubt) for one in found for series in one.series.values() for doubt in find_doubts(series)]
+    if doubts:
+        return [Verdict(what=f"{served.name} / {other.name}", why=doubts[0])]
+    ratio = Verdict(what=f"{served.name} / {other.name}", figure=compare_rates(other, served), unit="×")
+    wrong = [f"{one.fault}: {one.evidence}" for one in find_symptoms(served)]
+    faults = Interval(value=len(wrong), low=len(wrong), high=len(wrong))
+    faultless = Verdict(
+        what=f"faults that the figures of {served.name} show", figure=faults, limit=0.0, at_least=False,
+        why="; ".join(wrong),
+    )  # fmt: skip
+    return [ratio, *judge_sums(served), faultless]
+
+
+def judge_sums(one: Evidence) -> list[Verdict]:
+    """Both within 5 %; where something cannot be told, nothing is judged."""
+    served = one.server_ms / one.client_ms if one.server_ms and one.client_ms else None
+    shares = {
+        "TorchServe's own account of a request, to the client's": served,
+        "all operators, to the model's time": one.operators_share,
+    }
+    return [_judge_sum(f"{one.name}: {what}", 100 * share) for what, share in shares.items() if share]
+
+
+def _judge_sum(what: str, percent: float) -> Verdict:
+    return Verdict(
+        what=what,
+        figure=Interval(value=percent, low=percent, high=percent),
+        unit=" %",
+        limit=LEAST_SUM,
+        why=f"at most {MOST_SUM:g} %",
+        broken=percent > MOST_SUM,
+    )

@@ -1,0 +1,56 @@
+"""Single figures of a system, for whoever compares them; None where nobody tells."""
+
+from __future__ import annotations
+
+from loadtest.experiments.profile.evidence import PLAIN, THREADS, Evidence
+from loadtest.results.ratios import find_ratio
+from loadtest.results.stats import Interval
+
+
+def compare_rates(other: Evidence, served: Evidence) -> Interval:
+    """Served to other, without any collector."""
+    rates = {one.name: one.series[PLAIN].turn_rates for one in (other, served)}
+    return find_ratio(rates, served.name, other.name)
+
+
+def count_migrations(one: Evidence) -> float | None:
+    """A second, of the thread that moved most among those that compute."""
+    counted = [use.migrations for worker in one.workers for use in worker.busy if use.migrations is not None]
+    return max(counted, default=None)
+
+
+def find_waiting(one: Evidence) -> float | None:
+    """Percent of the time in which the busy threads could have run, spent in a CPU's queue."""
+    told = [
+        (use.cores, use.waiting) for worker in one.workers for use in worker.busy if use.waiting is not None
+    ]
+    ready = sum(cores / max(1e-9, 1 - waiting) for cores, waiting in told)
+    return 100 * (1 - sum(cores for cores, _ in told) / ready) if ready else None
+
+
+def count_faults(one: Evidence) -> float | None:
+    """Minor faults for each request."""
+    series = one.series.get(THREADS)
+    rate = sum(series.turn_rates) / len(series.turn_rates) if series else 0.0
+    return sum(worker.minor_faults for worker in one.workers) / rate if rate and one.workers else None
+
+
+def count_reorders(one: Evidence) -> float | None:
+    """Of activations, for each convolution or product."""
+    computed = sum(line.calls for line in one.lines if line.multiply_adds)
+    moved = sum(line.calls for line in one.lines if line.kind == "reorder" and not line.moves_weights)
+    return moved / computed if computed else None
+
+
+def find_fused(one: Evidence) -> float | None:
+    """Percent of the convolutions and products with something fused behind them."""
+    computed = [line for line in one.lines if line.multiply_adds]
+    calls = sum(line.calls for line in computed)
+    return 100 * sum(line.calls for line in computed if line.post_ops) / calls if calls else None
+
+
+def find_speed(one: Evidence) -> float | None:
+    """Multiply-adds a second of oneDNN's own time, all threads together."""
+    computed = [line for line in one.lines if line.multiply_adds]
+    seconds = sum(line.ms for line in computed) / 1000
+    return sum(line.multiply_adds or 0.0 for line in computed) / seconds if seconds else None

@@ -1,0 +1,141 @@
+"""Reads oneDNN's verbose log: which primitives ran, in which shapes, by which code, how long.
+
+The format is oneDNN's (https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html). It differs between
+the copies that PyTorch and IPEX carry: `v0` has no version field, `v1` has; a time stamp may stand in front.
+A line that fits none of the forms is counted under its first words and named, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+MARKERS = ("onednn_verbose", "dnnl_verbose", "mkldnn_verbose")
+EXEC_FIELDS = 9
+"""engine, kind, implementation, propagation, descriptors, attributes, auxiliary, problem, milliseconds."""
+_VERSION, _STAMP = re.compile(r"v\d+"), re.compile(r"\d+\.\d+")
+_TYPE = re.compile(r"(src\d*|wei|bia|dst\d*)[:_]([a-z]+\d+(?:_e\dm\d)?)(?=:|$)")
+_POST_OPS = re.compile(r"attr-post-ops:(\S+)|post_ops:'([^']*)'")
+_LAYOUT = re.compile(r"dst[:_]\w+:[^:]*:blocked:(\w*)")
+INSTRUCTIONS = (
+    ("amx", "AMX"), ("vnni", "VNNI"), ("bf16", "AVX-512 BF16"), ("fp16", "AVX-512 FP16"),
+    ("avx10", "AVX10"), ("avx512", "AVX-512"), ("avx2", "AVX2"), ("sse41", "SSE4.1"),
+    ("sve", "SVE"), ("acl", "Arm Compute Library"), ("asimd", "NEON"), ("ref", "reference code"),
+)  # fmt: skip
+"""Part of an implementation's name → what it computes with; the first that fits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One primitive that ran."""
+
+    kind: str
+    implementation: str
+    types: Mapping[str, str]
+    """src, wei, bia, dst → type, as far as the line has them."""
+    attributes: str
+    problem: str
+    """The shape."""
+    ms: float
+    descriptors: str = ""
+
+    @property
+    def post_ops(self) -> tuple[str, ...]:
+        """What is fused behind it, such as eltwise_relu."""
+        found = _POST_OPS.search(self.attributes)
+        text = (found[1] or found[2]) if found else ""
+        return tuple(one.split(":")[0] for one in re.split(r"[+;]", text) if one)
+
+    @property
+    def moves_weights(self) -> bool:
+        """Of a reorder: only weights are blocked by their first dimension; batches never are."""
+        layout = _LAYOUT.search(self.descriptors)
+        return bool(layout and layout[1].startswith("A"))
+
+
+@dataclass(kw_only=True)
+class Log:
+    """Everything that a log said."""
+
+    calls: list[Call] = field(default_factory=list)
+    graph_ms: dict[str, float] = field(default_factory=dict)
+    """Partition kind → time; their primitives are among the calls too, so these are not added to them."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """Of the header: version, isa, nthr; of several copies the last."""
+    versions: list[str] = field(default_factory=list)
+    created: int = 0
+    """Primitives that were made, not run: in a warm worker there should be none."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """First words → lines that could not be read."""
+
+
+def parse_log(lines: Iterable[str]) -> Log:
+    """Lines without a marker are not oneDNN's; a marker may stand behind a logger's own words."""
+    log = Log()
+    for line in lines:
+        starts = [place for marker in MARKERS if (place := line.find(f"{marker},")) >= 0]
+        if starts:
+            _read_line(log, line[min(starts) :].strip().split(",")[1:])
+    return log
+
+
+def _read_line(log: Log, words: list[str]) -> None:
+    whole = words
+    if words and _VERSION.fullmatch(words[0]):
+        words = words[1:]
+    if words and _STAMP.fullmatch(words[0]):
+        words = words[1:]
+    scope, rest = (words[0], words[1:]) if words else ("", [])
+    if scope in ("exec",) or scope.startswith("create"):  # v0: all lines are of primitives
+        scope, rest = "primitive", words
+    verb = rest[0] if rest else ""
+    if scope == "info":
+        _read_fact(log, rest)
+    elif scope == "primitive" and verb == "exec" and (call := _read_call(rest[1:])):
+        log.calls.append(call)
+    elif scope == "graph" and verb == "exec" and _is_number(rest[-1]) and len(rest) > 4:
+        log.graph_ms[rest[3]] = log.graph_ms.get(rest[3], 0.0) + float(rest[-1])
+    elif scope in ("primitive", "graph") and verb.startswith("create"):
+        log.created += 1
+    elif not (scope in ("primitive", "graph") and verb == "info"):
+        log.unknown[",".join(whole[:4])] += 1
+
+
+def _read_fact(log: Log, words: list[str]) -> None:
+    """`oneDNN v3.7.1 (commit …)`, `cpu,isa:…`, `cpu,runtime:OpenMP,nthr:1`."""
+    for word in words:
+        name, _, value = word.partition(":")
+        if word.startswith(("oneDNN v", "DNNL v")):
+            log.versions.append(word.split(" (")[0])
+        elif name in ("isa", "nthr") and words[0] == "cpu":
+            log.facts[name] = value
+
+
+def _read_call(words: list[str]) -> Call | None:
+    if len(words) != EXEC_FIELDS or not _is_number(words[-1]):
+        return None
+    _, kind, implementation, _, descriptors, attributes, _, problem, ms = words
+    return Call(
+        kind=kind,
+        implementation=implementation,
+        types=dict(_TYPE.findall(descriptors)),
+        attributes=attributes,
+        problem=problem,
+        ms=float(ms),
+        descriptors=descriptors,
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def name_instructions(implementation: str) -> str:
+    """What the code computes with, by its name; the name itself where no part of it is known."""
+    return next((word for part, word in INSTRUCTIONS if part in implementation.lower()), implementation)

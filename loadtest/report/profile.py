@@ -1,0 +1,199 @@
+"""The section of `make profile`: two systems side by side, figure by figure, and what each figure shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadtest.experiments.profile.claims import CLAIMS
+from loadtest.experiments.profile.evidence import COLLECTORS, PLAIN, Evidence, read_evidence, read_peak
+from loadtest.experiments.profile.figures import (
+    compare_rates,
+    count_faults,
+    find_waiting,
+)
+from loadtest.experiments.profile.roofline import Peak
+from loadtest.experiments.profile.symptoms import FAULTS, count_working, find_symptoms
+from loadtest.experiments.profile.threads import WorkerUse
+from loadtest.report.film import draw_film
+from loadtest.report.kernels import tabulate_lines, tabulate_onednn, tabulate_operators
+from loadtest.report.measured import make_answers, read_measured
+from loadtest.report.section import Section, Table, make_doubts
+from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
+from loadtest.results.figures import summarise
+from loadtest.results.kept import Kept
+from loadtest.results.ratios import find_ratio
+
+METHOD = (
+    "Each system was loaded without and with each collector, in turns: the first table's figures are without "
+    "any, and those behind them say what looking cost. Threads were looked at ten times a second in /proc; a "
+    "thread's time, wait and moves are the kernel's own counts. PyTorch's profiler and oneDNN's log were on "
+    "for a few runs of the model in each live worker, asked for by a call that only the management token "
+    "allows; their figures are of those runs alone. Stock TorchServe takes no such call: its log comes from "
+    "another start with ONEDNN_VERBOSE=1, and its operators are not shown (AGAINST=off shows them)."
+)
+COUNTERS = (
+    "No counters on this machine are read by this command. Where the machine has them: "
+    "`toplev --core S0-C0 -l2 -p PID` of pmu-tools (Intel), `perf stat -M PipelineL1,PipelineL2 -p PID` (AMD "
+    "Zen 4 and later), `vtune -collect uarch-exploration -target-pid PID`. A flame graph: "
+    "`py-spy record --native --format speedscope -o worker.json --pid PID`, opened with speedscope."
+)
+Row = tuple[str, ...]
+
+
+def make_profile_section(kept: Kept) -> Section:
+    """Finished or not; a system in doubt shows no figure."""
+    found, loads = read_evidence(kept), read_measured(kept)
+    peak = read_peak(kept.folder.parent)
+    valid = bool(found) and all(one.valid for one in loads)
+    shown = found if valid else []
+    model, precision = kept.asked["model"], kept.asked["precision"]
+    tables = (
+        tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
+        tabulate_memory(shown), *map(tabulate_operators, shown), tabulate_onednn(shown),
+        *(tabulate_lines(one, peak) for one in shown), tabulate_claims(shown),
+    )  # fmt: skip
+    return Section(
+        title=f"Profile of {model}: kit {precision} against {kept.asked['against']}",
+        notes=(describe_host(kept), *(f"{one.name}: {_how(one)}." for one in found), _describe_peak(peak)),
+        tables=tables,
+        plots=tuple(draw_film(one) for one in shown if one.workers),
+        proofs=(make_answers(loads),),
+        findings=tuple(
+            doubt for one in loads for doubt in make_doubts(f"{one.series.system}, {one.name}", one.findings)
+        ),
+        closing=(METHOD, COUNTERS),
+        whole=len(found) == 2,
+    )
+
+
+def _how(one: Evidence) -> str:
+    return next(iter(one.series.values())).facts.how
+
+
+def _describe_peak(peak: Peak) -> str:
+    if not peak.multiply_adds:
+        return "`make ceiling` was not run here, so no share of the peak is told."
+    rates = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in peak.multiply_adds.items())
+    moved = f"; memory {peak.bytes_per_s / 1e9:.1f}·10⁹ bytes/s" if peak.bytes_per_s else ""
+    return f"Peak of one core by `make ceiling`, 10⁹ multiply-adds/s: {rates}{moved}."
+
+
+def tabulate_sides(found: Sequence[Evidence], valid: bool) -> Table:
+    return Table(
+        title="Side by side",
+        note="Requests a second without any collector; behind it the rate with each collector to it, which "
+        "is what looking costs.",
+        header=("system", "requests/s", "95 % interval", "ratio", *(f"with {one}" for one in COLLECTORS[1:]),
+                "looking at threads"),
+        rows=tuple(_show_side(one, found[0]) if valid else (one.name, INVALID, *[NONE] * 5) for one in found),
+    )  # fmt: skip
+
+
+def _show_side(one: Evidence, base: Evidence) -> Row:
+    rates = {name: series.turn_rates for name, series in one.series.items()}
+    ratio = NONE if one is base else show_ratio(compare_rates(base, one))
+    costs = [show_ratio(find_ratio(rates, name, PLAIN)) if name in rates else NONE for name in COLLECTORS[1:]]
+    cores = NONE if one.cost_cores is None else f"{one.cost_cores:.1%} of a core"
+    return (one.name, *show_rate(summarise(one.series[PLAIN]).rate), ratio, *costs, cores)
+
+
+def tabulate_phases(found: Sequence[Evidence]) -> Table:
+    names = list(dict.fromkeys(phase.name for one in found for phase in one.phases))
+    return Table(
+        title="A request's way",
+        note="Mean milliseconds in a closed loop with full queues. TorchServe's own account, from accepted "
+        "to answered, is compared with the client's: between lie the network, the kernel and the client.",
+        header=("system", "client", *names, "TorchServe / client"),
+        rows=tuple(_show_phases(one, names) for one in found) if names else (),
+    )
+
+
+def _show_phases(one: Evidence, names: Sequence[str]) -> Row:
+    parts = {phase.name: f"{phase.ms:.1f}" for phase in one.phases}
+    share = f"{one.server_ms / one.client_ms:.1%}" if one.server_ms and one.client_ms else "keeps no account"
+    client = NONE if one.client_ms is None else f"{one.client_ms:.1f}"
+    return (one.name, client, *(parts.get(name, NONE) for name in names), share)
+
+
+def tabulate_faults(found: Sequence[Evidence]) -> Table:
+    seen = [{symptom.fault: symptom.evidence for symptom in find_symptoms(one)} for one in found]
+    rows = [
+        (fault, figure, *(one.get(fault, "not seen") for one in seen))
+        for fault, (figure, _) in FAULTS.items()
+    ]
+    return Table(
+        title="Faults, by the figure that shows them",
+        note="Judged by the figures alone, not by what was asked for.",
+        header=("fault", "figure", *(one.name for one in found)),
+        rows=tuple(rows) if found else (),
+    )
+
+
+def tabulate_threads(found: Sequence[Evidence]) -> Table:
+    return Table(
+        title="Threads",
+        note="Of each worker in a window under load. Waiting is the part of the time in which its busy "
+        "threads could have run that they spent in a CPU's queue; migrations and involuntary switches are of "
+        "the busy thread that has most of them.",
+        header=("system", "worker", "threads", "computing", "cores used", "CPUs", "migrations/s",
+                "involuntary/s", "waiting", "throttled", "OpenMP", "intra-op, inter-op"),
+        rows=tuple(_show_worker(one, worker) for one in found for worker in one.workers),
+    )  # fmt: skip
+
+
+def _show_worker(one: Evidence, worker: WorkerUse) -> Row:
+    told = next((each for each in one.described if each.get("pid") == worker.pid), {})
+    waiting = find_waiting(Evidence(name="", series={}, workers=(worker,)))
+    pools = told.get("threads") or {}
+    return (
+        one.name, str(worker.pid), str(worker.threads), str(count_working(worker)),
+        f"{sum(use.cores for use in worker.busy):.2f}", ",".join(map(str, sorted(worker.cpus))),
+        _show_most(worker, "migrations"), _show_most(worker, "involuntary"),
+        NONE if waiting is None else f"{waiting:.1f} %",
+        NONE if worker.throttled_ms is None else f"{worker.throttled_ms:.2g} ms a period",
+        _name_openmp(one), f"{pools.get('intra_op', NONE)}, {pools.get('inter_op', NONE)}",
+    )  # fmt: skip
+
+
+def _name_openmp(one: Evidence) -> str:
+    used = {str(told["openmp"]["name"]) for told in one.described if told.get("openmp")}
+    mapped = [name for name in one.libraries if "omp" in name]
+    return f"{', '.join(sorted(used)) or 'does not tell'}; mapped: {', '.join(mapped) or 'none'}"
+
+
+def _show_most(worker: WorkerUse, name: str) -> str:
+    counted = [value for use in worker.busy if (value := getattr(use, name)) is not None]
+    return f"{max(counted):.1f}" if counted else NONE
+
+
+def tabulate_memory(found: Sequence[Evidence]) -> Table:
+    return Table(
+        title="Memory",
+        note="Memory that an allocator gives back after each batch is faulted in again, page by page. "
+        "Remote is the share of a worker's own memory on NUMA nodes that it did not run on.",
+        header=("system", "allocator", "resident, MiB", "minor faults/s", "minor faults/request", "remote"),
+        rows=tuple(_show_memory(one) for one in found if one.workers),
+    )
+
+
+def _show_memory(one: Evidence) -> Row:
+    names = {str(told["allocator"]["name"]) for told in one.described if told.get("allocator")}
+    mapped = [name for name in one.libraries if "malloc" in name]
+    resident = ", ".join(str(worker.resident_mib) for worker in one.workers)
+    remote = [f"{worker.remote:.1%}" for worker in one.workers if worker.remote is not None]
+    faults = count_faults(one)
+    return (
+        one.name, ", ".join(sorted(names)) or ", ".join(mapped) or "system", resident,
+        f"{sum(worker.minor_faults for worker in one.workers):.0f}",
+        NONE if faults is None else f"{faults:.1f}", ", ".join(remote) or "this kernel does not say",
+    )  # fmt: skip
+
+
+def tabulate_claims(found: Sequence[Evidence]) -> Table:
+    return Table(
+        title="What the tutorials claim",
+        note="Published figures are of other machines and models, by VTune; here the same effect is looked "
+        "for with what every kernel counts.",
+        header=("claim", "measured here", "state"),
+        rows=tuple((one.text, *one.judge(*found)) for one in CLAIMS) if len(found) == 2 else (),
+    )

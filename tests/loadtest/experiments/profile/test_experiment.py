@@ -1,0 +1,256 @@
+"""What is measured, what is made of it, what is judged and what the page shows; nothing is started."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import pytest
+
+from loadtest.errors import LoadTestError
+from loadtest.experiments.profile import experiment
+from loadtest.experiments.profile.claims import CLAIMS, CONFIRMED, NOT_HERE, NOT_TESTABLE
+from loadtest.experiments.profile.evidence import COLLECTORS, make_phases, read_evidence, read_peak
+from loadtest.experiments.profile.experiment import (
+    check_profile,
+    choose_other,
+    judge,
+    make_logged,
+    make_turns,
+)
+from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
+from loadtest.report import make_section, write_report
+from loadtest.report.kernels import _shorten
+from loadtest.results.kept import start_result, write_json
+from loadtest.systems.fleet import Member
+from tests.loadtest.experiments.profile.figures import make_evidence, make_use, make_worker, plant
+from tests.loadtest.experiments.profile.test_onednn import RECORDED
+from tests.loadtest.making import make_facts, make_kept, make_scenario, make_series
+
+LINES = (RECORDED / "onednn-amd.log").read_text().splitlines()
+ACCOUNT = {
+    "requests": 1000, "batches": 63, "read_s": 12.0, "model_s": 26.0, "whole_s": 40.0, QUEUE: 5.0,
+    LATENCY: 48.0,
+}  # fmt: skip
+OPERATORS = {"aten::conv": [64, 700e3, 700e3], "aten::relu": [8, 80e3, 80e3]}
+PROFILES = [
+    {
+        "pid": pid,
+        "operators": {"runs": 8, "seconds": 0.8, "operators": OPERATORS},
+        "onednn": {"runs": 2, "seconds": 0.2, "lines": LINES},
+    }
+    for pid in (0, 1)
+]
+LIBRARIES = {"openmp": {"name": "intel"}, "allocator": {"name": "jemalloc"}}
+DESCRIBED = tuple({"pid": pid, "threads": {"intra_op": 1, "inter_op": 1}, **LIBRARIES} for pid in (0, 1))
+
+
+def make_seen(*workers):
+    return {
+        "plain": {"account": ACCOUNT},
+        "threads": {"workers": [asdict(one) for one in workers], "cost_cores": 0.021},
+        "operators": {"profiles": PROFILES},
+    }
+
+
+def make_system(name, rate, watched, **facts):
+    series = []
+    for collector in COLLECTORS:
+        scenario = make_scenario(name=f"bert-{collector}")
+        one = make_series(name, (rate, rate * 1.01), scenario=scenario, seen=watched.get(collector, {}))
+        series.append(replace(one, facts=make_facts(name, **facts)))
+    return series
+
+
+def keep(tmp_path, *, worker=None, errors=0, other_seen=None):
+    """A kit whose workers are healthy but for the one that is planted, beside a stock server."""
+    workers = (worker or make_worker(0), make_worker(1))
+    kit = make_system("kit int8", 100.0, make_seen(*workers), described=DESCRIBED,
+                      seen={"libraries": ["libiomp5.so"]})  # fmt: skip
+    crowd = [make_use(cpu, cores=0.4, waiting=0.4, migrations=7.0, strip=(cpu, 1) * 9) for cpu in (0, 1)]
+    seen = {"threads": {"workers": [asdict(make_worker(7, *crowd, minor_faults=90_000.0))]}}
+    stock = make_system("stock TorchServe", 10.0, seen if other_seen is None else other_seen, is_kit=False,
+                        verify_before=None, verify_after=None)  # fmt: skip
+    stock[0] = replace(stock[0], trials=tuple(replace(one, errors=errors) for one in stock[0].trials))
+    logged = replace(
+        make_series("stock TorchServe, logged", (9.0,), scenario=make_scenario(name="bert-plain")),
+        facts=make_facts("stock TorchServe, logged", is_kit=False, seen={"onednn_lines": LINES[:14]}),
+    )
+    asked = {"model": "bert", "against": "stock", "precision": "int8"}
+    ceiling = start_result("ceiling", "ceiling", {}, tmp_path, {})
+    peak = {"multiply_adds_per_s": {"fp32": 5e10, "int8": 2e11}, "bytes_per_s": 1e10}
+    write_json(ceiling.folder / "ceiling.json", peak)
+    return make_kept(tmp_path, {"turns": [*stock, *kit], "logged": [logged]}, kind="profile", asked=asked)
+
+
+def test_a_request_is_cut_into_parts_that_add_up(tmp_path):
+    _, kit = read_evidence(keep(tmp_path))
+    client, server, phases = kit.client_ms, kit.server_ms, kit.phases
+    assert (client, server) == (pytest.approx(50.0), pytest.approx(48.0))
+    assert [round(one.ms, 6) for one in phases] == [2.0, 5.0, 3.0, 12.0, 26.0, 2.0]
+    assert sum(one.ms for one in phases) == pytest.approx(client)
+
+
+def test_a_server_that_keeps_no_account_has_no_parts():
+    assert make_phases(make_series("stock")) == (pytest.approx(50.0), None, ())
+    assert make_phases(None) == (None, None, ())
+
+
+def test_operators_of_all_workers_are_added(tmp_path):
+    _, kit = read_evidence(keep(tmp_path))
+    assert (kit.runs, kit.run_ms) == (32, pytest.approx(100.0))
+    assert [(one.name, one.calls, one.own_ms) for one in kit.operators] == [
+        ("aten::conv", 256, 2800.0), ("aten::relu", 32, 320.0),
+    ]  # fmt: skip
+    assert kit.operators_share == pytest.approx(0.975)
+
+
+def test_a_stock_servers_log_is_that_of_its_other_start(tmp_path):
+    stock, kit = read_evidence(keep(tmp_path))
+    assert (len(stock.log.calls), len(kit.log.calls)) == (7, 56)
+    assert (stock.operators, stock.phases) == ((), ())
+
+
+def test_a_healthy_kit_is_judged_good(tmp_path):
+    verdicts = judge(keep(tmp_path))
+    assert [one.met for one in verdicts] == [True] * 4
+    assert verdicts[0].figure.value == pytest.approx(10.0)
+    assert [round(one.figure.value, 1) for one in verdicts[1:]] == [96.0, 97.5, 0.0]
+
+
+def test_a_fault_of_the_kits_own_is_a_verdict(tmp_path):
+    *_, last = judge(keep(tmp_path, worker=make_worker(0, throttled_ms=30.0)))
+    assert not last.met
+    assert last.why == "throttled: worker 0: 30.0 ms of each period"
+
+
+def test_what_does_not_add_up_is_missed(tmp_path):
+    kept = keep(tmp_path)
+    one = read_evidence(kept)[1]
+    low, high = replace(one, server_ms=0.8 * one.client_ms), replace(one, run_ms=0.9 * one.run_ms)
+    assert [verdict.met for verdict in experiment.judge_sums(low)] == [False, True]
+    assert [verdict.met for verdict in experiment.judge_sums(high)] == [True, False]
+
+
+def test_a_system_in_doubt_has_no_figure_anywhere(tmp_path):
+    kept = keep(tmp_path, errors=3)
+    (verdict,) = judge(kept)
+    section = make_section(kept)
+    assert (verdict.met, verdict.figure) == (False, None)
+    assert not section.valid
+    assert [table.title for table in section.tables if table.rows] == ["Side by side"]
+    assert {row[1] for row in section.tables[0].rows} == {"INVALID"}
+    assert section.plots == ()
+
+
+def read_table(section, title):
+    (table,) = (one for one in section.tables if one.title == title)
+    return [dict(zip(table.header, row, strict=True)) for row in table.rows]
+
+
+def test_the_page_has_every_figure_and_loads_nothing(tmp_path):
+    report = write_report([keep(tmp_path)], tmp_path)
+    page = (report.folder / "report.html").read_text()
+    assert report.valid
+    assert len(page) < 2_000_000
+    assert not re.search(r"""(src|href)=["']?(http|//|/)""", page)
+    for title in ("Side by side", "Threads", "Memory", "Operators of kit int8", "oneDNN in sum"):
+        assert f"<h3>{title}</h3>" in page
+    assert page.count("data:image/svg+xml;base64,") == 2
+
+
+def test_figures_stand_where_they_belong(tmp_path):
+    section = make_section(keep(tmp_path))
+    stock, kit = read_table(section, "Side by side")
+    assert (stock["requests/s"], kit["requests/s"]) == ("10.0", "100.5")
+    assert kit["ratio"].startswith("10.0×")
+    assert kit["looking at threads"] == "2.1% of a core"
+    crowd, first, _ = read_table(section, "Threads")
+    assert (crowd["computing"], crowd["migrations/s"], crowd["waiting"]) == ("2", "7.0", "40.0 %")
+    assert (first["CPUs"], first["throttled"], first["intra-op, inter-op"]) == ("0", "0 ms a period", "1, 1")
+    summed = {row["system"]: row for row in read_table(section, "oneDNN in sum")}
+    assert summed["stock TorchServe"]["reorders of activations"] == "3"
+    assert summed["stock TorchServe"]["with post-ops"] == "0 %"
+    assert summed["kit int8"]["not read"] == "0"
+
+
+def test_a_fusions_name_is_cut_and_counted():
+    assert _shorten("aten::conv") == "aten::conv"
+    assert _shorten("+".join(["dequantize"] * 30)) == "dequantize+dequantize+dequantize+… (30 fused)"
+
+
+def test_each_claim_is_told_and_none_without_a_word(tmp_path):
+    rows = read_table(make_section(keep(tmp_path)), "What the tutorials claim")
+    assert [row["claim"] for row in rows] == [one.text for one in CLAIMS]
+    assert all(row["state"].startswith((CONFIRMED, NOT_HERE, NOT_TESTABLE)) for row in rows)
+    verdicts = [row["state"] for row in rows]
+    assert (verdicts[1], rows[1]["measured here"]) == (CONFIRMED, "7 → 0 migrations/s")
+    assert verdicts[5] == CONFIRMED
+
+
+def test_an_effect_that_is_not_there_is_said(tmp_path):
+    """Two systems that are alike."""
+    alike = make_seen(make_worker(0), make_worker(1))
+    rows = read_table(make_section(keep(tmp_path, other_seen=alike)), "What the tutorials claim")
+    assert [row["state"] for row in rows][1:3] == [NOT_HERE, NOT_HERE]
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.0, NOT_TESTABLE), (0.6, CONFIRMED), (0.02, NOT_HERE)])
+def test_remote_memory_is_judged_where_there_are_nodes(share, verdict):
+    (claim,) = (one for one in CLAIMS if "remote" in one.text)
+    served = plant(make_evidence(), remote=min(share, 0.02))
+    assert claim.judge(plant(make_evidence(), remote=share), served)[1].startswith(verdict)
+
+
+def test_both_systems_take_turns_with_each_collector():
+    members = [Member(name=name, open=lambda _: None) for name in ("stock TorchServe", "kit int8")]
+    block = make_turns("resnet50", members, 20.0)
+    names = [(turn.member.name, turn.scenario.name, turn.level) for turn in block.turns]
+    assert names[:4] == [
+        ("stock TorchServe", "resnet50-plain", 32), ("stock TorchServe", "resnet50-threads", 32),
+        ("stock TorchServe", "resnet50-operators", 32), ("kit int8", "resnet50-plain", 64),
+    ]  # fmt: skip
+    assert {turn.scenario.duration_s * block.repeats for turn in block.turns} == {20.0}
+    assert len({turn.watch for turn in block.turns}) == len(COLLECTORS)
+    assert make_logged("resnet50", "stock TorchServe", 20.0).turns[0].member.name.endswith(", logged")
+
+
+@pytest.mark.parametrize("model", ["", "vgg"])
+def test_another_model_is_refused_before_anything_is_built(model):
+    with pytest.raises(LoadTestError, match=f"MODEL must be one of resnet50, bert: got {model or 'nothing'}"):
+        check_profile(model)
+
+
+def test_a_running_server_must_serve_the_model_alone(monkeypatch):
+    both = SimpleNamespace(models=("resnet50", "bert"), name="running: run")
+    monkeypatch.setattr(experiment, "find_system", lambda **_: both)
+    with pytest.raises(LoadTestError, match="AGAINST must serve resnet50 alone: got resnet50, bert in run"):
+        choose_other("resnet50", "run")
+    monkeypatch.setattr(experiment, "find_system", lambda **_: replace_models(both))
+    assert choose_other("resnet50", "run").name == "running: run"
+
+
+def replace_models(system):
+    return SimpleNamespace(models=("resnet50",), name=system.name)
+
+
+def test_torchserves_counters_are_read_for_one_model():
+    text = (
+        "# HELP ts_queue_latency_microseconds x\n"
+        'ts_queue_latency_microseconds{model_name="bert",model_version="1.0",hostname="a",} 2500000.0\n'
+        'ts_queue_latency_microseconds{model_name="resnet50",hostname="a",} 1.0E9\n'
+        'ts_inference_latency_microseconds{model_name="bert",model_version="1.0",} 4.5E6\n'
+    )
+    assert parse_counters(text, "bert") == {QUEUE: 2.5, LATENCY: 4.5}
+    assert parse_counters("", "bert") == {}
+
+
+def test_of_a_long_log_the_header_and_the_last_lines_are_taken():
+    prefix = "2026-11-22 [INFO ] W-9000 - "
+    said = [f"{prefix}{line}" for line in LINES] + ["[METRICS]x"]
+    assert sorted(take_marked(said)) == sorted(LINES)
+
+
+def test_without_a_ceiling_no_share_is_told(tmp_path):
+    assert read_peak(tmp_path).multiply_adds == {}

@@ -1,7 +1,6 @@
 """Each planted fault is seen in its own figure and in no other, and a healthy system shows none.
 
-The figures with a fault are those that were seen with it (docs/profile.md), or for what no machine of ours
-can show, such as another NUMA node, made by hand.
+The figures are made by hand: of a healthy worker by those of live ones, with a fault by what it does to them.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def find_fused(one: Evidence) -> float | None:
 
 
 def find_speed(one: Evidence) -> float | None:
-    """Multiply-adds a second of oneDNN's own time, all threads together."""
+    """Multiply-adds a second of oneDNN's own time, of each of the threads that computed them."""
     computed = [line for line in one.lines if line.multiply_adds]
     seconds = sum(line.ms for line in computed) / 1000
-    return sum(line.multiply_adds or 0.0 for line in computed) / seconds if seconds else None
+    return sum(line.multiply_adds or 0.0 for line in computed) / seconds / one.threads if seconds else None

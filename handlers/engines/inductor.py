@@ -15,7 +15,8 @@ import json
 import mmap
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from handlers.shared.state import LoadState
 
 KIND = "inductor library"
+PT2E = "ao/quantization/quantize_pt2e.py"
 COMPILER = "g++"
 CPU_PREFIXES = ("avx", "amx", "fma", "f16c", "bmi", "abm", "adx", "movbe", "gfni", "vaes", "vpclmul", "sse4")
 """Flags of /proc/cpuinfo whose instructions g++ may use once it is told to compile for this CPU."""
@@ -123,13 +125,24 @@ def load_file(library: Path) -> torch.nn.Module:
     return Compiled().eval()
 
 
+def list_offers(folders: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:
+    """Precision → CPU flags; INT8 where PyTorch has its own static quantisation of exports (PT2E): 2.14 has
+    not, it went to torchao. Where no PyTorch is (before a set-up) nothing is said against it yet.
+    """
+    spec = PathFinder.find_spec("torch", folders)  # never imports it
+    places = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
+    quantises = not places or any((one / PT2E).exists() for one in places)
+    offers: dict[str, tuple[str, ...]] = {"fp32": (), "bf16": BF16_FLAGS}
+    return {**offers, "int8": INT8_FLAGS} if quantises else offers
+
+
 class InductorEngine(Engine):
-    """FP32, BF16 and static INT8."""
+    """FP32, BF16, and static INT8 with PyTorch 2.8."""
 
     name = "inductor"
     reason = "PyTorch's own compiler, ahead of time: nothing beside PyTorch, but g++ where models are built"
     tools = (COMPILER,)
-    flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"fp32": (), "bf16": BF16_FLAGS, "int8": INT8_FLAGS}
+    flags: ClassVar[Mapping[str, tuple[str, ...]]] = list_offers()
 
     @property
     def steps(self) -> tuple[Step, ...]:

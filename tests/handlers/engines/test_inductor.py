@@ -13,10 +13,17 @@ import pytest
 import torch
 
 from handlers.engines import ENGINES
-from handlers.engines.aot_int8 import RECIPES, check_compiled, quantise_export
 from handlers.engines.aot_packing import _pack_quantised
 from handlers.engines.engine import Calibration, Made
-from handlers.engines.inductor import KIND, count_compiled, count_products, list_names, read_cpu_flags
+from handlers.engines.inductor import (
+    KIND,
+    PT2E,
+    count_compiled,
+    count_products,
+    list_names,
+    list_offers,
+    read_cpu_flags,
+)
 from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions
@@ -29,6 +36,9 @@ from tests.handlers.stub import StubClassifier
 INDUCTOR = ENGINES["inductor"]
 LIBRARY, RECORD = list_names("fp32")
 THREADS = torch.get_num_threads()
+needs_pt2e = pytest.mark.skipif(
+    "int8" not in INDUCTOR.flags, reason="static quantisation of exports is torchao's with this PyTorch"
+)
 
 
 class TinyPictures(StubClassifier):
@@ -116,6 +126,7 @@ def test_one_library_answers_as_eager_does_in_all_shapes(compiled):
     assert INDUCTOR.judge(graph, precision="fp32", threads=THREADS, off=frozenset()).good
 
 
+@needs_pt2e
 def test_int8_multiplies_in_int8_in_all_shapes(compiled, tmp_path):
     write_made(make_int8(tmp_path), tmp_path)
     state = load(tmp_path, "inductor", precision="int8")
@@ -136,8 +147,11 @@ def test_a_convolution_in_int8_is_packed_for_the_shape_of_the_example():
     assert packed.args == (picture, [2, 3, 8, 8])
 
 
+@needs_pt2e
 def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path):
     """As one that was not exported strictly: its operators lack what the quantizer looks for."""
+    from handlers.engines.aot_int8 import RECIPES, quantise_export
+
     state = load_eager(tmp_path)
     inputs = state.inputs(Shape(batch_size=2))
     graph = torch.export.export(state.model, inputs, strict=False).module()
@@ -145,6 +159,7 @@ def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path):
         quantise_export(graph, recipe=RECIPES[1], batches=[inputs])
 
 
+@needs_pt2e
 @pytest.mark.parametrize(
     ("operators", "message"),
     [
@@ -154,8 +169,24 @@ def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path):
     ],
 )
 def test_a_library_that_does_not_multiply_in_int8_is_refused(operators, message):
+    from handlers.engines.aot_int8 import check_compiled
+
     with pytest.raises(LoadError, match=message):
         check_compiled(operators)
+
+
+@pytest.mark.parametrize(
+    ("torch_has", "offered"),
+    [([PT2E], ["fp32", "bf16", "int8"]), (["nn/other.py"], ["fp32", "bf16"]), ([], ["fp32", "bf16", "int8"])],
+)
+def test_int8_is_offered_where_pytorch_quantises_exports_itself(tmp_path, torch_has, offered):
+    """Without any PyTorch nothing is said against it: the build will."""
+    for name in torch_has:
+        file = tmp_path / "torch" / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+        (tmp_path / "torch" / "__init__.py").touch()
+    assert list(list_offers([str(tmp_path)])) == offered
 
 
 def change_record(folder: Path, **changes: Any) -> None:

@@ -36,7 +36,10 @@ def count_faults(one: Evidence) -> float | None:
 
 
 def count_reorders(one: Evidence) -> float | None:
-    """Of activations, for each convolution or product."""
+    """Of activations, for each convolution or product; without convolutions there is no format to lose, and
+    attention has small reorders of its own."""
+    if not any(line.kind == "convolution" for line in one.lines):
+        return None
     computed = sum(line.calls for line in one.lines if line.multiply_adds)
     moved = sum(line.calls for line in one.lines if line.kind == "reorder" and not line.moves_weights)
     return moved / computed if computed else None

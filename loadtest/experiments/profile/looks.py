@@ -47,17 +47,14 @@ def read_account(system: System) -> dict[str, float]:
 
 def _scrape(plan: Plan, model: str) -> dict[str, float]:
     """A door's instances are asked by nobody here: their account stays unknown."""
-    places = [] if plan.instances else [str(plan.properties["metrics_address"].value)]
-    found: Counter[str] = Counter()
-    for place in places:
-        try:
-            with make_opener("").open(f"{place}/metrics", timeout=SCRAPE_SECONDS) as answer:
-                found.update(parse_counters(answer.read().decode(), model))
-        except (OSError, HTTPException) as problem:
-            raise LoadTestError(
-                f"TorchServe's counters cannot be read: {place}/metrics: {problem}"
-            ) from problem
-    return dict(found)
+    if plan.instances:
+        return {}
+    place = str(plan.properties["metrics_address"].value)
+    try:
+        with make_opener("").open(f"{place}/metrics", timeout=SCRAPE_SECONDS) as answer:
+            return parse_counters(answer.read().decode(), model)
+    except (OSError, HTTPException) as problem:
+        raise LoadTestError(f"TorchServe's counters cannot be read: {place}/metrics: {problem}") from problem
 
 
 @contextlib.contextmanager

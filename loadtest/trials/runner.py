@@ -214,7 +214,7 @@ class _Runner:
         return [(key, self._payloads[key]) for key in keys if key in self._payloads]
 
     def _take_turns(self, block: Block, ready: Mapping[str, _Ready]) -> Iterator[tuple[Trial, Records]]:
-        loads = [load for one in ready.values() for load in one.loads]
+        loads = list(_put_in_order(block, ready))
         for name, one in ready.items():
             if block.warm_up_s and name not in self._rates and one.loads:
                 yield self._warm_up(one.loads[0], one, block.warm_up_s)
@@ -259,6 +259,12 @@ class _Runner:
             )  # fmt: skip
             if not is_disturbed(series):
                 return
+
+
+def _put_in_order(block: Block, ready: Mapping[str, _Ready]) -> Iterator[Load]:
+    """As the block lists its turns, which may put what is compared side by side."""
+    each = {name: iter(one.loads) for name, one in ready.items()}
+    return (next(each[turn.member.name]) for turn in block.turns if turn.member.name in each)
 
 
 def list_systems(block: Block) -> list[str]:

@@ -105,6 +105,17 @@ def test_the_order_moves_on_with_each_repeat(tmp_path, world):
     assert read_kept(kept.folder).blocks == kept.blocks
 
 
+def test_loads_of_several_systems_take_turns_as_the_block_lists_them(tmp_path, world):
+    a, b, c = (make_member(name, world, "not here" if name == "b" else "") for name in "abc")
+    turns = tuple(Turn(member=one, scenario=SCENARIO, level=16) for one in (a, b, c, a, b, c))
+    block = Block(name="block", turns=turns, repeats=2)
+    every = Experiment(
+        kind="test", name="test", asked={}, next_block=lambda kept: None if kept.find("block") else block
+    )
+    run(tmp_path, world, every)
+    assert "".join(world.log).replace("~", "") == "acac" + "caca"
+
+
 def test_each_system_is_warmed_up_once_while_it_is_up(tmp_path, world):
     members = [make_member(name, world) for name in "abc"]
     kept = run(tmp_path, world, make_experiment(members, blocks=2, repeats=1, warm_up_s=2.0))

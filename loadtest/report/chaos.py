@@ -9,7 +9,7 @@ from loadtest.errors import LoadTestError
 from loadtest.experiments.chaos.evidence import list_missing, make_rows, read_evidence
 from loadtest.experiments.chaos.registry import DEADLINE_MS, FAULTS
 from loadtest.experiments.chaos.row import DRIVER_S, GIVEN_UP_S, SLOW, Row
-from loadtest.report.markdown import render_section
+from loadtest.report.markdown import render_section, replace_part
 from loadtest.report.section import Doubt, Section, Table
 from loadtest.report.words import NONE, describe_host
 from loadtest.results.kept import Kept
@@ -126,9 +126,5 @@ def list_doubts(rows: Sequence[Row]) -> Iterator[Doubt]:
 def write_page(kept: Kept, output: Path) -> list[Path]:
     """Between the marks of the page; what stands around them is written by hand."""
     page = output / PAGE
-    text = page.read_text(encoding="utf-8") if page.exists() else SKELETON
-    if BEGIN not in text or END not in text:
-        raise LoadTestError(f"OUTPUT: {page} must have the marks {BEGIN} and {END}: it has not; move it away")
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n\n{render_section(make_chaos_section(kept))}\n\n{END}{after}", "utf-8")
+    replace_part(page, SKELETON, (BEGIN, END), render_section(make_chaos_section(kept)))
     return [page]

@@ -10,9 +10,7 @@ from pathlib import Path
 from loadtest.errors import LoadTestError
 from loadtest.experiments.targets.judge import look_at
 from loadtest.experiments.targets.rows import RATIO, Goal, Row, list_rows
-from loadtest.report import SECTIONS, make_section
-from loadtest.report.chaos import write_page
-from loadtest.report.ladder import write_pages
+from loadtest.report import SECTIONS, chaos, ladder, make_section, profile
 from loadtest.report.markdown import check_own, render_section, render_table, wrap
 from loadtest.report.section import Section, Table
 from loadtest.report.words import NONE, describe_host, show_rate, show_ratio
@@ -35,11 +33,16 @@ COMMANDS = {
     "gate": "make loadtest-gate",
     "tune": "make tune",
     "tune-grid": "make tune GRID=1",
+    "profile": "make profile",
     "soak": "make soak",
     "chaos": "make chaos",
 }
 """In the order of the page."""
-PAGES: Mapping[str, Callable[[Kept, Path], list[Path]]] = {"ladder": write_pages, "chaos": write_page}
+PAGES: Mapping[str, Callable[[Kept, Path], list[Path]]] = {
+    "ladder": ladder.write_pages,
+    "chaos": chaos.write_page,
+    "profile": profile.write_page,
+}
 """Experiments with pages of their own beside this one."""
 
 

@@ -71,3 +71,13 @@ def check_own(page: Path, first_line: str) -> None:
             f"OUTPUT: {page} was not written by this command and would be lost; move it away, or give "
             "another folder"
         )
+
+
+def replace_part(page: Path, skeleton: str, marks: tuple[str, str], text: str) -> None:
+    """Write between two marks of a page, whose rest is written by hand; LoadTestError where it has them not."""
+    begin, end = marks
+    old = page.read_text(encoding="utf-8") if page.exists() else skeleton
+    if begin not in old or end not in old:
+        raise LoadTestError(f"OUTPUT: {page} must have the marks {begin} and {end}: it has not; move it away")
+    before, after = old.partition(begin)[0], old.partition(begin)[2].partition(end)[2]
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from loadtest.experiments.profile.claims import CLAIMS
 from loadtest.experiments.profile.evidence import COLLECTORS, PLAIN, Evidence, read_evidence, read_peak
@@ -17,11 +18,13 @@ from loadtest.experiments.profile.threads import WorkerUse
 from loadtest.report.film import draw_film
 from loadtest.report.kernels import tabulate_lines, tabulate_onednn, tabulate_operators
 from loadtest.report.measured import make_answers, read_measured
+from loadtest.report.markdown import render_section, replace_part
 from loadtest.report.section import Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import find_ratio
+from loadtest.systems.stock import HANDLERS
 
 METHOD = (
     "Each system was loaded without and with each collector, in turns: the first table's figures are without "
@@ -37,7 +40,25 @@ COUNTERS = (
     "Zen 4 and later), `vtune -collect uarch-exploration -target-pid PID`. A flame graph: "
     "`py-spy record --native --format speedscope -o worker.json --pid PID`, opened with speedscope."
 )
+PAGE = "evidence.md"
+BEGIN = "<!-- {}: to its next mark by `make report OUTPUT=docs`: what is changed by hand here is lost. -->"
+END = "<!-- {}: to here. -->"
+SKELETON = "\n\n".join(
+    ("# Evidence: why it is faster", *(f"{mark.format(model)}" for model in HANDLERS for mark in (BEGIN, END)))
+)
 Row = tuple[str, ...]
+
+
+def write_page(kept: Kept, output: Path) -> list[Path]:
+    """A model's part of the page, and its film strips."""
+    model, section = kept.asked["model"], make_profile_section(kept)
+    pictures = {plot.title: output / f"evidence-{model}-{plot.name}.png" for plot in section.plots}
+    text = render_section(section, {title: file.name for title, file in pictures.items()})
+    marks = (BEGIN.format(model), END.format(model))
+    replace_part(output / PAGE, f"{SKELETON}\n", marks, text)
+    for plot in section.plots:
+        pictures[plot.title].write_bytes(plot.png)
+    return [output / PAGE, *pictures.values()]
 
 
 def make_profile_section(kept: Kept) -> Section:

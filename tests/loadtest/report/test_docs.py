@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.targets.rows import list_rows
-from loadtest.report import docs
+from loadtest.report import SECTIONS, docs
 from loadtest.report.docs import MARK, render_glance, write_docs
 from loadtest.report.markdown import WIDTH
 from loadtest.results.kept import Kept, read_kept
@@ -77,6 +77,10 @@ def test_a_page_of_another_is_not_written_over(tmp_path):
 def test_nothing_to_tell_is_an_error(tmp_path):
     with pytest.raises(LoadTestError, match="no result is whole and valid; measure first"):
         write_docs([keep(tmp_path, generator_cores=(0.99,))], tmp_path / "docs")
+
+
+def test_every_experiment_that_has_a_section_has_its_command():
+    assert set(docs.COMMANDS) == set(SECTIONS)
 
 
 def test_an_experiment_with_pages_of_its_own_is_linked(tmp_path, monkeypatch):

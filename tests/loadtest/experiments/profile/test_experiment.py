@@ -21,6 +21,7 @@ from loadtest.experiments.profile.experiment import (
 )
 from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
 from loadtest.report import make_section, write_report
+from loadtest.report.docs import write_docs
 from loadtest.report.kernels import _shorten
 from loadtest.results.kept import start_result, write_json
 from loadtest.systems.fleet import Member
@@ -158,6 +159,24 @@ def test_the_page_has_every_figure_and_loads_nothing(tmp_path):
     for title in ("Side by side", "Threads", "Memory", "Operators of kit int8", "oneDNN in sum"):
         assert f"<h3>{title}</h3>" in page
     assert page.count("data:image/svg+xml;base64,") == 2
+
+
+def test_each_model_has_its_part_of_the_evidence(tmp_path):
+    kept, docs = keep(tmp_path), tmp_path / "docs"
+    _, page, *films = write_docs([kept], docs)
+    written = page.read_text()
+    page.write_text(f"# Mine\n\nwords{written.removeprefix('# Evidence: why it is faster')}more words\n")
+    assert write_docs([kept], docs)[1:] == [page, *films]
+    text = page.read_text()
+    assert text.startswith("# Mine\n\nwords\n")
+    assert text.endswith("more words\n")
+    resnet50, bert = text.split("<!-- bert: to its next mark")
+    assert "###" not in resnet50
+    assert bert.count("## Profile of bert: kit int8 against stock") == 1
+    assert sorted(film.name for film in films) == [
+        "evidence-bert-film-kit-int8.png", "evidence-bert-film-stock-TorchServe.png",
+    ]  # fmt: skip
+    assert all(f"]({film.name})" in bert and film.read_bytes().startswith(b"\x89PNG") for film in films)
 
 
 def test_figures_stand_where_they_belong(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from loadtest.errors import LoadTestError
 from loadtest.experiments.chaos.evidence import list_missing, make_rows, read_evidence
 from loadtest.experiments.chaos.registry import DEADLINE_MS, FAULTS
 from loadtest.experiments.chaos.row import DRIVER_S, GIVEN_UP_S, SLOW, Row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadtest.experiments.tune.curve import Peak
 from loadtest.experiments.tune.evidence import START, list_done, list_out, list_points
-from loadtest.experiments.tune.grid import compare_finals, find_peaks, list_met, list_names
+from loadtest.experiments.tune.grid import Met, compare_finals, find_peaks, list_met, list_names
 from loadtest.experiments.tune.race import FINAL
 from loadtest.experiments.tune.space import find_limit, predict, read_space
 from loadtest.report.measured import make_accuracy, make_answers, read_measured
@@ -46,31 +46,43 @@ def _tabulate_plans(kept: Kept) -> Table:
     space = read_space(kept.asked)
     points, peaks = tuple(list_points(space, kept)), find_peaks(space, kept)
     met = {one.plan: one for one in list_met(space, kept)}
+    tried = {name for plans in list_done(kept).values() for name in plans}
     names = sorted(list_names(space), key=lambda name: -(peaks[name].value if name in peaks else 0))
     rows = []
     for name in names:
         one = met.get(name)
         rows.append((
             f"{name} (default)" if name == space.default.name else name,
-            _show_peak(peaks.get(name)),
+            _show_peak(peaks.get(name)) if name in tried else "not measured yet",
             f"{predict(space, points, name):.1f}",
             f"{one.rate:.1f}" if one else NONE,
-            *((_show_pair(pair) for pair in (one.p50, one.quoted)) if one else (NONE, NONE)),
+            *(_show_met(one) if one else [NONE] * 5),
         ))  # fmt: skip
     percentile = f"p{space.limit.percentile:g}"
     return Table(
         title="Plans",
         note=f"The highest rate that keeps {space.limit}; the queueing limit is {find_limit(space):.1f} "
-        "requests/s. Latencies in ms: simulated / live (how far the simulated one is off).",
-        header=("plan", "requests/s", "simulated", "at", "p50", percentile),
+        "requests/s. Latencies in ms: simulated / live (how far the simulated one is off). Pace: what the "
+        "workers took for a request in that window, to what they were simulated to take and took in `start`; "
+        "behind it the latencies simulated with all times as much longer, at the rate that came.",
+        header=("plan", "requests/s", "simulated", "at", "p50", percentile, "pace", "p50 at it",
+                f"{percentile} at it"),
         rows=tuple(rows),
-    )
+    )  # fmt: skip
 
 
 def _show_peak(peak: Peak | None) -> str:
     if peak is None:
         return INVALID
     return f"{peak.value:.1f}" if peak.known else f"{peak.value:.1f}: {peak.boundary}"
+
+
+def _show_met(one: Met) -> tuple[str, ...]:
+    p50, quoted = one.paced
+    return (
+        _show_pair(one.p50), _show_pair(one.quoted), f"{one.pace:.2f}",
+        _show_pair((p50, one.p50[1])), _show_pair((quoted, one.quoted[1])),
+    )  # fmt: skip
 
 
 def _show_pair(pair: tuple[float, float]) -> str:

@@ -74,7 +74,7 @@ def check_own(page: Path, first_line: str) -> None:
 
 
 def replace_part(page: Path, skeleton: str, marks: tuple[str, str], text: str) -> None:
-    """Write between two marks of a page, whose rest is written by hand; LoadTestError where it has them not."""
+    """Write between two marks of a page, the rest of which is written by hand; LoadTestError without them."""
     begin, end = marks
     old = page.read_text(encoding="utf-8") if page.exists() else skeleton
     if begin not in old or end not in old:

@@ -17,8 +17,8 @@ from loadtest.experiments.profile.symptoms import FAULTS, count_working, find_sy
 from loadtest.experiments.profile.threads import WorkerUse
 from loadtest.report.film import draw_film
 from loadtest.report.kernels import tabulate_lines, tabulate_onednn, tabulate_operators
-from loadtest.report.measured import make_answers, read_measured
 from loadtest.report.markdown import render_section, replace_part
+from loadtest.report.measured import make_answers, read_measured
 from loadtest.report.section import Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
 from loadtest.results.figures import summarise
@@ -44,7 +44,10 @@ PAGE = "evidence.md"
 BEGIN = "<!-- {}: to its next mark by `make report OUTPUT=docs`: what is changed by hand here is lost. -->"
 END = "<!-- {}: to here. -->"
 SKELETON = "\n\n".join(
-    ("# Evidence: why it is faster", *(f"{mark.format(model)}" for model in HANDLERS for mark in (BEGIN, END)))
+    (
+        "# Evidence: why it is faster",
+        *(f"{mark.format(model)}" for model in HANDLERS for mark in (BEGIN, END)),
+    )
 )
 Row = tuple[str, ...]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -46,6 +47,8 @@ class Point:
     p50_s: float
     quoted_s: float
     """The percentile of the limit; infinite when too many were refused."""
+    worker_s: float
+    """Seconds of a worker for each request that was answered."""
     kept: bool
 
 
@@ -72,7 +75,9 @@ def try_rate(
     latency = found.latency[int(WARM_UP_SHARE * requests) :]
     quoted = pick(latency, limit.percentile)
     kept = quoted <= limit.seconds and not found.refused and _keeps_up(found)
-    return Point(rate=rate, p50_s=pick(latency, 50), quoted_s=quoted, kept=kept)
+    answered = requests - found.refused
+    worker_s = found.worker_s / answered if answered else math.inf
+    return Point(rate=rate, p50_s=pick(latency, 50), quoted_s=quoted, worker_s=worker_s, kept=kept)
 
 
 @functools.lru_cache(maxsize=8)

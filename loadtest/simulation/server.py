@@ -48,6 +48,8 @@ class Simulated:
     """Seconds, ascending."""
     ended: np.ndarray
     """When it was answered; infinite: refused."""
+    worker_s: float
+    """Seconds in which workers were busy, all together."""
 
     @property
     def latency(self) -> np.ndarray:
@@ -88,6 +90,7 @@ class _Run:
         self._events: list[tuple[float, int, int, int, list[int]]] = []
         self._ended = [math.inf] * len(arrivals)
         self._batches = 0
+        self._worker_s = 0.0
 
     def run(self) -> Simulated:
         """Arrivals and events in order of time; ends when all are answered or refused."""
@@ -106,7 +109,8 @@ class _Run:
                 number += 1
         while events:
             self._happen(*heapq.heappop(events))
-        return Simulated(arrivals=self._arrivals, ended=np.array(self._ended))
+        ended = np.array(self._ended)
+        return Simulated(arrivals=self._arrivals, ended=ended, worker_s=self._worker_s)
 
     def _nobody_can_begin(self) -> bool:
         if self._plan.in_flight:
@@ -174,4 +178,5 @@ class _Run:
         one.idle -= 1
         took = self._table[len(batch)][self._draws[self._batches]]
         self._batches += 1
+        self._worker_s += took
         heapq.heappush(self._events, (now + took, _END, where, self._batches, batch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,12 @@ class ServiceTimes:
     def largest(self) -> int:
         """The largest batch that was measured; nothing is known beyond."""
         return self.samples[-1][0]
+
+    def scale(self, factor: float) -> ServiceTimes:
+        """Of a machine that is so many times slower."""
+        samples = tuple((batch, tuple(factor * one for one in each)) for batch, each in self.samples)
+        overhead = Overhead(**{name: factor * one for name, one in vars(self.overhead).items()})
+        return replace(self, samples=samples, overhead=overhead)
 
     def mean_s(self, batch: int) -> float:
         """Of a batch of so many requests, with the overhead."""

@@ -29,6 +29,8 @@ CLIFF = 2.0
 """From the limit divided by this to the limit times this within one step of the rate is a cliff."""
 CLIFF_STEP = 0.12
 """Of the rate: over larger steps that is how queues grow."""
+NEAR = 0.01
+"""Windows whose rates are as near are of one rate: no pace is known better."""
 RESAMPLES = 2000
 SEED = 0
 WITHIN, ALL_KEPT, NONE_KEPT = "limit", "every rate kept it", "no rate kept it"
@@ -48,10 +50,19 @@ class Seen:
     repeat: int
     rate: float
     """Requests a second that were asked for."""
+    arrived: float
+    """Requests a second that came: of 740 Poisson arrivals a second's share is 4 % more or less."""
     quoted_ms: float
     """The limit's percentile, with failed requests as infinitely late."""
     late: float
     """Share of the requests that were later than the limit, or failed."""
+    pace: float = 1.0
+    """Above 1: the machine was so many times slower than usual (pace.py)."""
+
+    @property
+    def load(self) -> float:
+        """The rate that loads the machine as much at its usual pace."""
+        return self.arrived * self.pace
 
     @property
     def group(self) -> Group:
@@ -88,7 +99,7 @@ def fit_peak(seen: Sequence[Seen], limit: Limit) -> Peak:
 
 def _tabulate(seen: Sequence[Seen]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rates in rising order; by group and rate the sum of the late shares, and how many windows there are."""
-    rates, columns = np.unique([one.rate for one in seen], return_inverse=True)
+    rates, columns = np.unique([one.load for one in seen], return_inverse=True)
     groups = list_groups(seen)
     sums, counts = (np.zeros((len(groups), len(rates))) for _ in range(2))
     for one, column in zip(seen, columns, strict=True):
@@ -133,14 +144,15 @@ def _tell_cliff(seen: Sequence[Seen], sides: tuple[float, float], limit: Limit) 
 
 
 def _mean_level(seen: Sequence[Seen], rate: float, limit: Limit) -> float:
-    """Of the windows at a rate: the mean logarithm of latency over limit."""
-    return float(np.mean([find_level(one, limit) for one in seen if one.rate == rate]))
+    """Of the windows about a rate: the mean logarithm of latency over limit."""
+    near = [one for one in seen if abs(one.load / rate - 1) <= NEAR]
+    return float(np.mean([find_level(one, limit) for one in near]))
 
 
 def list_levels(seen: Sequence[Seen], limit: Limit) -> tuple[list[float], np.ndarray]:
     """For a curve: rates in rising order, and a rising fit of the logarithm of latency over limit."""
-    rates = sorted({one.rate for one in seen})
-    counts = np.array([float(sum(one.rate == rate for one in seen)) for rate in rates])
+    rates = sorted({one.load for one in seen})
+    counts = np.array([float(sum(one.load == rate for one in seen)) for rate in rates])
     levels = np.array([_mean_level(seen, rate, limit) for rate in rates])
     return rates, _fit(levels * counts, counts)
 

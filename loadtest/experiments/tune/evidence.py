@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.curve import Seen
+from loadtest.experiments.tune.pace import Cost, find_paces, find_ratio
 from loadtest.experiments.tune.race import FINAL, GRID, RACE
-from loadtest.experiments.tune.space import Space
+from loadtest.experiments.tune.space import Space, fit_space, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import pick
-from loadtest.results.trial import KeptBlock, Series
+from loadtest.results.trial import KeptBlock, Series, Trial
 from loadtest.simulation.overhead import LivePoint
 from loadtest.trials.validity import BUSY_GENERATOR, COUNT, ENDS_OF_A_SEARCH, OF_THE_MACHINE, find_doubts
 
@@ -55,32 +56,50 @@ def list_latencies(series: Series) -> np.ndarray:
 
 
 def list_seen(kept: Kept) -> list[Seen]:
-    """Every window of the race, the finals and the libraries that may be quoted."""
+    """Every window of the race, the finals and the libraries that may be quoted, each with the machine's
+    pace; as if it were always the same where a window does not tell."""
     blocks = [block for block in kept.list_blocks() if block.name not in (START, SATURATED)]
-    return [seen for block in blocks for one in kept.list_series(block) for seen in _see(block, one)]
+    found = [pair for block in blocks for one in kept.list_series(block) for pair in _see(block, one)]
+    if not found:
+        return []
+    space = read_space(kept.asked)
+    overhead = fit_space(space, tuple(list_points(space, kept)))
+    ratios = [find_ratio(space, overhead, trial) for _, trial in found]
+    costs = [
+        Cost(plan=one.plan, group=one.group, ratio=ratio)
+        for (one, _), ratio in zip(found, ratios, strict=True)
+        if ratio
+    ]
+    seen = [one for one, _ in found]
+    if len(costs) < len(seen):
+        return seen
+    return [replace(one, pace=pace) for one, pace in zip(seen, find_paces(costs), strict=True)]
 
 
-def _see(block: KeptBlock, series: Series) -> Iterator[Seen]:
+def _see(block: KeptBlock, series: Series) -> Iterator[tuple[Seen, Trial]]:
     """A rate beyond the peak may fail: that is how a peak is found."""
     latency = series.scenario.latency
     for window in list_windows(series):
         if find_doubts(window, without=ENDS_OF_A_SEARCH):
             continue
         found_ms = 1000 * list_latencies(window)
-        yield Seen(
+        (trial,) = window.trials
+        seen = Seen(
             plan=series.system,
             block=block.name,
-            repeat=window.trials[0].repeat,
+            repeat=trial.repeat,
             rate=series.level,
+            arrived=trial.requests / trial.duration_s,
             quoted_ms=pick(found_ms, latency.percentile),
             late=float((found_ms > (latency.limit_ms or 0.0)).mean()),
         )
+        yield seen, trial
 
 
 def list_windows(series: Series) -> list[Series]:
     """Each repeat alone: a disturbed one must not cost the others."""
     pairs = zip(series.trials, series.records, strict=True)
-    return [dataclasses.replace(series, trials=(trial,), records=(rows,)) for trial, rows in pairs]
+    return [replace(series, trials=(trial,), records=(rows,)) for trial, rows in pairs]
 
 
 def list_done(kept: Kept) -> dict[str, tuple[str, ...]]:

@@ -34,8 +34,9 @@ MOST_FINALS = 3
 """One more where a peak was not between the rates."""
 DROP_BELOW = 0.1
 """A plan as good as the leader is dropped so often; five pairs can tell it."""
-OUTWARD = 1.25
-"""From the end of the rates that were tried, where the peak lies beyond."""
+OUTWARD = 1.12
+"""From the end of the rates that were tried, where the peak lies beyond: the finals' rates then begin below
+it, and one bad window does not send all the next ones far from the peak."""
 
 
 @dataclass(frozen=True, kw_only=True)

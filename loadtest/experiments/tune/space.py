@@ -45,8 +45,14 @@ class Space:
         return self.default if name == DEFAULT else Candidate.parse(name)
 
     def find_times(self, one: Candidate, overhead: Overhead) -> ServiceTimes:
-        times = dict(self.times)[one.workers, one.cores_per_worker]
-        return replace(times, overhead=overhead)
+        return self.load_times((one.workers, one.cores_per_worker), overhead)
+
+    def load_times(self, layout: Layout, overhead: Overhead) -> ServiceTimes:
+        """The overhead is that of the default's layout: what TorchServe and the load generator take for a
+        request, a worker of more cores loses on one of them at a time."""
+        share = self.default.cores_per_worker / layout[1]
+        shared = replace(overhead, per_request_s=share * overhead.per_request_s)
+        return replace(dict(self.times)[layout], overhead=shared)
 
     def make_point(self, rate: float, **figures: float | None) -> LivePoint:
         """Of the default, as it was measured."""
@@ -84,7 +90,7 @@ def fit_space(space: Space, points: tuple[LivePoint, ...]) -> Overhead:
 @functools.lru_cache(maxsize=32)
 def find_limit(space: Space, overhead: Overhead = NO_OVERHEAD) -> float:
     """The queueing limit of the times alone, or with what a server adds to them."""
-    times = ((workers, replace(each, overhead=overhead)) for (workers, _), each in space.times)
+    times = ((layout[0], space.load_times(layout, overhead)) for layout, _ in space.times)
     return find_queueing_limit(times, space.limit)
 
 

@@ -139,4 +139,6 @@ def measure_turn(machine: Machine, turn: Turn, block: Block, repeat: int) -> tup
     )
     outcome = Rows(records=records, wall_zero=0.0, cpu_shares=(0.1,))
     trial = make_trial(load, outcome, repeat=repeat, duration_s=scenario.duration_s)
-    return dataclasses.replace(trial, cpu=QUIET), records
+    each = found.worker_s / np.isfinite(found.ended).sum()
+    used = {**QUIET.by_role, "worker": float(each) * trial.rate * QUIET.seconds}
+    return dataclasses.replace(trial, cpu=dataclasses.replace(QUIET, by_role=used)), records

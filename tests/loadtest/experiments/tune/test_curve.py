@@ -23,7 +23,7 @@ LIMIT = Limit(percentile=99.0, seconds=0.2)
 
 
 def see(rate: float, late: float, ms: float = 200.0, repeat: int = 0) -> Seen:
-    return Seen(plan="kit", block="final-1", repeat=repeat, rate=rate, quoted_ms=ms, late=late)
+    return Seen(plan="kit", block="final-1", repeat=repeat, rate=rate, arrived=rate, quoted_ms=ms, late=late)
 
 
 @pytest.mark.parametrize(

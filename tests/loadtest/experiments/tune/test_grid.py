@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.grid import KIND, MOST_TRIES, judge, list_names, make_experiment
+from loadtest.experiments.tune.grid import AT_ITS_PACE, KIND, MOST_TRIES, judge, list_names, make_experiment
 from loadtest.experiments.tune.prepare import Wish
 from loadtest.experiments.tune.run import run_grid
 from loadtest.experiments.tune.space import read_space
@@ -55,11 +55,13 @@ def test_every_plan_is_measured_and_the_best_meet_the_tuned_one(whole):
 
 
 def test_it_is_judged_by_the_finals_and_by_what_was_simulated(whole):
-    tuned, p50, p99 = judge(whole)
+    tuned, p50, p99, *paced = judge(whole)
     assert tuned.limit == 0.95
     assert tuned.met
     assert p50.figure.value >= 0.9
     assert p99.what.startswith("resnet50: points whose p99 was simulated within 15%")
+    assert [one.why for one in paced] == [AT_ITS_PACE] * 2
+    assert paced[0].figure.value >= 0.9
 
 
 def test_a_plan_that_the_race_missed_is_found(race, tmp_path):
@@ -75,7 +77,8 @@ def test_a_plan_that_the_race_missed_is_found(race, tmp_path):
 def test_the_simulator_is_told_wrong_where_it_is(race, tmp_path):
     """All but the default take a third longer than it was told."""
     kept = run_whole(tmp_path, truth=lambda name: 1.0 if name == DEFAULT else 1.33, race=race)
-    assert not any(verdict.met for verdict in judge(kept)[1:])
+    _, *told = judge(kept)
+    assert not any(verdict.met for verdict in told[:2])
     tries = [name for block in kept.blocks if block.name.startswith("grid") for name in block.systems]
     assert max(map(tries.count, tries)) == MOST_TRIES
 

@@ -46,7 +46,9 @@ def measure_stage(machine: Machine, stage: Stage) -> list[Seen]:
 
 def measure_window(machine: Machine, stage: Stage, name: str, rate: float, repeat: int) -> Seen:
     quoted, late = machine.measure(name, rate, arrivals=f"{stage.name} {repeat}", limit=LIMIT)
-    return Seen(plan=name, block=stage.name, repeat=repeat, rate=rate, quoted_ms=quoted, late=late)
+    return Seen(
+        plan=name, block=stage.name, repeat=repeat, rate=rate, arrived=rate, quoted_ms=quoted, late=late
+    )
 
 
 def test_who_does_not_fit_into_memory_has_a_round_of_its_own_with_the_default():
@@ -160,7 +162,7 @@ def test_a_stage_whose_windows_were_all_disturbed_is_not_measured_for_ever():
 
 
 def see(name: str, rate: float, ms: float) -> Seen:
-    return Seen(plan=name, block="race-1", repeat=0, rate=rate, quoted_ms=ms, late=0.0)
+    return Seen(plan=name, block="race-1", repeat=0, rate=rate, arrived=rate, quoted_ms=ms, late=0.0)
 
 
 @pytest.mark.parametrize(

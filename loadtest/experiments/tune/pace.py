@@ -1,0 +1,80 @@
+"""The machine's pace in each window: CPU seconds of the workers for a request, to those simulated.
+
+A shared host changes its speed by a fifth within a minute, and counts no stolen time (seen). A server near
+its peak then keeps the limit in one window and breaks it in the next, whatever its plan. What its workers
+took for a request in that very window tells how slow the machine was; so the rate that came in it counts as
+that which would load the machine as much at its usual pace. Simulated seconds stand beside the live ones
+because a request's share of a batch is cheaper where batches are larger, which is the plan's doing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtest.experiments.tune.space import Space
+from loadtest.results.trial import Trial
+from loadtest.simulation.search import try_rate
+from loadtest.simulation.service import Overhead
+
+WORKER = "worker"
+"""In the CPU time of a trial, by role."""
+ROUNDS = 20
+"""Of the polish: the two kinds of medians settle within a few."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one window tells."""
+
+    plan: str
+    """What it costs more or less than simulated in all of its windows is its own."""
+    group: Hashable
+    """Windows that were measured within a minute."""
+    ratio: float
+    """Seconds to simulated seconds."""
+
+
+def find_ratio(space: Space, overhead: Overhead, trial: Trial) -> float | None:
+    """Of one window of an open loop; None where the workers' time or no answer was seen."""
+    if trial.cpu is None:
+        return None
+    spent, answered = trial.cpu.by_role.get(WORKER, 0.0), trial.rate * trial.cpu.seconds
+    if not spent or not answered:
+        return None
+    arrived = trial.requests / trial.duration_s
+    return spent / answered / _simulate(space, overhead, trial.system, float(f"{arrived:.2g}"))
+
+
+@functools.lru_cache(maxsize=512)
+def _simulate(space: Space, overhead: Overhead, name: str, rate: float) -> float:
+    """Seconds of a worker for a request; they hardly differ between near rates."""
+    one = space.find_candidate(name)
+    return try_rate(space.simulate(one), space.find_times(one, overhead), rate, space.limit).worker_s
+
+
+def find_paces(costs: Sequence[Cost]) -> list[float]:
+    """Above 1: the machine was slower than usual; by medians of plans and of groups, in turn, so that a plan
+    that met a slow minute is not taken for a dear one."""
+    logs = np.log([one.ratio for one in costs])
+    plans, groups = _number(one.plan for one in costs), _number(one.group for one in costs)
+    own, common = np.zeros(len(costs)), np.zeros(len(costs))
+    for _ in range(ROUNDS):
+        own = _take_medians(logs - common, plans)
+        common = _take_medians(logs - own, groups)
+    usual = np.median(logs - own) if len(costs) else 0.0
+    return [float(one) for one in np.exp(logs - own - usual)]
+
+
+def _number(keys: Iterable[Hashable]) -> np.ndarray:
+    found: dict[Hashable, int] = {}
+    return np.array([found.setdefault(key, len(found)) for key in keys])
+
+
+def _take_medians(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Of those with the same number."""
+    medians = {number: float(np.median(values[numbers == number])) for number in np.unique(numbers)}
+    return np.array([medians[number] for number in numbers])

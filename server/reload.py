@@ -24,8 +24,8 @@ from server.supervisor.record import read_record
 POLL_S = 0.2
 TIMEOUT_S = 5.0
 FIXED = ("models", "front", "port", "bind", "tls_cert", "tls_key", "stack")
-"""Inputs that the running door has for good: it listens, and asks by these names. And its supervisor is of one
-stack's environment, from which it starts the instances."""
+"""Inputs that the running door has for good: it listens, and asks by these names. And its supervisor is of
+one stack's environment, from which it starts the instances."""
 
 
 def choose_generation(plan: Plan) -> str:

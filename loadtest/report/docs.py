@@ -58,7 +58,7 @@ def write_docs(kepts: Sequence[Kept], output: Path) -> list[Path]:
     parts = [MARK, "# What was measured", wrap(INTRODUCTION), *glance]
     parts += [_render(kept, section, written.get(id(kept), [])) for kept, section in chosen]
     (output / PAGE).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return [output / PAGE, *(page for pages in written.values() for page in pages)]
+    return list(dict.fromkeys((output / PAGE, *(page for pages in written.values() for page in pages))))
 
 
 def choose_latest(kepts: Sequence[Kept]) -> list[tuple[Kept, Section]]:

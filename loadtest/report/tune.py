@@ -27,11 +27,12 @@ METHOD = (
     "alike, and with the overheads that the default plan showed live; the best of them were raced. A round "
     "measures every plan at the same rates with the same arrivals (Poisson, latency from when a request was "
     "due); who is slower than the leader in nearly all pairs is dropped by a one-sided signed-rank test. A "
-    "peak is where the share of requests beyond the limit reaches what the percentile allows, in a fit of all"
-    " windows of a plan that rises with the rate; its interval, and that of the ratio, draws whole repeats "
-    "again, the same ones for both plans. The figures of the two finalists are from the finals alone, which "
-    "did not choose the winner; those of the others are from a few windows. Failed requests count as "
-    "infinitely late."
+    "peak is where the share of requests beyond the limit reaches what the percentile allows, in a fit of "
+    "all windows of a plan that rises with the rate; its interval, and that of the ratio, draws whole "
+    "repeats again, the same ones for both plans. A window stands at the rate that came in it, times the "
+    "machine's pace: the CPU time of the workers for a request, to what they take at the usual one. The "
+    "figures of the two finalists are from the finals alone, which did not choose the winner; those of the "
+    "others are from a few windows. Failed requests count as infinitely late."
 )
 LIMIT_METHOD = (
     "The queueing limit is the highest rate at which any server with these times of batches could keep the "
@@ -183,7 +184,7 @@ def draw_race(found: Outcome, kept: Kept) -> Plot:
     ticks = [limit_ms * times for times in (0.25, 0.5, 1, 2, CAP)]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
     axes.set_yticks([], minor=True)
-    axes.set_xlabel("requests a second (open loop)")
+    axes.set_xlabel("requests a second that came (open loop), at the machine's usual pace")
     axes.set_ylabel(f"p{found.limit.percentile:g}, ms (those beyond {CAP:g} times the limit at its end)")
     axes.grid(alpha=0.3)
     axes.set_title(f"{found.model}: plans raced on {describe_machine(kept.host)}", loc="left", fontsize=11)
@@ -196,7 +197,7 @@ def _draw_plan(axes: Any, own: Sequence[Seen], row: Row, found: Outcome, colour:
     if not own:
         return
     capped = [min(max(one.quoted_ms, limit_ms / CAP), limit_ms * CAP) for one in own]
-    axes.plot([one.rate for one in own], capped, "o", color=colour, markersize=3.5, alpha=0.5)
+    axes.plot([one.load for one in own], capped, "o", color=colour, markersize=3.5, alpha=0.5)
     rates, levels = list_levels(own, found.limit)
     axes.plot(
         rates, 1000 * found.limit.seconds * np.exp(levels), "-", color=colour, linewidth=1.8, label=_name(row)

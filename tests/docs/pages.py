@@ -10,7 +10,7 @@ from config.knobs.table import KNOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-GENERATED = ("ladder-*.md", "results.md", "knobs.md", "reliability.md")
+GENERATED = ("ladder-*.md", "results.md", "evidence.md", "knobs.md", "reliability.md")
 """Written by commands, whose tables are as wide as they are."""
 MADE = ("run", ".venv", "docker/secrets", "model-store")
 """Folders of what is made by commands: nothing in them is in a checkout."""

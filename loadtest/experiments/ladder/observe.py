@@ -100,13 +100,19 @@ def _see_worker(worker: Worker, model: str) -> dict[str, Seen]:
         "handler": Seen(state=KIT if is_kit else STOCK, detail="describe" if is_kit else "no describe"),
         "channels_last": _see_channels_last(told) if is_kit else silent,
         "ipex": _see_ipex(worker),
-        "graph": Seen(state=told["graph"]["kind"], detail="describe") if is_kit else silent,
+        "graph": _see_graph(told) if is_kit else silent,
         "allocator": _see_library(worker, ALLOCATORS, "allocator", "system"),
         "openmp": _see_library(worker, OPENMP, "openmp", "gnu"),
         "precision": _see_precision(told) if is_kit else silent,
         "buckets": _see_buckets(worker, model) if is_kit else silent,
         "packing": _see_packing(told) if is_kit else silent,
     }
+
+
+def _see_graph(described: Mapping[str, Any]) -> Seen:
+    """An engine's own by its name: `inductor library` is inductor's."""
+    kind, engine = str(described["graph"]["kind"]), str(described["engine"]["name"])
+    return Seen(state=engine if kind.startswith(engine) else kind, detail=f"describe: {kind}")
 
 
 def _see_ipex(worker: Worker) -> Seen:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from handlers.engines import ENGINES
+from handlers.engines import ENGINES, inductor
 from loadtest.experiments.ladder.engines import list_engine_rungs, make_settings
 from loadtest.experiments.ladder.members import OWN_MIB
 from loadtest.experiments.ladder.observe import judge_workers
@@ -78,12 +78,24 @@ def test_it_is_the_ladders_top_but_for_engine_and_precision(name, arguments):
     ("engine", "changes"),
     [
         ("ipex", {}),
-        ("eager", {"libraries": ()}),
+        ("eager", {"libraries": (), "described": {"engine": {"name": "eager"}}}),
+        (
+            "inductor",
+            {
+                "libraries": (),
+                "described": {
+                    "engine": {"name": "inductor"},
+                    "graph": {"kind": inductor.KIND},
+                    "memory_format": {"applicable": False},
+                },
+            },
+        ),
         (
             "openvino",
             {
                 "libraries": ("libopenvino.so.2640",),
                 "described": {
+                    "engine": {"name": "openvino"},
                     "graph": {"kind": "openvino"},
                     "memory_format": {"applicable": False},
                 },

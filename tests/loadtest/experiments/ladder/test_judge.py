@@ -79,6 +79,7 @@ def make_worker(**changes):
         "archive_id": "abc",
         "precision": "bf16",
         "self_check": {"relative_error": 0.006},
+        "engine": {"name": "ipex"},
         "graph": {"kind": "frozen torchscript"},
         "memory_format": {
             "applicable": True,

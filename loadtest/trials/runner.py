@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -72,8 +72,6 @@ class _Ready:
 
     up: Up
     facts: SystemFacts
-    loads: list[Load] = field(default_factory=list)
-    """One for each of its turns."""
 
     @property
     def system(self) -> System:
@@ -108,8 +106,8 @@ class _Runner:
         began = datetime.now(timezone.utc)
         self._forget(fleet, block)
         refused: dict[str, str] = {}
-        ready = self._bring(fleet, block, refused)
-        measured = list(self._take_turns(block, ready))
+        ready, loads = self._bring(fleet, block, refused)
+        measured = list(self._take_turns(block, ready, loads))
         after = {name: self._look_after(one) for name, one in ready.items()}
         return KeptBlock(
             number=0,
@@ -129,9 +127,12 @@ class _Runner:
         self._rates = {name: rate for name, rate in self._rates.items() if name in fleet.up}
         self._verified = {name: one for name, one in self._verified.items() if name in fleet.up}
 
-    def _bring(self, fleet: Fleet, block: Block, refused: dict[str, str]) -> dict[str, _Ready]:
-        """Every system that the kit does not refuse, with its loads; all halted when there are several."""
-        several, ready = len(list_systems(block)) > 1, dict[str, _Ready]()
+    def _bring(
+        self, fleet: Fleet, block: Block, refused: dict[str, str]
+    ) -> tuple[dict[str, _Ready], list[Load]]:
+        """Every system that the kit does not refuse, all halted when there are several; and their loads, as
+        the block lists its turns, which may put what is compared side by side."""
+        several, ready, loads = len(list_systems(block)) > 1, dict[str, _Ready](), list[Load]()
         for turn in block.turns:
             name = turn.member.name
             if name not in ready and name not in refused:
@@ -145,8 +146,8 @@ class _Runner:
                     ready[name] = _Ready(up=up, facts=self._look_before(up))
             if name in ready:
                 with halting(ready[name].system, several):
-                    ready[name].loads.append(self._prepare(turn, ready[name].system))
-        return ready
+                    loads.append(self._prepare(turn, ready[name].system))
+        return ready, loads
 
     def _look_before(self, up: Up) -> SystemFacts:
         system = up.system
@@ -213,11 +214,12 @@ class _Runner:
         keys = dict.fromkeys((one.scenario.payloads, one.scenario.model) for one in block.turns)
         return [(key, self._payloads[key]) for key in keys if key in self._payloads]
 
-    def _take_turns(self, block: Block, ready: Mapping[str, _Ready]) -> Iterator[tuple[Trial, Records]]:
-        loads = list(_put_in_order(block, ready))
-        for name, one in ready.items():
-            if block.warm_up_s and name not in self._rates and one.loads:
-                yield self._warm_up(one.loads[0], one, block.warm_up_s)
+    def _take_turns(
+        self, block: Block, ready: Mapping[str, _Ready], loads: Sequence[Load]
+    ) -> Iterator[tuple[Trial, Records]]:
+        for load in loads:
+            if block.warm_up_s and load.system.name not in self._rates:
+                yield self._warm_up(load, ready[load.system.name], block.warm_up_s)
         for repeat in range(block.repeats):
             first = repeat % max(1, len(loads))
             for load in (*loads[first:], *loads[:first]):
@@ -259,12 +261,6 @@ class _Runner:
             )  # fmt: skip
             if not is_disturbed(series):
                 return
-
-
-def _put_in_order(block: Block, ready: Mapping[str, _Ready]) -> Iterator[Load]:
-    """As the block lists its turns, which may put what is compared side by side."""
-    each = {name: iter(one.loads) for name, one in ready.items()}
-    return (next(each[turn.member.name]) for turn in block.turns if turn.member.name in each)
 
 
 def list_systems(block: Block) -> list[str]:

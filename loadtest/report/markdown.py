@@ -79,5 +79,6 @@ def replace_part(page: Path, skeleton: str, marks: tuple[str, str], text: str) -
     old = page.read_text(encoding="utf-8") if page.exists() else skeleton
     if begin not in old or end not in old:
         raise LoadTestError(f"OUTPUT: {page} must have the marks {begin} and {end}: it has not; move it away")
-    before, after = old.partition(begin)[0], old.partition(begin)[2].partition(end)[2]
+    before, _, rest = old.partition(begin)
+    after = rest.partition(end)[2]
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

@@ -44,10 +44,7 @@ PAGE = "evidence.md"
 BEGIN = "<!-- {}: to its next mark by `make report OUTPUT=docs`: what is changed by hand here is lost. -->"
 END = "<!-- {}: to here. -->"
 SKELETON = "\n\n".join(
-    (
-        "# Evidence: why it is faster",
-        *(f"{mark.format(model)}" for model in HANDLERS for mark in (BEGIN, END)),
-    )
+    ("# Evidence: why it is faster", *(mark.format(model) for model in HANDLERS for mark in (BEGIN, END)), "")
 )
 Row = tuple[str, ...]
 
@@ -58,7 +55,7 @@ def write_page(kept: Kept, output: Path) -> list[Path]:
     pictures = {plot.title: output / f"evidence-{model}-{plot.name}.png" for plot in section.plots}
     text = render_section(section, {title: file.name for title, file in pictures.items()})
     marks = (BEGIN.format(model), END.format(model))
-    replace_part(output / PAGE, f"{SKELETON}\n", marks, text)
+    replace_part(output / PAGE, SKELETON, marks, text)
     for plot in section.plots:
         pictures[plot.title].write_bytes(plot.png)
     return [output / PAGE, *pictures.values()]

@@ -79,6 +79,11 @@ class Trial:
         return sum(self.rates) / len(self.rates)
 
     @property
+    def arrived(self) -> float:
+        """Requests a second that began in it, answered or not."""
+        return self.requests / self.duration_s
+
+    @property
     def duration_s(self) -> float:
         return self.end_s - self.begin_s
 

@@ -12,6 +12,8 @@ from loadtest.simulation.server import ServerPlan
 
 DEFAULT = "default"
 """The plan that `make serve` makes when nothing was tuned."""
+Layout = tuple[int, int]
+"""(workers, cores of each)."""
 NAME = re.compile(r"w(\d+)x(\d+)-b(\d+)-d(\d+)(?:-(jemalloc|tcmalloc|system))?(?:-(intel|gnu))?")
 
 
@@ -26,6 +28,10 @@ class Candidate:
     allocator: str = ""
     """Empty: the default's."""
     openmp: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        return self.workers, self.cores_per_worker
 
     @property
     def name(self) -> str:

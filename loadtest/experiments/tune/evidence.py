@@ -10,7 +10,7 @@ import numpy as np
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.curve import Seen
-from loadtest.experiments.tune.pace import Cost, find_paces, find_ratio
+from loadtest.experiments.tune.pace import Cost, find_paces, list_ratios
 from loadtest.experiments.tune.race import FINAL, GRID, RACE
 from loadtest.experiments.tune.space import Space, fit_space, read_space
 from loadtest.results.kept import Kept
@@ -64,15 +64,13 @@ def list_seen(kept: Kept) -> list[Seen]:
         return []
     space = read_space(kept.asked)
     overhead = fit_space(space, tuple(list_points(space, kept)))
-    ratios = [find_ratio(space, overhead, trial) for _, trial in found]
-    costs = [
-        Cost(plan=one.plan, group=one.group, ratio=ratio)
-        for (one, _), ratio in zip(found, ratios, strict=True)
-        if ratio
-    ]
+    ratios = list_ratios(space, overhead, (trial for _, trial in found))
     seen = [one for one, _ in found]
-    if len(costs) < len(seen):
+    if ratios is None:
         return seen
+    costs = [
+        Cost(plan=one.plan, group=one.group, ratio=ratio) for one, ratio in zip(seen, ratios, strict=True)
+    ]
     return [replace(one, pace=pace) for one, pace in zip(seen, find_paces(costs), strict=True)]
 
 
@@ -89,7 +87,7 @@ def _see(block: KeptBlock, series: Series) -> Iterator[tuple[Seen, Trial]]:
             block=block.name,
             repeat=trial.repeat,
             rate=series.level,
-            arrived=trial.requests / trial.duration_s,
+            arrived=trial.arrived,
             quoted_ms=pick(found_ms, latency.percentile),
             late=float((found_ms > (latency.limit_ms or 0.0)).mean()),
         )
@@ -106,6 +104,11 @@ def list_done(kept: Kept) -> dict[str, tuple[str, ...]]:
     """Each block of the race or the grid, and the finals → the plans that took part, or could not."""
     blocks = [block for block in kept.list_blocks() if block.name.startswith((RACE, GRID, FINAL))]
     return {block.name: (*block.systems, *block.refused) for block in blocks}
+
+
+def list_tried(kept: Kept) -> list[str]:
+    """Every plan that took part, or could not, each once."""
+    return list(dict.fromkeys(name for plans in list_done(kept).values() for name in plans))
 
 
 def list_out(kept: Kept) -> dict[str, str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
+
+import numpy as np
 
 from loadtest.experiments.tune.candidate import DEFAULT, list_candidates
 from loadtest.experiments.tune.curve import (
@@ -29,11 +30,12 @@ from loadtest.experiments.tune.evidence import (
     list_out,
     list_points,
     list_seen,
+    list_tried,
     list_windows,
 )  # fmt: skip
 from loadtest.experiments.tune.experiment import START_S, Course
 from loadtest.experiments.tune.outcome import find_outcome
-from loadtest.experiments.tune.pace import find_ratio
+from loadtest.experiments.tune.pace import list_ratios, take_medians
 from loadtest.experiments.tune.race import (
     FINAL,
     FINAL_RATES,
@@ -43,7 +45,7 @@ from loadtest.experiments.tune.race import (
     list_finals,
     scale_rates,
 )  # fmt: skip
-from loadtest.experiments.tune.space import Layout, Space, fit_space, predict, read_space
+from loadtest.experiments.tune.space import Space, fit_space, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, pick
 from loadtest.results.trial import Series, Trial
@@ -84,11 +86,10 @@ class Grid:
     def estimate(self, kept: Kept) -> float:
         """Seconds that are left, if each plan's peak is between its first rates."""
         space, windows = self.course.space, self.course.windows
-        tried = {name for plans in list_done(kept).values() for name in plans}
         rates = scale_rates(predict(space, (), DEFAULT), RATES)
         each = START_S + sum(windows.cost_s(rate) for rate in rates)
         finals = (1 + BEST) * 2 * FINAL_REPEATS * (each - START_S)
-        return len({*list_names(space)} - tried) * each + finals
+        return len({*list_names(space)} - {*list_tried(kept)}) * each + finals
 
     def _next_plan(self, kept: Kept) -> Stage | None:
         """The first one whose peak is not known yet."""
@@ -179,31 +180,21 @@ def _find_paces(space: Space, overhead: Overhead, kept: Kept, trials: Sequence[T
     start = kept.find(START)
     assert start is not None  # measured first
     opened = [series.trials[0] for series in kept.list_series(start) if series.scenario.is_open]
-    usual, *ratios = (find_ratio(space, overhead, trial) for trial in (*opened, *trials))
-    known = [ratio for ratio in ratios if ratio]
-    layouts = [_find_layout(space, trial.system) for trial in trials]
-    default = _find_layout(space, DEFAULT)
-    if not usual or len(known) < len(trials) or default not in layouts:
+    ratios = list_ratios(space, overhead, (*opened, *trials))
+    layouts = [space.find_candidate(trial.system).layout for trial in trials]
+    if ratios is None or space.default.layout not in layouts:
         return [1.0] * len(trials)
-    medians = {
-        layout: median(ratio for ratio, other in zip(known, layouts, strict=True) if other == layout)
-        for layout in layouts
-    }
-    common = medians[default] / usual
-    return [common * ratio / medians[layout] for ratio, layout in zip(known, layouts, strict=True)]
-
-
-def _find_layout(space: Space, name: str) -> Layout:
-    one = space.find_candidate(name)
-    return one.workers, one.cores_per_worker
+    usual, *own = ratios
+    medians = take_medians(np.array(own), layouts)
+    common = medians[layouts.index(space.default.layout)] / usual
+    return [float(one) for one in common * np.array(own) / medians]
 
 
 def _meet(space: Space, overhead: Overhead, window: Series, pace: float) -> Met:
     one, live = space.find_candidate(window.system), list_latencies(window)
-    came = window.trials[0].requests / window.trials[0].duration_s
     plan, times = space.simulate(one), space.find_times(one, overhead)
     found = try_rate(plan, times, window.level, space.limit, requests=LONG)
-    paced = try_rate(plan, times.scale(pace), came, space.limit, requests=LONG)
+    paced = try_rate(plan, times.scale(pace), window.trials[0].arrived, space.limit, requests=LONG)
     return Met(
         plan=window.system,
         rate=window.level,

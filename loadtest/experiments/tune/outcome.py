@@ -12,7 +12,15 @@ from typing import Any
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate
 from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks, find_peak
-from loadtest.experiments.tune.evidence import SATURATED, START, list_done, list_out, list_points, list_seen
+from loadtest.experiments.tune.evidence import (
+    SATURATED,
+    START,
+    list_done,
+    list_out,
+    list_points,
+    list_seen,
+    list_tried,
+)
 from loadtest.experiments.tune.race import LIBRARIES, Race, list_finals
 from loadtest.experiments.tune.space import Space, find_limit, fit_space, predict, read_space
 from loadtest.results.kept import Kept
@@ -120,7 +128,7 @@ def find_outcome(kept: Kept) -> Outcome:
         raise LoadTestError(f"{kept.folder.name}: nothing was measured yet")
     space, seen = read_space(kept.asked), list_seen(kept)
     points, done = tuple(list_points(space, kept)), list_done(kept)
-    names = dict.fromkeys((DEFAULT, *(name for plans in done.values() for name in plans)))
+    names = dict.fromkeys((DEFAULT, *list_tried(kept)))
     predicted, out = {name: predict(space, points, name) for name in names}, list_out(kept)
     race = Race(predicted=predicted, limit=space.limit, done=done, out=frozenset(out))
     winner = race.find_winner(seen)

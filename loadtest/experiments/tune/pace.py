@@ -38,6 +38,13 @@ class Cost:
     """Seconds to simulated seconds."""
 
 
+def list_ratios(space: Space, overhead: Overhead, trials: Iterable[Trial]) -> list[float] | None:
+    """Of windows of open loops; None where one does not tell."""
+    ratios = [find_ratio(space, overhead, trial) for trial in trials]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return known if len(known) == len(ratios) else None
+
+
 def find_ratio(space: Space, overhead: Overhead, trial: Trial) -> float | None:
     """Of one window of an open loop; None where the workers' time or no answer was seen."""
     if trial.cpu is None:
@@ -45,8 +52,7 @@ def find_ratio(space: Space, overhead: Overhead, trial: Trial) -> float | None:
     spent, answered = trial.cpu.by_role.get(WORKER, 0.0), trial.rate * trial.cpu.seconds
     if not spent or not answered:
         return None
-    arrived = trial.requests / trial.duration_s
-    return spent / answered / _simulate(space, overhead, trial.system, float(f"{arrived:.2g}"))
+    return spent / answered / _simulate(space, overhead, trial.system, float(f"{trial.arrived:.2g}"))
 
 
 @functools.lru_cache(maxsize=512)
@@ -60,21 +66,17 @@ def find_paces(costs: Sequence[Cost]) -> list[float]:
     """Above 1: the machine was slower than usual; by medians of plans and of groups, in turn, so that a plan
     that met a slow minute is not taken for a dear one."""
     logs = np.log([one.ratio for one in costs])
-    plans, groups = _number(one.plan for one in costs), _number(one.group for one in costs)
+    plans, groups = [one.plan for one in costs], [one.group for one in costs]
     own, common = np.zeros(len(costs)), np.zeros(len(costs))
     for _ in range(ROUNDS):
-        own = _take_medians(logs - common, plans)
-        common = _take_medians(logs - own, groups)
+        own = take_medians(logs - common, plans)
+        common = take_medians(logs - own, groups)
     usual = np.median(logs - own) if len(costs) else 0.0
     return [float(one) for one in np.exp(logs - own - usual)]
 
 
-def _number(keys: Iterable[Hashable]) -> np.ndarray:
-    found: dict[Hashable, int] = {}
-    return np.array([found.setdefault(key, len(found)) for key in keys])
-
-
-def _take_medians(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Of those with the same number."""
-    medians = {number: float(np.median(values[numbers == number])) for number in np.unique(numbers)}
-    return np.array([medians[number] for number in numbers])
+def take_medians(values: np.ndarray, keys: Sequence[Hashable]) -> np.ndarray:
+    """In place of each value the median of those with its key."""
+    places = {key: [place for place, other in enumerate(keys) if other == key] for key in set(keys)}
+    medians = {key: float(np.median(values[own])) for key, own in places.items()}
+    return np.array([medians[key] for key in keys])

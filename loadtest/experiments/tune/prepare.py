@@ -16,11 +16,11 @@ from config.rules.service import list_sizes
 from handlers.engines import name_variant
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.blocks import USABLE_MEMORY, read_available_mib
-from loadtest.experiments.tune.candidate import Candidate, read_candidate
+from loadtest.experiments.tune.candidate import Candidate, Layout, read_candidate
 from loadtest.experiments.tune.experiment import Course, make_experiment
 from loadtest.experiments.tune.grid import make_experiment as make_grid
 from loadtest.experiments.tune.profile import take_profile
-from loadtest.experiments.tune.space import Layout, read_space
+from loadtest.experiments.tune.space import read_space
 from loadtest.experiments.tune.windows import Windows
 from loadtest.results.host import read_host
 from loadtest.results.kept import Kept
@@ -138,7 +138,7 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     profiles = [_profile(wish, model, plan, layout, site) for layout in layouts]
     asked = make_asked(wish, model, plan, definition, default=default, profiles=profiles, site=site)
     space = read_space(asked)
-    layout_arguments = make_layout_arguments((default.workers, default.cores_per_worker))
+    layout_arguments = make_layout_arguments(default.layout)
 
     def make_member(name: str, one: Candidate) -> Member:
         own = layout_arguments if one == default else one.arguments
@@ -160,9 +160,8 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
 
 def list_layouts(default: Candidate, *, free: bool) -> list[Layout]:
     """The default's, and half as many workers of twice the cores: MLPerf's servers use two for a limit."""
-    own = (default.workers, default.cores_per_worker)
     other = (default.workers // 2, 2 * default.cores_per_worker)
-    return [own, other] if free and default.workers % 2 == 0 else [own]
+    return [default.layout, other] if free and default.workers % 2 == 0 else [default.layout]
 
 
 def make_layout_arguments(layout: Layout) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate, Layout, list_candidates
 from loadtest.simulation.limit import find_queueing_limit
 from loadtest.simulation.overhead import LivePoint, fit_overhead
 from loadtest.simulation.search import LONG, REFINED, Limit, find_peak, rank_plans
@@ -20,8 +20,6 @@ FINE_BEST = 5
 """So many batch sizes and layouts are tried with every delay; the others with the least alone."""
 LEAST_SHARE = 0.85
 """Of the best predicted peak: predictions are not so far off that less could win."""
-Layout = tuple[int, int]
-"""(workers, cores of each)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,7 @@ class Space:
         return self.default if name == DEFAULT else Candidate.parse(name)
 
     def find_times(self, one: Candidate, overhead: Overhead) -> ServiceTimes:
-        return self.load_times((one.workers, one.cores_per_worker), overhead)
+        return self.load_times(one.layout, overhead)
 
     def load_times(self, layout: Layout, overhead: Overhead) -> ServiceTimes:
         """The overhead is that of the default's layout: what TorchServe and the load generator take for a
@@ -108,10 +106,10 @@ def predict_best(space: Space, points: tuple[LivePoint, ...], most: int) -> dict
     Of each layout and batch size only the best delay: plans that differ in it alone differ little.
     """
     ranked = _rank(space, points)
-    chosen: dict[tuple[int, int, int], tuple[str, float]] = {}
+    chosen: dict[tuple[Layout, int], tuple[str, float]] = {}
     for one, peak in ranked:
         if one != space.default and peak >= LEAST_SHARE * ranked[0][1]:
-            chosen.setdefault((one.workers, one.cores_per_worker, one.batch), (one.name, peak))
+            chosen.setdefault((one.layout, one.batch), (one.name, peak))
     best = {DEFAULT: predict(space, points, DEFAULT), **dict(list(chosen.values())[:most])}
     return dict(sorted(best.items(), key=lambda item: -item[1]))
 
@@ -124,7 +122,7 @@ def _rank(space: Space, points: tuple[LivePoint, ...]) -> list[tuple[Candidate, 
     fine = [
         other
         for one, _ in first[:FINE_BEST]
-        for other in list_candidates([(one.workers, one.cores_per_worker)], [one.batch], DELAYS_MS)
+        for other in list_candidates([one.layout], [one.batch], DELAYS_MS)
     ]
     return _simulate(space, points, fine, refined=REFINED)
 

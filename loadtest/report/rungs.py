@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from loadtest.experiments.ladder.rows import MEASURED, REFUSED, Row
-from loadtest.experiments.ladder.rungs import BERT, RESNET50
+from loadtest.experiments.ladder.rungs import BERT, DENSENET121, RESNET50
 from loadtest.report.plots import COLOURS, GREY, STYLED, save_plot
 from loadtest.report.section import Doubt, Plot, Table, make_doubts
 from loadtest.report.targets import ROLES, find_shares
@@ -16,7 +16,7 @@ from loadtest.report.words import INVALID, NONE, describe_machine, show_rate, sh
 from loadtest.results.kept import Kept
 from loadtest.results.trial import Series
 
-NAMES = {RESNET50: "ResNet50", BERT: "BERT"}
+NAMES = {RESNET50: "ResNet50", BERT: "BERT", DENSENET121: "DenseNet121"}
 LOAD = (
     "Locust sends real payloads over REST in a closed loop, with the load generator on the same cores: more "
     "users to servers that batch, so that their batches fill. A closed loop's rate is throughput; its "

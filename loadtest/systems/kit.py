@@ -23,7 +23,8 @@ from server.stop import stop
 
 START_SECONDS = 300
 FRONT = "--front"
-SATURATING = {"resnet50": {"fp32": 8, "bf16": 16, "int8": 16}, "bert": {"fp32": 8, "bf16": 16, "int8": 24}}
+_FILLED = {"fp32": 8, "bf16": 16, "int8": 16}
+SATURATING = {"resnet50": _FILLED, "densenet121": _FILLED, "bert": {**_FILLED, "int8": 24}}
 """Requests in a batch, by model and precision: a third of a second of a core."""
 FILLING_MS = "20"
 """Long enough to fill a batch from a few dozen clients."""

@@ -31,28 +31,37 @@ LEAST_AGREEMENT = 0.85
 """With eager FP32 in the kit's preprocessing: image_classifier resizes to 256 pixels instead of the weights'
 own 232, and 29 of 31 labels were the same; the example cuts texts at 150 tokens."""
 START_SECONDS = 300
-MODEL_FILE = '''"""ResNet-50 as the default handler wants it: the only class, built without arguments."""
+MODEL_FILE = '''"""The model as the default handler wants it: the only class, built without arguments."""
 
-from torchvision.models.resnet import Bottleneck, ResNet
+from torchvision.models.{module} import {names}
 
 
-class ImageClassifier(ResNet):
+class ImageClassifier({base}):
     def __init__(self):
-        super().__init__(Bottleneck, [3, 4, 6, 3])
+        super().__init__({arguments})
 '''
+MODEL_FILES = {
+    "resnet50": MODEL_FILE.format(
+        module="resnet", names="Bottleneck, ResNet", base="ResNet", arguments="Bottleneck, [3, 4, 6, 3]"
+    ),
+    "densenet121": MODEL_FILE.format(
+        module="densenet", names="DenseNet", base="DenseNet", arguments="32, (6, 12, 24, 16), 64"
+    ),
+}
+"""With torchvision's own arguments of `resnet50` and `densenet121`."""
 TEXT_HANDLER = Path(__file__).with_name("stock_transformer.py")
 TEXT_FILES = ("config.json", "tokenizer.json", "labels.json", "model.safetensors")
 
 
 def build_image_archive(archive: Path, folder: Path, name: str) -> None:
-    """For the image_classifier, with the weights and labels of the kit's ResNet-50 archive."""
+    """For the image_classifier, with the weights and labels of the kit's archive."""
     import torch
     from safetensors.torch import load
 
     with zipfile.ZipFile(archive) as packed:
         state, labels = load(packed.read("model.safetensors")), json.loads(packed.read("labels.json"))
     torch.save(state, folder / "stock.pth")
-    (folder / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    (folder / "model.py").write_text(MODEL_FILES[name], encoding="utf-8")
     names = {str(index): label for index, label in enumerate(labels)}
     (folder / "index_to_name.json").write_text(json.dumps(names), encoding="utf-8")
     how = ["--model-file", "model.py", "--serialized-file", "stock.pth", "--handler", "image_classifier"]
@@ -79,7 +88,7 @@ def _pack(folder: Path, name: str, how: list[str]) -> None:
 
 
 HANDLERS: Mapping[str, tuple[str, Callable[[Path, Path, str], None]]] = {
-    "resnet50": ("image_classifier", build_image_archive),
+    **dict.fromkeys(MODEL_FILES, ("image_classifier", build_image_archive)),
     "bert": ("the example's Transformer handler", build_text_archive),
 }
 """Model → what it is packed with in words, and how: (kit's archive, folder, name) → `<name>.mar` there."""

@@ -22,7 +22,6 @@ from loadtest.experiments.ladder.rungs import (
     ENGINES,
     KINDS,
     MODELS,
-    RESNET50,
     SETTINGS,
     Rung,
     choose,
@@ -39,7 +38,7 @@ from loadtest.systems.system import ROOT
 from loadtest.trials.block import Block, Experiment, Timing, Turn, Verdict
 from loadtest.trials.validity import is_disturbed
 
-START_SECONDS = {RESNET50: 20.0, BERT: 32.0}
+START_SECONDS, BERT_START_SECONDS = 20.0, 32.0
 """Of one server, with its plan, its verify and its expected answers: seen on two cores."""
 TURN_EXTRA_SECONDS = 4.0
 """Locust's start and end, the ramp, the first round, and the last answers."""
@@ -140,7 +139,8 @@ class Course:
 
     def estimate(self, kept: Kept) -> float:
         """Seconds for the rest, the first block of which finds nothing up."""
-        start = START_SECONDS[self.model] + self.timing.warm_up_s + TURN_EXTRA_SECONDS
+        start = BERT_START_SECONDS if self.model == BERT else START_SECONDS
+        start += self.timing.warm_up_s + TURN_EXTRA_SECONDS
         up: set[str] = set()
         seconds = 0.0
         for group in self.list_rest(kept):

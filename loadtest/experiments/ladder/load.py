@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from loadtest.experiments.ladder.rungs import BERT, RESNET50, Rung
+from loadtest.experiments.ladder.rungs import BERT, DENSENET121, RESNET50, Rung
 from loadtest.experiments.ladder.settings import FILLED, UNPINNED
 from loadtest.scenarios.scenario import Arrival, Scenario
 from loadtest.trials.block import Timing
 
-PAYLOADS = {RESNET50: "cuts", BERT: "texts-grouped"}
+PAYLOADS = {RESNET50: "cuts", DENSENET121: "cuts", BERT: "texts-grouped"}
 SINGLE_USERS = 8
 """Of servers without batches: each worker has requests waiting; more would only wait longer."""
 STOCK_USERS = 32

@@ -21,8 +21,8 @@ from loadtest.experiments.ladder.settings import (
     Settings,
 )
 
-RESNET50, BERT = "resnet50", "bert"
-MODELS = (RESNET50, BERT)
+RESNET50, BERT, DENSENET121 = "resnet50", "bert", "densenet121"
+MODELS = (RESNET50, BERT, DENSENET121)
 STOCK_RUNG, STOCK_ONE, TOP = "stock", "stock-one", "top"
 SETTINGS, ENGINES = "settings", "engines"
 KINDS = {SETTINGS: "ladder", ENGINES: "engines"}
@@ -88,6 +88,7 @@ STEPS = (
         changes={"handler": KIT, "workers": ONE_WORKER},
     ),
     Step(name="channels-last", label="+ channels_last", changes={"channels_last": ON}),
+    Step(name="inductor", label="+ torch.compile, ahead of time", changes={"graph": "inductor"}, side=True),
     Step(name="ipex", label="+ IPEX", changes={"ipex": ON}),
     Step(name="freeze", label="+ TorchScript, frozen", changes={"graph": FROZEN}),
     Step(name="tcmalloc", label="+ tcmalloc", changes={"allocator": "tcmalloc"}, side=True),
@@ -97,13 +98,11 @@ STEPS = (
     Step(name="bf16", label="+ BF16", changes={"precision": "bf16"}),
     Step(name="int8", label="+ INT8", changes={"precision": "int8"}),
 )
-LAST_STEPS = {
-    RESNET50: (Step(name=TOP, label="+ batches", changes={"batches": FILLED}),),
-    BERT: (
-        Step(name="buckets", label="+ batches and buckets", changes=BUCKETS_TOO),
-        Step(name=TOP, label="+ packing", changes={"packing": ON}),
-    ),
-}
+LAST_OF_IMAGES = (Step(name=TOP, label="+ batches", changes={"batches": FILLED}),)
+LAST_OF_TEXTS = (
+    Step(name="buckets", label="+ batches and buckets", changes=BUCKETS_TOO),
+    Step(name=TOP, label="+ packing", changes={"packing": ON}),
+)
 """Batches of texts are cut into warmed shapes as they come, and only then packed."""
 LEFT_OUT = (
     Step(name="without-channels-last", label="without channels_last", changes={"channels_last": OFF}),
@@ -141,7 +140,7 @@ def list_rungs(model: str) -> list[Rung]:
     first = _rename(AS_IT_COMES, model)
     rungs = [Rung(name=STOCK_RUNG, label="stock TorchServe as it comes", before=None, own=(), settings=first)]
     below = rungs[0]
-    for step in (*STEPS, *LAST_STEPS[model]):
+    for step in (*STEPS, *(LAST_OF_TEXTS if model == BERT else LAST_OF_IMAGES)):
         rung = _put_on(_fit(step, model), below, model)
         rungs.append(rung)
         below = below if rung.side or rung.reason else rung
@@ -160,13 +159,13 @@ def find_rung(rungs: Sequence[Rung], name: str) -> Rung:
 
 def _rename(settings: Settings, model: str) -> Settings:
     """Settings that mean nothing for the model have the same value on every rung."""
-    items = ("buckets", "packing") if model == RESNET50 else ("channels_last",)
+    items = ("channels_last",) if model == BERT else ("buckets", "packing")
     return replace(settings, **dict.fromkeys(items, ON))
 
 
 def _fit(step: Step, model: str) -> Step:
     """The baseline of `make targets` batches."""
-    if step.name == STOCK_ONE and model == RESNET50:
+    if step.name == STOCK_ONE and model != BERT:
         return replace(step, label="stock, one worker, batch size 32", changes=BATCH_TOO)
     return step
 
@@ -186,5 +185,5 @@ def _put_on(step: Step, below: Rung, model: str) -> Rung:
 def _find_reason(step: Step, model: str) -> str:
     if "channels_last" in step.changes and model == BERT:
         return "the model has no convolutions"
-    pictures = "packing" in step.changes and model == RESNET50
+    pictures = "packing" in step.changes and model != BERT
     return "all pictures have one size" if pictures else ""

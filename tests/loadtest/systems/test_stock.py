@@ -34,7 +34,7 @@ def test_the_baseline_of_the_targets_has_one_worker_and_batches(tmp_path):
 
 
 def test_a_model_without_a_baseline_is_said():
-    with pytest.raises(LoadTestError, match="stock TorchServe serves resnet50, bert: got tiny"):
+    with pytest.raises(LoadTestError, match="stock TorchServe serves resnet50, densenet121, bert: got tiny"):
         stock("stock", "tiny", batch_size=1)
 
 

@@ -18,7 +18,7 @@ from loadtest.experiments.ladder.rungs import (
     list_left_out,
     list_rungs,
 )
-from loadtest.experiments.ladder.settings import ITEMS, Settings, make_arguments
+from loadtest.experiments.ladder.settings import ITEMS, Settings, list_switches, make_arguments
 from loadtest.trials.block import Timing
 from tests.loadtest.experiments.ladder.results import LAYOUT
 
@@ -57,7 +57,7 @@ def test_the_top_has_everything_on_and_every_setting_is_put_on_by_some_rung(mode
     rungs = [rung for rung in list_rungs(model) if not rung.reason]
     assert find_rung(rungs, TOP).settings == Settings()
     put_on = {item for rung in rungs for item in rung.own}
-    means_nothing = {"buckets", "packing"} if model == RESNET50 else {"channels_last"}
+    means_nothing = {"channels_last"} if model == BERT else {"buckets", "packing"}
     assert put_on == set(ITEMS) - means_nothing
 
 
@@ -68,10 +68,19 @@ def test_what_means_nothing_for_a_model_is_listed_and_not_measured():
     assert [one.name for one in list_left_out(RESNET50) if one.reason] == ["without-packing"]
 
 
-def test_only_resnet50s_baseline_with_one_worker_batches_as_that_of_the_targets():
+def test_only_pictures_baseline_with_one_worker_batches_as_that_of_the_targets():
     one = {model: find_rung(list_rungs(model), STOCK_ONE) for model in MODELS}
-    assert one[RESNET50].own == ("workers", "batches")
-    assert one[BERT].own == ("workers",)
+    assert one.pop(BERT).own == ("workers",)
+    assert {rung.own for rung in one.values()} == {("workers", "batches")}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_torch_compile_is_compared_with_eager_alone(model):
+    rungs = list_rungs(model)
+    rung = find_rung(rungs, "inductor")
+    assert (rung.own, rung.side) == (("graph",), True)
+    assert make_arguments(rung.settings, LAYOUT, model)[:4] == ["--precision", "fp32", "--backend", "inductor"]
+    assert "trace" not in list_switches(rung.settings)
 
 
 def test_the_top_is_what_people_serve_but_for_batches_that_fill():

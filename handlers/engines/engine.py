@@ -108,6 +108,10 @@ class Engine(ABC):
     channels_last: ClassVar[bool] = False
     """Whether the memory format of tensors is its load's business."""
 
+    library: ClassVar[str] = ""
+    """How the file begins that is mapped into each process which has imported it; empty: nothing tells."""
+    onednn: ClassVar[str] = ""
+    """Module with the switch of the log of a copy of oneDNN that is its own."""
     binds_memory: ClassVar[bool] = False
     """Whether its runtime binds single mappings to the NUMA node that it computes on, whatever is planned."""
 

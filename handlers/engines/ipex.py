@@ -121,6 +121,8 @@ class IpexEngine(Engine):
     reason = "fused oneDNN kernels in TorchScript, INT8 by calibration; its last release is 2.8"
     distribution = IPEX
     stacks = ("ipex",)
+    library = "libintel-ext-pt"
+    onednn = "intel_extension_for_pytorch._C"
     flags: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "fp32": ("avx2",),
         "bf16": BF16_FLAGS,

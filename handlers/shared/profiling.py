@@ -1,4 +1,5 @@
-"""Looks into the live model on demand: PyTorch's profiler and oneDNN's log around so many of the next runs.
+"""Looks into the live model on demand: PyTorch's profiler, oneDNN's log, or VTune's ranges around so many of
+the next runs.
 
 Asked for by a header of the describe call, which only a holder of the management token can make; what was
 seen is fetched by the next one. Bounded in runs and in lines, and nothing is looked at until it is asked for.
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from handlers.engines import ENGINES
 from handlers.shared.errors import RequestError
 
 HEADER = "x-cpu-kit-profile"
@@ -24,9 +26,9 @@ MOST_RUNS = 32
 """Of the model, for each kind of look: they cost the requests in them some tens of milliseconds each."""
 MOST_LINES = 4000
 """Of oneDNN's log; a run of ResNet50 writes 120."""
-KINDS = ("operators", "onednn")
-COPIES = {"torch": "torch._C._verbose", "ipex": "intel_extension_for_pytorch._C"}
-"""Of oneDNN, with its switch; IPEX carries one of its own. Only what is loaded is asked."""
+KINDS = ("operators", "onednn", "itt")
+COPIES = {"torch": "torch._C._verbose", **{one.name: one.onednn for one in ENGINES.values() if one.onednn}}
+"""Of oneDNN, each with its switch. Only what is loaded is asked."""
 _WISH = re.compile(r"(\w+)=(\d+)")
 
 
@@ -40,7 +42,7 @@ def parse_wish(text: str) -> dict[str, int]:
     wish = {kind: int(runs) for kind, runs in _WISH.findall(text)}
     if not wish or not set(wish) <= set(KINDS) or not all(1 <= runs <= MOST_RUNS for runs in wish.values()):
         raise RequestError(
-            f"{HEADER} must be `{RESULT}`, or {' and '.join(KINDS)} with 1 to {MOST_RUNS} runs each, such as "
+            f"{HEADER} must be `{RESULT}`, or {', '.join(KINDS)} with 1 to {MOST_RUNS} runs each, such as "
             f"`operators=8`: got {text[:100]}"
         )
     return wish
@@ -106,6 +108,16 @@ def watch_onednn(seen: dict[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def watch_itt(seen: dict[str, Any]) -> Iterator[None]:
+    """A range for each operator and each run, for VTune where it is attached (Intel's ITT); else nothing."""
+    from torch.autograd.profiler import emit_itt
+    from torch.profiler import itt
+
+    with emit_itt(), itt.range("model"), _timed(seen):
+        yield
+
+
+@contextlib.contextmanager
 def _timed(seen: dict[str, Any]) -> Iterator[None]:
     began = time.perf_counter()
     try:
@@ -131,7 +143,7 @@ def _standard_output_to(file: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _speaking(seen: dict[str, Any]) -> Iterator[None]:
-    """PyTorch's copy of oneDNN, and IPEX's own where it is loaded; `copies` says which did as told."""
+    """PyTorch's copy of oneDNN, and an engine's own where it is loaded; `copies` says which did as told."""
     switches = {name: sys.modules[module] for name, module in COPIES.items() if module in sys.modules}
     seen["copies"] = [name for name, copy in switches.items() if copy.mkldnn_set_verbose(1)]
     try:
@@ -141,7 +153,7 @@ def _speaking(seen: dict[str, Any]) -> Iterator[None]:
             copy.mkldnn_set_verbose(0)
 
 
-_WATCHES = {"operators": watch_operators, "onednn": watch_onednn}
+_WATCHES = {"operators": watch_operators, "onednn": watch_onednn, "itt": watch_itt}
 
 
 class Phases:

@@ -56,6 +56,18 @@ def test_onednns_lines_are_taken_and_others_go_where_they_would(capfd):
     assert capfd.readouterr().out == "[METRICS]one of TorchServe's\n"
 
 
+def test_ranges_for_vtune_are_around_the_runs_that_were_asked_for(monkeypatch):
+    ranges: list[str] = []
+    monkeypatch.setattr("torch.profiler.itt._itt.rangePush", ranges.append)
+    monkeypatch.setattr("torch.profiler.itt._itt.rangePop", lambda: ranges.append("end"))
+    profiler = Profiler()
+    profiler.ask("itt=1")
+    run(profiler)
+    run(profiler)
+    assert ranges == ["model", "end"]
+    assert profiler.describe()["itt"]["runs"] == 1
+
+
 def test_a_model_that_fails_leaves_everything_as_it_was(capfd):
     profiler = Profiler()
     profiler.ask("operators=1 onednn=1")
@@ -72,7 +84,7 @@ def test_a_model_that_fails_leaves_everything_as_it_was(capfd):
 @pytest.mark.parametrize("wish", ["", "operators", "operators=0", "operators=33", "shell=1", "onednn=2 x=1"])
 def test_a_wish_is_bounded(wish):
     with pytest.raises(
-        RequestError, match=f"{HEADER} must be `result`, or operators and onednn with 1 to 32"
+        RequestError, match=f"{HEADER} must be `result`, or operators, onednn, itt with 1 to 32"
     ):
         parse_wish(wish)
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from handlers.engines import ENGINES
 from loadtest.experiments.ladder.settings import (
     FILLED,
+    IPEX,
     KIT,
     OFF,
     ON,
@@ -30,7 +32,6 @@ from server.verify.collect import read_launcher, read_libraries, read_thread_cpu
 ALLOCATORS = {"jemalloc": "jemalloc", "tcmalloc": "tcmalloc"}
 OPENMP = {"iomp": "intel"}
 """Part of a mapped file's name → what it shows."""
-IPEX_LIBRARY = "libintel-ext-pt"
 EXACT = 5e-4
 """Relative error of logits that FP32 stays below (the archives' own limit), and BF16 and INT8 exceed."""
 
@@ -117,7 +118,7 @@ def _see_graph(described: Mapping[str, Any]) -> Seen:
 
 def _see_ipex(worker: Worker) -> Seen:
     """Its library is mapped into every process that has imported it."""
-    mapped = [name for name in worker.libraries if name.startswith(IPEX_LIBRARY)]
+    mapped = [name for name in worker.libraries if name.startswith(ENGINES[IPEX].library)]
     return Seen(state=ON if mapped else OFF, detail=", ".join(mapped) or "not in the process")
 
 

@@ -4,7 +4,7 @@ Activations are uint8 for each tensor and weights int8 for each channel, with al
 VNNI, where sums of their products would saturate, is not offered INT8. Whether a graph was quantised, and
 whether its code multiplies so, is counted: where a pattern is not met PyTorch does neither without a word.
 Source: torch 2.8, `ao/quantization/quantizer/x86_inductor_quantizer.py`,
-`_inductor/fx_passes/quantization.py`.
+`_inductor/fx_passes/quantization.py`; torchao 0.18, `quantization/pt2e/`, which has both.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.ao.quantization import HistogramObserver, MinMaxObserver
-from torch.ao.quantization.quantize_pt2e import convert_pt2e, prepare_pt2e
-from torch.ao.quantization.quantizer import x86_inductor_quantizer as x86
 
 from handlers.engines.aot import compile_library
+from handlers.engines.aot_packing import load_quantiser
 from handlers.engines.engine import Calibration, Made
 from handlers.engines.inductor import count_executed, count_products, load_file, read_files
 from handlers.shared.errors import LoadError
 from handlers.shared.precision import INT8
+
+pt2e, observers, x86 = load_quantiser()
 
 PRODUCTS = (torch.ops.aten.conv2d.default, torch.ops.aten.linear.default)
 QUANTISED_WEIGHT = torch.ops.quantized_decomposed.dequantize_per_channel.default
@@ -43,8 +43,8 @@ class AotRecipe:
 
 
 RECIPES = (
-    AotRecipe(name="histogram", observer=HistogramObserver),
-    AotRecipe(name="min-max", observer=MinMaxObserver),
+    AotRecipe(name="histogram", observer=observers.HistogramObserver),
+    AotRecipe(name="min-max", observer=observers.MinMaxObserver),
 )
 """PyTorch's default first, as IPEX's; both cost the same to run."""
 
@@ -78,15 +78,15 @@ def quantise_export(
     graph.graph.eliminate_dead_code()  # the quantizer takes for granted that all it finds has a user
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        prepared = prepare_pt2e(graph, make_quantizer(recipe))
+        prepared = pt2e.prepare_pt2e(graph, make_quantizer(recipe))
         for inputs in batches:
             prepared(*inputs)
-        quantised: torch.fx.GraphModule = convert_pt2e(prepared)
+        quantised: torch.fx.GraphModule = pt2e.convert_pt2e(prepared)
     check_quantised(quantised)
     return quantised
 
 
-def make_quantizer(recipe: AotRecipe) -> x86.X86InductorQuantizer:
+def make_quantizer(recipe: AotRecipe) -> Any:
     """PyTorch's for x86, with another observer of activations."""
     config = x86.get_default_x86_inductor_quantization_config()
     observer = recipe.observer.with_args(eps=LEAST_SCALE)

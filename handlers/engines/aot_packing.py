@@ -10,9 +10,12 @@ with stands for all: oneDNN takes weights that were packed for another.
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any
 
 import torch
+
+from handlers.engines.inductor import find_pt2e
 
 FUSING = 3
 """The pass in which PyTorch fuses what stands behind an INT8 product to it."""
@@ -25,6 +28,7 @@ def register_packing() -> None:
     from torch._inductor.pattern_matcher import Arg, CallFunction
 
     freezing_patterns.lazy_init()  # first PyTorch's: patterns of a pass are tried in the order they came in
+    load_quantiser()  # torchao's too, which come with it
     register = functools.partial(freezing_patterns.register_freezing_graph_pattern, pass_number=2)
     aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
     for operator, count, is_symbolic, pack in (
@@ -39,6 +43,15 @@ def register_packing() -> None:
     pattern = CallFunction(torch.ops.onednn.qconv_prepack, *(Arg() for _ in range(9)))
     after = len(freezing_patterns.pass_patterns)
     freezing_patterns.register_freezing_graph_pattern(pattern, pass_number=after)(_pack_quantised)
+
+
+def load_quantiser() -> tuple[Any, Any, Any]:
+    """PT2E's calls, its observers, and its quantiser for x86; Nones where there is no PT2E."""
+    if (home := find_pt2e()) is None:
+        return None, None, None
+    names = (f"{home}.quantize_pt2e", home, f"{home}.quantizer.x86_inductor_quantizer")
+    calls, observers, x86 = map(importlib.import_module, names)
+    return calls, observers, x86
 
 
 class _DeadCode:

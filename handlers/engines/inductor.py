@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from handlers.shared.state import LoadState
 
 KIND = "inductor library"
-PT2E = "ao/quantization/quantize_pt2e.py"
+PT2E = ("torch.ao.quantization", "torchao.quantization.pt2e")
+"""PyTorch's own static quantisation of exports: in torch 2.8, and since it left torch in torchao."""
 COMPILER = "g++"
 CPU_PREFIXES = ("avx", "amx", "fma", "f16c", "bmi", "abm", "adx", "movbe", "gfni", "vaes", "vpclmul", "sse4")
 """Flags of /proc/cpuinfo whose instructions g++ may use once it is told to compile for this CPU."""
@@ -126,18 +127,27 @@ def load_file(library: Path) -> torch.nn.Module:
 
 
 def list_offers(folders: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:
-    """Precision → CPU flags; INT8 where PyTorch has its own static quantisation of exports (PT2E): 2.14 has
-    not, it went to torchao. Where no PyTorch is (before a set-up) nothing is said against it yet.
+    """Precision → CPU flags; INT8 where its quantiser is. Where no PyTorch is (before a set-up) nothing is
+    said against it yet.
     """
-    spec = PathFinder.find_spec("torch", folders)  # never imports it
-    places = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
-    quantises = not places or any((one / PT2E).exists() for one in places)
     offers: dict[str, tuple[str, ...]] = {"fp32": (), "bf16": BF16_FLAGS}
+    quantises = find_pt2e(folders) or PathFinder.find_spec("torch", folders) is None
     return {**offers, "int8": INT8_FLAGS} if quantises else offers
 
 
+def find_pt2e(folders: Sequence[str] | None = None) -> str | None:
+    """The one of PT2E that is installed; never imports it."""
+    for home in PT2E:
+        package, *inner = home.split(".")
+        spec = PathFinder.find_spec(package, folders)
+        places = (spec and spec.submodule_search_locations) or ()
+        if any(Path(place, *inner, "quantize_pt2e.py").exists() for place in places):
+            return home
+    return None
+
+
 class InductorEngine(Engine):
-    """FP32, BF16, and static INT8 with PyTorch 2.8."""
+    """FP32, BF16 and static INT8."""
 
     name = "inductor"
     reason = "PyTorch's own compiler, ahead of time: nothing beside PyTorch, but g++ where models are built"

@@ -17,7 +17,6 @@ from handlers.engines.aot_packing import _pack_quantised
 from handlers.engines.engine import Calibration, Made
 from handlers.engines.inductor import (
     KIND,
-    PT2E,
     count_compiled,
     count_products,
     list_names,
@@ -37,7 +36,7 @@ INDUCTOR = ENGINES["inductor"]
 LIBRARY, RECORD = list_names("fp32")
 THREADS = torch.get_num_threads()
 needs_pt2e = pytest.mark.skipif(
-    "int8" not in INDUCTOR.flags, reason="static quantisation of exports is torchao's with this PyTorch"
+    "int8" not in INDUCTOR.flags, reason="no quantiser of exports is installed"
 )
 
 
@@ -148,13 +147,15 @@ def test_a_convolution_in_int8_is_packed_for_the_shape_of_the_example():
 
 
 @needs_pt2e
-def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path):
-    """As one that was not exported strictly: its operators lack what the quantizer looks for."""
+def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path, monkeypatch):
+    """As by a quantizer that finds nothing to do, of which PyTorch says no word."""
+    from handlers.engines import aot_int8
     from handlers.engines.aot_int8 import RECIPES, quantise_export
 
+    monkeypatch.setattr(aot_int8, "make_quantizer", lambda _: aot_int8.x86.X86InductorQuantizer())
     state = load_eager(tmp_path)
     inputs = state.inputs(Shape(batch_size=2))
-    graph = torch.export.export(state.model, inputs, strict=False).module()
+    graph = torch.export.export(state.model, inputs, strict=True).module()
     with pytest.raises(LoadError, match="PyTorch quantised 0 of 2 products by weights; use PRECISION=bf16"):
         quantise_export(graph, recipe=RECIPES[1], batches=[inputs])
 
@@ -176,16 +177,22 @@ def test_a_library_that_does_not_multiply_in_int8_is_refused(operators, message)
 
 
 @pytest.mark.parametrize(
-    ("torch_has", "offered"),
-    [([PT2E], ["fp32", "bf16", "int8"]), (["nn/other.py"], ["fp32", "bf16"]), ([], ["fp32", "bf16", "int8"])],
+    ("modules", "offered"),
+    [
+        (["torch.ao.quantization.quantize_pt2e"], ["fp32", "bf16", "int8"]),
+        (["torch.nn", "torchao.quantization.pt2e.quantize_pt2e"], ["fp32", "bf16", "int8"]),
+        (["torch.nn"], ["fp32", "bf16"]),
+        (["torch.nn", "torchao.float8"], ["fp32", "bf16"]),
+        ([], ["fp32", "bf16", "int8"]),
+    ],
 )
-def test_int8_is_offered_where_pytorch_quantises_exports_itself(tmp_path, torch_has, offered):
+def test_int8_is_offered_where_a_quantiser_of_exports_is(tmp_path, modules, offered):
     """Without any PyTorch nothing is said against it: the build will."""
-    for name in torch_has:
-        file = tmp_path / "torch" / name
-        file.parent.mkdir(parents=True)
+    for name in modules:
+        file = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-        (tmp_path / "torch" / "__init__.py").touch()
+        (tmp_path / name.split(".")[0] / "__init__.py").touch()
     assert list(list_offers([str(tmp_path)])) == offered
 
 

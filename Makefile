@@ -55,7 +55,8 @@ HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
 CHAOS = $(LOADTEST) chaos $(STARTS) $(foreach name,$(EXPERIMENT),'$(name)')
 FUZZ = $(LOADTEST) fuzz $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' --bodies '$(BODIES)' --seed '$(SEED)'
 # With every precision: what is measured is served in several.
-BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models 'resnet50 bert' --weights random --precision auto \
+TEST_MODELS = resnet50 bert
+BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models '$(TEST_MODELS)' --weights random --precision auto \
 	--store run/test-store$(SUFFIX)
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
 ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
@@ -166,7 +167,8 @@ test-e2e: dev ## Run the tests that talk to a real TorchServe
 	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
 
 CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_stacks.py $(E2E)/test_current.py \
-	tests/handlers/engines/test_engines.py tests/handlers/engines/test_inductor.py
+	tests/handlers/engines/test_engines.py tests/handlers/engines/test_inductor.py \
+	tests/models/test_trained_engines.py
 
 .PHONY: test-current
 test-current: ## Tests of STACK=current, with the torch of its environment: launcher, engines, INT8 over REST
@@ -183,10 +185,13 @@ targets: load-tools ## Measure the speed targets against their baselines (30 min
 ceiling: load-tools ## What one core's arithmetic allows at best, against what the models reach
 	@$(LOADTEST) ceiling
 
+ladder profile: override TEST_MODELS = $(MODEL)
+
 .PHONY: ladder
-ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert (30 minutes); RUNGS=engines: each engine
+ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines: each engine
 	@$(LADDER) --check
 	@$(BUILD_TEST_STORE) $(if $(filter engines,$(RUNGS)),--backend auto)
+	@$(if $(filter engines,$(RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
 	@$(LADDER)
 
 # What it finds must not depend on what it found before.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,41 +14,13 @@ import pytest
 from PIL import Image
 
 from handlers.shared.steps import JUDGED_ERROR_SLACK
-from models.build import build_archive
 from server.archives import check_answer, read_archive
-from tests.models.digits import train_digits
-from tests.models.docstrings import train_docstrings
+from tests.models.trained import FLOOR, ROWS, TRAINED, Packed, measure_accuracy, pack
 from tests.models.training import Trained
 from tests.models.worker import Answer, Worker, WorkerError, ask_worker
 
 PRECISIONS = ("fp32", "bf16", "int8")
 NARROW = ("bf16", "int8")
-TRAINED = {"image": "digits", "text": "docstrings"}
-FLOOR = {"image": 0.95, "text": 0.88}
-"""Least accuracy on held-out inputs; with the pinned versions the models reach 98 % and 92 %."""
-ROWS = 7
-"""Requests in a batch: no warmed size, so that every batch is cut."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Packed:
-    """An archive, and the folder it was unpacked to as TorchServe does."""
-
-    archive: Path
-    directory: Path
-
-    @property
-    def definition(self) -> dict:
-        return json.loads((self.directory / "definition.json").read_text(encoding="utf-8"))
-
-
-def pack(model: Trained, folder: Path) -> Packed:
-    """Build the archive as `make models WEIGHTS=… CALIBRATION=… EVAL=…` does, and unpack it."""
-    assert build_archive(model.definition, model.request, store=folder, data=model.data)
-    archive = folder / f"{model.definition.name}.mar"
-    with zipfile.ZipFile(archive) as file:
-        file.extractall(folder / "unpacked")
-    return Packed(archive=archive, directory=folder / "unpacked")
 
 
 def ask_workers(directories: dict[str, Path], model: Trained, off: Sequence[str] = ()) -> dict[str, Worker]:
@@ -64,21 +35,6 @@ def ask_workers(directories: dict[str, Path], model: Trained, off: Sequence[str]
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory) -> Trained:
-    return train_digits(tmp_path_factory.mktemp("digits"))
-
-
-@pytest.fixture(scope="module")
-def docstrings(tmp_path_factory) -> Trained:
-    return train_docstrings(tmp_path_factory.mktemp("docstrings"))
-
-
-@pytest.fixture(scope="module", params=TRAINED)
-def trained(request) -> Trained:
-    return request.getfixturevalue(TRAINED[request.param])
-
-
-@pytest.fixture(scope="module")
 def packed(trained, tmp_path_factory) -> Packed:
     return pack(trained, tmp_path_factory.mktemp("good"))
 
@@ -86,11 +42,6 @@ def packed(trained, tmp_path_factory) -> Packed:
 @pytest.fixture(scope="module")
 def workers(trained, packed) -> dict[str, Worker]:
     return ask_workers(dict.fromkeys(PRECISIONS, packed.directory), trained)
-
-
-def measure_accuracy(worker: Worker, model: Trained) -> float:
-    pairs = zip(worker.answers, model.answers, strict=True)
-    return float(np.mean([answer.label == right for answer, right in pairs]))
 
 
 def measure_agreement(worker: Worker, other: Worker) -> float:

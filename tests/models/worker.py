@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from handlers.engines import DEFAULT
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -47,14 +49,20 @@ class WorkerError(Exception):
 
 
 def ask_worker(
-    directory: Path, *, precision: str, requests: Sequence[bytes], rows: int, off: Sequence[str] = ()
+    directory: Path,
+    *,
+    precision: str,
+    requests: Sequence[bytes],
+    rows: int,
+    off: Sequence[str] = (),
+    engine: str = DEFAULT,
 ) -> Worker:
-    """Load `directory` with one thread and IPEX, and send it batches of `rows` requests and the canary."""
+    """Load `directory` with one thread, and send it batches of `rows` requests and the canary."""
     canary = json.loads((directory / "canary.json").read_text(encoding="utf-8"))["file"]
     encoded = [base64.b64encode(body).decode() for body in (*requests, (directory / canary).read_bytes())]
     last = len(requests)
     batches = [encoded[start : min(start + rows, last)] for start in range(0, last, rows)]
-    options = {"precision": precision, "threads": 1, "off": list(off)}
+    options = {"engine": engine, "precision": precision, "threads": 1, "off": list(off)}
     result = _run(directory, options, [*batches, encoded[last:]])
     if "failure" in result:
         raise WorkerError(result["failure"])
@@ -68,7 +76,6 @@ def _run(directory: Path, options: dict[str, Any], batches: list[list[str]]) -> 
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "TS_IPEX_ENABLE": "true",
         "CPU_KIT_OPTIONS": json.dumps({name: options}),
     }
     command = [sys.executable, "-m", "tests.models.worker", str(directory)]

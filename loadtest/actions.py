@@ -178,8 +178,10 @@ def run_tune(options: Options) -> int:
     if options.check:
         return 0
     with open_site(options) as site:
-        if options.grid == "1":
-            return finish(run_grid(wish, site, results=options.results, resume=options.resume))
+        if options.grid not in ("", "0"):
+            plans = () if options.grid == "1" else options.grid.replace(",", " ").split()
+            kept = run_grid(wish, site, results=options.results, resume=options.resume, plans=plans)
+            return finish(kept)
         kepts, keep = run_models(wish, site, results=options.results, resume=options.resume)
     codes = [finish(kept) for kept in kepts]
     if not any(codes):

@@ -1,4 +1,5 @@
-"""`make tune GRID=1`: every plan of a grid live, to judge what a race of few plans found, and its simulator.
+"""`make tune GRID=1`: every plan of a grid live, to judge what a race of few plans found, and its simulator;
+or those alone that are named.
 
 `start` measures the default plan, as in the race; with it every plan of the grid is simulated. Then each is
 served and measured about its simulated peak. Last, the best of the grid and the plan that `make tune` found
@@ -13,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.experiments.tune.candidate import DEFAULT, list_candidates
+from loadtest.errors import LoadTestError
+from loadtest.experiments.tune.candidate import DEFAULT, NAME, Candidate, list_candidates
 from loadtest.experiments.tune.curve import (
     ALL_KEPT,
     NONE_KEPT,
@@ -76,6 +78,8 @@ class Grid:
     course: Course
     tuned: str
     """The plan that must come near the best."""
+    plans: tuple[str, ...] = ()
+    """Those that are served; empty is all."""
 
     def next_block(self, kept: Kept) -> Block | None:
         if kept.find(START) is None:
@@ -89,12 +93,12 @@ class Grid:
         rates = scale_rates(predict(space, (), DEFAULT), RATES)
         each = START_S + sum(windows.cost_s(rate) for rate in rates)
         finals = (1 + BEST) * 2 * FINAL_REPEATS * (each - START_S)
-        return len({*list_names(space)} - {*list_tried(kept)}) * each + finals
+        return len({*list_names(space, self.plans)} - {*list_tried(kept)}) * each + finals
 
     def _next_plan(self, kept: Kept) -> Stage | None:
         """The first one whose peak is not known yet."""
         space, done, out, seen = self.course.space, list_done(kept), list_out(kept), list_seen(kept)
-        for name in list_names(space):
+        for name in list_names(space, self.plans):
             tries = sum(name in plans for plans in done.values())
             rates = _choose_rates(space, kept, name, seen) if tries < MOST_TRIES and name not in out else ()
             if rates:
@@ -126,17 +130,38 @@ def _choose_rates(space: Space, kept: Kept, name: str, seen: Sequence[Seen]) -> 
     return scale_rates(peak.value, BEYOND.get(peak.boundary, ()))
 
 
-def list_names(space: Space) -> list[str]:
-    """Every plan of the grid, the default by its numbers among them."""
+def list_names(space: Space, plans: Sequence[str] = ()) -> list[str]:
+    """Every plan of the grid, the default by its numbers among them; or those that were named."""
+    if plans:
+        return [*plans]
     layouts = [layout for layout, _ in space.times]
     plans = (space.default, *list_candidates(layouts, space.batches, DELAYS_MS))
     return list(dict.fromkeys(one.name for one in plans))
 
 
+def read_plans(kept: Kept) -> tuple[str, ...]:
+    """That were named; results of before none could be have no such field."""
+    return tuple(kept.asked.get("plans", ()))
+
+
+def check_plans(plans: Sequence[str], space: Space) -> None:
+    """LoadTestError for what is no plan, or one whose times nobody took."""
+    layouts = [layout for layout, _ in space.times]
+    for name in plans:
+        one = Candidate.parse(name) if NAME.fullmatch(name) else None
+        if one is None or one.layout not in layouts or one.batch not in space.batches:
+            known = " or ".join(f"w{workers}x{cores}" for workers, cores in layouts)
+            batches = ", ".join(map(str, space.batches))
+            raise LoadTestError(
+                f"GRID must be 0, 1, or plans such as {space.default.name}, with {known} and a batch of "
+                f"{batches}: got {name}"
+            )
+
+
 def find_peaks(space: Space, kept: Kept) -> dict[str, Peak]:
     """Plan → its peak, the finals' windows left out; plans without a valid window have none."""
     out, seen = list_out(kept), [one for one in list_seen(kept) if one.block.startswith(GRID)]
-    names = [name for name in list_names(space) if name not in out]
+    names = [name for name in list_names(space, read_plans(kept)) if name not in out]
     by_name = {name: [one for one in seen if one.plan == name] for name in names}
     return {name: find_peak(own, space.limit) for name, own in by_name.items() if own}
 
@@ -232,7 +257,7 @@ def _share(pairs: Sequence[tuple[float, float]], within: float) -> Interval | No
 
 def _judge_tuned(kept: Kept, space: Space) -> Verdict:
     tuned, ratios = str(kept.asked["tuned"]), compare_finals(kept, space)
-    what = f"{kept.asked['model']}: the tuned plan, {tuned}, against the best of {len(list_names(space))}"
+    what = f"{kept.asked['model']}: the tuned plan, {tuned}, against the best of {len(list_names(space, read_plans(kept)))}"
     if not ratios:
         return Verdict(what=what, why="the finals were not measured")
     best = min(ratios, key=lambda name: ratios[name].value)
@@ -248,15 +273,18 @@ def compare_finals(kept: Kept, space: Space) -> Mapping[str, Interval]:
     return {name: ratio for name, ratio in pairs.items() if ratio}
 
 
-def make_experiment(course: Course, asked: Mapping[str, Any], tune: Kept) -> Experiment:
+def make_experiment(
+    course: Course, asked: Mapping[str, Any], tune: Kept, plans: Sequence[str] = ()
+) -> Experiment:
     """Of the model, the limit and the plans of a race that is kept."""
+    check_plans(plans, course.space)
     best = find_outcome(tune).best
     tuned = best.candidate.name if best.name == DEFAULT else best.name
-    grid = Grid(course=course, tuned=tuned)
+    grid = Grid(course=course, tuned=tuned, plans=tuple(plans))
     return Experiment(
         kind=KIND,
         name=f"{KIND}-{course.windows.model}",
-        asked={**asked, "tuned": tuned, "tune": tune.folder.name},
+        asked={**asked, "tuned": tuned, "tune": tune.folder.name, "plans": list(plans)},
         next_block=grid.next_block,
         estimate=grid.estimate,
     )

@@ -62,6 +62,8 @@ class Wish:
     """Where profiles are kept, and the plan that is found."""
     grid: Kept | None = None
     """The race whose choice meets every plan of a grid; None is a race."""
+    plans: tuple[str, ...] = ()
+    """The plans alone that it meets."""
 
     @property
     def arguments(self) -> list[str]:
@@ -155,7 +157,7 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     )
     if wish.grid is None:
         return make_experiment(course, asked)
-    return make_grid(course, asked, wish.grid)
+    return make_grid(course, asked, wish.grid, wish.plans)
 
 
 def list_layouts(default: Candidate, *, free: bool) -> list[Layout]:

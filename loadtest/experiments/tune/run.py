@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +29,8 @@ def run_models(
     return kepts, lambda: keep_tuned(kepts, plan.inputs, wish.run_dir)
 
 
-def run_grid(wish: Wish, site: Site, *, results: Path, resume: str) -> Kept:
-    """Every plan of one model, against what its latest race of the same limit found."""
+def run_grid(wish: Wish, site: Site, *, results: Path, resume: str, plans: Sequence[str] = ()) -> Kept:
+    """Every plan of one model, or these alone, against what its latest race of the same limit found."""
     if len(wish.models) != 1:
         raise LoadTestError(f"GRID is of one model: got {len(wish.models)}; give one of MODELS")
     (model,) = wish.models
@@ -39,7 +39,7 @@ def run_grid(wish: Wish, site: Site, *, results: Path, resume: str) -> Kept:
     if race.asked["limit"] != limit:
         raise LoadTestError(f"GRID needs a latest race with the limit {limit}: got {race.asked['limit']}")
     folder = find_result(resume, results, name=f"{GRID_KIND}-{model}") if resume else None
-    experiment = prepare(replace(wish, grid=race), model, plan_all(wish, site), site)
+    experiment = prepare(replace(wish, grid=race, plans=tuple(plans)), model, plan_all(wish, site), site)
     return run_experiment(experiment, site, results=results, resume=folder)
 
 

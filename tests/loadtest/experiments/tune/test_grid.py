@@ -23,10 +23,10 @@ from tests.loadtest.making import HOST
 OLD = plan(16, 20)
 
 
-def run_whole(folder, *, truth=lambda _: 1.0, change=lambda block: block, race=None):
+def run_whole(folder, *, truth=lambda _: 1.0, change=lambda block: block, race=None, plans=()):
     """A race, then the grid about it."""
     race = race or run_tune(folder / "race", default=OLD)
-    experiment = make_experiment(make_course(OLD), make_asked(OLD), race)
+    experiment = make_experiment(make_course(OLD), make_asked(OLD), race, plans)
     kept = start_result(KIND, experiment.name, experiment.asked, folder / "grid", HOST)
     while (block := experiment.next_block(kept)) is not None:
         measured, records = measure_block(block, OLD, truth, number=len(kept.blocks))
@@ -92,6 +92,22 @@ def test_the_page_shows_every_plan_and_names_what_is_invalid(race, tmp_path):
     assert f"{OLD.name} (default)" in rows
     assert [doubt.where for doubt in section.findings] == [out]
     assert section.whole
+
+
+def test_named_plans_alone_meet_the_tuned_one(race, tmp_path):
+    kept = run_whole(tmp_path, race=race, plans=(OLD.name,))
+    assert {name for block in kept.blocks for name in block.systems} == {DEFAULT, OLD.name, kept.asked["tuned"]}
+    verdict = judge(kept)[0]
+    assert verdict.what.endswith(f"the tuned plan, {kept.asked['tuned']}, against the best of 1")
+    assert verdict.figure.value > 1.2
+    section = make_grid_section(kept)
+    assert ([row[0] for row in section.tables[0].rows], section.whole) == ([f"{OLD.name} (default)"], True)
+
+
+@pytest.mark.parametrize("name", ["b4", "w3x1-b4-d1", "w2x1-b3-d1", "default"])
+def test_what_is_no_plan_of_the_race_is_refused(race, tmp_path, name):
+    with pytest.raises(LoadTestError, match=f"GRID must be 0, 1, or plans such as {OLD.name}, .*: got {name}"):
+        run_whole(tmp_path, race=race, plans=(name,))
 
 
 def test_it_needs_a_race_of_the_same_limit_and_one_model(race):

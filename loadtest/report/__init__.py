@@ -75,6 +75,8 @@ def _write_pictures(target: Path, section: Section, number: int) -> str:
     pictures = {plot.title: f"{number}-{plot.name}.png" for plot in section.plots}
     for plot in section.plots:
         (target / pictures[plot.title]).write_bytes(plot.png)
+    for drawing in section.drawings:
+        (target / f"{number}-{drawing.name}.svg").write_bytes(drawing.svg)
     return render_section(section, pictures)
 
 

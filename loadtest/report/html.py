@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from loadtest.report.markdown import HOW
-from loadtest.report.section import Doubt, Plot, Section, Table
+from loadtest.report.section import Doubt, Drawing, Plot, Section, Table
 from loadtest.report.words import INVALID
 
 STYLE = Path(__file__).with_name("page.css")
@@ -46,6 +46,7 @@ def _render_section(section: Section) -> Iterator[str]:
     yield from (f'<p class="host">{_link(escape(note))}</p>' for note in section.notes)
     yield from (_render_table(table) for table in section.tables if table.rows)
     yield from (_render_plot(plot) for plot in section.plots)
+    yield from (_render_drawing(drawing) for drawing in section.drawings)
     yield from (_render_table(table) for table in section.proofs if table.rows)
     if section.findings:
         yield _render_table(_tabulate(section.findings))
@@ -89,3 +90,12 @@ def _render_cell(name: str, cell: str) -> str:
 def _render_plot(plot: Plot) -> str:
     data = base64.b64encode(plot.svg).decode()
     return f'<figure><img alt="{escape(plot.title)}" src="data:image/svg+xml;base64,{data}"></figure>'
+
+
+def _render_drawing(drawing: Drawing) -> str:
+    """As an object: an image would not run its program."""
+    data = base64.b64encode(drawing.svg).decode()
+    return (
+        f"<h3>{escape(drawing.title)}</h3>"
+        f'<object type="image/svg+xml" data="data:image/svg+xml;base64,{data}"></object>'
+    )

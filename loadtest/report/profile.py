@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from loadtest.experiments.profile.claims import CLAIMS
 from loadtest.experiments.profile.evidence import COLLECTORS, PLAIN, Evidence, read_evidence, read_peak
+from loadtest.experiments.profile.experiment import PAYLOADS
 from loadtest.experiments.profile.figures import (
     compare_rates,
     count_faults,
     find_waiting,
 )
+from loadtest.experiments.profile.flames import FLAME, PROBLEM
+from loadtest.experiments.profile.pools import BLOCK as POOLS
+from loadtest.experiments.profile.pools import FLAMES
 from loadtest.experiments.profile.roofline import Peak
 from loadtest.experiments.profile.symptoms import FAULTS, count_working, find_symptoms
 from loadtest.experiments.profile.threads import WorkerUse
@@ -19,12 +23,12 @@ from loadtest.report.film import draw_film
 from loadtest.report.kernels import tabulate_lines, tabulate_onednn, tabulate_operators
 from loadtest.report.markdown import render_section, replace_part
 from loadtest.report.measured import make_answers, read_measured
-from loadtest.report.section import Section, Table, make_doubts
+from loadtest.report.section import Drawing, Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import find_ratio
-from loadtest.systems.stock import HANDLERS
+from loadtest.results.trial import Series
 
 METHOD = (
     "Each system was loaded without and with each collector, in turns: the first table's figures are without "
@@ -37,14 +41,14 @@ METHOD = (
 COUNTERS = (
     "No counters on this machine are read by this command. Where the machine has them: "
     "`toplev --core S0-C0 -l2 -p PID` of pmu-tools (Intel), `perf stat -M PipelineL1,PipelineL2 -p PID` (AMD "
-    "Zen 4 and later), `vtune -collect uarch-exploration -target-pid PID`. A flame graph: "
-    "`py-spy record --native --format speedscope -o worker.json --pid PID`, opened with speedscope."
+    "Zen 4 and later), `vtune -collect uarch-exploration -target-pid PID`; operators are "
+    "named in VTune while `X-Cpu-Kit-Profile: itt=32` of a describe call is in force (docs/profile.md)."
 )
 PAGE = "evidence.md"
 BEGIN = "<!-- {}: to its next mark by `make report OUTPUT=docs`: what is changed by hand here is lost. -->"
 END = "<!-- {}: to here. -->"
 SKELETON = "\n\n".join(
-    ("# Evidence: why it is faster", *(mark.format(model) for model in HANDLERS for mark in (BEGIN, END)), "")
+    ("# Evidence: why it is faster", *(mark.format(model) for model in PAYLOADS for mark in (BEGIN, END)), "")
 )
 Row = tuple[str, ...]
 
@@ -70,7 +74,7 @@ def make_profile_section(kept: Kept) -> Section:
     model, precision = kept.asked["model"], kept.asked["precision"]
     tables = (
         tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
-        tabulate_memory(shown), *map(tabulate_operators, shown), tabulate_onednn(shown),
+        tabulate_memory(shown), tabulate_pools(kept, valid), *map(tabulate_operators, shown), tabulate_onednn(shown),
         *(tabulate_lines(one, peak) for one in shown), tabulate_claims(shown),
     )  # fmt: skip
     return Section(
@@ -78,11 +82,12 @@ def make_profile_section(kept: Kept) -> Section:
         notes=(describe_host(kept), *(f"{one.name}: {_how(one)}." for one in found), _describe_peak(peak)),
         tables=tables,
         plots=tuple(draw_film(one) for one in shown if one.workers),
+        drawings=tuple(list_flames(kept)),
         proofs=(make_answers(loads),),
         findings=tuple(
             doubt for one in loads for doubt in make_doubts(f"{one.series.system}, {one.name}", one.findings)
         ),
-        closing=(METHOD, COUNTERS),
+        closing=(METHOD, COUNTERS, *list_problems(kept)),
         whole=len(found) == 2,
     )
 
@@ -208,6 +213,49 @@ def _show_memory(one: Evidence) -> Row:
         f"{sum(worker.minor_faults for worker in one.workers):.0f}",
         NONE if faults is None else f"{faults:.1f}", ", ".join(remote) or "this kernel does not say",
     )  # fmt: skip
+
+
+def list_pools(kept: Kept, scenario: str) -> list[Series]:
+    """Of the block of pools, those of one of its scenarios."""
+    block = kept.find(POOLS)
+    every = kept.list_series(block) if block else []
+    return [one for one in every if one.scenario.name.endswith(scenario)]
+
+
+def list_flames(kept: Kept) -> Iterator[Drawing]:
+    """The last that was drawn."""
+    drawn = [trial.seen[FLAME] for one in list_pools(kept, FLAMES) for trial in one.trials if FLAME in trial.seen]
+    for svg in drawn[-1:]:
+        title = "Flame graph of one process, native frames too: click to enlarge"
+        yield Drawing(name="flame", title=title, svg=str(svg).encode())
+
+
+def list_problems(kept: Kept) -> list[str]:
+    """Why there is none."""
+    seen = [trial.seen for one in list_pools(kept, FLAMES) for trial in one.trials]
+    problems = dict.fromkeys(str(one[PROBLEM]) for one in seen if PROBLEM in one)
+    return [f"No flame graph: {problem}." for problem in problems]
+
+
+def tabulate_pools(kept: Kept, valid: bool) -> Table:
+    series = list_pools(kept, POOLS) if valid else []
+    rates = {one.system: one.turn_rates for one in series}
+    rows = [
+        (
+            one.system,
+            *show_rate(summarise(one).rate),
+            "1" if one is series[0] else show_ratio(find_ratio(rates, one.system, series[0].system)),
+        )
+        for one in series
+    ]
+    return Table(
+        title="The same cores otherwise",
+        note="The kit's handler without a server, at full speed: intra-op threads, processes, and parts of a "
+        "batch by TorchScript's fork and wait on inter-op threads. Requests are decoded on one thread of each "
+        "process.",
+        header=("in process", "requests/s", "95 % interval", "to the first"),
+        rows=tuple(rows),
+    )
 
 
 def tabulate_claims(found: Sequence[Evidence]) -> Table:

@@ -30,6 +30,16 @@ class Plot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A picture that is looked into: an SVG with a program of its own, which needs nothing from elsewhere."""
+
+    name: str
+    """Of its file, without a suffix."""
+    title: str
+    svg: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Doubt:
     """A finding and where it was made; a remark where nothing is wrong with the figures."""
 
@@ -51,6 +61,8 @@ class Section:
     tables: tuple[Table, ...]
     """Of figures; those without rows are left out."""
     plots: tuple[Plot, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
+    """On the HTML page and as files; documents have none of them."""
     proofs: tuple[Table, ...] = ()
     """What the figures stand on: answers, settings, accuracy."""
     findings: tuple[Doubt, ...] = ()

@@ -14,7 +14,7 @@ import os
 import subprocess
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass, replace
@@ -42,8 +42,11 @@ ORDER_REQUESTS = 8192
 """Requests before the order repeats; a multiple of all batch sizes."""
 
 
-def in_process(name: str, model: str, arguments: Sequence[str]) -> Member:
-    """The handler planned with `arguments` of `python -m config`, loaded in as many processes as workers."""
+def in_process(name: str, model: str, arguments: Sequence[str], forks: int = 1) -> Member:
+    """The handler planned with `arguments` of `python -m config`, loaded in as many processes as workers.
+
+    With `forks` a process computes so many parts of a batch at the same time, each on one thread.
+    """
 
     @contextlib.contextmanager
     def start(site: Site) -> Iterator[System]:
@@ -52,24 +55,28 @@ def in_process(name: str, model: str, arguments: Sequence[str]) -> Member:
         asked = [*arguments, "--model-store", str(site.store)]
         plan = write_plan(folder, port=port, model=model, arguments=asked)
         how = f"without a server: {' '.join(arguments)}"
-        with run_in_process(name, RunDir.at(folder), plan, model) as system:
+        with run_in_process(name, RunDir.at(folder), plan, model, forks) as system:
             yield replace(system, how=how)
 
     return Member(name=name, open=start)
 
 
 @contextlib.contextmanager
-def run_in_process(name: str, run: RunDir, plan: Plan, model: str) -> Iterator[System]:
+def run_in_process(name: str, run: RunDir, plan: Plan, model: str, forks: int = 1) -> Iterator[System]:
     """Start the processes for one model of a plan, and end them."""
     prepare_folders(run)
     make_allocator_link(plan)
     system = make_kit_system(name, run, plan, how="without a server")
-    job = _prepare(system.archives[model], run, plan, model)
+    job = _prepare(system.archives[model], run, plan, model, forks)
+    environment = render_worker_environment(plan, run)
+    if forks > 1:
+        environment |= render_forking(environment, model)
     children: list[Child] = []
     try:
         for rank in range(int(plan.models[model].workers.value)):
-            children.append(_start(plan, run, job, rank))
-        check_described(plan, model, _listen(children, LOAD_SECONDS))
+            children.append(_start(plan, run, job, rank, environment))
+        threads = 1 if forks > 1 else int(plan.layout.cores_per_worker.value)
+        check_described(plan, model, _listen(children, LOAD_SECONDS), threads)
         yield replace(system, url="", reference=InProcess(children=tuple(children)))
     finally:
         system.resume()
@@ -141,7 +148,7 @@ def _parse_rows(answer: dict[str, Any]) -> Records:
     return make_records(rows, answer["answers"])
 
 
-def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:
+def _prepare(archive: Path, run: RunDir, plan: Plan, model: str, forks: int) -> Path:
     """Unpack the archive; the file with what each process must know to load it."""
     directory = run.temporary / "archive"
     with zipfile.ZipFile(archive) as packed:
@@ -150,6 +157,7 @@ def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:
         "model": model,
         "directory": str(directory),
         "batch_size": plan.models[model].batch_size.value,
+        "forks": forks,
     }
     file = run.path / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
@@ -164,7 +172,15 @@ def render_worker_environment(plan: Plan, run: RunDir) -> dict[str, str]:
     return environment
 
 
-def _start(plan: Plan, run: RunDir, job: Path, rank: int) -> Child:
+def render_forking(environment: Mapping[str, str], model: str) -> dict[str, str]:
+    """One intra-op thread, and no CPU of its own for it: the inter-op threads would inherit that one."""
+    options = json.loads(environment["CPU_KIT_OPTIONS"])
+    options[model]["threads"] = 1
+    threads = {"OMP_NUM_THREADS": "1", "KMP_AFFINITY": "disabled"}
+    return {"CPU_KIT_OPTIONS": json.dumps(options), **threads}
+
+
+def _start(plan: Plan, run: RunDir, job: Path, rank: int, environment: Mapping[str, str]) -> Child:
     cpus = ",".join(str(cpu) for cpu in plan.layout.worker_cpus.value[rank])
     python = Path(plan.inputs.prefix) / "bin" / "python"
     # taskset(1), as the launcher does it: the allocator counts its CPUs before Python runs.
@@ -174,7 +190,7 @@ def _start(plan: Plan, run: RunDir, job: Path, rank: int) -> Child:
         process = subprocess.Popen(
             command,
             cwd=run.temporary / "archive",
-            env=render_worker_environment(plan, run),
+            env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -194,11 +210,11 @@ def _listen(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
             raise LoadTestError(f"the in-process reference gave no answer for {seconds:.0f} s") from problem
 
 
-def check_described(plan: Plan, model: str, described: Sequence[dict[str, Any]]) -> None:
+def check_described(plan: Plan, model: str, described: Sequence[dict[str, Any]], threads: int) -> None:
     """A reference without the plan's settings would be no limit: each must be seen in the live process."""
     wanted = {
         "precision": plan.models[model].precision.value,
-        "threads": plan.layout.cores_per_worker.value,
+        "threads": threads,
         "allocator": plan.libraries.allocator.value,
         "openmp": plan.libraries.openmp.value,
     }

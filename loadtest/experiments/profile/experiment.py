@@ -19,6 +19,7 @@ from loadtest.experiments.profile.evidence import (
     read_peak,
 )
 from loadtest.experiments.profile.figures import compare_rates
+from loadtest.experiments.profile.pools import make_pools
 from loadtest.experiments.profile.looks import read_logged, watch_operators, watch_phases
 from loadtest.experiments.profile.symptoms import find_symptoms
 from loadtest.experiments.profile.threads import watch_threads
@@ -29,7 +30,7 @@ from loadtest.scenarios.scenario import AUTO, Arrival, Scenario, Step
 from loadtest.systems.fleet import Member
 from loadtest.systems.kit import kit, saturate
 from loadtest.systems.running import find_system, running
-from loadtest.systems.stock import BATCH_SIZE, HANDLERS, stock
+from loadtest.systems.stock import BATCH_SIZE, stock
 from loadtest.systems.system import ROOT, System
 from loadtest.trials.block import Block, Experiment, Turn, Verdict
 from loadtest.trials.validity import find_doubts
@@ -59,8 +60,8 @@ LEAST_SUM, MOST_SUM = 95.0, 105.0
 
 def check_profile(model: str) -> None:
     """Before archives are built."""
-    if model not in HANDLERS:
-        raise LoadTestError(f"MODEL must be one of {', '.join(HANDLERS)}: got {model or 'nothing'}")
+    if model not in PAYLOADS:
+        raise LoadTestError(f"MODEL must be one of {', '.join(PAYLOADS)}: got {model or 'nothing'}")
 
 
 def make_experiment(
@@ -80,6 +81,7 @@ def make_experiment(
     blocks = [make_turns(model, (other, served), seconds)]
     if against == STOCK:
         blocks.append(make_logged(model, other.name, seconds))
+    blocks.append(make_pools(model, precision, PAYLOADS[model]))
     return Experiment(
         kind=KIND,
         name=f"{KIND}-{model}",

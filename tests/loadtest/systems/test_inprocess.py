@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from loadtest.systems.fleet import Fleet, Site
 from loadtest.systems.inprocess import (
     check_described,
     in_process,
+    render_forking,
     render_worker_environment,
     run_in_process,
 )
@@ -90,6 +92,27 @@ def test_texts_are_sent_in_the_jobs_order_and_answers_belong_to_them(tiny_text_a
     assert all(json.loads(listed.answers[one])["probabilities"] for one in listed.answer)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="forks need two CPUs")
+def test_a_batch_in_two_forks_is_answered_as_a_whole_one(tiny_image_archive, image_system, tmp_path):
+    photos, run = make_payloads("one-photo", model="tiny_image"), RunDir.at(tmp_path / "run")
+    plan = plan_tiny(tiny_image_archive, run.path)
+    with run_in_process("forked", run, plan, "tiny_image", forks=2) as system:
+        forked = run_job(system, photos, tmp_path / "forked").records
+    (whole,) = run_job(image_system, photos, tmp_path / "whole").records.answers
+    assert forked.good.all()
+    (answer,) = forked.answers
+    got, wanted = (json.loads(one)[0] for one in (answer, whole))
+    assert got["label"] == wanted["label"]
+    assert got["probability"] == pytest.approx(wanted["probability"], rel=1e-4)
+
+
+def test_a_fork_has_one_thread_that_may_run_on_any_of_its_cpus():
+    planned = {"CPU_KIT_OPTIONS": '{"bert": {"threads": 2}}', "KMP_AFFINITY": "granularity=fine", "A": "1"}
+    assert render_forking(planned, "bert") == {
+        "CPU_KIT_OPTIONS": '{"bert": {"threads": 1}}', "KMP_AFFINITY": "disabled", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
 def test_refused_requests_are_errors_and_no_figures(image_system, tmp_path):
     (photo,) = make_payloads("one-photo", model="tiny_image")
     broken = dataclasses.replace(photo, body=b"no image")
@@ -131,7 +154,7 @@ def described(tiny_image_archive, tmp_path):
 
 
 def test_a_process_as_planned_is_accepted(described):
-    check_described(described[0], "tiny_image", [described[1]])
+    check_described(described[0], "tiny_image", [described[1]], described[1]["threads"]["intra_op"])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +168,8 @@ def test_a_process_as_planned_is_accepted(described):
 )
 def test_a_process_without_the_plans_settings_is_refused(described, field, value):
     with pytest.raises(LoadTestError, match="the in-process reference must have"):
-        check_described(described[0], "tiny_image", [described[1], {**described[1], field: value}])
+        threads = described[1]["threads"]["intra_op"]
+        check_described(described[0], "tiny_image", [described[1], {**described[1], field: value}], threads)
 
 
 def test_the_environment_is_a_planned_workers(tiny_image_archive, tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import sys
 from dataclasses import asdict, replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +23,7 @@ from loadtest.experiments.profile.experiment import (
     make_turns,
 )
 from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
+from loadtest.experiments.profile.pools import Pool, list_arguments, list_pools, make_pools
 from loadtest.report import make_section, write_report
 from loadtest.report.docs import write_docs
 from loadtest.report.kernels import _shorten
@@ -43,6 +47,7 @@ PROFILES = [
     }
     for pid in (0, 1)
 ]
+FLAME = {"flame": "<svg>frames</svg>"}
 LIBRARIES = {"openmp": {"name": "intel"}, "allocator": {"name": "jemalloc"}}
 DESCRIBED = tuple({"pid": pid, "threads": {"intra_op": 1, "inter_op": 1}, **LIBRARIES} for pid in (0, 1))
 
@@ -82,7 +87,17 @@ def keep(tmp_path, *, worker=None, errors=0, other_seen=None):
     ceiling = start_result("ceiling", "ceiling", {}, tmp_path, {})
     peak = {"multiply_adds_per_s": {"fp32": 5e10, "int8": 2e11}, "bytes_per_s": 1e10}
     write_json(ceiling.folder / "ceiling.json", peak)
-    return make_kept(tmp_path, {"turns": [*stock, *kit], "logged": [logged]}, kind="profile", asked=asked)
+    blocks = {"turns": [*stock, *kit], "logged": [logged], "pools": make_pooled()}
+    return make_kept(tmp_path, blocks, kind="profile", asked=asked)
+
+
+def make_pooled(flame=FLAME):
+    """Two threads are 1.8 times as fast as one, of which a flame graph was drawn."""
+    rates = {"1 process of 1 thread": 50.0, "1 process of 2 threads": 90.0}
+    scenario = make_scenario(name="bert-pools")
+    series = [make_series(name, (rate, rate), scenario=scenario) for name, rate in rates.items()]
+    drawn = make_series(series[0].system, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame)
+    return [*series, drawn]
 
 
 def test_a_request_is_cut_into_parts_that_add_up(tmp_path):
@@ -158,7 +173,49 @@ def test_the_page_has_every_figure_and_loads_nothing(tmp_path):
     assert not re.search(r"""(src|href)=["']?(http|//|/)""", page)
     for title in ("Side by side", "Threads", "Memory", "Operators of kit int8", "oneDNN in sum"):
         assert f"<h3>{title}</h3>" in page
-    assert page.count("data:image/svg+xml;base64,") == 2
+    assert page.count("data:image/svg+xml;base64,") == 3
+    drawing = base64.b64encode(b"<svg>frames</svg>").decode()
+    assert f'<object type="image/svg+xml" data="data:image/svg+xml;base64,{drawing}"></object>' in page
+    assert (report.folder / "1-flame.svg").read_text() == "<svg>frames</svg>"
+
+
+def test_where_no_flame_graph_could_be_drawn_the_page_says_why(tmp_path, monkeypatch):
+    problem = {"flame_problem": "Permission denied"}
+    monkeypatch.setattr(sys.modules[__name__], "make_pooled", partial(make_pooled, problem))
+    section = make_section(keep(tmp_path))
+    assert section.drawings == ()
+    assert section.closing[-1] == "No flame graph: Permission denied."
+
+
+def test_threads_and_processes_stand_beside_each_other(tmp_path):
+    first, second = read_table(make_section(keep(tmp_path)), "The same cores otherwise")
+    assert (first["to the first"], second["in process"]) == ("1", "1 process of 2 threads")
+    assert second["to the first"].startswith("1.80×")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "names"),
+    [
+        (1, ["1 process of 1 thread"]),
+        (2, ["1 process of 1 thread", "1 process of 2 threads", "2 processes of 1 thread"]),
+        (6, [*(f"1 process of {count} thread{'s' * (count > 1)}" for count in (1, 2, 4, 6)),
+             "6 processes of 1 thread"]),
+    ],
+)  # fmt: skip
+def test_cores_are_used_as_threads_as_processes_and_as_forks(cpus, names):
+    assert [one.name for one in list_pools(cpus, scripted=False)] == names
+    scripted = list_pools(cpus, scripted=True)
+    forks = [f"1 process, {cpus} forks of 1 thread"] if cpus > 1 else []
+    assert [one.name for one in scripted] == [*names, *forks]
+    assert max(one.cores for one in scripted) == cpus
+
+
+def test_the_first_pool_is_looked_into_in_a_turn_of_its_own():
+    block = make_pools("bert", "int8", "texts-128")
+    *turns, flames = block.turns
+    assert {turn.scenario.name for turn in turns} == {"bert-pools"}
+    assert (flames.scenario.name, flames.member) == ("bert-flames", turns[0].member)
+    assert list_arguments(Pool(forks=2), "bert", "int8")[-4:] == ("--workers", "1", "--cores-per-worker", "2")
 
 
 def test_each_model_has_its_part_of_the_evidence(tmp_path):

@@ -215,7 +215,7 @@ def _show_memory(one: Evidence) -> Row:
     )  # fmt: skip
 
 
-def list_pools(kept: Kept, scenario: str) -> list[Series]:
+def list_pooled(kept: Kept, scenario: str) -> list[Series]:
     """Of the block of pools, those of one of its scenarios."""
     block = kept.find(POOLS)
     every = kept.list_series(block) if block else []
@@ -224,21 +224,21 @@ def list_pools(kept: Kept, scenario: str) -> list[Series]:
 
 def list_flames(kept: Kept) -> Iterator[Drawing]:
     """The last that was drawn."""
-    drawn = [trial.seen[FLAME] for one in list_pools(kept, FLAMES) for trial in one.trials if FLAME in trial.seen]
-    for svg in drawn[-1:]:
+    seen = [trial.seen for one in list_pooled(kept, FLAMES) for trial in one.trials]
+    for svg in [one[FLAME] for one in seen if FLAME in one][-1:]:
         title = "Flame graph of one process, native frames too: click to enlarge"
         yield Drawing(name="flame", title=title, svg=str(svg).encode())
 
 
 def list_problems(kept: Kept) -> list[str]:
     """Why there is none."""
-    seen = [trial.seen for one in list_pools(kept, FLAMES) for trial in one.trials]
+    seen = [trial.seen for one in list_pooled(kept, FLAMES) for trial in one.trials]
     problems = dict.fromkeys(str(one[PROBLEM]) for one in seen if PROBLEM in one)
     return [f"No flame graph: {problem}." for problem in problems]
 
 
 def tabulate_pools(kept: Kept, valid: bool) -> Table:
-    series = list_pools(kept, POOLS) if valid else []
+    series = list_pooled(kept, POOLS) if valid else []
     rates = {one.system: one.turn_rates for one in series}
     rows = [
         (

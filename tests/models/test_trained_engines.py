@@ -1,4 +1,4 @@
-"""Trained models by each engine that is here: as right for clients as the gate has judged, and by that engine."""
+"""Trained models by each engine that is here: as right for clients as the gate judged, by that engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flame graph of a process at full speed, native frames too, by py-spy: an SVG that needs nothing but a browser.
+"""Flame graph of a process at full speed by py-spy, native frames too: an SVG that needs but a browser.
 
 Taken without a server: py-spy halts what it looks at for each sample, and TorchServe's keeper would take
 halted workers for dead ones. oneDNN's compiled kernels have no names, and stand under who called them.
@@ -34,7 +34,7 @@ def watch_flames(system: System) -> Iterator[Seen]:
         command = [str(Path(sys.executable).with_name("py-spy")), "record", "--native", "--pid", str(pid)]
         command += ["--rate", str(RATE), "--duration", str(SECONDS), "--output", str(file)]
         looking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        seen = Seen()
+        seen, said = Seen(), ""
         try:
             yield seen
             said, _ = looking.communicate(timeout=LATE_S)

@@ -257,7 +257,8 @@ def _share(pairs: Sequence[tuple[float, float]], within: float) -> Interval | No
 
 def _judge_tuned(kept: Kept, space: Space) -> Verdict:
     tuned, ratios = str(kept.asked["tuned"]), compare_finals(kept, space)
-    what = f"{kept.asked['model']}: the tuned plan, {tuned}, against the best of {len(list_names(space, read_plans(kept)))}"
+    count = len(list_names(space, read_plans(kept)))
+    what = f"{kept.asked['model']}: the tuned plan, {tuned}, against the best of {count}"
     if not ratios:
         return Verdict(what=what, why="the finals were not measured")
     best = min(ratios, key=lambda name: ratios[name].value)

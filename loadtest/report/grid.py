@@ -47,7 +47,9 @@ def _tabulate_plans(kept: Kept) -> Table:
     points, peaks = tuple(list_points(space, kept)), find_peaks(space, kept)
     met = {one.plan: one for one in list_met(space, kept)}
     tried = list_tried(kept)
-    names = sorted(list_names(space, read_plans(kept)), key=lambda name: -(peaks[name].value if name in peaks else 0))
+    names = sorted(
+        list_names(space, read_plans(kept)), key=lambda name: -(peaks[name].value if name in peaks else 0)
+    )
     rows = []
     for name in names:
         one = met.get(name)

@@ -74,8 +74,8 @@ def make_profile_section(kept: Kept) -> Section:
     model, precision = kept.asked["model"], kept.asked["precision"]
     tables = (
         tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
-        tabulate_memory(shown), tabulate_pools(kept, valid), *map(tabulate_operators, shown), tabulate_onednn(shown),
-        *(tabulate_lines(one, peak) for one in shown), tabulate_claims(shown),
+        tabulate_memory(shown), tabulate_pools(kept, valid), *map(tabulate_operators, shown),
+        tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown), tabulate_claims(shown),
     )  # fmt: skip
     return Section(
         title=f"Profile of {model}: kit {precision} against {kept.asked['against']}",
@@ -250,9 +250,9 @@ def tabulate_pools(kept: Kept, valid: bool) -> Table:
     ]
     return Table(
         title="The same cores otherwise",
-        note="The kit's handler without a server, at full speed: intra-op threads, processes, and parts of a "
-        "batch by TorchScript's fork and wait on inter-op threads. Requests are decoded on one thread of each "
-        "process.",
+        note="The kit's handler without a server, at full speed: intra-op threads, processes, and parts of "
+        "a batch by TorchScript's fork and wait on inter-op threads. Requests are decoded on one thread of "
+        "each process.",
         header=("in process", "requests/s", "95 % interval", "to the first"),
         rows=tuple(rows),
     )

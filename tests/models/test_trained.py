@@ -15,7 +15,7 @@ from PIL import Image
 
 from handlers.shared.steps import JUDGED_ERROR_SLACK
 from server.archives import check_answer, read_archive
-from tests.models.trained import FLOOR, ROWS, TRAINED, Packed, measure_accuracy, pack
+from tests.models.trained import FLOOR, ROWS, Packed, measure_accuracy, pack
 from tests.models.training import Trained
 from tests.models.worker import Answer, Worker, WorkerError, ask_worker
 

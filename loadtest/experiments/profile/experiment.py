@@ -19,8 +19,8 @@ from loadtest.experiments.profile.evidence import (
     read_peak,
 )
 from loadtest.experiments.profile.figures import compare_rates
-from loadtest.experiments.profile.pools import make_pools
 from loadtest.experiments.profile.looks import read_logged, watch_operators, watch_phases
+from loadtest.experiments.profile.pools import make_pools
 from loadtest.experiments.profile.symptoms import find_symptoms
 from loadtest.experiments.profile.threads import watch_threads
 from loadtest.experiments.targets.rows import EVERYTHING_OFF

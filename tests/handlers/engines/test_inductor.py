@@ -35,9 +35,7 @@ from tests.handlers.stub import StubClassifier
 INDUCTOR = ENGINES["inductor"]
 LIBRARY, RECORD = list_names("fp32")
 THREADS = torch.get_num_threads()
-needs_pt2e = pytest.mark.skipif(
-    "int8" not in INDUCTOR.flags, reason="no quantiser of exports is installed"
-)
+needs_pt2e = pytest.mark.skipif("int8" not in INDUCTOR.flags, reason="no quantiser of exports is installed")
 
 
 class TinyPictures(StubClassifier):

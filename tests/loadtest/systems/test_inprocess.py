@@ -167,8 +167,8 @@ def test_a_process_as_planned_is_accepted(described):
     ],
 )
 def test_a_process_without_the_plans_settings_is_refused(described, field, value):
+    threads = described[1]["threads"]["intra_op"]
     with pytest.raises(LoadTestError, match="the in-process reference must have"):
-        threads = described[1]["threads"]["intra_op"]
         check_described(described[0], "tiny_image", [described[1], {**described[1], field: value}], threads)
 
 

@@ -79,7 +79,12 @@ def test_torch_compile_is_compared_with_eager_alone(model):
     rungs = list_rungs(model)
     rung = find_rung(rungs, "inductor")
     assert (rung.own, rung.side) == (("graph",), True)
-    assert make_arguments(rung.settings, LAYOUT, model)[:4] == ["--precision", "fp32", "--backend", "inductor"]
+    assert make_arguments(rung.settings, LAYOUT, model)[:4] == [
+        "--precision",
+        "fp32",
+        "--backend",
+        "inductor",
+    ]
     assert "trace" not in list_switches(rung.settings)
 
 

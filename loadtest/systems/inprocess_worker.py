@@ -94,7 +94,7 @@ def set_interop_threads(count: int) -> None:
     import torch
 
     torch.set_num_interop_threads(count)
-    torch.set_num_interop_threads = lambda _: None  # type: ignore[assignment]
+    torch.set_num_interop_threads = lambda _: None
 
 
 def fork_runs(handler: Any, parts: int) -> None:

@@ -135,12 +135,12 @@ def list_names(space: Space, plans: Sequence[str] = ()) -> list[str]:
     if plans:
         return [*plans]
     layouts = [layout for layout, _ in space.times]
-    plans = (space.default, *list_candidates(layouts, space.batches, DELAYS_MS))
-    return list(dict.fromkeys(one.name for one in plans))
+    every = (space.default, *list_candidates(layouts, space.batches, DELAYS_MS))
+    return list(dict.fromkeys(one.name for one in every))
 
 
 def read_plans(kept: Kept) -> tuple[str, ...]:
-    """That were named; results of before none could be have no such field."""
+    """That were named; older results have no such field."""
     return tuple(kept.asked.get("plans", ()))
 
 

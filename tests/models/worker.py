@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from handlers.engines import DEFAULT
-
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -55,7 +53,7 @@ def ask_worker(
     requests: Sequence[bytes],
     rows: int,
     off: Sequence[str] = (),
-    engine: str = DEFAULT,
+    engine: str = "ipex",
 ) -> Worker:
     """Load `directory` with one thread, and send it batches of `rows` requests and the canary."""
     canary = json.loads((directory / "canary.json").read_text(encoding="utf-8"))["file"]

@@ -198,12 +198,26 @@ def test_a_server_is_built_for_the_precision_it_is_planned_in(precision: str, tm
         assert f"--precision '{precision}' " in line
 
 
-@pytest.mark.parametrize("command", ["targets", "ladder", "soak", "harm", "fuzz"])
-def test_what_is_measured_has_every_precision(command: str) -> None:
-    assert (
-        "models build --models 'resnet50 bert' --weights random --precision auto "
-        in make("-n", command).stdout
-    )
+@pytest.mark.parametrize(
+    ("command", "models"),
+    [
+        (("targets",), "resnet50 bert"),
+        (("soak",), "resnet50 bert"),
+        (("harm",), "resnet50 bert"),
+        (("fuzz",), "resnet50 bert"),
+        (("ladder", "MODEL=densenet121"), "densenet121"),
+        (("profile", "MODEL=bert"), "bert"),
+    ],
+)
+def test_what_is_measured_has_every_precision(command: tuple[str, ...], models: str) -> None:
+    wanted = f"models build --models '{models}' --weights random --precision auto "
+    assert wanted in make("-n", *command).stdout
+
+
+def test_the_settings_ladder_has_inductors_library_too() -> None:
+    adding = "--precision auto --store run/test-store --backend inductor --precision fp32"
+    assert adding in make("-n", "ladder", "MODEL=bert").stdout
+    assert adding not in make("-n", "ladder", "MODEL=bert", "RUNGS=engines").stdout
 
 
 def test_data_without_a_precision_that_they_judge_are_refused(tmp_path: Path) -> None:

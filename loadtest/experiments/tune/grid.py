@@ -79,7 +79,7 @@ class Grid:
     tuned: str
     """The plan that must come near the best."""
     plans: tuple[str, ...] = ()
-    """Those that are served; empty is all."""
+    """Those that are served, the tuned one among them; empty is all."""
 
     def next_block(self, kept: Kept) -> Block | None:
         if kept.find(START) is None:
@@ -140,7 +140,7 @@ def list_names(space: Space, plans: Sequence[str] = ()) -> list[str]:
 
 
 def read_plans(kept: Kept) -> tuple[str, ...]:
-    """That were named; older results have no such field."""
+    """That were named, with the tuned one; older results have no such field."""
     return tuple(kept.asked.get("plans", ()))
 
 
@@ -281,11 +281,12 @@ def make_experiment(
     check_plans(plans, course.space)
     best = find_outcome(tune).best
     tuned = best.candidate.name if best.name == DEFAULT else best.name
-    grid = Grid(course=course, tuned=tuned, plans=tuple(plans))
+    served = tuple(dict.fromkeys((tuned, *plans))) if plans else ()
+    grid = Grid(course=course, tuned=tuned, plans=served)
     return Experiment(
         kind=KIND,
         name=f"{KIND}-{course.windows.model}",
-        asked={**asked, "tuned": tuned, "tune": tune.folder.name, "plans": list(plans)},
+        asked={**asked, "tuned": tuned, "tune": tune.folder.name, "plans": list(served)},
         next_block=grid.next_block,
         estimate=grid.estimate,
     )

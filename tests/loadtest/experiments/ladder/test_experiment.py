@@ -116,8 +116,8 @@ def test_each_set_of_rungs_is_an_experiment_of_its_own():
 @pytest.mark.parametrize(
     ("model", "repeats", "sentence"),
     [
-        ("resnet51", 3, "MODEL must be one of resnet50, bert: got resnet51"),
-        ("", 3, "MODEL must be one of resnet50, bert: got nothing"),
+        ("resnet51", 3, "MODEL must be one of resnet50, bert, densenet121: got resnet51"),
+        ("", 3, "MODEL must be one of resnet50, bert, densenet121: got nothing"),
         ("bert", 1, "REPEATS must be at least 2: got 1"),
     ],
 )

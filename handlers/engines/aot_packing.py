@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from typing import Any
 
 import torch
@@ -50,6 +51,8 @@ def load_quantiser() -> tuple[Any, Any, Any]:
     if (home := find_pt2e()) is None:
         return None, None, None
     names = (f"{home}.quantize_pt2e", home, f"{home}.quantizer.x86_inductor_quantizer")
+    # Of torchao's own classes, which torch has come to know by itself.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     calls, observers, x86 = map(importlib.import_module, names)
     return calls, observers, x86
 

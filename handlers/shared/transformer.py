@@ -58,9 +58,17 @@ def answer_alone(model: torch.nn.Module, ids: Sequence[int]) -> torch.Tensor:
     return logits
 
 
+def leave_torchao() -> None:
+    """Before a model is imported: transformers would take torchao along where a build's tools have it."""
+    from transformers.utils import import_utils
+
+    import_utils._torchao_available = False
+
+
 def build_sequence_classifier(definition: Definition, *, attention: str, packed: bool) -> torch.nn.Module:
     """The eager model in eval mode. `attention` is transformers' implementation name: `eager` is the
     pattern that IPEX fuses (ipex::mha_scores_calc)."""
+    leave_torchao()
     from transformers import AutoConfig, AutoModelForSequenceClassification
     from transformers.modeling_utils import no_init_weights
     from transformers.utils import logging

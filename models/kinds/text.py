@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
+from handlers.shared.transformer import leave_torchao
 from models.canary import write_canary_text
 from models.definition import ModelDefinition
 from models.download import check_file
@@ -233,6 +234,7 @@ def _find_attentions(value: Any, *, inside: bool = False) -> Iterator[str]:
 def _make_model(config: PretrainedConfig, definition: ModelDefinition) -> torch.nn.Module:
     """With the attention that is served: packing is proven with it."""
     attention = definition.model["attention"]
+    leave_torchao()
     return AutoModelForSequenceClassification.from_config(config, attn_implementation=attention).eval()
 
 

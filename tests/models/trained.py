@@ -12,6 +12,7 @@ import numpy as np
 
 from handlers.engines import DEFAULT
 from models.build import build_archive
+from models.request import AUTO
 from tests.models.training import Trained
 from tests.models.worker import Worker
 
@@ -35,9 +36,10 @@ class Packed:
         return json.loads((self.directory / "definition.json").read_text(encoding="utf-8"))
 
 
-def pack(model: Trained, folder: Path, engines: Sequence[str] = (DEFAULT,)) -> Packed:
+def pack(model: Trained, folder: Path, engines: Sequence[str] = (DEFAULT,), precision: str = AUTO) -> Packed:
     """Build the archive as `make models WEIGHTS=… CALIBRATION=… EVAL=…` does, and unpack it."""
-    assert build_archive(model.definition, model.request, store=folder, data=model.data, engines=engines)
+    how = {"engines": engines, "precision": precision}
+    assert build_archive(model.definition, model.request, store=folder, data=model.data, **how)
     archive = folder / f"{model.definition.name}.mar"
     with zipfile.ZipFile(archive) as file:
         file.extractall(folder / "unpacked")

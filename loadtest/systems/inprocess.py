@@ -173,10 +173,13 @@ def render_worker_environment(plan: Plan, run: RunDir) -> dict[str, str]:
 
 
 def render_forking(environment: Mapping[str, str], model: str) -> dict[str, str]:
-    """One intra-op thread, and no CPU of its own for it: the inter-op threads would inherit that one."""
+    """One intra-op thread, and no CPU of its own for it: the inter-op threads would inherit that one.
+
+    `none` and not `disabled`, with which IPEX finds no CPUs.
+    """
     options = json.loads(environment["CPU_KIT_OPTIONS"])
     options[model]["threads"] = 1
-    threads = {"OMP_NUM_THREADS": "1", "KMP_AFFINITY": "disabled"}
+    threads = {"OMP_NUM_THREADS": "1", "KMP_AFFINITY": "none"}
     return {"CPU_KIT_OPTIONS": json.dumps(options), **threads}
 
 

@@ -109,7 +109,7 @@ def test_a_batch_in_two_forks_is_answered_as_a_whole_one(tiny_image_archive, ima
 def test_a_fork_has_one_thread_that_may_run_on_any_of_its_cpus():
     planned = {"CPU_KIT_OPTIONS": '{"bert": {"threads": 2}}', "KMP_AFFINITY": "granularity=fine", "A": "1"}
     assert render_forking(planned, "bert") == {
-        "CPU_KIT_OPTIONS": '{"bert": {"threads": 1}}', "KMP_AFFINITY": "disabled", "OMP_NUM_THREADS": "1",
+        "CPU_KIT_OPTIONS": '{"bert": {"threads": 1}}', "KMP_AFFINITY": "none", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
 
 

@@ -96,7 +96,10 @@ def make_pooled(flame=FLAME):
     rates = {"1 process of 1 thread": 50.0, "1 process of 2 threads": 90.0}
     scenario = make_scenario(name="bert-pools")
     series = [make_series(name, (rate, rate), scenario=scenario) for name, rate in rates.items()]
-    drawn = make_series(series[0].system, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame)
+    # py-spy fails what it halts for long, and none of its turn's figures is quoted.
+    drawn = make_series(
+        series[0].system, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame, errors=3
+    )
     return [*series, drawn]
 
 

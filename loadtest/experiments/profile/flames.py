@@ -22,6 +22,7 @@ FLAME, PROBLEM = "flame", "flame_problem"
 RATE, SECONDS = 100, 5
 """Samples a second."""
 LATE_S = 60
+TITLE = f"{RATE} samples a second for {SECONDS} s"
 
 
 @contextlib.contextmanager
@@ -42,4 +43,6 @@ def watch_flames(system: System) -> Iterator[Seen]:
             if looking.poll() is None:
                 looking.kill()
                 looking.communicate()
-        seen.values |= {FLAME: file.read_text()} if file.exists() else {PROBLEM: said.strip()[-300:]}
+        # Its title is the command with this machine's paths.
+        drawn = file.read_text().replace(" ".join(command), TITLE) if file.exists() else ""
+        seen.values |= {FLAME: drawn} if drawn else {PROBLEM: said.strip()[:300]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from tests.models.training import Trained
 from tests.models.worker import Worker, ask_worker
 
 PREFIX = Path(sys.prefix)
-HERE = [
+OTHERS = [
     name
     for name in list_of_stack(read_stack(PREFIX))
     if name not in read_installed(PREFIX).missing_engines and name != DEFAULT and INT8 in ENGINES[name].flags
 ]
 """The default has tests of its own."""
+HERE = [name for name in OTHERS if all(map(shutil.which, ENGINES[name].tools))]
+pytestmark = pytest.mark.skipif(not HERE, reason="no other engine that quantises, or no g++ to build by it")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadtest.experiments.tune.curve import Peak
 from loadtest.experiments.tune.evidence import START, list_done, list_out, list_points, list_tried
-from loadtest.experiments.tune.grid import Met, compare_finals, find_peaks, list_met, list_names, read_plans
+from loadtest.experiments.tune.grid import Met, compare_finals, find_peaks, list_met, list_names
 from loadtest.experiments.tune.race import FINAL
 from loadtest.experiments.tune.space import find_limit, predict, read_space
 from loadtest.report.measured import make_accuracy, make_answers, read_measured
@@ -48,7 +48,7 @@ def _tabulate_plans(kept: Kept) -> Table:
     met = {one.plan: one for one in list_met(space, kept)}
     tried = list_tried(kept)
     names = sorted(
-        list_names(space, read_plans(kept)), key=lambda name: -(peaks[name].value if name in peaks else 0)
+        list_names(space, kept.asked), key=lambda name: -(peaks[name].value if name in peaks else 0)
     )
     rows = []
     for name in names:

@@ -88,14 +88,15 @@ def _render_cell(name: str, cell: str) -> str:
 
 
 def _render_plot(plot: Plot) -> str:
-    data = base64.b64encode(plot.svg).decode()
-    return f'<figure><img alt="{escape(plot.title)}" src="data:image/svg+xml;base64,{data}"></figure>'
+    return f'<figure><img alt="{escape(plot.title)}" src="{_embed(plot.svg)}"></figure>'
 
 
 def _render_drawing(drawing: Drawing) -> str:
     """As an object: an image would not run its program."""
-    data = base64.b64encode(drawing.svg).decode()
-    return (
-        f"<h3>{escape(drawing.title)}</h3>"
-        f'<object type="image/svg+xml" data="data:image/svg+xml;base64,{data}"></object>'
-    )
+    svg = f'<object type="image/svg+xml" data="{_embed(drawing.svg)}"></object>'
+    return f"<h3>{escape(drawing.title)}</h3>{svg}"
+
+
+def _embed(svg: bytes) -> str:
+    """As an address that holds it."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"

@@ -78,8 +78,6 @@ class Grid:
     course: Course
     tuned: str
     """The plan that must come near the best."""
-    plans: tuple[str, ...] = ()
-    """Those that are served, the tuned one among them; empty is all."""
 
     def next_block(self, kept: Kept) -> Block | None:
         if kept.find(START) is None:
@@ -93,12 +91,12 @@ class Grid:
         rates = scale_rates(predict(space, (), DEFAULT), RATES)
         each = START_S + sum(windows.cost_s(rate) for rate in rates)
         finals = (1 + BEST) * 2 * FINAL_REPEATS * (each - START_S)
-        return len({*list_names(space, self.plans)} - {*list_tried(kept)}) * each + finals
+        return len({*list_names(space, kept.asked)} - {*list_tried(kept)}) * each + finals
 
     def _next_plan(self, kept: Kept) -> Stage | None:
         """The first one whose peak is not known yet."""
         space, done, out, seen = self.course.space, list_done(kept), list_out(kept), list_seen(kept)
-        for name in list_names(space, self.plans):
+        for name in list_names(space, kept.asked):
             tries = sum(name in plans for plans in done.values())
             rates = _choose_rates(space, kept, name, seen) if tries < MOST_TRIES and name not in out else ()
             if rates:
@@ -130,18 +128,14 @@ def _choose_rates(space: Space, kept: Kept, name: str, seen: Sequence[Seen]) -> 
     return scale_rates(peak.value, BEYOND.get(peak.boundary, ()))
 
 
-def list_names(space: Space, plans: Sequence[str] = ()) -> list[str]:
-    """Every plan of the grid, the default by its numbers among them; or those that were named."""
-    if plans:
-        return [*plans]
+def list_names(space: Space, asked: Mapping[str, Any]) -> list[str]:
+    """Every plan of the grid, the default by its numbers among them; or those that were named, with the tuned
+    one. Older results could name none."""
+    if asked.get("plans"):
+        return [*asked["plans"]]
     layouts = [layout for layout, _ in space.times]
     every = (space.default, *list_candidates(layouts, space.batches, DELAYS_MS))
     return list(dict.fromkeys(one.name for one in every))
-
-
-def read_plans(kept: Kept) -> tuple[str, ...]:
-    """That were named, with the tuned one; older results have no such field."""
-    return tuple(kept.asked.get("plans", ()))
 
 
 def check_plans(plans: Sequence[str], space: Space) -> None:
@@ -161,7 +155,7 @@ def check_plans(plans: Sequence[str], space: Space) -> None:
 def find_peaks(space: Space, kept: Kept) -> dict[str, Peak]:
     """Plan → its peak, the finals' windows left out; plans without a valid window have none."""
     out, seen = list_out(kept), [one for one in list_seen(kept) if one.block.startswith(GRID)]
-    names = [name for name in list_names(space, read_plans(kept)) if name not in out]
+    names = [name for name in list_names(space, kept.asked) if name not in out]
     by_name = {name: [one for one in seen if one.plan == name] for name in names}
     return {name: find_peak(own, space.limit) for name, own in by_name.items() if own}
 
@@ -257,7 +251,7 @@ def _share(pairs: Sequence[tuple[float, float]], within: float) -> Interval | No
 
 def _judge_tuned(kept: Kept, space: Space) -> Verdict:
     tuned, ratios = str(kept.asked["tuned"]), compare_finals(kept, space)
-    count = len(list_names(space, read_plans(kept)))
+    count = len(list_names(space, kept.asked))
     what = f"{kept.asked['model']}: the tuned plan, {tuned}, against the best of {count}"
     if not ratios:
         return Verdict(what=what, why="the finals were not measured")
@@ -281,12 +275,12 @@ def make_experiment(
     check_plans(plans, course.space)
     best = find_outcome(tune).best
     tuned = best.candidate.name if best.name == DEFAULT else best.name
-    served = tuple(dict.fromkeys((tuned, *plans))) if plans else ()
-    grid = Grid(course=course, tuned=tuned, plans=served)
+    served = list(dict.fromkeys((tuned, *plans))) if plans else []
+    grid = Grid(course=course, tuned=tuned)
     return Experiment(
         kind=KIND,
         name=f"{KIND}-{course.windows.model}",
-        asked={**asked, "tuned": tuned, "tune": tune.folder.name, "plans": list(served)},
+        asked={**asked, "tuned": tuned, "tune": tune.folder.name, "plans": served},
         next_block=grid.next_block,
         estimate=grid.estimate,
     )

@@ -13,6 +13,7 @@ from handlers.engines import ENGINES
 from handlers.engines.backend import find_asked, find_missing, list_engines, parse_backend, render_backend
 from handlers.engines.eager import EagerEngine
 from handlers.engines.engine import Proof
+from handlers.engines.openvino import choose_hint
 from handlers.engines.stacks import DEFAULT_STACK
 from handlers.engines.torchscript import FROZEN
 from handlers.shared.step import Step
@@ -72,6 +73,19 @@ def test_an_engine_is_known_by_what_executes(engine, precision, graph, good):
     assert proof.good is good, proof
     assert proof.asked
     assert proof.got
+
+
+@pytest.mark.parametrize(
+    ("precision", "offered", "hint"),
+    [
+        ("int8", ["FP32", "INT8", "BF16"], "bf16"),
+        ("int8", ["FP32", "INT8"], "f32"),
+        ("fp32", ["FP32", "INT8", "BF16"], "f32"),
+        ("bf16", ["FP32", "BF16"], "bf16"),
+    ],
+)
+def test_openvino_computes_int8s_rest_in_bf16_where_the_cpu_has_it(precision, offered, hint):
+    assert choose_hint(precision, offered) == hint
 
 
 class ToyEngine(EagerEngine):

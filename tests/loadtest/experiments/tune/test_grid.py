@@ -45,7 +45,7 @@ def whole(race, tmp_path_factory):
 
 
 def test_every_plan_is_measured_and_the_best_meet_the_tuned_one(whole):
-    names = list_names(read_space(whole.asked))
+    names = list_names(read_space(whole.asked), whole.asked)
     measured = {name for block in whole.blocks if block.name.startswith("grid") for name in block.systems}
     assert measured == set(names)
     assert len(names) == 3 * 4 + 1
@@ -67,7 +67,7 @@ def test_it_is_judged_by_the_finals_and_by_what_was_simulated(whole):
 def test_a_plan_that_the_race_missed_is_found(race, tmp_path):
     """It is live a quarter faster than its times say."""
     raced = race.find("race-1").systems
-    missed = next(name for name in list_names(read_space(make_asked(OLD)))[1:] if name not in raced)
+    missed = next(name for name in list_names(read_space(make_asked(OLD)), {})[1:] if name not in raced)
     kept = run_whole(tmp_path, truth=lambda name: 0.75 if name == missed else 1.0, race=race)
     verdict = judge(kept)[0]
     assert verdict.why == f"the best: {missed}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.experiments.profile.claims import CLAIMS
@@ -84,12 +84,12 @@ def make_profile_section(kept: Kept) -> Section:
         notes=(describe_host(kept), *(f"{one.name}: {_how(one)}." for one in found), _describe_peak(peak)),
         tables=tables,
         plots=tuple(draw_film(one) for one in shown if one.workers),
-        drawings=tuple(list_flames(kept)),
+        drawings=make_drawings(kept),
         proofs=(make_answers(loads),),
         findings=tuple(
             doubt for one in loads for doubt in make_doubts(f"{one.series.system}, {one.name}", one.findings)
         ),
-        closing=(METHOD, COUNTERS, *list_problems(kept)),
+        closing=(METHOD, COUNTERS, *(f"No flame graph: {one}." for one in list_flames(kept, PROBLEM))),
         whole=len(found) == 2,
     )
 
@@ -217,26 +217,21 @@ def _show_memory(one: Evidence) -> Row:
     )  # fmt: skip
 
 
-def list_pooled(kept: Kept, scenario: str) -> list[Series]:
-    """Of the block of pools, those of one of its scenarios."""
-    block = kept.find(POOLS)
-    every = kept.list_series(block) if block else []
-    return [one for one in every if one.scenario.name.endswith(scenario)]
+def list_pooled(kept: Kept, name: str) -> list[Series]:
+    """Of one of the two blocks without a server."""
+    block = kept.find(name)
+    return kept.list_series(block) if block else []
 
 
-def list_flames(kept: Kept) -> Iterator[Drawing]:
-    """The last that was drawn."""
-    seen = [trial.seen for one in list_pooled(kept, FLAMES) for trial in one.trials]
-    for svg in [one[FLAME] for one in seen if FLAME in one][-1:]:
-        title = "Flame graph of one process, native frames too: click to enlarge"
-        yield Drawing(name="flame", title=title, svg=str(svg).encode())
+def list_flames(kept: Kept, key: str) -> list[str]:
+    """What was drawn, or why it could not be."""
+    trials = [trial for one in list_pooled(kept, FLAMES) for trial in one.trials]
+    return [str(trial.seen[key]) for trial in trials if key in trial.seen]
 
 
-def list_problems(kept: Kept) -> list[str]:
-    """Why there is none."""
-    seen = [trial.seen for one in list_pooled(kept, FLAMES) for trial in one.trials]
-    problems = dict.fromkeys(str(one[PROBLEM]) for one in seen if PROBLEM in one)
-    return [f"No flame graph: {problem}." for problem in problems]
+def make_drawings(kept: Kept) -> tuple[Drawing, ...]:
+    title = "Flame graph of one process, native frames too: click to enlarge"
+    return tuple(Drawing(name="flame", title=title, svg=svg.encode()) for svg in list_flames(kept, FLAME))
 
 
 def tabulate_pools(kept: Kept, valid: bool) -> Table:

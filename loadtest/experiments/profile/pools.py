@@ -25,7 +25,7 @@ from loadtest.systems.kit import saturate
 from loadtest.trials.block import Block, Turn
 
 BLOCK, FLAMES = "pools", "flames"
-"""Ends of the scenarios' names, too."""
+"""Of the blocks; ends of the scenarios' names, too."""
 REPEATS = 4
 WINDOW_S, WARM_UP_S = 3.0, 2.0
 
@@ -79,14 +79,16 @@ def make_pools(model: str, precision: str, payloads: str) -> Block:
         repeats=REPEATS,
     )
     turns = [Turn(member=_make_member(one, model, precision), scenario=scenario, level=1) for one in pools]
-    looked_at = dataclasses.replace(scenario, name=f"{model}-{FLAMES}", duration_s=FLAME_S)
-    flames = dataclasses.replace(turns[0], scenario=looked_at, watch=watch_flames)
-    return Block(
-        name=BLOCK,
-        turns=(*turns, flames),
-        repeats=REPEATS,
-        warm_up_s=WARM_UP_S,
-    )
+    return Block(name=BLOCK, turns=tuple(turns), repeats=REPEATS, warm_up_s=WARM_UP_S)
+
+
+def make_flames(pools: Block, model: str) -> Block:
+    """The first pool once more, looked into."""
+    first = pools.turns[0]
+    name = f"{model}-{FLAMES}"
+    scenario = dataclasses.replace(first.scenario, name=name, duration_s=FLAME_S, repeats=1)
+    flames = dataclasses.replace(first, scenario=scenario, watch=watch_flames)
+    return Block(name=FLAMES, turns=(flames,), warm_up_s=WARM_UP_S)
 
 
 def _make_member(pool: Pool, model: str, precision: str) -> Member:

@@ -23,7 +23,7 @@ from loadtest.experiments.profile.experiment import (
     make_turns,
 )
 from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
-from loadtest.experiments.profile.pools import Pool, list_arguments, list_pools, make_pools
+from loadtest.experiments.profile.pools import Pool, list_arguments, list_pools, make_flames, make_pools
 from loadtest.report import make_section, write_report
 from loadtest.report.docs import write_docs
 from loadtest.report.kernels import _shorten
@@ -87,7 +87,7 @@ def keep(tmp_path, *, worker=None, errors=0, other_seen=None):
     ceiling = start_result("ceiling", "ceiling", {}, tmp_path, {})
     peak = {"multiply_adds_per_s": {"fp32": 5e10, "int8": 2e11}, "bytes_per_s": 1e10}
     write_json(ceiling.folder / "ceiling.json", peak)
-    blocks = {"turns": [*stock, *kit], "logged": [logged], "pools": make_pooled()}
+    blocks = {"turns": [*stock, *kit], "logged": [logged], **make_pooled()}
     return make_kept(tmp_path, blocks, kind="profile", asked=asked)
 
 
@@ -100,7 +100,7 @@ def make_pooled(flame=FLAME):
     drawn = make_series(
         series[0].system, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame, errors=3
     )
-    return [*series, drawn]
+    return {"pools": series, "flames": [drawn]}
 
 
 def test_a_request_is_cut_into_parts_that_add_up(tmp_path):
@@ -214,10 +214,12 @@ def test_cores_are_used_as_threads_as_processes_and_as_forks(cpus, names):
 
 
 def test_the_first_pool_is_looked_into_in_a_turn_of_its_own():
-    block = make_pools("bert", "int8", "texts-128")
-    *turns, flames = block.turns
-    assert {turn.scenario.name for turn in turns} == {"bert-pools"}
-    assert (flames.scenario.name, flames.member) == ("bert-flames", turns[0].member)
+    pools = make_pools("bert", "int8", "texts-128")
+    block = make_flames(pools, "bert")
+    (flames,) = block.turns
+    assert {turn.scenario.name for turn in pools.turns} == {"bert-pools"}
+    assert (flames.scenario.name, flames.member) == ("bert-flames", pools.turns[0].member)
+    assert block.repeats == flames.scenario.repeats == 1
     assert list_arguments(Pool(forks=2), "bert", "int8")[-4:] == ("--workers", "1", "--cores-per-worker", "2")
 
 

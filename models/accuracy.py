@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from handlers.engines import ENGINES
-from handlers.engines.engine import Calibration
+from handlers.engines.engine import BASELINE, Calibration
 from handlers.shared.classifier import Classifier
 from handlers.shared.errors import LoadError, RequestError
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
@@ -42,6 +42,7 @@ from models.gate.figures import Figures, Thresholds, check_labels, compare
 from models.gate.search import find_best, search_recipes
 from models.gate.trials import Bench, Inputs, Trier, write_made
 
+EAGER = "eager"
 THREADS = 2
 """More than one: with one thread IPEX's observers see too little (read in its documentation)."""
 SAMPLES = 16
@@ -87,7 +88,8 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
     calibration, held_out = _choose_data(job)
     reference = _ask_eager(staging, held_out, Thresholds(**job.get("thresholds", {})))
     outcomes = {}
-    for variant in job["precisions"]:
+    # Once IPEX is in the process, graphs of PyTorch alone execute operators of it (ipex::max_pool2d).
+    for variant in sorted(job["precisions"], key=lambda one: one.split()[0] != EAGER):
         engine, precision = variant.split()
         try:
             outcomes[variant] = (
@@ -98,7 +100,7 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
         except (LoadError, RuntimeError) as error:
             # FP32 must not be lost because this CPU, or this IPEX, cannot build a narrower precision.
             outcomes[variant] = Outcome(failure=str(getattr(error, "cause", error)))
-    return outcomes
+    return {variant: outcomes[variant] for variant in job["precisions"]}
 
 
 def _ask_eager(staging: Path, held_out: Dataset, thresholds: Thresholds) -> Reference:
@@ -151,7 +153,7 @@ def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
 
 def _load_eager(staging: Path, *, channels_last: bool = False) -> LoadState:
     kept = {"channels_last"} if channels_last else set()
-    return _load(staging, "eager", "fp32", off=frozenset(OPTIONAL_STEPS) - kept)
+    return _load(staging, EAGER, BASELINE, off=frozenset(OPTIONAL_STEPS) - kept)
 
 
 def _load(staging: Path, engine: str, precision: str, *, off: frozenset[str] = frozenset()) -> LoadState:

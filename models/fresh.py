@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from handlers.engines import DEFAULT, ENGINES, name_variant
+from handlers.engines.engine import needs_wide_sums
 from handlers.shared.definition import SUMS_FILE
 from models.definition import ModelDefinition
 from models.errors import BuildError, DownloadError
@@ -184,7 +185,9 @@ def _explain_one(name: str, plan: BuildPlan, packed: Mapping[str, Any]) -> str:
         return "not asked for before"
     if packed["judged_with"][name] != plan.data:
         return "CALIBRATION or EVAL is not what it was judged with"
-    # An archive from a machine with AVX2 alone can lack INT8 on a server; a compiler can come later.
+    if needs_wide_sums(packed["accuracy"].get(name, {})):
+        return "it was calibrated on a CPU that adds products of INT8 in 32 bits; this one adds them in 16"
+    # An archive from a machine with AVX2 alone can lack BF16 on a server; a compiler can come later.
     lacking = packed["not_built"].get(name)
     return CHANGED_MEANS if lacking and lacking["means"] != read_means() else ""
 

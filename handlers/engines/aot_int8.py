@@ -1,8 +1,8 @@
 """Quantises for Inductor: PyTorch's own static INT8 by post-training quantisation of an export (PT2E).
 
-Activations are uint8 for each tensor and weights int8 for each channel, with all eight bits: a CPU without
-VNNI, where sums of their products would saturate, is not offered INT8. Whether a graph was quantised, and
-whether its code multiplies so, is counted: where a pattern is not met PyTorch does neither without a word.
+Activations are uint8 for each tensor, of seven bits where sums would saturate, and weights int8 for each
+channel. Whether a graph was quantised, and whether its code multiplies so, is counted: where a pattern is not
+met PyTorch does neither without a word.
 Source: torch 2.8, `ao/quantization/quantizer/x86_inductor_quantizer.py`,
 `_inductor/fx_passes/quantization.py`; torchao 0.18, `quantization/pt2e/`, which has both.
 """
@@ -19,7 +19,7 @@ import torch
 
 from handlers.engines.aot import compile_library
 from handlers.engines.aot_packing import load_quantiser
-from handlers.engines.engine import Calibration, Made
+from handlers.engines.engine import Calibration, Made, has_wide_sums
 from handlers.engines.inductor import count_executed, count_products, load_file, read_files
 from handlers.shared.errors import LoadError
 from handlers.shared.precision import INT8
@@ -88,7 +88,7 @@ def quantise_export(
 
 def make_quantizer(recipe: AotRecipe) -> Any:
     """PyTorch's for x86, with another observer of activations."""
-    config = x86.get_default_x86_inductor_quantization_config()
+    config = x86.get_default_x86_inductor_quantization_config(reduce_range=not has_wide_sums())
     observer = recipe.observer.with_args(eps=LEAST_SCALE)
     seen = replace(config.input_activation, observer_or_fake_quant_ctr=observer)
     quantizer = x86.X86InductorQuantizer()

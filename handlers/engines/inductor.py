@@ -3,7 +3,8 @@
 The library (`inductor-<precision>.so`, by AOTInductor) holds code and packed weights for all served shapes:
 a worker needs no compiler and compiles nothing. It is opened where TorchServe unpacked it, and not as a
 `.pt2` package, which each worker would unpack once more, to stay in /tmp where one is killed. Its code is one
-CPU's (g++ -march=native) and one PyTorch's: both are in the record beside it and asked first.
+CPU's (g++ -march=native) and one PyTorch's: both are in the record beside it and asked first. With `freeze`
+switched off a worker compiles the model itself, by torch.compile: a baseline, to be compared with.
 Source: torch 2.8, `_inductor/codecache.py` (AotCodeCompiler), `_export/__init__.py` (aot_load).
 """
 
@@ -21,10 +22,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from handlers.engines.engine import BF16_FLAGS, INT8_FLAGS, Calibration, Engine, Made, Proof, Quantiser
+from handlers.engines.engine import (
+    BASELINE,
+    BF16_FLAGS,
+    INT8_FLAGS,
+    Calibration,
+    Engine,
+    Made,
+    Proof,
+    Quantiser,
+)
 from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
-from handlers.shared.step import Step
+from handlers.shared.step import Skip, Step, unless_off
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
     from handlers.shared.state import LoadState
 
 KIND = "inductor library"
+COMPILED = "torch.compile"
+"""The kind of what a worker compiled itself."""
 PT2E = ("torch.ao.quantization", "torchao.quantization.pt2e")
 """PyTorch's own static quantisation of exports: in torch 2.8, and since it left torch in torchao."""
 COMPILER = "g++"
@@ -108,6 +120,32 @@ def load_library(state: LoadState) -> None:
     state.graph_kind = KIND
 
 
+def compile_here(state: LoadState) -> None:
+    """By torch.compile with nothing frozen: weights stay as they are, and are packed anew in each run."""
+    import torch
+
+    if state.options.precision != BASELINE:
+        raise LoadError(
+            f"without freeze, inductor computes {BASELINE} alone: got {state.options.precision}",
+            cure="leave --off freeze out",
+        )
+    state.channels_last = state.classifier.convolutional
+    if state.channels_last:
+        state.model = state.model.to(memory_format=torch.channels_last)
+    state.model = torch.no_grad()(torch.compile(state.model))
+    state.graph_kind = COMPILED
+
+
+def _unless_compiled_here(state: LoadState) -> Skip | None:
+    own = "freeze" in state.options.off
+    return Skip(status="not applicable", reason="this worker compiles the model itself") if own else None
+
+
+def _unless_frozen(state: LoadState) -> Skip | None:
+    own = "freeze" in state.options.off
+    return None if own else Skip(status="not applicable", reason="it was compiled when it was built")
+
+
 def _names(state: LoadState) -> tuple[str, str]:
     return list_names(state.options.precision)
 
@@ -157,7 +195,11 @@ class InductorEngine(Engine):
     @property
     def steps(self) -> tuple[Step, ...]:
         """Code for another CPU must not run before it is refused."""
-        return (Step(name="check_library", run=check_library), Step(name="load_library", run=load_library))
+        return (
+            Step(name="check_library", run=check_library, skip=_unless_compiled_here),
+            Step(name="freeze", run=load_library, skip=unless_off("freeze")),
+            Step(name="compile", run=compile_here, skip=_unless_frozen),
+        )
 
     def context(self, precision: str) -> contextlib.AbstractContextManager[None]:
         """Types are in the compiled code, and it records nothing for a gradient."""
@@ -194,6 +236,8 @@ class InductorEngine(Engine):
     def judge(self, graph: Mapping[str, Any], *, precision: str, threads: int, off: frozenset[str]) -> Proof:
         """The library that was built, for this CPU, all of its products by packed weights of the precision,
         on the planned threads; and nothing was compiled here."""
+        if "freeze" in off:
+            return _judge_compiled_here(graph, threads)
         packed, plain = count_products(graph.get("operators") or {}, precision)
         weights = graph.get("weights") or {}
         narrow = sum(weights.get(kind, 0) for kind in WEIGHTS.values() if kind != "float32")
@@ -213,6 +257,17 @@ class InductorEngine(Engine):
             and plain == 0 < packed <= typed
             and (live, compiled) == (threads, 0),
         )
+
+
+def _judge_compiled_here(graph: Mapping[str, Any], threads: int) -> Proof:
+    packed, _ = count_products(graph.get("operators") or {}, BASELINE)
+    live, compiled = graph.get("threads"), graph.get("compiled_here") or 0
+    return Proof(
+        asked=f"{COMPILED}, no weights packed, {threads} threads, graphs compiled here",
+        got=f"{graph.get('kind', 'unknown')}, {packed} products by packed weights, {live} threads, "
+        f"{compiled} graphs compiled here",
+        good=graph.get("kind") == COMPILED and not packed and live == threads and compiled > 0,
+    )
 
 
 def _render(weights: Mapping[str, int]) -> str:

@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from handlers.engines.engine import BF16_FLAGS, INT8_FLAGS, Calibration, Engine, Made, Proof, Quantiser
+from handlers.engines.engine import (
+    BF16_FLAGS,
+    INT8_FLAGS,
+    Calibration,
+    Engine,
+    Made,
+    Proof,
+    Quantiser,
+    has_wide_sums,
+)
 from handlers.shared.errors import LoadError
 from handlers.shared.step import Step
 
@@ -258,11 +267,12 @@ class NncfQuantiser:
 
 
 def _make_parameters(recipe: NncfRecipe) -> Any:
-    from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters
+    from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
-    if not recipe.percentile:
-        return AdvancedQuantizationParameters()
-    return AdvancedQuantizationParameters(
-        activations_range_estimator_params=RangeEstimatorParametersSet.MEAN_QUANTILE
-    )
+    made = AdvancedQuantizationParameters()
+    if recipe.percentile:
+        made.activations_range_estimator_params = RangeEstimatorParametersSet.MEAN_QUANTILE
+    if not has_wide_sums():
+        made.overflow_fix = OverflowFix.ENABLE  # weights of seven bits
+    return made

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from handlers.engines import ENGINES, name_variant
-from handlers.engines.engine import Engine
+from handlers.engines.engine import Engine, needs_wide_sums
 from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
 
@@ -89,6 +89,11 @@ def _check_judged(definition: Definition, engine: Engine, precision: str) -> Non
         raise LoadError(
             f"{variant} is not in the archive: it could not be built where that was made: "
             f"{definition.not_built[variant]}",
+            cure=f"build it on this machine: {build}; or {instead}",
+        )
+    if needs_wide_sums(definition.accuracy.get(variant, {})):
+        raise LoadError(
+            f"{variant} was calibrated on a CPU that adds products in 32 bits, and this one adds them in 16",
             cure=f"build it on this machine: {build}; or {instead}",
         )
     if engine.must_be_judged(precision) and variant not in definition.asked:

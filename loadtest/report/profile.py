@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.experiments.profile.claims import CLAIMS
+from loadtest.experiments.profile.claims import CLAIMS, read_steps
 from loadtest.experiments.profile.evidence import COLLECTORS, PLAIN, Evidence, read_evidence, read_peak
 from loadtest.experiments.profile.experiment import PAYLOADS
 from loadtest.experiments.profile.figures import (
@@ -77,7 +77,8 @@ def make_profile_section(kept: Kept) -> Section:
     tables = (
         tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
         tabulate_memory(shown), tabulate_pools(kept, valid), *map(tabulate_operators, shown),
-        tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown), tabulate_claims(shown),
+        tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown),
+        tabulate_claims(shown, kept.folder.parent),
     )  # fmt: skip
     return Section(
         title=f"Profile of {model}: kit {precision} against {kept.asked['against']}",
@@ -255,11 +256,12 @@ def tabulate_pools(kept: Kept, valid: bool) -> Table:
     )
 
 
-def tabulate_claims(found: Sequence[Evidence]) -> Table:
+def tabulate_claims(found: Sequence[Evidence], results: Path) -> Table:
+    steps = read_steps(results) if len(found) == 2 else {}
     return Table(
         title="What the tutorials claim",
         note="Published figures are of other machines and models, by VTune; here the same effect is looked "
         "for with what every kernel counts.",
         header=("claim", "measured here", "state"),
-        rows=tuple((one.text, *one.judge(*found)) for one in CLAIMS) if len(found) == 2 else (),
+        rows=tuple((one.text, *one.tell(*found, steps)) for one in CLAIMS) if len(found) == 2 else (),
     )

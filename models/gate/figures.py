@@ -54,6 +54,8 @@ class Figures:
     """How INT8 was reached."""
     relative_error: float | None = None
     """Of INT8's logits on the archive's examples: what the self-check of a load must expect."""
+    wide_sums: bool | None = None
+    """Whether INT8 was calibrated on a CPU that adds its products in 32 bits: none but such may serve it."""
     labelled_accuracy: float | None = None
     """Share of right answers, where labels were given."""
     labelled_accuracy_fp32: float | None = None

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from handlers.engines.engine import Calibration, Made, Quantiser
+from handlers.engines.engine import Calibration, Made, Quantiser, has_wide_sums
 from handlers.shared.shapes import Shape
 from handlers.shared.state import EXAMPLES, LoadState
 from models.gate.figures import Figures, Thresholds
@@ -58,7 +58,7 @@ class Trier:
         trial = Trial(
             name=made.name,
             reason=judge(figures, self._thresholds),
-            figures=replace(figures, relative_error=measure_error(state)),
+            figures=replace(figures, relative_error=measure_error(state), wide_sums=has_wide_sums()),
             time_ratio=self._time_beside_first(state) if earlier else 1.0,
             made=made,
         )

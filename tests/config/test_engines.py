@@ -74,10 +74,11 @@ def test_the_default_is_judged_too_where_another_model_has_its_own():
     ("flags", "precision", "missing", "need"),
     [
         ((), "fp32", (), ""),
-        (("avx2",), "int8", (), "a CPU with one of avx512_vnni, amx_int8: .* use PRECISION=fp32"),
-        (("avx512_vnni",), "int8", ("ipex",), ""),
+        ((), "int8", (), "a CPU with avx2: .* use PRECISION=fp32"),
+        (("avx2",), "bf16", (), "a CPU with one of avx512_bf16, amx_bf16: .* use PRECISION=fp32"),
+        (("avx2",), "int8", ("ipex",), ""),
         (
-            ("avx512_vnni",),
+            ("avx2",),
             "int8",
             ("ipex", "openvino"),
             "BACKEND=ipex or openvino or inductor: eager has no int8",
@@ -121,6 +122,7 @@ def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch)
     ("backend", "off"),
     [
         *((engine, (switch,)) for engine in ("ipex", "eager") for switch in OPTIONAL_STEPS),
+        ("inductor", ("freeze",)),
         *((engine, (switch,)) for engine in ENGINES for switch in ("packing", "buckets")),
     ],
 )

@@ -167,15 +167,15 @@ def test_what_cannot_be_is_not_timed():
     topology = read_topology(MACHINES / "two-cores")
     plain = dataclasses.replace(topology, flags=("avx2",))
     model = make_job(plain).models["bert"]
-    assert model.variants == ("ipex fp32",)
-    assert model.impossible["ipex int8"] == (
-        f"needs a CPU with one of avx512_vnni, amx_int8: {topology.model_name} has avx2"
+    assert model.variants == ("ipex fp32", "ipex int8")
+    assert model.impossible["ipex bf16"] == (
+        f"needs a CPU with one of avx512_bf16, amx_bf16: {topology.model_name} has avx2"
     )
     assert make_job(backend="eager").models["bert"].impossible == {
         "eager int8": "needs BACKEND=ipex or openvino: eager has no int8"
     }
     assert make_job(plain, backend="auto").models["bert"].variants == (
-        "ipex fp32", "openvino fp32", "eager fp32",
+        "ipex fp32", "ipex int8", "openvino fp32", "openvino int8", "eager fp32",
     )  # fmt: skip
     without_avx2 = dataclasses.replace(topology, flags=())
     assert make_job(without_avx2, backend="auto").models["bert"].variants == ("openvino fp32", "eager fp32")

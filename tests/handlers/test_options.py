@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import ClassVar
 
 import pytest
 
 from handlers.cpu_image_classifier import CpuImageClassifier
+from handlers.engines import engine
 from handlers.shared.definition import parse_definition
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions, read_options
@@ -89,6 +91,25 @@ def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(p
         "no AVX-512; build it on this machine: make models MODELS=tiny_image BACKEND=ipex PRECISION=bf16; "
         "or use PRECISION=fp32"
     )
+
+
+def test_int8_that_would_saturate_here_is_cured_by_building_it_here(
+    packed_definition, tiny_image, monkeypatch
+):
+    recipes = {**packed_definition["precisions"], "int8": {"self_check_relative_error": 0.3}}
+    judged = {**packed_definition["judged_with"], "ipex int8": "synthetic"}
+    packed = {**packed_definition, "precisions": recipes, "judged_with": judged}
+    asked = {"engine": "ipex", "precision": "int8"}
+    for wide_sums, here, good in ((True, True, True), (True, False, False), (False, False, True)):
+        packed["accuracy"] = {"ipex int8": {"wide_sums": wide_sums}}
+        monkeypatch.setattr(engine, "has_wide_sums", lambda here=here: here)
+        definition = parse_definition(packed, directory=tiny_image)
+        assert read(definition).precision == "fp32"
+        refused = pytest.raises(
+            LoadError, match=r"ipex int8 was calibrated on a CPU .* 32 bits.*PRECISION=int8"
+        )
+        with contextlib.nullcontext() if good else refused:
+            assert read(definition, asked).precision == "int8"
 
 
 def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(packed_definition, tiny_image):

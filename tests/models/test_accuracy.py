@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+from handlers.engines import engine
 from handlers.shared.errors import LoadError
 from models import accuracy, build, fresh
 from models.build import build_archive, read_archive_definition
@@ -103,6 +104,21 @@ def test_what_could_not_be_built_is_tried_again_with_other_means_only(tmp_path, 
     assert build_archive(definition, RANDOM, store=tmp_path)
     assert "adding ipex int8 to the archive (it could not be built before;" in capsys.readouterr().out
     assert read_archive_definition(tmp_path / "tiny_image.mar")["not_built"] == {}
+
+
+def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(tmp_path, monkeypatch, capsys):
+    figures = {**dataclasses.asdict(GOOD), "wide_sums": True}
+    outcomes = {"ipex int8": {"figures": figures, "failure": None, "tried": []}}
+    monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
+    monkeypatch.setattr(engine, "has_wide_sums", lambda: True)
+    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
+    build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    monkeypatch.setattr(engine, "has_wide_sums", lambda: False)
+    figures["wide_sums"] = False
+    assert build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert "adds products of INT8 in 32 bits; this one adds them in 16" in capsys.readouterr().out
+    assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
 
 
 def test_a_failing_precision_is_an_outcome_not_the_end(tiny_image, monkeypatch):

@@ -13,8 +13,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch.ao.quantization import MinMaxObserver, PerChannelMinMaxObserver, QConfig, QConfigMapping
+from torch.ao.quantization import (
+    HistogramObserver,
+    MinMaxObserver,
+    PerChannelMinMaxObserver,
+    QConfig,
+    QConfigMapping,
+)
 
+from handlers.engines.engine import BF16_FLAGS, WIDE_SUMS, has_flags, has_wide_sums
 from handlers.engines.ipex import import_ipex
 from handlers.engines.ipex_int8.convert import RECIPE_KEY, Recipe
 
@@ -44,7 +51,7 @@ class PercentileObserver(MinMaxObserver):
 
 
 def _observe_histogram() -> Any:
-    return import_ipex().quantization.default_static_qconfig_mapping
+    return _map_activations(HistogramObserver)
 
 
 def _observe_min_max() -> Any:
@@ -62,9 +69,8 @@ def _observe_smooth_quant() -> Any:
 def _map_activations(observer: Any) -> QConfigMapping:
     """IPEX's default with another observer of activations."""
     weight = PerChannelMinMaxObserver.with_args(dtype=torch.qint8, qscheme=torch.per_channel_symmetric)
-    return QConfigMapping().set_global(
-        QConfig(activation=observer.with_args(reduce_range=False), weight=weight)
-    )
+    seen = observer.with_args(reduce_range=not has_wide_sums())
+    return QConfigMapping().set_global(QConfig(activation=seen, weight=weight))
 
 
 OBSERVERS = {
@@ -85,6 +91,8 @@ class Plan:
     """Share of the squared error that is left whose operators are left out too."""
     linear_only: bool = False
     """For models of Linear layers alone: IPEX smooths no convolutions."""
+    flags: tuple[str, ...] = ()
+    """The CPU must have one of them; () needs none."""
 
     @property
     def further(self) -> bool:
@@ -98,16 +106,18 @@ PLANS = (
     Plan(name="histogram", observer="histogram"),
     Plan(name="min-max", observer="min-max"),
     Plan(name="percentile", observer="percentile"),
-    Plan(name="smooth quant", observer="smooth quant", linear_only=True),
-    Plan(name="half of the error in bf16", left_error=0.5),
-    Plan(name="nine tenths of the rest in bf16", left_error=0.9),
-    Plan(name="nine tenths of that rest in bf16", left_error=0.9),
+    # IPEX's takes all eight bits.
+    Plan(name="smooth quant", observer="smooth quant", linear_only=True, flags=WIDE_SUMS),
+    Plan(name="half of the error in bf16", left_error=0.5, flags=BF16_FLAGS),
+    Plan(name="nine tenths of the rest in bf16", left_error=0.9, flags=BF16_FLAGS),
+    Plan(name="nine tenths of that rest in bf16", left_error=0.9, flags=BF16_FLAGS),
 )
 
 
 def list_plans(*, convolutional: bool) -> list[Plan]:
-    """The recipes that mean something for this model."""
-    return [plan for plan in PLANS if not (plan.linear_only and convolutional)]
+    """The recipes that mean something for this model, on this CPU."""
+    able = [plan for plan in PLANS if has_flags(plan.flags)]
+    return [plan for plan in able if not (plan.linear_only and convolutional)]
 
 
 def read_summary(text: str) -> Summary:

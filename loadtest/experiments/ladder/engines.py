@@ -43,7 +43,7 @@ def _find_before(settings: Settings, measured: list[Rung]) -> Rung | None:
 
 def make_settings(engine: Engine, precision: str) -> Settings:
     """An engine that is not on TorchScript names its graph as itself."""
-    scripted = any(step.name == "freeze" for step in engine.steps)
+    scripted = any(step.name == "trace" for step in engine.steps)
     return Settings(
         ipex=ON if engine.name == IPEX else OFF,
         graph=FROZEN if scripted else engine.name,

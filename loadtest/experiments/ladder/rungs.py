@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.settings import (
+    COMPILED,
     EAGER,
     FILLED,
     FROZEN,
+    INDUCTOR,
     KIT,
     OFF,
     ON,
@@ -62,6 +64,8 @@ class Step:
     label: str
     changes: dict[str, str]
     side: bool = False
+    over: str = ""
+    """The side rung that it is compared with; empty: the rung below."""
 
 
 BATCH_TOO = {"workers": ONE_WORKER, "batches": FILLED}
@@ -88,7 +92,14 @@ STEPS = (
         changes={"handler": KIT, "workers": ONE_WORKER},
     ),
     Step(name="channels-last", label="+ channels_last", changes={"channels_last": ON}),
-    Step(name="inductor", label="+ torch.compile, ahead of time", changes={"graph": "inductor"}, side=True),
+    Step(name="compile", label="+ torch.compile", changes={"graph": COMPILED}, side=True),
+    Step(
+        name="inductor",
+        label="+ its freezing, ahead of time",
+        changes={"graph": INDUCTOR},
+        side=True,
+        over="compile",
+    ),
     Step(name="ipex", label="+ IPEX", changes={"ipex": ON}),
     Step(name="freeze", label="+ TorchScript, frozen", changes={"graph": FROZEN}),
     Step(name="tcmalloc", label="+ tcmalloc", changes={"allocator": "tcmalloc"}, side=True),
@@ -141,7 +152,8 @@ def list_rungs(model: str) -> list[Rung]:
     rungs = [Rung(name=STOCK_RUNG, label="stock TorchServe as it comes", before=None, own=(), settings=first)]
     below = rungs[0]
     for step in (*STEPS, *(LAST_OF_TEXTS if model == BERT else LAST_OF_IMAGES)):
-        rung = _put_on(_fit(step, model), below, model)
+        base = find_rung(rungs, step.over) if step.over else below
+        rung = _put_on(_fit(step, model), base, model)
         rungs.append(rung)
         below = below if rung.side or rung.reason else rung
     return rungs

@@ -14,7 +14,8 @@ STOCK, KIT = "stock", "kit"
 ONE_WORKER, UNPINNED, PINNED = "one worker", "not pinned", "pinned"
 SINGLE, FILLED = "single requests", "batches"
 EAGER, FROZEN = "eager", "frozen torchscript"
-IPEX = "ipex"
+COMPILED = "torch.compile"
+IPEX, INDUCTOR = "ipex", "inductor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Settings:
     channels_last: str = ON
     ipex: str = ON
     graph: str = FROZEN
-    """What executes: `eager`, `frozen torchscript`, or an engine's own, by its name."""
+    """What executes: `eager`, `frozen torchscript`, `torch.compile`, or an engine's own, by its name."""
     allocator: str = "jemalloc"
     openmp: str = "intel"
     workers: str = PINNED
@@ -65,6 +66,8 @@ def make_arguments(settings: Settings, layout: Layout, model: str) -> list[str]:
 
 def find_engine(settings: Settings) -> str:
     """Its graph's own, else IPEX or PyTorch alone."""
+    if settings.graph == COMPILED:
+        return INDUCTOR
     if settings.graph not in (EAGER, FROZEN):
         return settings.graph
     return IPEX if settings.ipex == ON else "eager"
@@ -85,5 +88,6 @@ def list_switches(settings: Settings) -> Sequence[str]:
     """What the handler leaves out."""
     off = ["channels_last"] if settings.channels_last == OFF else []
     off += ["trace", "freeze"] if settings.graph == EAGER else []
+    off += ["freeze"] if settings.graph == COMPILED else []
     off += ["packing"] if settings.packing == OFF else []
     return [*off, *(["buckets"] if settings.buckets == OFF else [])]

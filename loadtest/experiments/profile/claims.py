@@ -2,14 +2,21 @@
 
 Sources: "Grokking PyTorch Intel CPU performance from first principles", parts 1 and 2 (PyTorch tutorials:
 torchserve_with_ipex, torchserve_with_ipex_2), on dual-socket Xeons with VTune. A figure of another model on
-another machine is not asked for to the digit: what is judged is whether the effect is there.
+another machine is not asked for to the digit: what is judged is whether the effect is there. Claims about one
+setting alone, made of training DenseNet121, are judged by the last ladder of that model, if one is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from loadtest.experiments.ladder.experiment import name_experiment
+from loadtest.experiments.ladder.judge import HELPS, SLOWS, UNKNOWN
+from loadtest.experiments.ladder.rows import Row, make_rows
+from loadtest.experiments.ladder.rungs import DENSENET121, SETTINGS
 from loadtest.experiments.profile.evidence import Evidence
 from loadtest.experiments.profile.figures import (
     compare_rates,
@@ -20,22 +27,62 @@ from loadtest.experiments.profile.figures import (
     find_speed,
     find_waiting,
 )
+from loadtest.results.kept import list_results, read_kept
 
 CONFIRMED, NOT_HERE, NOT_TESTABLE = "the effect is there", "not on this host", "not testable here"
 FEW_MIGRATIONS = 1.0
 """A second: a thread that moves less often has nothing to gain."""
-LADDER = "one setting alone is the question of `make ladder`; here all of them differ"
+LADDER = "one setting alone is the question of `make ladder MODEL=densenet121`; here all of them differ"
+Steps = Mapping[str, Row]
+"""Rung of DenseNet121's ladder → what it gave."""
 Measured = tuple[str, str]
 """What was seen, and the verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(ABC):
     """One sentence of a tutorial."""
 
     text: str
+
+    @abstractmethod
+    def tell(self, other: Evidence, served: Evidence, steps: Steps) -> Measured:
+        """From what the kit is compared with, the kit, and the ladder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideClaim(Claim):
+    """Told by the two systems side by side."""
+
     judge: Callable[[Evidence, Evidence], Measured]
-    """(what the kit is compared with, the kit)."""
+
+    def tell(self, other: Evidence, served: Evidence, steps: Steps) -> Measured:
+        return self.judge(other, served)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepClaim(Claim):
+    """Told by one rung of the ladder over the one before."""
+
+    rung: str
+    verdict: str = HELPS
+    """The ladder's, with which the effect is there."""
+
+    def tell(self, other: Evidence, served: Evidence, steps: Steps) -> Measured:
+        row = steps.get(self.rung)
+        if row is None or row.to_before is None:
+            return "–", f"{NOT_TESTABLE}: {LADDER}"
+        ratio = row.to_before
+        seen = f"{ratio.value:.2f}× ({ratio.low:.2f}-{ratio.high:.2f}) of DenseNet121, `{row.rung.label}`"
+        if row.verdict == UNKNOWN:
+            return seen, f"{NOT_TESTABLE}: {UNKNOWN}"
+        return seen, CONFIRMED if row.verdict == self.verdict else NOT_HERE
+
+
+def read_steps(results: Path) -> Steps:
+    """Of the last ladder that is kept there; empty where none is."""
+    folders = list_results(results, name=name_experiment(DENSENET121, SETTINGS))
+    return {row.rung.name: row for row in make_rows(read_kept(folders[-1]))} if folders else {}
 
 
 def _skip(why: str) -> Callable[[Evidence, Evidence], Measured]:
@@ -80,35 +127,35 @@ def judge_remote(other: Evidence, served: Evidence) -> Measured:
     return _compare(100 * mean[0], 100 * mean[1], "% remote", 0.5)
 
 
-CLAIMS = (
-    Claim(text="TorchServe with IPEX and pinned workers serves ResNet50 7.71× as fast", judge=judge_rate),
-    Claim(
+CLAIMS: tuple[Claim, ...] = (
+    SideClaim(text="TorchServe with IPEX and pinned workers serves ResNet50 7.71× as fast", judge=judge_rate),
+    SideClaim(
         text="pinning ends migrations: one thread moved 81, then 5 times",
         judge=lambda a, b: _compare(
             count_migrations(a), count_migrations(b), "migrations/s", 0.5, FEW_MIGRATIONS
         ),
     ),
-    Claim(
+    SideClaim(
         text="with as many threads as cores they do not wait: core bound 88 % → 46 %",
         judge=lambda a, b: _compare(find_waiting(a), find_waiting(b), "% of ready time in queues", 0.5),
     ),
-    Claim(text="spin time 4.98 → 0.26 s, sched_yield on top",
+    SideClaim(text="spin time 4.98 → 0.26 s, sched_yield on top",
           judge=_skip("this kernel counts no sched_yield; `perf trace -s -e sched_yield` where perf may")),
-    Claim(text="local memory: remote accesses 51 % → 10.5 %", judge=judge_remote),
-    Claim(
+    SideClaim(text="local memory: remote accesses 51 % → 10.5 %", judge=judge_remote),
+    SideClaim(
         text="jemalloc or tcmalloc keep memory, glibc gives it back: fewer page faults (1.16× to 2.2×)",
         judge=lambda a, b: _compare(count_faults(a), count_faults(b), "minor faults/request", 0.5),
     ),
-    Claim(text="conv2d is 2.6× as fast by IPEX", judge=judge_speed),
-    Claim(text="Conv + ReLU are fused (2.7× to 3.2×)", judge=judge_fused),
-    Claim(
+    SideClaim(text="conv2d is 2.6× as fast by IPEX", judge=judge_speed),
+    SideClaim(text="Conv + ReLU are fused (2.7× to 3.2×)", judge=judge_fused),
+    SideClaim(
         text="channels_last: reorders of activations are gone",
         judge=lambda a, b: _compare(count_reorders(a), count_reorders(b), "for each convolution", 0.5),
     ),
-    Claim(text="GNU's OpenMP with placement 1.56×, Intel's 1.1× more", judge=_skip(LADDER)),
-    Claim(text="IPEX over eager 1.4×", judge=_skip(LADDER)),
-    Claim(text="torch.compile is slower on a small network",
-          judge=_skip("one setting alone is the question of `make ladder MODEL=densenet121`")),
-    Claim(text="top-down analysis: front-end, core and memory bound",
+    StepClaim(text="threads placed on their cores 1.56× (GNU's OpenMP)", rung="pinning"),
+    StepClaim(text="Intel's OpenMP 1.1× over GNU's", rung="openmp"),
+    StepClaim(text="IPEX over eager 1.4×", rung="ipex"),
+    StepClaim(text="torch.compile is slower on a small network", rung="compile", verdict=SLOWS),
+    SideClaim(text="top-down analysis: front-end, core and memory bound",
           judge=_skip("no counters on this machine are asked for; the section below has the commands")),
 )  # fmt: skip

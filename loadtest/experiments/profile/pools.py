@@ -66,7 +66,7 @@ def list_pools(cpus: int, *, scripted: bool) -> list[Pool]:
 def make_pools(model: str, precision: str, payloads: str) -> Block:
     """Each pool in turns, on as many CPUs as it has threads."""
     engine = ENGINES[list_of_stack(read_stack(Path(sys.prefix)))[0]]
-    scripted = any(step.name == "freeze" for step in engine.steps)
+    scripted = any(step.name == "trace" for step in engine.steps)
     pools = list_pools(len(os.sched_getaffinity(0)), scripted=scripted)
     scenario = Scenario(
         name=f"{model}-{BLOCK}",

@@ -10,9 +10,10 @@ import torch
 
 from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.engines import ENGINES
+from handlers.engines import openvino as openvino_engine
 from handlers.engines.backend import find_asked, find_missing, list_engines, parse_backend, render_backend
 from handlers.engines.eager import EagerEngine
-from handlers.engines.engine import Proof
+from handlers.engines.engine import WIDE_SUMS, Proof, has_flags
 from handlers.engines.openvino import choose_hint
 from handlers.engines.stacks import DEFAULT_STACK
 from handlers.engines.torchscript import FROZEN
@@ -36,6 +37,31 @@ def openvino(properties: Mapping[str, str] | None = None, **layers: int) -> dict
 
 def ipex(**operators: int) -> dict[str, Any]:
     return {"kind": FROZEN, "operators": {"aten::relu": 1}, **operators}
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted", "has"),
+    [
+        ("sse2 avx2", (), True),
+        ("sse2 avx2", WIDE_SUMS, False),
+        ("sse2 avx2 avx_vnni", WIDE_SUMS, True),
+        ("avx2 avx512_vnni", WIDE_SUMS, True),
+        ("avx2", ("avx",), False),
+    ],
+)
+def test_a_flag_is_a_whole_word_of_the_cpus(tmp_path, flags, wanted, has):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"flags\t\t: {flags}\n")
+    assert has_flags(wanted, cpuinfo) is has
+
+
+@pytest.mark.parametrize(("wide", "fix"), [(True, "FIRST_LAYER"), (False, "ENABLE")])
+def test_openvinos_weights_have_seven_bits_where_sums_would_saturate(monkeypatch, wide, fix):
+    pytest.importorskip("nncf", reason="installed by make setup BACKEND=openvino, and in STACK=current")
+    monkeypatch.setattr(openvino_engine, "has_wide_sums", lambda: wide)
+    for recipe in openvino_engine.RECIPES:
+        made = openvino_engine._make_parameters(recipe)
+        assert getattr(made.overflow_fix, "name", made.overflow_fix or "FIRST_LAYER") == fix
 
 
 EAGER = {"kind": FROZEN, "operators": {"aten::conv2d": 53}}

@@ -16,6 +16,7 @@ from handlers.engines import ENGINES
 from handlers.engines.aot_packing import _pack_quantised
 from handlers.engines.engine import Calibration, Made
 from handlers.engines.inductor import (
+    COMPILED,
     KIND,
     count_compiled,
     count_products,
@@ -73,9 +74,13 @@ class TinyPictures(StubClassifier):
 
 
 def load(
-    directory: Path, engine: str, recipe: dict[str, Any] | None = None, precision: str = "fp32"
+    directory: Path,
+    engine: str,
+    recipe: dict[str, Any] | None = None,
+    precision: str = "fp32",
+    off: frozenset[str] = frozenset(),
 ) -> LoadState:
-    off = frozenset({"channels_last", "trace", "freeze"}) if engine == "eager" else frozenset()
+    off = frozenset({"channels_last", "trace", "freeze"}) if engine == "eager" else off
     options = LoadOptions(precision=precision, engine=engine, threads=None, off=off)
     return LoadState(classifier=TinyPictures(directory, recipe), options=options)
 
@@ -116,11 +121,62 @@ def own(compiled: Path, tmp_path: Path) -> Iterator[Path]:
 def test_one_library_answers_as_eager_does_in_all_shapes(compiled):
     state = load(compiled, "inductor")
     records = run_steps(state)  # self_check compares every shape
-    assert [one.name for one in records][1:3] == ["check_library", "load_library"]
+    assert [one.name for one in records][1:3] == ["check_library", "freeze"]
     assert len(state.warmed) == 3
     graph = state.facts["graph"]
     assert count_products(graph["operators"], "fp32") == (2, 0)
     assert INDUCTOR.judge(graph, precision="fp32", threads=THREADS, off=frozenset()).good
+
+
+def test_without_freeze_the_worker_compiles_the_model_itself(tmp_path):
+    """No library is there, and none is looked for."""
+    off = frozenset({"freeze"})
+    state = load(tmp_path, "inductor", off=off)
+    records = {one.name: one.status for one in run_steps(state)}
+    assert (records["check_library"], records["freeze"], records["compile"]) == (
+        "not applicable",
+        "off",
+        "applied",
+    )
+    graph = state.facts["graph"]
+    packed, others = count_products(graph["operators"], "fp32")
+    assert (graph["kind"], packed, others > 0) == (COMPILED, 0, True)
+    assert INDUCTOR.judge(graph, precision="fp32", threads=THREADS, off=off).good
+    assert not INDUCTOR.judge(graph, precision="fp32", threads=THREADS, off=frozenset()).good
+    assert not any(tensor.requires_grad for tensor in state.warmed.values())
+
+
+def test_without_freeze_only_fp32_is_computed(tmp_path):
+    with pytest.raises(StepError, match="without freeze, inductor computes fp32 alone: got int8"):
+        run_steps(load(tmp_path, "inductor", precision="int8", off=frozenset({"freeze"})))
+
+
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({}, True),
+        ({"kind": KIND}, False),
+        ({"kind": "eager", "compiled_here": 0}, False),
+        ({"compiled_here": 0}, False),
+        ({"threads": 1}, False),
+        ({"operators": {"mkldnn::_linear_pointwise": 3}}, False),
+    ],
+)
+def test_what_was_compiled_here_is_judged(changes, good):
+    sound = {"kind": COMPILED, "operators": {"aten::addmm": 3}, "threads": 2, "compiled_here": 2}
+    proof = INDUCTOR.judge({**sound, **changes}, precision="fp32", threads=2, off=frozenset({"freeze"}))
+    assert proof.good is good, proof
+
+
+@needs_pt2e
+@pytest.mark.parametrize(("wide", "highest"), [(True, 255), (False, 127)])
+def test_activations_have_seven_bits_where_sums_would_saturate(monkeypatch, wide, highest):
+    from handlers.engines import aot_int8
+
+    monkeypatch.setattr(aot_int8, "has_wide_sums", lambda: wide)
+    for recipe in aot_int8.RECIPES:
+        config = aot_int8.make_quantizer(recipe).global_config
+        assert (config.input_activation.quant_min, config.input_activation.quant_max) == (0, highest)
 
 
 @needs_pt2e

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from handlers.engines.engine import OutOfTimeError
+from handlers.engines.ipex_int8 import recipes
 from handlers.engines.ipex_int8.convert import (
     RECIPE_KEY,
     Recipe,
@@ -62,6 +63,14 @@ def observe(path, observer: str) -> str:
     recipe = Recipe(name=observer, smooth_quant=observer == "smooth quant", bf16_operators=0)
     path.write_text(render_recipe(recipe, path.read_text()))
     return path.read_text()
+
+
+@pytest.mark.parametrize(("wide", "highest"), [(True, 255), (False, 127)])
+@pytest.mark.parametrize("observer", ["histogram", "min-max", "percentile"])
+def test_activations_have_seven_bits_where_sums_would_saturate(monkeypatch, observer, wide, highest):
+    monkeypatch.setattr(recipes, "has_wide_sums", lambda: wide)
+    activation = OBSERVERS[observer]().global_qconfig.activation()
+    assert (activation.quant_min, activation.quant_max) == (0, highest)
 
 
 def measure_error(path) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from handlers.engines.engine import OutOfTimeError
+from handlers.engines.ipex_int8 import recipes
 from handlers.engines.ipex_int8.recipes import Plan, list_plans
 from handlers.shared.errors import LoadError
 from models.gate.search import (
@@ -122,7 +123,8 @@ def test_each_recipe_tried_is_a_line_with_its_verdict_and_cost():
     assert tell_best("a", records[:1]) == ""
 
 
-def test_the_order_is_that_of_what_recipes_cost():
+def test_the_order_is_that_of_what_recipes_cost(monkeypatch):
+    monkeypatch.setattr(recipes, "has_flags", lambda flags: True)
     text = [plan.name for plan in list_plans(convolutional=False)]
     assert text == [
         "histogram", "min-max", "percentile", "smooth quant", "half of the error in bf16",
@@ -132,6 +134,13 @@ def test_the_order_is_that_of_what_recipes_cost():
     assert [plan.name for plan in list_plans(convolutional=True)] == [
         name for name in text if name != "smooth quant"
     ]
+
+
+def test_a_cpu_with_avx2_alone_has_the_recipes_of_seven_bits_and_none_with_bf16(monkeypatch):
+    monkeypatch.setattr(recipes, "has_flags", lambda flags: not flags)
+    for convolutional in (True, False):
+        plans = list_plans(convolutional=convolutional)
+        assert [plan.name for plan in plans] == ["histogram", "min-max", "percentile"]
 
 
 def test_labels_rank_before_agreement():

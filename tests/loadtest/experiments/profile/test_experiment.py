@@ -12,8 +12,18 @@ from types import SimpleNamespace
 import pytest
 
 from loadtest.errors import LoadTestError
+from loadtest.experiments.ladder.judge import judge_step
+from loadtest.experiments.ladder.rows import Row
+from loadtest.experiments.ladder.rungs import DENSENET121, find_rung, list_rungs
 from loadtest.experiments.profile import experiment
-from loadtest.experiments.profile.claims import CLAIMS, CONFIRMED, NOT_HERE, NOT_TESTABLE
+from loadtest.experiments.profile.claims import (
+    CLAIMS,
+    CONFIRMED,
+    NOT_HERE,
+    NOT_TESTABLE,
+    StepClaim,
+    read_steps,
+)
 from loadtest.experiments.profile.evidence import COLLECTORS, make_phases, read_evidence, read_peak
 from loadtest.experiments.profile.experiment import (
     check_profile,
@@ -28,7 +38,9 @@ from loadtest.report import make_section, write_report
 from loadtest.report.docs import write_docs
 from loadtest.report.kernels import _shorten
 from loadtest.results.kept import start_result, write_json
+from loadtest.results.stats import Interval
 from loadtest.systems.fleet import Member
+from tests.loadtest.experiments.ladder.results import write_ladder
 from tests.loadtest.experiments.profile.figures import make_evidence, make_use, make_worker, plant
 from tests.loadtest.experiments.profile.test_onednn import RECORDED
 from tests.loadtest.making import make_facts, make_kept, make_scenario, make_series
@@ -281,7 +293,45 @@ def test_an_effect_that_is_not_there_is_said(tmp_path):
 def test_remote_memory_is_judged_where_there_are_nodes(share, verdict):
     (claim,) = (one for one in CLAIMS if "remote" in one.text)
     served = plant(make_evidence(), remote=min(share, 0.02))
-    assert claim.judge(plant(make_evidence(), remote=share), served)[1].startswith(verdict)
+    assert claim.tell(plant(make_evidence(), remote=share), served, {})[1].startswith(verdict)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "rung", "verdict"),
+    [
+        ((1.5, 1.4, 1.6), "ipex", CONFIRMED),
+        ((0.8, 0.7, 0.9), "ipex", NOT_HERE),
+        ((1.0, 0.95, 1.05), "ipex", NOT_HERE),
+        ((1.0, 0.6, 1.7), "ipex", NOT_TESTABLE),
+        ((0.8, 0.7, 0.9), "compile", CONFIRMED),
+        ((1.5, 1.4, 1.6), "compile", NOT_HERE),
+        (None, "compile", NOT_TESTABLE),
+    ],
+)
+def test_a_claim_about_one_setting_is_told_by_the_ladder(ratio, rung, verdict):
+    (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == rung)
+    interval = Interval(value=ratio[0], low=ratio[1], high=ratio[2]) if ratio else None
+    told = judge_step(interval) if interval else ""
+    row = Row(rung=find_rung(list_rungs(DENSENET121), rung), state="", to_before=interval, verdict=told)
+    seen, state = claim.tell(make_evidence(), make_evidence(), {rung: row})
+    assert state.startswith(verdict)
+    assert (f"{ratio[0]:.2f}×" in seen) if ratio else seen == "–"
+
+
+def test_every_claim_about_one_setting_names_a_rung():
+    rungs = {one.name for one in list_rungs(DENSENET121)}
+    named = {one.rung for one in CLAIMS if isinstance(one, StepClaim)}
+    assert named <= rungs
+    assert len(named) == 4
+
+
+def test_the_last_ladder_that_is_kept_tells(tmp_path):
+    assert read_steps(tmp_path) == {}
+    write_ladder(tmp_path, DENSENET121)
+    steps = read_steps(tmp_path)
+    assert steps["ipex"].to_before.value == pytest.approx(1.5, rel=0.05)
+    (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == "ipex")
+    assert claim.tell(make_evidence(), make_evidence(), steps)[1] == CONFIRMED
 
 
 def test_both_systems_take_turns_with_each_collector():

@@ -263,5 +263,7 @@ def tabulate_claims(found: Sequence[Evidence], results: Path) -> Table:
         note="Published figures are of other machines and models, by VTune; here the same effect is looked "
         "for with what every kernel counts.",
         header=("claim", "measured here", "state"),
-        rows=tuple((one.text, *one.tell(*found, steps)) for one in CLAIMS) if len(found) == 2 else (),
+        rows=tuple((one.text, *one.tell(found[0], found[1], steps)) for one in CLAIMS)
+        if len(found) == 2
+        else (),
     )

@@ -16,6 +16,12 @@ from handlers.shared.options import LoadOptions, read_options
 
 
 @pytest.fixture
+def packed_definition(packed_definition):
+    """As where all could be built: without BF16 in the CPU IPEX has none."""
+    return {**packed_definition, "not_built": {}}
+
+
+@pytest.fixture
 def definition(packed_definition, tiny_image):
     return parse_definition(packed_definition, directory=tiny_image)
 

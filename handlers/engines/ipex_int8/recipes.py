@@ -30,6 +30,7 @@ SMOOTH_QUANT_ALPHA = 0.75
 0.8 were best by far; IPEX's own default, 0.5, was worse than no SmoothQuant."""
 OUTSIDE = 1e-4
 """Share of a batch's values that the percentile observer cuts at each end: 99.99 % remain."""
+SEVEN_BITS = {"quant_min": 0, "quant_max": 127}
 _ADDRESS = re.compile(r'("op_type": "<[^"]*?) at 0x[0-9a-f]+>')
 Summary = dict[str, Any]
 """IPEX's qconfig summary: module → operators, with the types and scales of their inputs and weights."""
@@ -69,7 +70,8 @@ def _observe_smooth_quant() -> Any:
 def _map_activations(observer: Any) -> QConfigMapping:
     """IPEX's default with another observer of activations."""
     weight = PerChannelMinMaxObserver.with_args(dtype=torch.qint8, qscheme=torch.per_channel_symmetric)
-    seen = observer.with_args(reduce_range=not has_wide_sums())
+    bits = {} if has_wide_sums() else SEVEN_BITS
+    seen = observer.with_args(reduce_range=False, **bits)
     return QConfigMapping().set_global(QConfig(activation=seen, weight=weight))
 
 

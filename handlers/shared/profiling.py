@@ -8,6 +8,7 @@ seen is fetched by the next one. Bounded in runs and in lines, and nothing is lo
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 from handlers.engines import ENGINES
 from handlers.shared.errors import RequestError
+from handlers.shared.evidence import describe_openmp
 
 HEADER = "x-cpu-kit-profile"
 """`operators=8 onednn=2`, or `result`. TorchServe hands a describe call's headers to the handler."""
@@ -76,6 +78,23 @@ class Profiler:
             yield
 
 
+def print_threads() -> dict[str, str]:
+    """How PyTorch and the OpenMP library it computes with print their own settings; a library older than
+    OpenMP 5.1 prints none."""
+    import torch
+
+    library = describe_openmp()["library"]
+    show = getattr(ctypes.CDLL(library), "omp_display_env", None) if library else None
+    printed = ""
+    if show is not None:
+        with tempfile.TemporaryFile() as log:
+            with _turned(2, log.fileno()):
+                show(0)
+            log.seek(0)
+            printed = log.read().decode(errors="replace")
+    return {"torch": torch.__config__.parallel_info(), "openmp": printed}
+
+
 @contextlib.contextmanager
 def watch_operators(seen: dict[str, Any]) -> Iterator[None]:
     """Adds a run's operators: calls, own and whole microseconds."""
@@ -94,7 +113,7 @@ def watch_onednn(seen: dict[str, Any]) -> Iterator[None]:
     """Adds a run's lines of oneDNN's log; other lines that come meanwhile go where they would have gone."""
     lines = seen.setdefault("lines", [])
     with tempfile.TemporaryFile() as log:
-        with _standard_output_to(log.fileno()), _speaking(seen), _timed(seen):
+        with _turned(1, log.fileno()), _speaking(seen), _timed(seen):
             yield
         log.seek(0)
         text = log.read().decode(errors="replace")
@@ -128,16 +147,16 @@ def _timed(seen: dict[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _standard_output_to(file: int) -> Iterator[None]:
-    """oneDNN writes with printf and flushes each line: the descriptor is turned, not Python's object."""
+def _turned(descriptor: int, file: int) -> Iterator[None]:
+    """Libraries write with printf and flush each line: the descriptor is turned, not Python's object."""
     sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(file, 1)
+    kept = os.dup(descriptor)
+    os.dup2(file, descriptor)
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
+        os.dup2(kept, descriptor)
         os.close(kept)
 
 

@@ -76,6 +76,7 @@ def make_profile_section(kept: Kept) -> Section:
     model, precision = kept.asked["model"], kept.asked["precision"]
     tables = (
         tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
+        tabulate_printed(shown),
         tabulate_memory(shown), tabulate_pools(kept, valid), *map(tabulate_operators, shown),
         tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown),
         tabulate_claims(shown, kept.folder.parent),
@@ -193,6 +194,22 @@ def _name_openmp(one: Evidence) -> str:
 def _show_most(worker: WorkerUse, name: str) -> str:
     counted = [value for use in worker.busy if (value := getattr(use, name)) is not None]
     return f"{max(counted):.1f}" if counted else NONE
+
+
+def tabulate_printed(found: Sequence[Evidence]) -> Table:
+    settings = list(dict.fromkeys((library, name) for one in found for library in one.printed
+                                  for name in one.printed[library]))  # fmt: skip
+    rows = [
+        (library, name, *(one.printed.get(library, {}).get(name, NONE) for one in found))
+        for library, name in settings
+    ]
+    return Table(
+        title="Threads, as the libraries print them",
+        note="By one live worker, when asked: `torch.__config__.parallel_info()`, and OpenMP's "
+        "`omp_display_env`, which GNU's has since GCC 12. Stock TorchServe's handler cannot be asked.",
+        header=("printed by", "setting", *(one.name for one in found)),
+        rows=tuple(rows),
+    )
 
 
 def tabulate_memory(found: Sequence[Evidence]) -> Table:

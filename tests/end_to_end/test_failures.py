@@ -144,17 +144,17 @@ def test_another_plan_is_refused_while_a_server_runs(tiny_server):
              "--model-store", str(kit.store), "--front", "none"]  # fmt: skip
     assert kit.call("server", "check-plan", *again).returncode == 0
     assert "in the background" in kit.call("server", "start", "--foreground").stderr
-    done = kit.call("server", "check-plan", *again, "--precision", "bf16")
+    done = kit.call("server", "check-plan", *again, "--backend", "eager")
     assert done.returncode == 1
     assert "it has another plan; run `make stop` first" in done.stderr
     assert kit.verify() == (0, {})
-    kit.plan("tiny_image", "--precision", "bf16")
+    kit.plan("tiny_image", "--backend", "eager")
     done = kit.start()
     assert done.returncode == 1
     assert "run `make stop` first" in done.stderr
     code, differing = kit.verify()
     assert code == 1
-    assert {"plan", "precision"} <= set(differing)
+    assert {"plan", "engine"} <= set(differing)
     kit.plan("tiny_image")
     assert kit.verify() == (0, {})
 

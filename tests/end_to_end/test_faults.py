@@ -14,6 +14,7 @@ from config.plan import read_plan
 from models.build import build_archive
 from server.rundir import RunDir
 from tests.conftest import RANDOM, TINY_IMAGE, write_definition
+from tests.cpu import needs_bf16
 from tests.end_to_end.kit import Kit, running
 
 
@@ -122,6 +123,7 @@ def test_no_launcher_no_pinning_no_allocator_is_caught(tiny_kit):
     assert not {"precision", "engine", "graph"} & set(differing)
 
 
+@needs_bf16
 def test_wrong_precision_system_allocator_and_unbound_memory_are_caught(tiny_kit):
     tiny_kit.plan("tiny_image", "--precision", "bf16")
     arguments = tiny_kit.read_property("cpu_launcher_args").replace(

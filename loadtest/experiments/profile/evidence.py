@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ COLLECTORS = (PLAIN, THREADS, OPERATORS)
 """Ends of the scenarios' names: what looked beside the load."""
 LOGGED = ", logged"
 """End of the name of a stock server whose environment makes oneDNN write its log."""
+_PRINTED = re.compile(r"^\s*(?:\[host\] )?([\w:()]*[\w)])\s*[=:]\s*'?(.*?)'?\s*$", re.MULTILINE)
+"""`at::get_num_threads() : 2` of PyTorch, `[host] OMP_DYNAMIC='FALSE'` of Intel's OpenMP."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,8 @@ class Evidence:
     log: Log = field(default_factory=Log)
     lines: tuple[Line, ...] = ()
     described: tuple[Mapping[str, Any], ...] = ()
+    printed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Library → its settings of threads, as a worker has it print them; empty where nobody does."""
     libraries: tuple[str, ...] = ()
     """OpenMP runtimes and allocators that are mapped."""
     threads: int = 1
@@ -117,9 +122,15 @@ def make_evidence(name: str, series: Sequence[Series], kept: Kept) -> Evidence:
         log=log,
         lines=tuple(break_down(log.calls)),
         described=facts.described,
+        printed=read_printed(profiles[-1].get("printed", {}) if profiles else {}),
         libraries=tuple(facts.seen.get("libraries", ())),
         threads=max(told, default=int(log.facts.get("nthr", 1))),
     )
+
+
+def read_printed(texts: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """By library, setting → value, from `torch.__config__.parallel_info()` and `omp_display_env`."""
+    return {library: dict(_PRINTED.findall(text)) for library, text in texts.items() if text}
 
 
 def read_other_log(name: str, kept: Kept) -> list[str]:

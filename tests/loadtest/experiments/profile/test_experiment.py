@@ -24,7 +24,13 @@ from loadtest.experiments.profile.claims import (
     StepClaim,
     read_steps,
 )
-from loadtest.experiments.profile.evidence import COLLECTORS, make_phases, read_evidence, read_peak
+from loadtest.experiments.profile.evidence import (
+    COLLECTORS,
+    make_phases,
+    read_evidence,
+    read_peak,
+    read_printed,
+)
 from loadtest.experiments.profile.experiment import (
     check_profile,
     choose_other,
@@ -51,11 +57,34 @@ ACCOUNT = {
     LATENCY: 48.0,
 }  # fmt: skip
 OPERATORS = {"aten::conv": [64, 700e3, 700e3], "aten::relu": [8, 80e3, 80e3]}
+PRINTED_BY_TORCH = """ATen/Parallel:
+\tat::get_num_threads() : 1
+OpenMP 201511 (a.k.a. OpenMP 4.5)
+\tomp_get_max_threads() : 1
+Environment variables:
+\tMKL_NUM_THREADS : [not set]
+ATen parallel backend: OpenMP
+"""
+PRINTED_BY_INTEL = """
+OPENMP DISPLAY ENVIRONMENT BEGIN
+   _OPENMP='202111'
+  [host] OMP_DYNAMIC='FALSE'
+  [host] OMP_PLACES: value is not defined
+  [host] OMP_TARGET_OFFLOAD=DEFAULT
+OPENMP DISPLAY ENVIRONMENT END
+"""
+PRINTED_BY_GNU = """
+OPENMP DISPLAY ENVIRONMENT BEGIN
+  _OPENMP = '201511'
+  OMP_PLACES = ''
+OPENMP DISPLAY ENVIRONMENT END
+"""
 PROFILES = [
     {
         "pid": pid,
         "operators": {"runs": 8, "seconds": 0.8, "operators": OPERATORS},
         "onednn": {"runs": 2, "seconds": 0.2, "lines": LINES},
+        "printed": {"torch": PRINTED_BY_TORCH, "openmp": PRINTED_BY_INTEL},
     }
     for pid in (0, 1)
 ]
@@ -271,6 +300,23 @@ def test_figures_stand_where_they_belong(tmp_path):
 def test_a_fusions_name_is_cut_and_counted():
     assert _shorten("aten::conv") == "aten::conv"
     assert _shorten("+".join(["dequantize"] * 30)) == "dequantize+dequantize+dequantize+… (30 fused)"
+
+
+def test_what_libraries_print_of_their_threads_is_a_row_a_setting(tmp_path):
+    rows = read_table(make_section(keep(tmp_path)), "Threads, as the libraries print them")
+    printed = {(row["printed by"], row["setting"]): row["kit int8"] for row in rows}
+    assert printed == {
+        ("torch", "at::get_num_threads()"): "1",
+        ("torch", "omp_get_max_threads()"): "1",
+        ("torch", "MKL_NUM_THREADS"): "[not set]",
+        ("openmp", "_OPENMP"): "202111",
+        ("openmp", "OMP_DYNAMIC"): "FALSE",
+        ("openmp", "OMP_PLACES"): "value is not defined",
+        ("openmp", "OMP_TARGET_OFFLOAD"): "DEFAULT",
+    }
+    assert {row["stock TorchServe"] for row in rows} == {"–"}
+    gnu = read_printed({"openmp": PRINTED_BY_GNU, "torch": ""})
+    assert gnu == {"openmp": {"_OPENMP": "201511", "OMP_PLACES": ""}}
 
 
 def test_each_claim_is_told_and_none_without_a_word(tmp_path):

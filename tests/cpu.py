@@ -7,7 +7,7 @@ import pytest
 from handlers.engines.engine import BF16_FLAGS, has_flags
 
 HAS_BF16 = has_flags(BF16_FLAGS)
-"""Without it IPEX builds no BF16."""
+"""Without it IPEX builds no BF16, and its operators take the place of eager's once it is imported."""
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason=f"this CPU has none of {', '.join(BF16_FLAGS)}")
 BF16 = pytest.param("bf16", marks=needs_bf16)
 """For `parametrize`."""

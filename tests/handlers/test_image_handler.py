@@ -11,6 +11,7 @@ import pytest
 
 from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.shared.bodies import as_bytes
+from tests.cpu import BF16
 from tests.handlers.context import FakeContext, Sent, form, plain, rows_and_context
 
 
@@ -162,7 +163,7 @@ def test_describe_answers_what_is_in_effect(handler, tiny_image):
         (["freeze"], "torchscript", "channels_last"),
     ],
 )
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", BF16])
 def test_baselines_need_no_other_code(tiny_image, canary, monkeypatch, off, kind, layout, precision):
     monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_image": {"off": off, "precision": precision}}))
     handler = CpuImageClassifier()

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from loadtest.experiments.profile.claims import CLAIMS, read_steps
-from loadtest.experiments.profile.evidence import COLLECTORS, PLAIN, Evidence, read_evidence, read_peak
+from loadtest.experiments.profile.calls import PROBLEM as CALLS_PROBLEM
+from loadtest.experiments.profile.claims import CLAIMS, Beside, read_beside
+from loadtest.experiments.profile.evidence import (
+    COLLECTORS,
+    PLAIN,
+    Evidence,
+    list_beside,
+    read_calls,
+    read_evidence,
+    read_peak,
+)
 from loadtest.experiments.profile.experiment import PAYLOADS
 from loadtest.experiments.profile.figures import (
     compare_rates,
     count_faults,
     find_waiting,
 )
-from loadtest.experiments.profile.flames import FLAME, PROBLEM
+from loadtest.experiments.profile.flames import FLAME
+from loadtest.experiments.profile.flames import PROBLEM as FLAME_PROBLEM
 from loadtest.experiments.profile.pools import BLOCK as POOLS
-from loadtest.experiments.profile.pools import FLAMES
+from loadtest.experiments.profile.pools import CALLS, FLAMES, LOOKED_INTO
 from loadtest.experiments.profile.roofline import Peak
 from loadtest.experiments.profile.symptoms import FAULTS, count_working, find_symptoms
 from loadtest.experiments.profile.threads import WorkerUse
@@ -28,7 +39,6 @@ from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import find_ratio
-from loadtest.results.trial import Series
 
 METHOD = (
     "Each system was loaded without and with each collector, in turns: the first table's figures are without "
@@ -68,8 +78,7 @@ def write_page(kept: Kept, output: Path) -> list[Path]:
 def make_profile_section(kept: Kept) -> Section:
     """Finished or not; a system in doubt shows no figure."""
     found = read_evidence(kept)
-    # Of the flame graph's turn no figure is quoted: py-spy takes a CPU, and halts what it looks at.
-    loads = [one for one in read_measured(kept) if not one.series.scenario.name.endswith(FLAMES)]
+    loads = [one for one in read_measured(kept) if not one.series.scenario.name.endswith(LOOKED_INTO)]
     peak = read_peak(kept.folder.parent)
     valid = bool(found) and all(one.valid for one in loads)
     shown = found if valid else []
@@ -77,9 +86,10 @@ def make_profile_section(kept: Kept) -> Section:
     tables = (
         tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
         tabulate_printed(shown),
-        tabulate_memory(shown), tabulate_pools(kept, valid), *map(tabulate_operators, shown),
+        tabulate_memory(shown), tabulate_calls(kept, valid), tabulate_pools(kept, valid),
+        *map(tabulate_operators, shown),
         tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown),
-        tabulate_claims(shown, kept.folder.parent),
+        tabulate_claims(shown, read_beside(kept)),
     )  # fmt: skip
     return Section(
         title=f"Profile of {model}: kit {precision} against {kept.asked['against']}",
@@ -91,7 +101,7 @@ def make_profile_section(kept: Kept) -> Section:
         findings=tuple(
             doubt for one in loads for doubt in make_doubts(f"{one.series.system}, {one.name}", one.findings)
         ),
-        closing=(METHOD, COUNTERS, *(f"No flame graph: {one}." for one in list_flames(kept, PROBLEM))),
+        closing=(METHOD, COUNTERS, *list_problems(kept)),
         whole=len(found) == 2,
     )
 
@@ -235,25 +245,30 @@ def _show_memory(one: Evidence) -> Row:
     )  # fmt: skip
 
 
-def list_pooled(kept: Kept, name: str) -> list[Series]:
-    """Of one of the two blocks without a server."""
-    block = kept.find(name)
-    return kept.list_series(block) if block else []
+def list_seen(kept: Kept, name: str, key: str) -> list[Any]:
+    """Of the trials of a block without a server: what was seen, or why it could not be."""
+    trials = [trial for one in list_beside(kept, name) for trial in one.trials]
+    return [trial.seen[key] for trial in trials if key in trial.seen]
 
 
-def list_flames(kept: Kept, key: str) -> list[str]:
-    """What was drawn, or why it could not be."""
-    trials = [trial for one in list_pooled(kept, FLAMES) for trial in one.trials]
-    return [str(trial.seen[key]) for trial in trials if key in trial.seen]
+def list_problems(kept: Kept) -> list[str]:
+    """What nobody could look at, and why."""
+    looks = {"flame graph": (FLAMES, FLAME_PROBLEM), "system calls": (CALLS, CALLS_PROBLEM)}
+    return [
+        f"No {what}: {problem}."
+        for what, (name, key) in looks.items()
+        for problem in dict.fromkeys(list_seen(kept, name, key))
+    ]
 
 
 def make_drawings(kept: Kept) -> tuple[Drawing, ...]:
     title = "Flame graph of one process, native frames too: click to enlarge"
-    return tuple(Drawing(name="flame", title=title, svg=svg.encode()) for svg in list_flames(kept, FLAME))
+    drawn = list_seen(kept, FLAMES, FLAME)
+    return tuple(Drawing(name="flame", title=title, svg=svg.encode()) for svg in drawn)
 
 
 def tabulate_pools(kept: Kept, valid: bool) -> Table:
-    series = list_pooled(kept, POOLS) if valid else []
+    series = list_beside(kept, POOLS) if valid else []
     rates = {one.system: one.turn_rates for one in series}
     rows = [
         (
@@ -273,14 +288,26 @@ def tabulate_pools(kept: Kept, valid: bool) -> Table:
     )
 
 
-def tabulate_claims(found: Sequence[Evidence], results: Path) -> Table:
-    steps = read_steps(results) if len(found) == 2 else {}
+def tabulate_calls(kept: Kept, valid: bool) -> Table:
+    calls = read_calls(kept) if valid else {}
+    names = list(dict.fromkeys(name for one in calls.values() for name in one))
+    return Table(
+        title="System calls",
+        note="For each request, of the handler in one process without a server at full speed, by strace. "
+        "madvise, munmap and brk give memory back that mmap and brk took; sched_yield is a thread that waits "
+        "without sleeping, futex one that sleeps or wakes another.",
+        header=("in process", *names),
+        rows=tuple((one, *(f"{each.get(name, 0):.3g}" for name in names)) for one, each in calls.items()),
+    )
+
+
+def tabulate_claims(found: Sequence[Evidence], beside: Beside) -> Table:
     return Table(
         title="What the tutorials claim",
         note="Published figures are of other machines and models, by VTune; here the same effect is looked "
         "for with what every kernel counts.",
         header=("claim", "measured here", "state"),
-        rows=tuple((one.text, *one.tell(found[0], found[1], steps)) for one in CLAIMS)
+        rows=tuple((one.text, *one.tell(found[0], found[1], beside)) for one in CLAIMS)
         if len(found) == 2
         else (),
     )

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from loadtest.experiments.ladder.experiment import name_experiment
 from loadtest.experiments.ladder.judge import HELPS, SLOWS, UNKNOWN
 from loadtest.experiments.ladder.rows import Row, make_rows
 from loadtest.experiments.ladder.rungs import DENSENET121, SETTINGS
-from loadtest.experiments.profile.evidence import Evidence
+from loadtest.experiments.profile.evidence import Evidence, read_calls
 from loadtest.experiments.profile.figures import (
     compare_rates,
     count_faults,
@@ -27,16 +26,25 @@ from loadtest.experiments.profile.figures import (
     find_speed,
     find_waiting,
 )
-from loadtest.results.kept import list_results, read_kept
+from loadtest.results.kept import Kept, list_results, read_kept
 
 CONFIRMED, NOT_HERE, NOT_TESTABLE = "the effect is there", "not on this host", "not testable here"
 FEW_MIGRATIONS = 1.0
 """A second: a thread that moves less often has nothing to gain."""
 LADDER = "one setting alone is the question of `make ladder MODEL=densenet121`; here all of them differ"
-Steps = Mapping[str, Row]
-"""Rung of DenseNet121's ladder → what it gave."""
+GIVEN_BACK = ("madvise", "munmap", "mmap", "brk")
 Measured = tuple[str, str]
 """What was seen, and the verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What tells something, and is not of the two systems."""
+
+    steps: Mapping[str, Row] = field(default_factory=dict)
+    """Rung of DenseNet121's ladder → what it gave."""
+    calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """In one process, everything off, then as planned → system calls for each request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +54,8 @@ class Claim(ABC):
     text: str
 
     @abstractmethod
-    def tell(self, other: Evidence, served: Evidence, steps: Steps) -> Measured:
-        """From what the kit is compared with, the kit, and the ladder."""
+    def tell(self, other: Evidence, served: Evidence, beside: Beside) -> Measured:
+        """From what the kit is compared with, the kit, and what else was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +64,7 @@ class SideClaim(Claim):
 
     judge: Callable[[Evidence, Evidence], Measured]
 
-    def tell(self, other: Evidence, served: Evidence, steps: Steps) -> Measured:
+    def tell(self, other: Evidence, served: Evidence, beside: Beside) -> Measured:
         return self.judge(other, served)
 
 
@@ -68,8 +76,8 @@ class StepClaim(Claim):
     verdict: str = HELPS
     """The ladder's, with which the effect is there."""
 
-    def tell(self, other: Evidence, served: Evidence, steps: Steps) -> Measured:
-        row = steps.get(self.rung)
+    def tell(self, other: Evidence, served: Evidence, beside: Beside) -> Measured:
+        row = beside.steps.get(self.rung)
         if row is None or row.to_before is None:
             return "–", f"{NOT_TESTABLE}: {LADDER}"
         ratio = row.to_before
@@ -79,10 +87,23 @@ class StepClaim(Claim):
         return seen, CONFIRMED if row.verdict == self.verdict else NOT_HERE
 
 
-def read_steps(results: Path) -> Steps:
-    """Of the last ladder that is kept there; empty where none is."""
-    folders = list_results(results, name=name_experiment(DENSENET121, SETTINGS))
-    return {row.rung.name: row for row in make_rows(read_kept(folders[-1]))} if folders else {}
+@dataclass(frozen=True, kw_only=True)
+class CallsClaim(Claim):
+    """Told by system calls of the handler without a server, with everything off and as planned."""
+
+    names: tuple[str, ...]
+
+    def tell(self, other: Evidence, served: Evidence, beside: Beside) -> Measured:
+        sums = [sum(one[name] for name in self.names) for one in beside.calls.values()]
+        before, after = sums if len(sums) == 2 else (None, None)
+        return _compare(before, after, "calls/request in process, everything off → as planned", 0.5)
+
+
+def read_beside(kept: Kept) -> Beside:
+    """Of the same result, and of the last ladder that is kept next to it; empty where there is none."""
+    folders = list_results(kept.folder.parent, name=name_experiment(DENSENET121, SETTINGS))
+    steps = {row.rung.name: row for row in make_rows(read_kept(folders[-1]))} if folders else {}
+    return Beside(steps=steps, calls=read_calls(kept))
 
 
 def _skip(why: str) -> Callable[[Evidence, Evidence], Measured]:
@@ -139,13 +160,13 @@ CLAIMS: tuple[Claim, ...] = (
         text="with as many threads as cores they do not wait: core bound 88 % → 46 %",
         judge=lambda a, b: _compare(find_waiting(a), find_waiting(b), "% of ready time in queues", 0.5),
     ),
-    SideClaim(text="spin time 4.98 → 0.26 s, sched_yield on top",
-          judge=_skip("this kernel counts no sched_yield; `perf trace -s -e sched_yield` where perf may")),
+    CallsClaim(text="spin time 4.98 → 0.26 s, sched_yield on top", names=("sched_yield",)),
     SideClaim(text="local memory: remote accesses 51 % → 10.5 %", judge=judge_remote),
     SideClaim(
         text="jemalloc or tcmalloc keep memory, glibc gives it back: fewer page faults (1.16× to 2.2×)",
         judge=lambda a, b: _compare(count_faults(a), count_faults(b), "minor faults/request", 0.5),
     ),
+    CallsClaim(text="glibc gives memory back (madvise, munmap) and takes it again", names=GIVEN_BACK),
     SideClaim(text="conv2d is 2.6× as fast by IPEX", judge=judge_speed),
     SideClaim(text="Conv + ReLU are fused (2.7× to 3.2×)", judge=judge_fused),
     SideClaim(

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.experiments.ceiling import KIND as CEILING
+from loadtest.experiments.profile.calls import CALLS as SYSTEM_CALLS
 from loadtest.experiments.profile.looks import LATENCY, QUEUE
 from loadtest.experiments.profile.onednn import Log, parse_log
+from loadtest.experiments.profile.pools import CALLS
 from loadtest.experiments.profile.roofline import Line, Peak, break_down
 from loadtest.experiments.profile.threads import ThreadUse, WorkerUse
 from loadtest.results.kept import Kept, list_results
@@ -138,6 +140,22 @@ def read_other_log(name: str, kept: Kept) -> list[str]:
     block = kept.find("logged")
     facts = block.systems.get(f"{name}{LOGGED}") if block else None
     return list(facts.seen.get("onednn_lines", [])) if facts else []
+
+
+def list_beside(kept: Kept, name: str) -> list[Series]:
+    """Of a block without a server; empty where it was not measured."""
+    block = kept.find(name)
+    return kept.list_series(block) if block else []
+
+
+def read_calls(kept: Kept) -> dict[str, dict[str, float]]:
+    """System → system calls of its one process for each request; empty where nobody could count."""
+    found = {}
+    for one in list_beside(kept, CALLS):
+        for trial in one.trials:
+            if (counted := trial.seen.get(SYSTEM_CALLS)) and trial.requests:
+                found[one.system] = {name: count / trial.requests for name, count in counted.items()}
+    return found
 
 
 def read_worker_use(raw: Mapping[str, Any]) -> WorkerUse:

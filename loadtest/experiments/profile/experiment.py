@@ -20,7 +20,7 @@ from loadtest.experiments.profile.evidence import (
 )
 from loadtest.experiments.profile.figures import compare_rates
 from loadtest.experiments.profile.looks import read_logged, watch_operators, watch_phases
-from loadtest.experiments.profile.pools import make_flames, make_pools
+from loadtest.experiments.profile.pools import make_looks, make_pools
 from loadtest.experiments.profile.symptoms import find_symptoms
 from loadtest.experiments.profile.threads import watch_threads
 from loadtest.experiments.targets.rows import EVERYTHING_OFF
@@ -82,7 +82,7 @@ def make_experiment(
     if against == STOCK:
         blocks.append(make_logged(model, other.name, seconds))
     pools = make_pools(model, precision, PAYLOADS[model])
-    blocks += [pools, make_flames(pools, model)]
+    blocks += [pools, *make_looks(pools, model)]
     return Experiment(
         kind=KIND,
         name=f"{KIND}-{model}",

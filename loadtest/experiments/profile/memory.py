@@ -1,7 +1,6 @@
 """Where a process's memory lies: /proc/PID/numa_maps (numa(7)), beside the nodes of the CPUs it ran on.
 
-`madvise` and `munmap` are counted by nobody without tracing each call, which would slow what is measured.
-Their cost shows in minor faults: memory that was given back is faulted in again, page by page.
+What giving memory back costs shows in minor faults: it is faulted in again, page by page.
 """
 
 from __future__ import annotations

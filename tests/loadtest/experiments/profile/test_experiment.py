@@ -16,13 +16,15 @@ from loadtest.experiments.ladder.judge import judge_step
 from loadtest.experiments.ladder.rows import Row
 from loadtest.experiments.ladder.rungs import DENSENET121, find_rung, list_rungs
 from loadtest.experiments.profile import experiment
+from loadtest.experiments.profile.calls import CALLS, COUNTED
 from loadtest.experiments.profile.claims import (
     CLAIMS,
     CONFIRMED,
     NOT_HERE,
     NOT_TESTABLE,
+    Beside,
     StepClaim,
-    read_steps,
+    read_beside,
 )
 from loadtest.experiments.profile.evidence import (
     COLLECTORS,
@@ -39,7 +41,7 @@ from loadtest.experiments.profile.experiment import (
     make_turns,
 )
 from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
-from loadtest.experiments.profile.pools import Pool, list_arguments, list_pools, make_flames, make_pools
+from loadtest.experiments.profile.pools import Pool, list_arguments, list_pools, make_looks, make_pools
 from loadtest.report import make_section, write_report
 from loadtest.report.docs import write_docs
 from loadtest.report.kernels import _shorten
@@ -89,6 +91,8 @@ PROFILES = [
     for pid in (0, 1)
 ]
 FLAME = {"flame": "<svg>frames</svg>"}
+OFF_CALLS: dict[str, int] | str = {"madvise": 20, "munmap": 3_000, "mmap": 3_000, "futex": 40_000}
+PLANNED_CALLS: dict[str, int] | str = {"munmap": 100, "futex": 2_000}
 LIBRARIES = {"openmp": {"name": "intel"}, "allocator": {"name": "jemalloc"}}
 DESCRIBED = tuple({"pid": pid, "threads": {"intra_op": 1, "inter_op": 1}, **LIBRARIES} for pid in (0, 1))
 
@@ -141,7 +145,14 @@ def make_pooled(flame=FLAME):
     drawn = make_series(
         series[0].system, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame, errors=3
     )
-    return {"pools": series, "flames": [drawn]}
+    calls = [make_called("everything off", OFF_CALLS), make_called(series[0].system, PLANNED_CALLS)]
+    return {"pools": series, "flames": [drawn], "calls": calls}
+
+
+def make_called(name, calls):
+    """In 1,000 requests."""
+    seen = {CALLS: dict.fromkeys(COUNTED, 0) | calls} if isinstance(calls, dict) else {"calls_problem": calls}
+    return make_series(name, (100.0,), scenario=make_scenario(name="bert-calls"), seen=seen)
 
 
 def test_a_request_is_cut_into_parts_that_add_up(tmp_path):
@@ -231,6 +242,35 @@ def test_where_no_flame_graph_could_be_drawn_the_page_says_why(tmp_path, monkeyp
     assert section.closing[-1] == "No flame graph: Permission denied."
 
 
+def test_system_calls_stand_for_each_request(tmp_path):
+    off, planned = read_table(make_section(keep(tmp_path)), "System calls")
+    assert off == {"in process": "everything off", "madvise": "0.02", "munmap": "3", "mmap": "3", "brk": "0",
+                   "sched_yield": "0", "futex": "40"}  # fmt: skip
+    assert (planned["in process"], planned["munmap"], planned["futex"]) == (
+        "1 process of 1 thread",
+        "0.1",
+        "2",
+    )
+
+
+def test_where_system_calls_could_not_be_counted_the_page_says_why(tmp_path, monkeypatch):
+    for name in ("OFF_CALLS", "PLANNED_CALLS"):
+        monkeypatch.setattr(sys.modules[__name__], name, "strace: attach: Operation not permitted")
+    section = make_section(keep(tmp_path))
+    assert [one.title for one in section.tables if one.title == "System calls" and one.rows] == []
+    assert section.closing[-1] == "No system calls: strace: attach: Operation not permitted."
+    claims = {row["claim"]: row["state"] for row in read_table(section, "What the tutorials claim")}
+    assert claims["glibc gives memory back (madvise, munmap) and takes it again"].startswith(NOT_TESTABLE)
+
+
+def test_claims_about_system_calls_are_told_by_them(tmp_path):
+    rows = {row["claim"]: row for row in read_table(make_section(keep(tmp_path)), "What the tutorials claim")}
+    given_back = rows["glibc gives memory back (madvise, munmap) and takes it again"]
+    assert given_back["measured here"].startswith("6.02 → 0.1 calls/request")
+    assert given_back["state"] == CONFIRMED
+    assert rows["spin time 4.98 → 0.26 s, sched_yield on top"]["state"] == NOT_HERE
+
+
 def test_threads_and_processes_stand_beside_each_other(tmp_path):
     first, second = read_table(make_section(keep(tmp_path)), "The same cores otherwise")
     assert (first["to the first"], second["in process"]) == ("1", "1 process of 2 threads")
@@ -256,11 +296,13 @@ def test_cores_are_used_as_threads_as_processes_and_as_forks(cpus, names):
 
 def test_the_first_pool_is_looked_into_in_a_turn_of_its_own():
     pools = make_pools("bert", "int8", "texts-128")
-    block = make_flames(pools, "bert")
-    (flames,) = block.turns
+    flames, calls = make_looks(pools, "bert")
     assert {turn.scenario.name for turn in pools.turns} == {"bert-pools"}
-    assert (flames.scenario.name, flames.member) == ("bert-flames", pools.turns[0].member)
-    assert block.repeats == flames.scenario.repeats == 1
+    assert [turn.scenario.name for turn in flames.turns] == ["bert-flames"]
+    assert [turn.scenario.name for turn in calls.turns] == ["bert-calls"] * 2
+    assert flames.turns[0].member == calls.turns[1].member == pools.turns[0].member
+    assert calls.turns[0].member.name.startswith("everything off")
+    assert flames.repeats == calls.repeats == flames.turns[0].scenario.repeats == 1
     assert list_arguments(Pool(forks=2), "bert", "int8")[-4:] == ("--workers", "1", "--cores-per-worker", "2")
 
 
@@ -339,7 +381,7 @@ def test_an_effect_that_is_not_there_is_said(tmp_path):
 def test_remote_memory_is_judged_where_there_are_nodes(share, verdict):
     (claim,) = (one for one in CLAIMS if "remote" in one.text)
     served = plant(make_evidence(), remote=min(share, 0.02))
-    assert claim.tell(plant(make_evidence(), remote=share), served, {})[1].startswith(verdict)
+    assert claim.tell(plant(make_evidence(), remote=share), served, Beside())[1].startswith(verdict)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +401,7 @@ def test_a_claim_about_one_setting_is_told_by_the_ladder(ratio, rung, verdict):
     interval = Interval(value=ratio[0], low=ratio[1], high=ratio[2]) if ratio else None
     told = judge_step(interval) if interval else ""
     row = Row(rung=find_rung(list_rungs(DENSENET121), rung), state="", to_before=interval, verdict=told)
-    seen, state = claim.tell(make_evidence(), make_evidence(), {rung: row})
+    seen, state = claim.tell(make_evidence(), make_evidence(), Beside(steps={rung: row}))
     assert state.startswith(verdict)
     assert (f"{ratio[0]:.2f}×" in seen) if ratio else seen == "–"
 
@@ -372,12 +414,13 @@ def test_every_claim_about_one_setting_names_a_rung():
 
 
 def test_the_last_ladder_that_is_kept_tells(tmp_path):
-    assert read_steps(tmp_path) == {}
+    kept = keep(tmp_path)
+    assert read_beside(kept).steps == {}
     write_ladder(tmp_path, DENSENET121)
-    steps = read_steps(tmp_path)
-    assert steps["ipex"].to_before.value == pytest.approx(1.5, rel=0.05)
+    beside = read_beside(kept)
+    assert beside.steps["ipex"].to_before.value == pytest.approx(1.5, rel=0.05)
     (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == "ipex")
-    assert claim.tell(make_evidence(), make_evidence(), steps)[1] == CONFIRMED
+    assert claim.tell(make_evidence(), make_evidence(), beside)[1] == CONFIRMED
 
 
 def test_both_systems_take_turns_with_each_collector():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from loadtest.experiments.profile.calls import PROBLEM as CALLS_PROBLEM
 from loadtest.experiments.profile.claims import CLAIMS, Beside, read_beside
+from loadtest.experiments.profile.counters import COUNTERS
 from loadtest.experiments.profile.evidence import (
     COLLECTORS,
     PLAIN,
@@ -16,6 +15,7 @@ from loadtest.experiments.profile.evidence import (
     read_calls,
     read_evidence,
     read_peak,
+    read_seen,
 )
 from loadtest.experiments.profile.experiment import PAYLOADS
 from loadtest.experiments.profile.figures import (
@@ -23,10 +23,9 @@ from loadtest.experiments.profile.figures import (
     count_faults,
     find_waiting,
 )
-from loadtest.experiments.profile.flames import FLAME
-from loadtest.experiments.profile.flames import PROBLEM as FLAME_PROBLEM
+from loadtest.experiments.profile.flames import FLAMES
 from loadtest.experiments.profile.pools import BLOCK as POOLS
-from loadtest.experiments.profile.pools import CALLS, FLAMES, LOOKED_INTO
+from loadtest.experiments.profile.pools import TOOLS
 from loadtest.experiments.profile.roofline import Peak
 from loadtest.experiments.profile.symptoms import FAULTS, count_working, find_symptoms
 from loadtest.experiments.profile.threads import WorkerUse
@@ -48,12 +47,12 @@ METHOD = (
     "allows; their figures are of those runs alone. Stock TorchServe takes no such call: its log comes from "
     "another start with ONEDNN_VERBOSE=1, and its operators are not shown (AGAINST=off shows them)."
 )
-COUNTERS = (
-    "No counters on this machine are read by this command. Where the machine has them: "
-    "`toplev --core S0-C0 -l2 -p PID` of pmu-tools (Intel), `perf stat -M PipelineL1,PipelineL2 -p PID` (AMD "
-    "Zen 4 and later), `vtune -collect uarch-exploration -target-pid PID`; operators are "
-    "named in VTune while `X-Cpu-Kit-Profile: itt=32` of a describe call is in force (docs/profile.md)."
+VTUNE = (
+    "More than two levels of top-down analysis: `toplev --core S0-C0 -l4 -p PID` of pmu-tools or "
+    "`vtune -collect uarch-exploration -target-pid PID` where Intel's counters are; operators are named in "
+    "VTune while `X-Cpu-Kit-Profile: itt=32` of a describe call is in force (docs/profile.md)."
 )
+LOOKED_INTO = tuple(f"-{tool.key}" for tool in TOOLS)
 PAGE = "evidence.md"
 BEGIN = "<!-- {}: to its next mark by `make report OUTPUT=docs`: what is changed by hand here is lost. -->"
 END = "<!-- {}: to here. -->"
@@ -85,9 +84,8 @@ def make_profile_section(kept: Kept) -> Section:
     model, precision = kept.asked["model"], kept.asked["precision"]
     tables = (
         tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
-        tabulate_printed(shown),
-        tabulate_memory(shown), tabulate_calls(kept, valid), tabulate_pools(kept, valid),
-        *map(tabulate_operators, shown),
+        tabulate_printed(shown), tabulate_memory(shown), tabulate_calls(kept, valid),
+        tabulate_counters(kept, valid), tabulate_pools(kept, valid), *map(tabulate_operators, shown),
         tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown),
         tabulate_claims(shown, read_beside(kept)),
     )  # fmt: skip
@@ -101,7 +99,7 @@ def make_profile_section(kept: Kept) -> Section:
         findings=tuple(
             doubt for one in loads for doubt in make_doubts(f"{one.series.system}, {one.name}", one.findings)
         ),
-        closing=(METHOD, COUNTERS, *list_problems(kept)),
+        closing=(METHOD, VTUNE, *list_problems(kept)),
         whole=len(found) == 2,
     )
 
@@ -245,26 +243,19 @@ def _show_memory(one: Evidence) -> Row:
     )  # fmt: skip
 
 
-def list_seen(kept: Kept, name: str, key: str) -> list[Any]:
-    """Of the trials of a block without a server: what was seen, or why it could not be."""
-    trials = [trial for one in list_beside(kept, name) for trial in one.trials]
-    return [trial.seen[key] for trial in trials if key in trial.seen]
-
-
 def list_problems(kept: Kept) -> list[str]:
-    """What nobody could look at, and why."""
-    looks = {"flame graph": (FLAMES, FLAME_PROBLEM), "system calls": (CALLS, CALLS_PROBLEM)}
+    """What no program could look at, and why."""
     return [
-        f"No {what}: {problem}."
-        for what, (name, key) in looks.items()
-        for problem in dict.fromkeys(list_seen(kept, name, key))
+        f"No {tool.what}: {problem}."
+        for tool in TOOLS
+        for problem in dict.fromkeys(read_seen(kept, tool, tool.problem).values())
     ]
 
 
 def make_drawings(kept: Kept) -> tuple[Drawing, ...]:
     title = "Flame graph of one process, native frames too: click to enlarge"
-    drawn = list_seen(kept, FLAMES, FLAME)
-    return tuple(Drawing(name="flame", title=title, svg=svg.encode()) for svg in drawn)
+    drawn = read_seen(kept, FLAMES).values()
+    return tuple(Drawing(name=FLAMES.key, title=title, svg=svg.encode()) for svg in drawn)
 
 
 def tabulate_pools(kept: Kept, valid: bool) -> Table:
@@ -299,6 +290,21 @@ def tabulate_calls(kept: Kept, valid: bool) -> Table:
         header=("in process", *names),
         rows=tuple((one, *(f"{each.get(name, 0):.3g}" for name in names)) for one, each in calls.items()),
     )
+
+
+def tabulate_counters(kept: Kept, valid: bool) -> Table:
+    counted = read_seen(kept, COUNTERS) if valid else {}
+    names = list(dict.fromkeys(name for one in counted.values() for name in one))
+    return Table(
+        title="Top-down analysis",
+        note="Percent of the pipeline's slots, of the handler in one process without a server, by perf.",
+        header=("metric", *counted),
+        rows=tuple((name, *(_show_percent(one.get(name)) for one in counted.values())) for name in names),
+    )
+
+
+def _show_percent(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}"
 
 
 def tabulate_claims(found: Sequence[Evidence], beside: Beside) -> Table:

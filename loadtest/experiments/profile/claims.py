@@ -9,14 +9,15 @@ setting alone, made of training DenseNet121, are judged by the last ladder of th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadtest.experiments.ladder.experiment import name_experiment
 from loadtest.experiments.ladder.judge import HELPS, SLOWS, UNKNOWN
 from loadtest.experiments.ladder.rows import Row, make_rows
 from loadtest.experiments.ladder.rungs import DENSENET121, SETTINGS
-from loadtest.experiments.profile.evidence import Evidence, read_calls
+from loadtest.experiments.profile.counters import BACKEND, COUNTERS
+from loadtest.experiments.profile.evidence import Evidence, read_calls, read_seen
 from loadtest.experiments.profile.figures import (
     compare_rates,
     count_faults,
@@ -32,6 +33,7 @@ CONFIRMED, NOT_HERE, NOT_TESTABLE = "the effect is there", "not on this host", "
 FEW_MIGRATIONS = 1.0
 """A second: a thread that moves less often has nothing to gain."""
 LADDER = "one setting alone is the question of `make ladder MODEL=densenet121`; here all of them differ"
+IN_PROCESS = "in process, everything off → as planned"
 GIVEN_BACK = ("madvise", "munmap", "mmap", "brk")
 Measured = tuple[str, str]
 """What was seen, and the verdict."""
@@ -45,6 +47,8 @@ class Beside:
     """Rung of DenseNet121's ladder → what it gave."""
     calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """In one process, everything off, then as planned → system calls for each request."""
+    counters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of the same two → metric of perf's top-down analysis, percent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,19 +99,30 @@ class CallsClaim(Claim):
 
     def tell(self, other: Evidence, served: Evidence, beside: Beside) -> Measured:
         sums = [sum(one[name] for name in self.names) for one in beside.calls.values()]
-        before, after = sums if len(sums) == 2 else (None, None)
-        return _compare(before, after, "calls/request in process, everything off → as planned", 0.5)
+        return _compare(*_pair(sums), f"calls/request {IN_PROCESS}", 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountersClaim(Claim):
+    """Told by hardware counters of the same two."""
+
+    def tell(self, other: Evidence, served: Evidence, beside: Beside) -> Measured:
+        if not beside.counters:
+            return "–", f"{NOT_TESTABLE}: no counters on this machine"
+        shares = [one[name] for one in beside.counters.values() for name in BACKEND if name in one]
+        return _compare(*_pair(shares), f"% backend bound {IN_PROCESS}", 1.0)
+
+
+def _pair(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """None where not both told."""
+    return (values[0], values[1]) if len(values) == 2 else (None, None)
 
 
 def read_beside(kept: Kept) -> Beside:
     """Of the same result, and of the last ladder that is kept next to it; empty where there is none."""
     folders = list_results(kept.folder.parent, name=name_experiment(DENSENET121, SETTINGS))
     steps = {row.rung.name: row for row in make_rows(read_kept(folders[-1]))} if folders else {}
-    return Beside(steps=steps, calls=read_calls(kept))
-
-
-def _skip(why: str) -> Callable[[Evidence, Evidence], Measured]:
-    return lambda _other, _served: ("–", f"{NOT_TESTABLE}: {why}")
+    return Beside(steps=steps, calls=read_calls(kept), counters=read_seen(kept, COUNTERS))
 
 
 def _compare(
@@ -177,6 +192,5 @@ CLAIMS: tuple[Claim, ...] = (
     StepClaim(text="Intel's OpenMP 1.1× over GNU's", rung="openmp"),
     StepClaim(text="IPEX over eager 1.4×", rung="ipex"),
     StepClaim(text="torch.compile is slower on a small network", rung="compile", verdict=SLOWS),
-    SideClaim(text="top-down analysis: front-end, core and memory bound",
-          judge=_skip("no counters on this machine are asked for; the section below has the commands")),
+    CountersClaim(text="top-down analysis: fewer slots wait for data or units (backend bound)"),
 )  # fmt: skip

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.experiments.ceiling import KIND as CEILING
-from loadtest.experiments.profile.calls import CALLS as SYSTEM_CALLS
+from loadtest.experiments.profile.calls import CALLS
 from loadtest.experiments.profile.looks import LATENCY, QUEUE
 from loadtest.experiments.profile.onednn import Log, parse_log
-from loadtest.experiments.profile.pools import CALLS
 from loadtest.experiments.profile.roofline import Line, Peak, break_down
 from loadtest.experiments.profile.threads import ThreadUse, WorkerUse
+from loadtest.experiments.profile.tools import Tool
 from loadtest.results.kept import Kept, list_results
 from loadtest.results.trial import Series
 
@@ -148,14 +148,21 @@ def list_beside(kept: Kept, name: str) -> list[Series]:
     return kept.list_series(block) if block else []
 
 
+def read_seen(kept: Kept, tool: Tool, key: str = "") -> dict[str, Any]:
+    """System without a server → what a program saw in its one process, or of another key of its turn."""
+    key = key or tool.key
+    trials = [trial for one in list_beside(kept, tool.key) for trial in one.trials]
+    return {trial.system: trial.seen[key] for trial in trials if key in trial.seen}
+
+
 def read_calls(kept: Kept) -> dict[str, dict[str, float]]:
-    """System → system calls of its one process for each request; empty where nobody could count."""
-    found = {}
-    for one in list_beside(kept, CALLS):
-        for trial in one.trials:
-            if (counted := trial.seen.get(SYSTEM_CALLS)) and trial.requests:
-                found[one.system] = {name: count / trial.requests for name, count in counted.items()}
-    return found
+    """System without a server → system calls for each request; empty where nobody could count."""
+    requests = {trial.system: trial.requests for one in list_beside(kept, CALLS.key) for trial in one.trials}
+    return {
+        system: {name: count / requests[system] for name, count in counted.items()}
+        for system, counted in read_seen(kept, CALLS).items()
+        if requests[system]
+    }
 
 
 def read_worker_use(raw: Mapping[str, Any]) -> WorkerUse:

@@ -1,5 +1,5 @@
 """How else a model could use the same cores: 1…n intra-op threads, processes, TorchScript's fork and wait;
-and what looks into one process: a flame graph, and its system calls beside those with everything off.
+and what programs see in one process, beside another with everything off.
 
 Without a server, at full speed, so that nothing else decides: a process decodes on one thread, whatever its
 model runs on.
@@ -16,22 +16,20 @@ from pathlib import Path
 
 from handlers.engines import ENGINES
 from handlers.engines.stacks import list_of_stack, read_stack
-from loadtest.experiments.profile.calls import SECONDS as CALLS_S
-from loadtest.experiments.profile.calls import watch_calls
-from loadtest.experiments.profile.flames import SECONDS as FLAME_S
-from loadtest.experiments.profile.flames import watch_flames
+from loadtest.experiments.profile.calls import CALLS
+from loadtest.experiments.profile.counters import COUNTERS
+from loadtest.experiments.profile.flames import FLAMES
+from loadtest.experiments.profile.tools import SECONDS, Tool, watch_by
 from loadtest.experiments.targets.rows import EVERYTHING_OFF
 from loadtest.scenarios.scenario import Arrival, Scenario
 from loadtest.systems.fleet import Member
 from loadtest.systems.inprocess import in_process
 from loadtest.systems.kit import saturate
 from loadtest.trials.block import Block, Turn
-from loadtest.trials.watch import Watching
 
-BLOCK, FLAMES, CALLS = "pools", "flames", "calls"
-"""Of the blocks; ends of the scenarios' names, too."""
-LOOKED_INTO = (FLAMES, CALLS)
-"""No rate of these turns is quoted: what looks into a process halts it."""
+BLOCK = "pools"
+TOOLS = (FLAMES, CALLS, COUNTERS)
+"""Their keys name their blocks, as `pools` does; ends of the scenarios' names, too."""
 OFF = "everything off, 1 process of all cores"
 REPEATS = 4
 WINDOW_S, WARM_UP_S = 3.0, 2.0
@@ -90,21 +88,19 @@ def make_pools(model: str, precision: str, payloads: str) -> Block:
 
 
 def make_looks(pools: Block, model: str) -> list[Block]:
-    """The first pool once more, looked into; its system calls beside those with everything off."""
+    """The first pool once more, looked into by each program; what it counts also with everything off."""
     first = pools.turns[0]
     cores = ("--workers", "1", "--cores-per-worker", str(len(os.sched_getaffinity(0))))
     arguments = (*EVERYTHING_OFF, *saturate(model, "fp32"), *cores)
     off = dataclasses.replace(first, member=in_process(OFF, model, arguments))
-    return [
-        _look_into((first,), f"{model}-{FLAMES}", FLAME_S, watch_flames),
-        _look_into((off, first), f"{model}-{CALLS}", CALLS_S, watch_calls),
-    ]
+    return [_look_into((first,) if tool is FLAMES else (off, first), model, tool) for tool in TOOLS]
 
 
-def _look_into(turns: Sequence[Turn], name: str, seconds: float, watch: Watching) -> Block:
-    scenario = dataclasses.replace(turns[0].scenario, name=name, duration_s=seconds, repeats=1)
-    looking = tuple(dataclasses.replace(one, scenario=scenario, watch=watch) for one in turns)
-    return Block(name=name.rpartition("-")[2], turns=looking, warm_up_s=WARM_UP_S)
+def _look_into(turns: Sequence[Turn], model: str, tool: Tool) -> Block:
+    name = f"{model}-{tool.key}"
+    scenario = dataclasses.replace(turns[0].scenario, name=name, duration_s=SECONDS, repeats=1)
+    looking = [dataclasses.replace(one, scenario=scenario, watch=watch_by(tool)) for one in turns]
+    return Block(name=tool.key, turns=tuple(looking), warm_up_s=WARM_UP_S)
 
 
 def _make_member(pool: Pool, model: str, precision: str) -> Member:

@@ -16,7 +16,7 @@ from loadtest.experiments.ladder.judge import judge_step
 from loadtest.experiments.ladder.rows import Row
 from loadtest.experiments.ladder.rungs import DENSENET121, find_rung, list_rungs
 from loadtest.experiments.profile import experiment
-from loadtest.experiments.profile.calls import CALLS, COUNTED
+from loadtest.experiments.profile.calls import COUNTED
 from loadtest.experiments.profile.claims import (
     CLAIMS,
     CONFIRMED,
@@ -93,6 +93,8 @@ PROFILES = [
 FLAME = {"flame": "<svg>frames</svg>"}
 OFF_CALLS: dict[str, int] | str = {"madvise": 20, "munmap": 3_000, "mmap": 3_000, "futex": 40_000}
 PLANNED_CALLS: dict[str, int] | str = {"munmap": 100, "futex": 2_000}
+COUNTED_OFF: dict[str, float] | str = "no counters on this machine"
+COUNTED_PLANNED: dict[str, float] | str = "no counters on this machine"
 LIBRARIES = {"openmp": {"name": "intel"}, "allocator": {"name": "jemalloc"}}
 DESCRIBED = tuple({"pid": pid, "threads": {"intra_op": 1, "inter_op": 1}, **LIBRARIES} for pid in (0, 1))
 
@@ -143,16 +145,23 @@ def make_pooled(flame=FLAME):
     series = [make_series(name, (rate, rate), scenario=scenario) for name, rate in rates.items()]
     # py-spy fails what it halts for long, and none of its turn's figures is quoted.
     drawn = make_series(
-        series[0].system, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame, errors=3
+        series[0].system, (40.0,), scenario=make_scenario(name="bert-flame"), seen=flame, errors=3
     )
     calls = [make_called("everything off", OFF_CALLS), make_called(series[0].system, PLANNED_CALLS)]
-    return {"pools": series, "flames": [drawn], "calls": calls}
+    counted = [make_counted("everything off", COUNTED_OFF), make_counted(series[0].system, COUNTED_PLANNED)]
+    return {"pools": series, "flame": [drawn], "calls": calls, "counters": counted}
 
 
 def make_called(name, calls):
     """In 1,000 requests."""
-    seen = {CALLS: dict.fromkeys(COUNTED, 0) | calls} if isinstance(calls, dict) else {"calls_problem": calls}
+    told = isinstance(calls, dict)
+    seen = {"calls": dict.fromkeys(COUNTED, 0) | calls} if told else {"calls_problem": calls}
     return make_series(name, (100.0,), scenario=make_scenario(name="bert-calls"), seen=seen)
+
+
+def make_counted(name, counted):
+    key = "counters" if isinstance(counted, dict) else "counters_problem"
+    return make_series(name, (100.0,), scenario=make_scenario(name="bert-counters"), seen={key: counted})
 
 
 def test_a_request_is_cut_into_parts_that_add_up(tmp_path):
@@ -239,7 +248,7 @@ def test_where_no_flame_graph_could_be_drawn_the_page_says_why(tmp_path, monkeyp
     monkeypatch.setattr(sys.modules[__name__], "make_pooled", partial(make_pooled, problem))
     section = make_section(keep(tmp_path))
     assert section.drawings == ()
-    assert section.closing[-1] == "No flame graph: Permission denied."
+    assert section.closing[-2] == "No flame graph: Permission denied."
 
 
 def test_system_calls_stand_for_each_request(tmp_path):
@@ -258,7 +267,7 @@ def test_where_system_calls_could_not_be_counted_the_page_says_why(tmp_path, mon
         monkeypatch.setattr(sys.modules[__name__], name, "strace: attach: Operation not permitted")
     section = make_section(keep(tmp_path))
     assert [one.title for one in section.tables if one.title == "System calls" and one.rows] == []
-    assert section.closing[-1] == "No system calls: strace: attach: Operation not permitted."
+    assert section.closing[-2] == "No system calls: strace: attach: Operation not permitted."
     claims = {row["claim"]: row["state"] for row in read_table(section, "What the tutorials claim")}
     assert claims["glibc gives memory back (madvise, munmap) and takes it again"].startswith(NOT_TESTABLE)
 
@@ -269,6 +278,21 @@ def test_claims_about_system_calls_are_told_by_them(tmp_path):
     assert given_back["measured here"].startswith("6.02 → 0.1 calls/request")
     assert given_back["state"] == CONFIRMED
     assert rows["spin time 4.98 → 0.26 s, sched_yield on top"]["state"] == NOT_HERE
+
+
+def test_hardware_counters_are_told_where_they_are(tmp_path, monkeypatch):
+    section = make_section(keep(tmp_path / "without"))
+    assert "No top-down analysis: no counters on this machine." in section.closing
+    assert [one.title for one in section.tables if one.title == "Top-down analysis" and one.rows] == []
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "COUNTED_OFF", {"tma_backend_bound": 60.0, "tma_retiring": 30.0})
+    monkeypatch.setattr(module, "COUNTED_PLANNED", {"tma_backend_bound": 40.0})
+    section = make_section(keep(tmp_path / "with"))
+    rows = [tuple(row.values()) for row in read_table(section, "Top-down analysis")]
+    assert rows == [("tma_backend_bound", "60.0", "40.0"), ("tma_retiring", "30.0", "–")]
+    claim = read_table(section, "What the tutorials claim")[-1]
+    assert claim["measured here"].startswith("60 → 40 % backend bound")
+    assert claim["state"] == CONFIRMED
 
 
 def test_threads_and_processes_stand_beside_each_other(tmp_path):
@@ -296,12 +320,13 @@ def test_cores_are_used_as_threads_as_processes_and_as_forks(cpus, names):
 
 def test_the_first_pool_is_looked_into_in_a_turn_of_its_own():
     pools = make_pools("bert", "int8", "texts-128")
-    flames, calls = make_looks(pools, "bert")
+    flames, calls, counters = make_looks(pools, "bert")
     assert {turn.scenario.name for turn in pools.turns} == {"bert-pools"}
-    assert [turn.scenario.name for turn in flames.turns] == ["bert-flames"]
+    assert [turn.scenario.name for turn in flames.turns] == ["bert-flame"]
     assert [turn.scenario.name for turn in calls.turns] == ["bert-calls"] * 2
     assert flames.turns[0].member == calls.turns[1].member == pools.turns[0].member
     assert calls.turns[0].member.name.startswith("everything off")
+    assert [turn.member for turn in counters.turns] == [turn.member for turn in calls.turns]
     assert flames.repeats == calls.repeats == flames.turns[0].scenario.repeats == 1
     assert list_arguments(Pool(forks=2), "bert", "int8")[-4:] == ("--workers", "1", "--cores-per-worker", "2")
 

@@ -1,0 +1,56 @@
+"""Top-down analysis of a process by perf-stat(1), where machine and perf have counters and metrics for it.
+
+perf names the groups TopdownL1 and L2 on Intel, PipelineL1 and L2 on AMD (Zen 4, perf 6.2 and later).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadtest.experiments.profile.tools import CannotLookError, Tool, find_program
+
+GROUPS = ("TopdownL1", "TopdownL2", "PipelineL1", "PipelineL2")
+BACKEND = ("tma_backend_bound", "backend_bound")
+"""Both vendors' word for slots that wait for data or a unit."""
+_UNIT = re.compile(r"^% +([a-z_]+)$")
+"""`%  tma_backend_bound`; other units are those of a counter."""
+
+
+def parse_metrics(text: str) -> dict[str, float] | None:
+    """Of `perf stat -j`: metric → percent of the pipeline's slots; None where none was counted."""
+    found = {}
+    for line in text.splitlines():
+        row = json.loads(line) if line.startswith("{") else {}
+        unit, value = _UNIT.match(row.get("metric-unit") or ""), str(row.get("metric-value"))
+        if unit and value.replace(".", "", 1).isdigit():
+            found[unit[1]] = float(value)
+    return found or None
+
+
+def list_groups(known: str) -> list[str]:
+    """Of what `perf list metricgroup` printed."""
+    return [one for one in GROUPS if one in known.split()]
+
+
+def make_command(pid: int, file: Path) -> Sequence[str]:
+    perf = find_program("perf", "linux-perf")
+    # A virtual machine's perf counts what the kernel counts itself, and says of the others that it cannot.
+    tried = _ask([perf, "stat", "-e", "cycles", "true"])
+    if "cycles" not in tried or "<not" in tried:
+        raise CannotLookError("no counters on this machine (perf: cycles are not supported)")
+    groups = list_groups(_ask([perf, "list", "--raw-dump", "metricgroup"]))
+    if not groups:
+        raise CannotLookError(f"{_ask([perf, '--version']).strip()} knows no top-down metrics of this CPU")
+    return [perf, "stat", "-j", "-M", ",".join(groups), "-o", str(file), "-p", str(pid)]
+
+
+def _ask(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return done.stdout + done.stderr
+
+
+COUNTERS = Tool(key="counters", what="top-down analysis", command=make_command, read=parse_metrics)

@@ -1,0 +1,162 @@
+"""Programs that look into a process: recorded output, and a program that only seems to look."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from loadtest.experiments.profile import counters
+from loadtest.experiments.profile.calls import CALLS, COUNTED, parse_summary
+from loadtest.experiments.profile.counters import COUNTERS, list_groups, parse_metrics
+from loadtest.experiments.profile.flames import FLAMES
+from loadtest.experiments.profile.tools import Tool, watch_by
+from loadtest.systems.inprocess import InProcess
+
+SUMMARY = """\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 80.62    0.026376          46       562           mmap
+ 11.71    0.003831          49        77         3 futex
+  4.69    0.001534          61        25           read
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.032718          47       664         3 total
+"""
+INTEL = """\
+# started on Mon Nov 23 10:00:00 2026
+
+{"counter-value" : "18693525.000000", "unit" : "", "event" : "TOPDOWN.SLOTS", "metric-value" : "43.226002", \
+"metric-unit" : "%  tma_backend_bound", "metric-threshold" : "bad"}
+{"metric-value" : "29.212267", "metric-unit" : "%  tma_frontend_bound"}
+{"counter-value" : "7000.000000", "unit" : "", "event" : "cycles", \
+"metric-value" : "3.7", "metric-unit" : "GHz"}
+{"counter-value" : "<not counted>", "unit" : "", "event" : "x", "metric-value" : "nan", \
+"metric-unit" : "%  tma_retiring"}
+{"counter-value" : "9.000000", "unit" : "", "event" : "y", "metric-value" : 0.000000, \
+"metric-unit" : "(null)"}
+"""
+AMD = """\
+{"counter-value" : "1.0", "event" : "de_src_op_disp.all", "metric-value" : "61.5", \
+"metric-unit" : "%  backend_bound"}
+"""
+SEEMS = """#!{python}
+import signal, sys, time
+def end(*_):
+    {said}
+    sys.exit(0)
+signal.signal(signal.SIGINT, end)
+open({ready!r}, "w").close()
+time.sleep(60)
+"""
+WRITES = 'open(sys.argv[1], "w").write(" ".join(sys.argv) + " saw {}")'
+REFUSES = 'print("Operation not permitted")'
+GIVES_BACK = """
+import mmap
+while True:
+    one = mmap.mmap(-1, 1 << 20)
+    one.madvise(mmap.MADV_DONTNEED)
+    one.close()
+"""
+
+
+def watch(tool, pid, wait):
+    child = SimpleNamespace(process=SimpleNamespace(pid=pid))
+    with watch_by(tool)(SimpleNamespace(reference=InProcess(children=(child,)))) as seen:
+        wait()
+    return seen.cut(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "seen"),
+    [(WRITES.format("7"), {"one": "one look saw 7"}), (REFUSES, {"one_problem": "Operation not permitted"})],
+)
+def test_a_program_is_ended_and_what_it_wrote_is_kept_without_its_command(tmp_path, said, seen):
+    ready, program = tmp_path / "ready", tmp_path / "program"
+    program.write_text(SEEMS.format(python=sys.executable, said=said, ready=str(ready)))
+    program.chmod(0o755)
+    tool = Tool(
+        key="one", what="one look",
+        command=lambda pid, file: [str(program), str(file), str(pid)], read=lambda text: text or None,
+    )  # fmt: skip
+
+    def wait():
+        while not ready.exists():
+            time.sleep(0.01)
+
+    assert watch(tool, 7, wait) == seen
+
+
+@pytest.mark.parametrize(("tool", "program"), [(CALLS, "strace"), (COUNTERS, "perf")])
+def test_where_a_program_is_missing_the_page_says_which_package_has_it(monkeypatch, tool, program):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    (problem,) = watch(tool, os.getpid(), lambda: None).values()
+    assert problem.startswith(f"{program} is not installed (apt-get install ")
+
+
+def test_a_summary_of_system_calls_is_read():
+    assert parse_summary(SUMMARY) == dict.fromkeys(COUNTED, 0) | {"mmap": 562, "futex": 77}
+    assert parse_summary("") is None
+    assert parse_summary(SUMMARY.splitlines()[0]) == dict.fromkeys(COUNTED, 0)
+
+
+def test_metrics_are_read_and_counters_left():
+    assert parse_metrics(INTEL) == {"tma_backend_bound": 43.226002, "tma_frontend_bound": 29.212267}
+    assert parse_metrics(AMD) == {"backend_bound": 61.5}
+    assert parse_metrics("") is None
+
+
+@pytest.mark.parametrize(
+    ("cycles", "groups", "told"),
+    [
+        ("<not supported>      cycles", "TopdownL1", "no counters on this machine"),
+        ("No permission to enable cycles event. <not counted>", "TopdownL1", "no counters on this machine"),
+        ("Access to performance monitoring is limited", "TopdownL1", "no counters on this machine"),
+        ("1,000      cycles", "l2_cache tlb", "perf version 6.1 knows no top-down metrics of this CPU"),
+        ("1,000      cycles", "l2_cache PipelineL1 PipelineL2", ""),
+    ],
+)
+def test_without_counters_nothing_is_invented(monkeypatch, tmp_path, cycles, groups, told):
+    answers = {"stat": cycles, "list": groups, "--version": "perf version 6.1\n"}
+    monkeypatch.setattr(counters, "_ask", lambda command: answers[command[1]])
+    monkeypatch.setattr(counters, "find_program", lambda *_: "perf")
+    if told:
+        (problem,) = watch(COUNTERS, os.getpid(), lambda: None).values()
+        assert problem.startswith(told)
+    else:
+        command = COUNTERS.command(7, tmp_path)
+        assert command[:5] == ["perf", "stat", "-j", "-M", "PipelineL1,PipelineL2"]
+    assert list_groups("TopdownL1 TopdownL3 tma_L1_group TopdownL2") == ["TopdownL1", "TopdownL2"]
+
+
+@pytest.fixture
+def busy():
+    process = subprocess.Popen([sys.executable, "-c", GIVES_BACK])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def look(tool, pid):
+    seen = watch(tool, pid, lambda: time.sleep(2.0))
+    if tool.problem in seen:
+        pytest.skip(f"no process may be traced here: {seen[tool.problem]}")
+    return seen[tool.key]
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_process_that_gives_memory_back_is_seen(busy):
+    calls = look(CALLS, busy)
+    assert min(calls[name] for name in ("madvise", "munmap", "mmap")) > 10
+    assert calls["sched_yield"] == 0
+
+
+def test_a_flame_graph_is_drawn_without_this_machines_paths(busy):
+    drawn = look(FLAMES, busy)
+    assert "flame graph" in drawn
+    assert "py-spy record" not in drawn
+    assert "<module>" in drawn or "&lt;module&gt;" in drawn

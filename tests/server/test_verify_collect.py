@@ -128,7 +128,7 @@ def test_a_worker_that_computes_while_requests_wait_is_excused(torchserve, clien
     for pid in (7, 8):
         proc.add(pid)
     set_queue(torchserve, 90, compute(proc, 7))
-    found = describe_workers("bert", client, {7, 8}, 1.0, proc.path)
+    found = describe_workers("bert", client, {7, 8}, 3.0, proc.path)
     assert found.excuses == {7: "busy: 90 requests wait"}
     assert found.problem == "no answer, and no CPU time used, while 90 requests wait"
 

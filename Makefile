@@ -206,7 +206,7 @@ tune-inputs:
 	@$(TUNE) --check -- $(PLAN_INPUTS)
 
 .PHONY: profile
-profile: load-tools ## Why it is faster: MODEL=resnet50|bert beside AGAINST=stock|off|a RUN_DIR, threads to primitives (8 minutes)
+profile: load-tools ## Why it is faster: MODEL=resnet50|bert beside AGAINST=stock|off|a RUN_DIR, threads to primitives (11 minutes)
 	@$(PROFILED) --check
 	@$(BUILD_TEST_STORE)
 	@$(PROFILED)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from handlers.engines import DEFAULT, ENGINES, name_variant
-from handlers.engines.engine import needs_wide_sums
+from handlers.engines.engine import has_wide_sums, needs_wide_sums
 from handlers.shared.definition import SUMS_FILE
 from models.definition import ModelDefinition
 from models.errors import BuildError, DownloadError
@@ -187,6 +187,9 @@ def _explain_one(name: str, plan: BuildPlan, packed: Mapping[str, Any]) -> str:
         return "CALIBRATION or EVAL is not what it was judged with"
     if needs_wide_sums(packed["accuracy"].get(name, {})):
         return "it was calibrated on a CPU that adds products of INT8 in 32 bits; this one adds them in 16"
+    refused = name in packed["refused"] and packed["accuracy"].get(name, {}).get("wide_sums") is False
+    if refused and has_wide_sums():
+        return "it was refused with seven bits, which this CPU does not need"
     # An archive from a machine with AVX2 alone can lack BF16 on a server; a compiler can come later.
     lacking = packed["not_built"].get(name)
     return CHANGED_MEANS if lacking and lacking["means"] != read_means() else ""

@@ -6,7 +6,6 @@ weights as often, and take as long to compile.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import torch._inductor
 from torch._inductor.utils import fresh_cache
 
 from handlers.engines.aot_packing import register_packing
-from handlers.engines.inductor import COMPILER
+from handlers.engines.compiled import COMPILER, check_compiler
 from handlers.shared.errors import LoadError
 from handlers.shared.shapes import Shape
 from handlers.shared.state import LoadState
@@ -48,7 +47,7 @@ def compile_library(
     quantise: Callable[[torch.fx.GraphModule], torch.nn.Module] | None = None,
 ) -> Iterator[Path]:
     """The library, which is gone afterwards; LoadError without a C++ compiler, or for a mode that is none."""
-    _check_compiler()
+    check_compiler("a model is built")
     recipe = state.classifier.definition.precisions[precision].engines.get("inductor", {})
     options = {**OPTIONS, **_read_mode(recipe.get("mode", "default"))}
     state.channels_last = state.classifier.convolutional
@@ -83,14 +82,6 @@ class _Autocast(torch.nn.Module):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits: torch.Tensor = self.model(*inputs)
         return logits
-
-
-def _check_compiler() -> None:
-    if shutil.which(COMPILER) is None:
-        raise LoadError(
-            f"inductor compiles C++ when a model is built, and there is no {COMPILER}",
-            cure=f"apt-get install {COMPILER} where models are built (workers need none), or another BACKEND",
-        )
 
 
 def _read_mode(mode: str) -> Mapping[str, Any]:

@@ -120,7 +120,7 @@ class Engine(ABC):
     stacks: ClassVar[tuple[str, ...]] = STACKS
     """Those whose torch it runs with."""
     tools: ClassVar[tuple[str, ...]] = ()
-    """Programs that must be there where models are built for it; workers need none."""
+    """Programs that must be there where models are built for it."""
     flags: ClassVar[Mapping[str, tuple[str, ...]]]
     """Precision it offers → CPU flags of which it needs one; () needs none."""
     channels_last: ClassVar[bool] = False

@@ -4,7 +4,7 @@ The library (`inductor-<precision>.so`, by AOTInductor) holds code and packed we
 a worker needs no compiler and compiles nothing. It is opened where TorchServe unpacked it, and not as a
 `.pt2` package, which each worker would unpack once more, to stay in /tmp where one is killed. Its code is one
 CPU's (g++ -march=native) and one PyTorch's: both are in the record beside it and asked first. With `freeze`
-switched off a worker compiles the model itself, by torch.compile: a baseline, to be compared with.
+switched off a worker compiles the model itself (compiled.py).
 Source: torch 2.8, `_inductor/codecache.py` (AotCodeCompiler), `_export/__init__.py` (aot_load).
 """
 
@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from handlers.engines.compiled import COMPILER, compile_here, judge_compiled, unless_compiled, unless_frozen
 from handlers.engines.engine import (
     BASELINE,
     BF16_FLAGS,
@@ -34,7 +35,7 @@ from handlers.engines.engine import (
 )
 from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
-from handlers.shared.step import Skip, Step, unless_off
+from handlers.shared.step import Step, unless_off
 
 if TYPE_CHECKING:
     import torch
@@ -43,11 +44,8 @@ if TYPE_CHECKING:
     from handlers.shared.state import LoadState
 
 KIND = "inductor library"
-COMPILED = "torch.compile"
-"""The kind of what a worker compiled itself."""
 PT2E = ("torch.ao.quantization", "torchao.quantization.pt2e")
 """PyTorch's own static quantisation of exports: in torch 2.8, and since it left torch in torchao."""
-COMPILER = "g++"
 CPU_PREFIXES = ("avx", "amx", "fma", "f16c", "bmi", "abm", "adx", "movbe", "gfni", "vaes", "vpclmul", "sse4")
 """Flags of /proc/cpuinfo whose instructions g++ may use once it is told to compile for this CPU."""
 SHIM = "aoti_torch_cpu_"
@@ -120,32 +118,6 @@ def load_library(state: LoadState) -> None:
     state.graph_kind = KIND
 
 
-def compile_here(state: LoadState) -> None:
-    """By torch.compile with nothing frozen: weights stay as they are, and are packed anew in each run."""
-    import torch
-
-    if state.options.precision != BASELINE:
-        raise LoadError(
-            f"without freeze, inductor computes {BASELINE} alone: got {state.options.precision}",
-            cure="leave --off freeze out",
-        )
-    state.channels_last = state.classifier.convolutional
-    if state.channels_last:
-        state.model = state.model.to(memory_format=torch.channels_last)
-    state.model = torch.no_grad()(torch.compile(state.model))
-    state.graph_kind = COMPILED
-
-
-def _unless_compiled_here(state: LoadState) -> Skip | None:
-    own = "freeze" in state.options.off
-    return Skip(status="not applicable", reason="this worker compiles the model itself") if own else None
-
-
-def _unless_frozen(state: LoadState) -> Skip | None:
-    own = "freeze" in state.options.off
-    return None if own else Skip(status="not applicable", reason="it was compiled when it was built")
-
-
 def _names(state: LoadState) -> tuple[str, str]:
     return list_names(state.options.precision)
 
@@ -196,9 +168,9 @@ class InductorEngine(Engine):
     def steps(self) -> tuple[Step, ...]:
         """Code for another CPU must not run before it is refused."""
         return (
-            Step(name="check_library", run=check_library, skip=_unless_compiled_here),
+            Step(name="check_library", run=check_library, skip=unless_compiled),
             Step(name="freeze", run=load_library, skip=unless_off("freeze")),
-            Step(name="compile", run=compile_here, skip=_unless_frozen),
+            Step(name="compile", run=compile_here, skip=unless_frozen),
         )
 
     def context(self, precision: str) -> contextlib.AbstractContextManager[None]:
@@ -237,7 +209,8 @@ class InductorEngine(Engine):
         """The library that was built, for this CPU, all of its products by packed weights of the precision,
         on the planned threads; and nothing was compiled here."""
         if "freeze" in off:
-            return _judge_compiled_here(graph, threads)
+            packed, _ = count_products(graph.get("operators") or {}, BASELINE)
+            return judge_compiled(graph, packed, threads)
         packed, plain = count_products(graph.get("operators") or {}, precision)
         weights = graph.get("weights") or {}
         narrow = sum(weights.get(kind, 0) for kind in WEIGHTS.values() if kind != "float32")
@@ -257,17 +230,6 @@ class InductorEngine(Engine):
             and plain == 0 < packed <= typed
             and (live, compiled) == (threads, 0),
         )
-
-
-def _judge_compiled_here(graph: Mapping[str, Any], threads: int) -> Proof:
-    packed, _ = count_products(graph.get("operators") or {}, BASELINE)
-    live, compiled = graph.get("threads"), graph.get("compiled_here") or 0
-    return Proof(
-        asked=f"{COMPILED}, no weights packed, {threads} threads, graphs compiled here",
-        got=f"{graph.get('kind', 'unknown')}, {packed} products by packed weights, {live} threads, "
-        f"{compiled} graphs compiled here",
-        good=graph.get("kind") == COMPILED and not packed and live == threads and compiled > 0,
-    )
 
 
 def _render(weights: Mapping[str, int]) -> str:

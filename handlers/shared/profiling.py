@@ -78,7 +78,7 @@ class Profiler:
             yield
 
 
-def print_threads() -> dict[str, str]:
+def read_thread_settings() -> dict[str, str]:
     """How PyTorch and the OpenMP library it computes with print their own settings; a library older than
     OpenMP 5.1 prints none."""
     import torch
@@ -150,12 +150,14 @@ def _timed(seen: dict[str, Any]) -> Iterator[None]:
 def _turned(descriptor: int, file: int) -> Iterator[None]:
     """Libraries write with printf and flush each line: the descriptor is turned, not Python's object."""
     sys.stdout.flush()
+    sys.stderr.flush()
     kept = os.dup(descriptor)
     os.dup2(file, descriptor)
     try:
         yield
     finally:
         sys.stdout.flush()
+        sys.stderr.flush()
         os.dup2(kept, descriptor)
         os.close(kept)
 

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.experiments.profile.claims import CLAIMS, Beside, read_beside
-from loadtest.experiments.profile.counters import COUNTERS
 from loadtest.experiments.profile.evidence import (
     COLLECTORS,
     PLAIN,
     Evidence,
-    list_beside,
-    read_calls,
     read_evidence,
     read_peak,
-    read_seen,
 )
 from loadtest.experiments.profile.experiment import PAYLOADS
 from loadtest.experiments.profile.figures import (
@@ -23,8 +19,6 @@ from loadtest.experiments.profile.figures import (
     count_faults,
     find_waiting,
 )
-from loadtest.experiments.profile.flames import FLAMES
-from loadtest.experiments.profile.pools import BLOCK as POOLS
 from loadtest.experiments.profile.pools import TOOLS
 from loadtest.experiments.profile.roofline import Peak
 from loadtest.experiments.profile.symptoms import FAULTS, count_working, find_symptoms
@@ -33,7 +27,8 @@ from loadtest.report.film import draw_film
 from loadtest.report.kernels import tabulate_lines, tabulate_onednn, tabulate_operators
 from loadtest.report.markdown import render_section, replace_part
 from loadtest.report.measured import make_answers, read_measured
-from loadtest.report.section import Drawing, Section, Table, make_doubts
+from loadtest.report.pools import list_problems, make_drawings, tabulate_pooled
+from loadtest.report.section import Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
@@ -84,8 +79,8 @@ def make_profile_section(kept: Kept) -> Section:
     model, precision = kept.asked["model"], kept.asked["precision"]
     tables = (
         tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
-        tabulate_printed(shown), tabulate_memory(shown), tabulate_calls(kept, valid),
-        tabulate_counters(kept, valid), tabulate_pools(kept, valid), *map(tabulate_operators, shown),
+        tabulate_printed(shown), tabulate_memory(shown), *(tabulate_pooled(kept) if valid else ()),
+        *map(tabulate_operators, shown),
         tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown),
         tabulate_claims(shown, read_beside(kept)),
     )  # fmt: skip
@@ -241,70 +236,6 @@ def _show_memory(one: Evidence) -> Row:
         f"{sum(worker.minor_faults for worker in one.workers):.0f}",
         NONE if faults is None else f"{faults:.1f}", ", ".join(remote) or "this kernel does not say",
     )  # fmt: skip
-
-
-def list_problems(kept: Kept) -> list[str]:
-    """What no program could look at, and why."""
-    return [
-        f"No {tool.what}: {problem}."
-        for tool in TOOLS
-        for problem in dict.fromkeys(read_seen(kept, tool, tool.problem).values())
-    ]
-
-
-def make_drawings(kept: Kept) -> tuple[Drawing, ...]:
-    title = "Flame graph of one process, native frames too: click to enlarge"
-    drawn = read_seen(kept, FLAMES).values()
-    return tuple(Drawing(name=FLAMES.key, title=title, svg=svg.encode()) for svg in drawn)
-
-
-def tabulate_pools(kept: Kept, valid: bool) -> Table:
-    series = list_beside(kept, POOLS) if valid else []
-    rates = {one.system: one.turn_rates for one in series}
-    rows = [
-        (
-            one.system,
-            *show_rate(summarise(one).rate),
-            "1" if one is series[0] else show_ratio(find_ratio(rates, one.system, series[0].system)),
-        )
-        for one in series
-    ]
-    return Table(
-        title="The same cores otherwise",
-        note="The kit's handler without a server, at full speed: intra-op threads, processes, and parts of "
-        "a batch by TorchScript's fork and wait on inter-op threads. Requests are decoded on one thread of "
-        "each process.",
-        header=("in process", "requests/s", "95 % interval", "to the first"),
-        rows=tuple(rows),
-    )
-
-
-def tabulate_calls(kept: Kept, valid: bool) -> Table:
-    calls = read_calls(kept) if valid else {}
-    names = list(dict.fromkeys(name for one in calls.values() for name in one))
-    return Table(
-        title="System calls",
-        note="For each request, of the handler in one process without a server at full speed, by strace. "
-        "madvise, munmap and brk give memory back that mmap and brk took; sched_yield is a thread that waits "
-        "without sleeping, futex one that sleeps or wakes another.",
-        header=("in process", *names),
-        rows=tuple((one, *(f"{each.get(name, 0):.3g}" for name in names)) for one, each in calls.items()),
-    )
-
-
-def tabulate_counters(kept: Kept, valid: bool) -> Table:
-    counted = read_seen(kept, COUNTERS) if valid else {}
-    names = list(dict.fromkeys(name for one in counted.values() for name in one))
-    return Table(
-        title="Top-down analysis",
-        note="Percent of the pipeline's slots, of the handler in one process without a server, by perf.",
-        header=("metric", *counted),
-        rows=tuple((name, *(_show_percent(one.get(name)) for one in counted.values())) for name in names),
-    )
-
-
-def _show_percent(value: float | None) -> str:
-    return NONE if value is None else f"{value:.1f}"
 
 
 def tabulate_claims(found: Sequence[Evidence], beside: Beside) -> Table:

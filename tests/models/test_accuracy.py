@@ -121,6 +121,22 @@ def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(tmp_path, monkeypatch,
     assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
 
 
+def test_int8_refused_with_seven_bits_is_tried_again_with_eight(tmp_path, monkeypatch, capsys):
+    figures = {**dataclasses.asdict(GOOD), "wide_sums": False, "agreement": 0.1}
+    outcomes = {"ipex int8": {"figures": figures, "failure": None, "tried": []}}
+    monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
+    monkeypatch.setattr(fresh, "has_wide_sums", lambda: False)
+    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
+    build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert read_archive_definition(tmp_path / "tiny_image.mar")["refused"]
+    assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    monkeypatch.setattr(fresh, "has_wide_sums", lambda: True)
+    figures |= {"wide_sums": True, "agreement": 1.0}
+    assert build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert "it was refused with seven bits" in capsys.readouterr().out
+    assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+
+
 def test_a_failing_precision_is_an_outcome_not_the_end(tiny_image, monkeypatch):
     load = accuracy._load
 

@@ -10,6 +10,7 @@ from importlib.metadata import version
 import pytest
 
 from config.plan import Setting
+from handlers.engines import engine
 from server.archives import (
     check_answer,
     check_chosen,
@@ -75,6 +76,16 @@ def test_a_precision_that_an_archive_does_not_hold_is_named_with_the_command(pla
         check_precisions(with_precision(plan, "int8"), {"bert": read_archive(file)})
     assert str(error.value) == f"{file}: {text.format(build=build)}"
     check_precisions(with_precision(plan, "fp32"), {"bert": read_archive(file)})
+
+
+def test_int8_that_would_saturate_here_is_refused_before_a_start(plan, tmp_path, monkeypatch):
+    judged = {"judged_with": {"ipex int8": "synthetic"}, "accuracy": {"ipex int8": {"wide_sums": True}}}
+    archives = {"bert": read_archive(make_archive(tmp_path / "bert.mar", name="bert", **judged))}
+    monkeypatch.setattr(engine, "has_wide_sums", lambda: True)
+    check_precisions(with_precision(plan, "int8"), archives)
+    monkeypatch.setattr(engine, "has_wide_sums", lambda: False)
+    with pytest.raises(ServerError, match="this one adds them in 16; calibrate it here: make models"):
+        check_precisions(with_precision(plan, "int8"), archives)
 
 
 def test_a_precision_that_was_asked_for_and_passed_is_served(plan, tmp_path):

@@ -31,6 +31,7 @@ SMOOTH_QUANT_ALPHA = 0.75
 OUTSIDE = 1e-4
 """Share of a batch's values that the percentile observer cuts at each end: 99.99 % remain."""
 SEVEN_BITS = {"quant_min": 0, "quant_max": 127}
+"""Of the calibrated range: what lies outside still takes the eighth bit, which the gate judges."""
 _ADDRESS = re.compile(r'("op_type": "<[^"]*?) at 0x[0-9a-f]+>')
 Summary = dict[str, Any]
 """IPEX's qconfig summary: module → operators, with the types and scales of their inputs and weights."""

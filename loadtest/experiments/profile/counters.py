@@ -5,29 +5,34 @@ perf names the groups TopdownL1 and L2 on Intel, PipelineL1 and L2 on AMD (Zen 4
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.experiments.profile.tools import CannotLookError, Tool, find_program
+from loadtest.experiments.profile.tools import SHOWN, CannotLookError, Tool, find_program
 
 GROUPS = ("TopdownL1", "TopdownL2", "PipelineL1", "PipelineL2")
 BACKEND = ("tma_backend_bound", "backend_bound")
 """Both vendors' word for slots that wait for data or a unit."""
-_UNIT = re.compile(r"^% +([a-z_]+)$")
-"""`%  tma_backend_bound`; other units are those of a counter."""
+_UNIT = re.compile(r"^%(?:slots|ops)? +([a-z_]+)$")
+"""`%  tma_backend_bound`, and AMD's `%slots  backend_bound`; other units are those of a counter."""
+TRY_S = 30
 
 
 def parse_metrics(text: str) -> dict[str, float] | None:
     """Of `perf stat -j`: metric → percent of the pipeline's slots; None where none was counted."""
     found = {}
     for line in text.splitlines():
-        row = json.loads(line) if line.startswith("{") else {}
-        unit, value = _UNIT.match(row.get("metric-unit") or ""), str(row.get("metric-value"))
-        if unit and value.replace(".", "", 1).isdigit():
-            found[unit[1]] = float(value)
+        # Older perfs write `nan` as a bare word, which is no JSON.
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            unit, value = _UNIT.match(row.get("metric-unit") or ""), float(row.get("metric-value") or "nan")
+            if unit and math.isfinite(value):
+                found[unit[1]] = value
     return found or None
 
 
@@ -37,10 +42,10 @@ def list_groups(known: str) -> list[str]:
 
 
 def make_command(pid: int, file: Path) -> Sequence[str]:
-    perf = find_program("perf", "linux-perf")
-    # A virtual machine's perf counts what the kernel counts itself, and says of the others that it cannot.
+    perf = find_program("perf", "linux-perf, on Ubuntu linux-tools-generic")
     tried = _ask([perf, "stat", "-e", "cycles", "true"])
-    if "cycles" not in tried or "<not" in tried:
+    # perf ends well where a virtual machine has none, and shows that in the figure's place.
+    if "<not" in tried:
         raise CannotLookError("no counters on this machine (perf: cycles are not supported)")
     groups = list_groups(_ask([perf, "list", "--raw-dump", "metricgroup"]))
     if not groups:
@@ -49,8 +54,15 @@ def make_command(pid: int, file: Path) -> Sequence[str]:
 
 
 def _ask(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    return done.stdout + done.stderr
+    """What it printed; CannotLookError with that where it could not."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TRY_S)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise CannotLookError(f"perf cannot be run: {problem}") from problem
+    said = done.stdout + done.stderr
+    if done.returncode:
+        raise CannotLookError(f"perf may not count here: {' '.join(said.split())[:SHOWN]}")
+    return said
 
 
 COUNTERS = Tool(key="counters", what="top-down analysis", command=make_command, read=parse_metrics)

@@ -157,11 +157,12 @@ def read_seen(kept: Kept, tool: Tool, key: str = "") -> dict[str, Any]:
 
 def read_calls(kept: Kept) -> dict[str, dict[str, float]]:
     """System without a server → system calls for each request; empty where nobody could count."""
-    requests = {trial.system: trial.requests for one in list_beside(kept, CALLS.key) for trial in one.trials}
+    # strace looks from the begin of a load to its end: all rows count, not those of the window alone.
+    sent = {one.system: sum(map(len, one.records)) for one in list_beside(kept, CALLS.key)}
     return {
-        system: {name: count / requests[system] for name, count in counted.items()}
+        system: {name: count / sent[system] for name, count in counted.items()}
         for system, counted in read_seen(kept, CALLS).items()
-        if requests[system]
+        if sent[system]
     }
 
 

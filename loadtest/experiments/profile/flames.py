@@ -21,7 +21,7 @@ def make_command(pid: int, file: Path) -> Sequence[str]:
 
 
 FLAMES = Tool(
-    key="flame",
+    key="flames",
     what="flame graph",
     command=make_command,
     read=lambda drawn: drawn if "<svg" in drawn else None,

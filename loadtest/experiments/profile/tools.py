@@ -79,7 +79,8 @@ def watch_by(tool: Tool) -> Watching:
             # The command with this machine's paths may be part of what it wrote.
             text = file.read_text().replace(" ".join(command), tool.what) if file.exists() else ""
             told = tool.read(text)
-            seen.values |= {tool.problem: said.strip()[:SHOWN]} if told is None else {tool.key: told}
+            why = said.strip()[:SHOWN] or f"{Path(command[0]).name} wrote nothing that tells"
+            seen.values |= {tool.problem: why} if told is None else {tool.key: told}
 
     return watch
 

@@ -14,9 +14,9 @@ import torch
 
 from handlers.engines import ENGINES
 from handlers.engines.aot_packing import _pack_quantised
+from handlers.engines.compiled import COMPILED
 from handlers.engines.engine import Calibration, Made
 from handlers.engines.inductor import (
-    COMPILED,
     KIND,
     count_compiled,
     count_products,
@@ -144,6 +144,21 @@ def test_without_freeze_the_worker_compiles_the_model_itself(tmp_path):
     assert INDUCTOR.judge(graph, precision="fp32", threads=THREADS, off=off).good
     assert not INDUCTOR.judge(graph, precision="fp32", threads=THREADS, off=frozenset()).good
     assert not any(tensor.requires_grad for tensor in state.warmed.values())
+
+
+def test_without_freeze_a_compiler_is_needed_at_a_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(StepError, match=r"compiles C\+\+ when a worker starts with --off freeze.*no g\+\+"):
+        run_steps(load(tmp_path, "inductor", off=frozenset({"freeze"})))
+
+
+def test_without_freeze_a_shape_too_many_is_no_eager_run(tmp_path, monkeypatch):
+    """Dynamo would compute it uncompiled once it has compiled as often as it may."""
+    from torch._dynamo import config
+
+    monkeypatch.setattr(config, "fail_on_recompile_limit_hit", False)
+    run_steps(load(tmp_path, "inductor", off=frozenset({"freeze"})))
+    assert config.fail_on_recompile_limit_hit
 
 
 def test_without_freeze_only_fp32_is_computed(tmp_path):

@@ -90,7 +90,7 @@ PROFILES = [
     }
     for pid in (0, 1)
 ]
-FLAME = {"flame": "<svg>frames</svg>"}
+FLAME = {"flames": "<svg>frames</svg>"}
 OFF_CALLS: dict[str, int] | str = {"madvise": 20, "munmap": 3_000, "mmap": 3_000, "futex": 40_000}
 PLANNED_CALLS: dict[str, int] | str = {"munmap": 100, "futex": 2_000}
 COUNTED_OFF: dict[str, float] | str = "no counters on this machine"
@@ -145,18 +145,18 @@ def make_pooled(flame=FLAME):
     series = [make_series(name, (rate, rate), scenario=scenario) for name, rate in rates.items()]
     # py-spy fails what it halts for long, and none of its turn's figures is quoted.
     drawn = make_series(
-        series[0].system, (40.0,), scenario=make_scenario(name="bert-flame"), seen=flame, errors=3
+        series[0].system, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame, errors=3
     )
     calls = [make_called("everything off", OFF_CALLS), make_called(series[0].system, PLANNED_CALLS)]
     counted = [make_counted("everything off", COUNTED_OFF), make_counted(series[0].system, COUNTED_PLANNED)]
-    return {"pools": series, "flame": [drawn], "calls": calls, "counters": counted}
+    return {"pools": series, "flames": [drawn], "calls": calls, "counters": counted}
 
 
 def make_called(name, calls):
-    """In 1,000 requests."""
+    """In 1,000 requests, of which half began in the window."""
     told = isinstance(calls, dict)
     seen = {"calls": dict.fromkeys(COUNTED, 0) | calls} if told else {"calls_problem": calls}
-    return make_series(name, (100.0,), scenario=make_scenario(name="bert-calls"), seen=seen)
+    return make_series(name, (100.0,), scenario=make_scenario(name="bert-calls"), seen=seen, requests=500)
 
 
 def make_counted(name, counted):
@@ -244,7 +244,7 @@ def test_the_page_has_every_figure_and_loads_nothing(tmp_path):
 
 
 def test_where_no_flame_graph_could_be_drawn_the_page_says_why(tmp_path, monkeypatch):
-    problem = {"flame_problem": "Permission denied"}
+    problem = {"flames_problem": "Permission denied"}
     monkeypatch.setattr(sys.modules[__name__], "make_pooled", partial(make_pooled, problem))
     section = make_section(keep(tmp_path))
     assert section.drawings == ()
@@ -322,7 +322,7 @@ def test_the_first_pool_is_looked_into_in_a_turn_of_its_own():
     pools = make_pools("bert", "int8", "texts-128")
     flames, calls, counters = make_looks(pools, "bert")
     assert {turn.scenario.name for turn in pools.turns} == {"bert-pools"}
-    assert [turn.scenario.name for turn in flames.turns] == ["bert-flame"]
+    assert [turn.scenario.name for turn in flames.turns] == ["bert-flames"]
     assert [turn.scenario.name for turn in calls.turns] == ["bert-calls"] * 2
     assert flames.turns[0].member == calls.turns[1].member == pools.turns[0].member
     assert calls.turns[0].member.name.startswith("everything off")
@@ -423,6 +423,7 @@ def test_remote_memory_is_judged_where_there_are_nodes(share, verdict):
 )
 def test_a_claim_about_one_setting_is_told_by_the_ladder(ratio, rung, verdict):
     (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == rung)
+    assert not claim.beyond
     interval = Interval(value=ratio[0], low=ratio[1], high=ratio[2]) if ratio else None
     told = judge_step(interval) if interval else ""
     row = Row(rung=find_rung(list_rungs(DENSENET121), rung), state="", to_before=interval, verdict=told)
@@ -443,6 +444,7 @@ def test_the_last_ladder_that_is_kept_tells(tmp_path):
     assert read_beside(kept).steps == {}
     write_ladder(tmp_path, DENSENET121)
     beside = read_beside(kept)
+    assert read_beside(replace(kept, host={**kept.host, "usable_cores": 64})).steps == {}
     assert beside.steps["ipex"].to_before.value == pytest.approx(1.5, rel=0.05)
     (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == "ipex")
     assert claim.tell(make_evidence(), make_evidence(), beside)[1] == CONFIRMED

@@ -1,0 +1,71 @@
+"""torch.compile as it comes, a baseline of inductor's: each worker compiles at its start, nothing is frozen.
+
+Source: torch 2.8, `_dynamo/config.py`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from handlers.engines.engine import BASELINE, Proof
+from handlers.shared.errors import LoadError
+from handlers.shared.step import Skip
+
+if TYPE_CHECKING:
+    from handlers.shared.state import LoadState
+
+COMPILED = "torch.compile"
+"""The kind of such a graph."""
+COMPILER = "g++"
+
+
+def check_compiler(when: str) -> None:
+    """LoadError without a C++ compiler; `when` says what needs it."""
+    if shutil.which(COMPILER) is None:
+        raise LoadError(
+            f"inductor compiles C++ when {when}, and there is no {COMPILER}",
+            cure=f"apt-get install {COMPILER} there, or another BACKEND",
+        )
+
+
+def compile_here(state: LoadState) -> None:
+    """By torch.compile with nothing frozen: weights stay as they are, and are packed anew in each run."""
+    import torch
+    import torch._dynamo.config
+
+    if state.options.precision != BASELINE:
+        raise LoadError(
+            f"without freeze, inductor computes {BASELINE} alone: got {state.options.precision}",
+            cure="leave --off freeze out",
+        )
+    check_compiler("a worker starts with --off freeze")
+    # Else a shape too many would be computed by eager, without a word.
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    state.channels_last = state.classifier.convolutional
+    if state.channels_last:
+        state.model = state.model.to(memory_format=torch.channels_last)
+    state.model = torch.no_grad()(torch.compile(state.model))
+    state.graph_kind = COMPILED
+
+
+def unless_compiled(state: LoadState) -> Skip | None:
+    own = "freeze" in state.options.off
+    return Skip(status="not applicable", reason="this worker compiles the model itself") if own else None
+
+
+def unless_frozen(state: LoadState) -> Skip | None:
+    own = "freeze" in state.options.off
+    return None if own else Skip(status="not applicable", reason="it was compiled when it was built")
+
+
+def judge_compiled(graph: Mapping[str, Any], packed: int, threads: int) -> Proof:
+    """Of the graph that runs, and its products by packed weights, of which there must be none."""
+    live, compiled = graph.get("threads"), graph.get("compiled_here") or 0
+    return Proof(
+        asked=f"{COMPILED}, no weights packed, {threads} threads, graphs compiled here",
+        got=f"{graph.get('kind', 'unknown')}, {packed} products by packed weights, {live} threads, "
+        f"{compiled} graphs compiled here",
+        good=graph.get("kind") == COMPILED and not packed and live == threads and compiled > 0,
+    )

@@ -122,7 +122,7 @@ def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(tmp_path, monkeypatch,
 
 
 def test_int8_refused_with_seven_bits_is_tried_again_with_eight(tmp_path, monkeypatch, capsys):
-    figures = {**dataclasses.asdict(GOOD), "wide_sums": False, "agreement": 0.1}
+    figures = {**dataclasses.asdict(GOOD), "wide_sums": False, "agreement_decided": 0.1}
     outcomes = {"ipex int8": {"figures": figures, "failure": None, "tried": []}}
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: False)
@@ -131,7 +131,7 @@ def test_int8_refused_with_seven_bits_is_tried_again_with_eight(tmp_path, monkey
     assert read_archive_definition(tmp_path / "tiny_image.mar")["refused"]
     assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: True)
-    figures |= {"wide_sums": True, "agreement": 1.0}
+    figures |= {"wide_sums": True, "agreement_decided": 1.0}
     assert build_archive(definition, RANDOM, store=tmp_path, precision="int8")
     assert "it was refused with seven bits" in capsys.readouterr().out
     assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")

@@ -20,7 +20,8 @@ Row = tuple[str, ...]
 def tabulate_operators(one: Evidence) -> Table:
     share = one.operators_share
     told = f"; they add up to {share:.1%} of the runs' own time" if share else ""
-    plain = next((f", {phase.ms:.1f} ms without it" for phase in one.phases if phase.name == "model"), "")
+    batches = [phase.ms for phase in one.phases if phase.name == "model"]
+    plain = f", a batch {batches[0]:.1f} ms without it" if batches else ""
     return Table(
         title=f"Operators of {one.name}",
         note=f"PyTorch's profiler, {one.runs} runs of the model in the live workers, {one.run_ms or 0:.1f} "

@@ -12,13 +12,11 @@ COUNTED = ("madvise", "munmap", "mmap", "brk", "sched_yield", "futex")
 _ROW = re.compile(r"^ *[\d.]+ +[\d.]+ +\d+ +(\d+) +(?:\d+ +)?(\w+)$", re.MULTILINE)
 
 
-def parse_summary(text: str) -> dict[str, int] | None:
-    """Of `strace -c`: system call → how often; a column for errors is there where calls failed.
-
-    An empty text is of an strace that might not look; one without rows of a process that called nothing.
-    """
+def parse_summary(text: str) -> dict[str, int]:
+    """Of `strace -c`: system call → how often; a column for errors is there where calls failed. Of a process
+    that called nothing it writes nothing."""
     counted = {name: int(count) for count, name in _ROW.findall(text)}
-    return {name: counted.get(name, 0) for name in COUNTED} if text else None
+    return {name: counted.get(name, 0) for name in COUNTED}
 
 
 def make_command(pid: int, file: Path) -> Sequence[str]:

@@ -22,6 +22,8 @@ from loadtest.trials.watch import Seen, Watching
 
 SECONDS = 5
 LATE_S = 60
+LOOKED = (0, -signal.SIGINT, 128 + signal.SIGINT)
+"""Exit codes of who was interrupted and had looked until then."""
 SHOWN = 300
 """Characters of what a program said where it could not look."""
 
@@ -78,7 +80,7 @@ def watch_by(tool: Tool) -> Watching:
                 said, _ = looking.communicate(timeout=LATE_S)
             # The command with this machine's paths may be part of what it wrote.
             text = file.read_text().replace(" ".join(command), tool.what) if file.exists() else ""
-            told = tool.read(text)
+            told = tool.read(text) if looking.returncode in LOOKED else None
             why = said.strip()[:SHOWN] or f"{Path(command[0]).name} wrote nothing that tells"
             seen.values |= {tool.problem: why} if told is None else {tool.key: told}
 

@@ -144,7 +144,11 @@ def _compare(
     if before is None or after is None:
         return "–", f"{NOT_TESTABLE}: one of the two does not tell"
     verdict = CONFIRMED if after <= less * before and before > least else NOT_HERE
-    return f"{before:.3g} → {after:.3g} {unit}", verdict
+    return f"{_show(before)} → {_show(after)} {unit}", verdict
+
+
+def _show(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def judge_rate(other: Evidence, served: Evidence) -> Measured:

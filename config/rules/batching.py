@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
@@ -23,6 +23,7 @@ from config.rules.service import (
 from config.rules.work import plan_response_timeout
 from config.timings import Timed
 from config.tuned import Tuned
+from handlers.engines import ENGINES
 
 DELAY_MS = 1
 """The least: TorchServe reads 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
@@ -43,6 +44,8 @@ BATCHES_IN_QUEUE = 2
 LOAD_S = 180
 """A worker's start was seen to take 14 s alone; each shape it warms adds to that, and so does a slower
 machine. TorchServe's default is 120."""
+COMPILING_S = 900
+"""Of a worker that compiles the model while it starts: DenseNet121 takes more than LOAD_S (seen)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,7 @@ def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figu
             workers=Setting(value=figures.workers, reason="the layout's: one number for all models"),
             queue_size=queue,
             response_timeout_s=plan_response_timeout(model, batches[model.name].value, len(models)),
-            startup_timeout_s=_plan_startup(len(models)),
+            startup_timeout_s=_plan_startup(figures.engines[model.name], inputs.off, len(models)),
             archive=Setting(value=f"{model.name}.mar", reason="the archive make models builds"),
             limits=plan_limits(model, precisions[model.name].value, batches[model.name].value, len(models)),
         )
@@ -178,6 +181,8 @@ def _choose_queue(
     )
 
 
-def _plan_startup(models: int) -> Setting:
-    reason = f"{LOAD_S} s × {models} models that load on the same cores at the same time"
-    return Setting(value=LOAD_S * models, reason=reason)
+def _plan_startup(engine: Setting, off: Collection[str], models: int) -> Setting:
+    compiles = ENGINES[engine.value].compiles_at_start(off)
+    each, why = (COMPILING_S, ", and compile there") if compiles else (LOAD_S, "")
+    reason = f"{each} s × {models} models that load on the same cores at the same time{why}"
+    return Setting(value=each * models, reason=reason)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
@@ -142,6 +142,10 @@ class Engine(ABC):
         """Whether it could be imported here, or by a Python that looks in these folders."""
         path = sys.path if folders is None else [*folders]
         return self.distribution is None or any(distributions(name=self.distribution, path=path))
+
+    def compiles_at_start(self, off: Collection[str]) -> bool:
+        """Whether a worker's load takes minutes, with these steps switched off."""
+        return False
 
     def must_be_judged(self, precision: str) -> bool:
         """Whether a build prepares or judges it: only FP32 as it comes can be left to a load's own check."""

@@ -16,7 +16,7 @@ import json
 import mmap
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.machinery import PathFinder
 from importlib.metadata import version
 from pathlib import Path
@@ -172,6 +172,10 @@ class InductorEngine(Engine):
             Step(name="freeze", run=load_library, skip=unless_off("freeze")),
             Step(name="compile", run=compile_here, skip=unless_frozen),
         )
+
+    def compiles_at_start(self, off: Collection[str]) -> bool:
+        """The library is what `freeze` loads."""
+        return "freeze" in off
 
     def context(self, precision: str) -> contextlib.AbstractContextManager[None]:
         """Types are in the compiled code, and it records nothing for a gradient."""

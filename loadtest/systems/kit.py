@@ -21,7 +21,8 @@ from server.rundir import RunDir
 from server.state import read_failure
 from server.stop import stop
 
-START_SECONDS = 300
+START_SECONDS = 1200
+"""A rung of the ladder compiles the model while its workers start (config/rules/batching.py)."""
 FRONT = "--front"
 _FILLED = {"fp32": 8, "bf16": 16, "int8": 16}
 SATURATING = {"resnet50": _FILLED, "densenet121": _FILLED, "bert": {**_FILLED, "int8": 24}}

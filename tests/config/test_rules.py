@@ -112,6 +112,13 @@ def test_models_that_load_together_get_more_time():
     assert (one, two) == (180, 360)
 
 
+def test_a_worker_that_compiles_at_its_start_gets_a_quarter_of_an_hour():
+    for off, seconds in (((), 180), (("freeze",), 900)):
+        plan = plan_machine("two-cores", models=(make_model("m"),), backend="inductor", off=off)
+        assert plan.models["m"].startup_timeout_s.value == seconds
+    assert plan.models["m"].startup_timeout_s.reason.endswith("at the same time, and compile there")
+
+
 @pytest.mark.parametrize(
     ("machine", "flags"),
     [

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from loadtest.experiments.ladder.experiment import name_experiment
 from loadtest.experiments.ladder.judge import HELPS, SLOWS, UNKNOWN
-from loadtest.experiments.ladder.rows import Row, make_rows
+from loadtest.experiments.ladder.rows import REFUSED, Row, make_rows
 from loadtest.experiments.ladder.rungs import DENSENET121, SETTINGS
 from loadtest.experiments.profile.counters import BACKEND, COUNTERS
 from loadtest.experiments.profile.evidence import Evidence, read_calls, read_seen
@@ -86,7 +86,9 @@ class StepClaim(Claim):
     def tell(self, other: Evidence, served: Evidence, beside: Beside) -> Measured:
         row = beside.steps.get(self.rung)
         if row is None or row.to_before is None:
-            return "–", f"{NOT_TESTABLE}: {LADDER}"
+            refused = row.reason if row and row.state == REFUSED else ""
+            why = f"the ladder could not serve it ({refused})" if refused else LADDER
+            return "–", f"{NOT_TESTABLE}: {why}"
         ratio = row.to_before
         seen = f"{ratio.value:.2f}× ({ratio.low:.2f}-{ratio.high:.2f}) of DenseNet121, `{row.rung.label}`"
         if self.beyond or row.verdict == UNKNOWN:

@@ -432,6 +432,14 @@ def test_a_claim_about_one_setting_is_told_by_the_ladder(ratio, rung, verdict):
     assert (f"{ratio[0]:.2f}×" in seen) if ratio else seen == "–"
 
 
+def test_a_rung_that_could_not_be_served_is_said():
+    (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == "compile")
+    rung = find_rung(list_rungs(DENSENET121), "compile")
+    beside = Beside(steps={"compile": Row(rung=rung, state="refused", reason="no answer in time")})
+    told = claim.tell(make_evidence(), make_evidence(), beside)
+    assert told == ("–", f"{NOT_TESTABLE}: the ladder could not serve it (no answer in time)")
+
+
 def test_every_claim_about_one_setting_names_a_rung():
     rungs = {one.name for one in list_rungs(DENSENET121)}
     named = {one.rung for one in CLAIMS if isinstance(one, StepClaim)}

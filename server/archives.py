@@ -14,7 +14,7 @@ from typing import Any
 
 from config.plan import ModelPlan, Plan
 from handlers.engines import ENGINES, name_variant
-from handlers.engines.engine import BASELINE, needs_wide_sums
+from handlers.engines.engine import BASELINE, OTHER_SUMS, needs_wide_sums
 from server.errors import ServerError
 
 SUMS_FILE = "SHA256SUMS"
@@ -127,10 +127,7 @@ def explain_absence(archive: Archive, model: ModelPlan) -> str | None:
             f"use PRECISION={BASELINE}, or try again, here or with other CALIBRATION: {build}"
         )
     if needs_wide_sums(archive.accuracy.get(variant, {})):
-        return (
-            f"{archive.path}: {variant} was calibrated on a CPU that adds products in 32 bits, and this one "
-            f"adds them in 16; calibrate it here: {build}"
-        )
+        return f"{archive.path}: {variant} {OTHER_SUMS}; calibrate it here: {build}"
     if variant in archive.asked or not engine.must_be_judged(precision):
         return None
     held = ", ".join([BASELINE, *sorted(archive.asked - archive.lost.keys())])

@@ -46,6 +46,10 @@ def has_wide_sums() -> bool:
     return has_flags(WIDE_SUMS)
 
 
+OTHER_SUMS = "was calibrated on a CPU that adds products in 32 bits, and this one adds them in 16"
+"""What `needs_wide_sums` finds, as a person is told."""
+
+
 def needs_wide_sums(judged: Mapping[str, Any]) -> bool:
     """Whether what the gate judged on another CPU would saturate on this one; `judged` is of one variant."""
     return bool(judged.get("wide_sums")) and not has_wide_sums()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from handlers.engines import ENGINES, name_variant
-from handlers.engines.engine import Engine, needs_wide_sums
+from handlers.engines.engine import OTHER_SUMS, Engine, needs_wide_sums
 from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
 
@@ -93,7 +93,7 @@ def _check_judged(definition: Definition, engine: Engine, precision: str) -> Non
         )
     if needs_wide_sums(definition.accuracy.get(variant, {})):
         raise LoadError(
-            f"{variant} was calibrated on a CPU that adds products in 32 bits, and this one adds them in 16",
+            f"{variant} {OTHER_SUMS}",
             cure=f"build it on this machine: {build}; or {instead}",
         )
     if engine.must_be_judged(precision) and variant not in definition.asked:

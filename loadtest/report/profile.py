@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.experiments.profile.claims import CLAIMS, Beside, read_beside
+from loadtest.experiments.profile.claims import CLAIMS, read_beside
 from loadtest.experiments.profile.evidence import (
     COLLECTORS,
     PLAIN,
@@ -82,7 +82,7 @@ def make_profile_section(kept: Kept) -> Section:
         tabulate_printed(shown), tabulate_memory(shown), *(tabulate_pooled(kept) if valid else ()),
         *map(tabulate_operators, shown),
         tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown),
-        tabulate_claims(shown, read_beside(kept)),
+        tabulate_claims(shown, kept),
     )  # fmt: skip
     return Section(
         title=f"Profile of {model}: kit {precision} against {kept.asked['against']}",
@@ -238,13 +238,12 @@ def _show_memory(one: Evidence) -> Row:
     )  # fmt: skip
 
 
-def tabulate_claims(found: Sequence[Evidence], beside: Beside) -> Table:
+def tabulate_claims(found: Sequence[Evidence], kept: Kept) -> Table:
+    beside = read_beside(kept) if len(found) == 2 else None
     return Table(
         title="What the tutorials claim",
         note="Published figures are of other machines and models, by VTune; here the same effect is looked "
         "for with what every kernel counts.",
         header=("claim", "measured here", "state"),
-        rows=tuple((one.text, *one.tell(found[0], found[1], beside)) for one in CLAIMS)
-        if len(found) == 2
-        else (),
+        rows=tuple((one.text, *one.tell(found[0], found[1], beside)) for one in CLAIMS) if beside else (),
     )

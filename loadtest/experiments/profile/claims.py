@@ -127,9 +127,10 @@ def _read_steps(kept: Kept) -> dict[str, Row]:
     """Of the last ladder of this host that has a step to tell."""
     for folder in reversed(list_results(kept.folder.parent, name=name_experiment(DENSENET121, SETTINGS))):
         ladder = read_kept(folder)
+        if any(ladder.host.get(name) != kept.host.get(name) for name in SAME_HOST):
+            continue
         rows = {row.rung.name: row for row in make_rows(ladder)}
-        here = all(ladder.host.get(name) == kept.host.get(name) for name in SAME_HOST)
-        if here and any(row.to_before for row in rows.values()):
+        if any(row.to_before for row in rows.values()):
             return rows
     return {}
 

@@ -150,9 +150,9 @@ def list_beside(kept: Kept, name: str) -> list[Series]:
 
 def read_seen(kept: Kept, tool: Tool, key: str = "") -> dict[str, Any]:
     """System without a server → what a program saw in its one process, or of another key of its turn."""
-    key = key or tool.key
-    trials = [trial for one in list_beside(kept, tool.key) for trial in one.trials]
-    return {trial.system: trial.seen[key] for trial in trials if key in trial.seen}
+    key, block = key or tool.key, kept.find(tool.key)
+    last = {trial.system: trial.seen for trial in block.trials if not trial.warm_up} if block else {}
+    return {system: seen[key] for system, seen in last.items() if key in seen}
 
 
 def read_calls(kept: Kept) -> dict[str, dict[str, float]]:

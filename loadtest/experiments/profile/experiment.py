@@ -23,7 +23,7 @@ from loadtest.experiments.profile.looks import read_logged, watch_operators, wat
 from loadtest.experiments.profile.pools import make_looks, make_pools
 from loadtest.experiments.profile.symptoms import find_symptoms
 from loadtest.experiments.profile.threads import watch_threads
-from loadtest.experiments.targets.rows import EVERYTHING_OFF
+from loadtest.experiments.targets.rows import switch_off
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
 from loadtest.scenarios.scenario import AUTO, Arrival, Scenario, Step
@@ -108,7 +108,7 @@ def choose_other(model: str, against: str) -> Member:
     if against == STOCK:
         return stock("stock TorchServe", model, batch_size=BATCH_SIZE)
     if against == OFF:
-        return kit("kit, everything off", model, (*EVERYTHING_OFF, *saturate(model, "fp32")))
+        return kit("kit, everything off", model, switch_off(model))
     system = find_system(run_dir=against, url="", name=f"{RUNNING}{Path(against).resolve().name}")
     if system.models != (model,):
         raise LoadTestError(f"AGAINST must serve {model} alone: got {', '.join(system.models)} in {against}")

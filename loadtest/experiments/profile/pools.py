@@ -20,7 +20,7 @@ from loadtest.experiments.profile.calls import CALLS
 from loadtest.experiments.profile.counters import COUNTERS
 from loadtest.experiments.profile.flames import FLAMES
 from loadtest.experiments.profile.tools import SECONDS, Tool, watch_by
-from loadtest.experiments.targets.rows import EVERYTHING_OFF
+from loadtest.experiments.targets.rows import switch_off
 from loadtest.scenarios.scenario import Arrival, Scenario
 from loadtest.systems.fleet import Member
 from loadtest.systems.inprocess import in_process
@@ -91,8 +91,7 @@ def make_looks(pools: Block, model: str) -> list[Block]:
     """The first pool once more, looked into by each program; what it counts also with everything off."""
     first = pools.turns[0]
     cores = ("--workers", "1", "--cores-per-worker", str(len(os.sched_getaffinity(0))))
-    arguments = (*EVERYTHING_OFF, *saturate(model, "fp32"), *cores)
-    off = dataclasses.replace(first, member=in_process(OFF, model, arguments))
+    off = dataclasses.replace(first, member=in_process(OFF, model, (*switch_off(model), *cores)))
     return [_look_into((first,) if tool is FLAMES else (off, first), model, tool) for tool in TOOLS]
 
 

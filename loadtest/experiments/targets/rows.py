@@ -82,6 +82,11 @@ def look_at_fill(system: System) -> Mapping[str, Any]:
     return {"fill": count_fill(system.describe_workers(BERT))}
 
 
+def switch_off(model: str) -> tuple[str, ...]:
+    """Arguments of the baseline that is the kit's own, in full batches."""
+    return (*EVERYTHING_OFF, *saturate(model, "fp32"))
+
+
 def _kit(model: str, precision: str) -> Member:
     return kit(f"kit {model} {precision}", model, _ask(model, precision))
 
@@ -117,7 +122,7 @@ def _make_photo_row(precision: str, *, at_least: float, of_the_limit: float | No
 
 def _make_equal_row() -> Row:
     served, limit = _kit(BERT, "int8"), _in_process(BERT, "int8")
-    off = kit("kit bert, everything off", BERT, (*EVERYTHING_OFF, *saturate(BERT, "fp32")))
+    off = kit("kit bert, everything off", BERT, switch_off(BERT))
     return Row(
         name="bert-128",
         title="BERT INT8 over REST, one text of 128 tokens a request",
@@ -144,7 +149,7 @@ def _make_mixed_row() -> Row:
         "row_tokens": PADDED_TOKENS,
         "tokens_per_run": PADDED_TOKENS * USERS,
     }
-    off = (*EVERYTHING_OFF, *saturate(BERT, "fp32"))
+    off = switch_off(BERT)
     padded = kit("kit bert fp32 eager, to 150", BERT, off, archive=one_length)
     counted = (replace(one, inspect_after=look_at_fill) for one in (padded, served, buckets, longest))
     return Row(

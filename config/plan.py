@@ -49,7 +49,7 @@ class Inputs:
     precision: str = "fp32"
     """Arithmetic of the models: fp32, bf16 or int8; auto chooses for each model by timings of this host."""
     backend: str = ""
-    """Engines of the models: one name, "bert=eager,resnet50=ipex", or "" for the default; auto as above."""
+    """Engines of the models: a name, "bert=eager,resnet50=openvino", or "" for the default; auto as above."""
     stack: str = DEFAULT_STACK
     """What the environment was made for: which engines it can have, and which of them is the default."""
     profile: str = "throughput"

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping
 
 from config.plan import Plan, Setting
+from handlers.engines import SWITCHED
 
 ARCHIVE_VERSION = "1.0"
 """The version models/ packs. TorchServe looks a model's settings up under its archive's version and silently
@@ -15,7 +16,7 @@ ignores those of another."""
 WIDTH = 108
 
 SECTIONS: Mapping[str, str] = {
-    "CPU": "ipex_enable cpu_launcher_enable cpu_launcher_args",
+    "CPU": " ".join([*SWITCHED, "cpu_launcher_enable", "cpu_launcher_args"]),
     "Models": (
         "model_store workflow_store load_models models default_workers_per_model job_queue_size "
         "default_response_timeout number_of_gpu"

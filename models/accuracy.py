@@ -1,8 +1,8 @@
 """The accuracy gate: a precision that does not answer as FP32 eager does is not served.
 
-Run as a process of its own (`python -m models.accuracy STAGING JOB`), because IPEX calibrates badly with one
-thread and computes wrongly when the number of threads changes in a process. Figures, verdicts and INT8's
-recipes are in models/gate/; here is what runs the model.
+Run as a process of its own (`python -m models.accuracy STAGING JOB`), because engines may calibrate badly
+with one thread and compute wrongly when the number of threads changes. Figures, verdicts and INT8's recipes
+are in models/gate/; here is what runs the model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from models.gate.trials import Bench, Inputs, Trier, write_made
 
 EAGER = "eager"
 THREADS = 2
-"""More than one: with one thread IPEX's observers see too little (read in its documentation)."""
+"""More than one: with one thread an engine's observers see too little."""
 SAMPLES = 16
 """Laid out in runs together; more would only take memory."""
 
@@ -88,7 +88,7 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
     calibration, held_out = _choose_data(job)
     reference = _ask_eager(staging, held_out, Thresholds(**job.get("thresholds", {})))
     outcomes = {}
-    # Once IPEX is in the process, graphs of PyTorch alone execute operators of it (ipex::max_pool2d).
+    # Eager first: an engine that is once in the process may give its operators to graphs of PyTorch alone.
     for variant in sorted(job["precisions"], key=lambda one: one.split()[0] != EAGER):
         engine, precision = variant.split()
         try:
@@ -98,7 +98,7 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
                 else _measure_plain(staging, engine, precision, reference)
             )
         except (LoadError, RuntimeError) as error:
-            # FP32 must not be lost because this CPU, or this IPEX, cannot build a narrower precision.
+            # FP32 must not be lost because this CPU, or this engine, cannot build a narrower precision.
             outcomes[variant] = Outcome(failure=str(getattr(error, "cause", error)))
     return {variant: outcomes[variant] for variant in job["precisions"]}
 
@@ -195,7 +195,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     try:
-        # IPEX prints to standard output; only the figures may stand there.
+        # Engines print to standard output; only the figures may stand there.
         with contextlib.redirect_stdout(sys.stderr):
             outcomes = measure(staging, job)
     except (LoadError, RequestError, BuildError, OSError) as error:

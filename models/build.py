@@ -248,7 +248,7 @@ def _describe_gate(precisions: Sequence[str]) -> str:
 
 def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-m", "models.accuracy", str(staging), json.dumps(job)]
-    # Where Triton is installed, importing IPEX starts a pool of compilers: 600 MiB for nothing.
+    # Else an engine may start a pool of compilers: 600 MiB for nothing.
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "TORCH_WARM_POOL": "0"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -35,7 +35,8 @@ WORKSPACES = ROOT / "run" / "build"
 SCHEMA = 3
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
-    *("PYTORCH_", "TORCH_", "IPEX_", "ATEN_", "PYTHON", "LRU_", "GLIBC_", "TBB_", "OV_", "OPENVINO_"),
+    *("PYTORCH_", "TORCH_", "ATEN_", "PYTHON", "GLIBC_"),
+    *(prefix for engine in ENGINES.values() for prefix in engine.variables),
 )
 """Variables of a shell that would change the timing; a worker does not get them either."""
 SIGNIFICANT_DIGITS = 3

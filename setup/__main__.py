@@ -6,11 +6,11 @@ OLDEST, NEWEST = (3, 10), (3, 13)
 
 
 def unsupported_python(version: "tuple[int, ...]", executable: str) -> "str | None":
-    """The sentence for a Python outside the range IPEX 2.8 has wheels for, or None."""
+    """The sentence for a Python outside the range the pinned packages have wheels for, or None."""
     if OLDEST <= tuple(version[:2]) <= NEWEST:
         return None
     return (
-        "Python must be one of 3.10, 3.11, 3.12, 3.13 (IPEX 2.8 has wheels for these): "
+        "Python must be one of 3.10, 3.11, 3.12, 3.13 (the pinned packages have wheels for these): "
         f"got {version[0]}.{version[1]} ({executable})\n"
         "  do: install one of them and run `make <target> PYTHON=python3.12` (or the one you have)"
     )

@@ -10,7 +10,7 @@ class Problem:
     """One conflict that would keep the server from running."""
 
     what: str
-    """The thing that is wrong: `Java`, `torch and IPEX`."""
+    """The thing that is wrong: `Java`, `torch and torchvision`."""
     needed: str
     """What it must be, and for whom."""
     got: str

@@ -168,7 +168,7 @@ def site_packages(venv: Path) -> Path | None:
 
 
 def read_versions(venv: Path) -> dict[str, str]:
-    """Installed versions without importing: a mismatched IPEX ends the process that imports it."""
+    """Installed versions without importing: a mismatched engine ends the process that imports it."""
     site = site_packages(venv)
     if site is None:
         return {}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from setup.errors import Problem
 from setup.facts import Facts
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)  # the wheels of IPEX 2.8
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)  # of all that is pinned
 OLDEST_JAVA = 17  # TorchServe's maintainers: "Java 17 is required … older java versions are not supported"
 # The pairs this kit was tried with; another torch lacks its operators.
 TORCH_OF_TORCHVISION = {"0.23": "2.8", "0.29": "2.14"}
-TRANSFORMERS_MAJOR = "4"  # 5.x: IPEX cannot prepare INT8 models
+TRANSFORMERS_MAJOR = "4"  # 5.x takes no mask by which texts share a row
 ENGINE_OF_STACK = {"ipex": "intel_extension_for_pytorch", "current": "openvino"}
 
 Check = Callable[[Facts], Problem | None]
@@ -22,7 +22,7 @@ def check_system(facts: Facts) -> Problem | None:
         return None
     return Problem(
         what="operating system",
-        needed="Linux (IPEX, numactl and /proc)",
+        needed="Linux (numactl and /proc)",
         got=facts.system,
         do="run this on a Linux server, virtual machine or container",
     )
@@ -33,7 +33,7 @@ def check_architecture(facts: Facts) -> Problem | None:
         return None
     return Problem(
         what="processor architecture",
-        needed="x86_64 (IPEX exists for no other)",
+        needed="x86_64 (the default engine exists for no other)",
         got=facts.architecture,
         do="run this on a machine with an Intel or AMD processor",
     )
@@ -44,7 +44,7 @@ def check_avx2(facts: Facts) -> Problem | None:
         return None
     return Problem(
         what="processor",
-        needed="one with AVX2 (without it IPEX dies with an illegal instruction)",
+        needed="one with AVX2 (without it engines die with an illegal instruction)",
         got=f"{len(facts.cpu_flags)} flags in /proc/cpuinfo, avx2 not among them",
         do="use a processor from 2013 or later; in a virtual machine, pass the host's CPU model through",
     )
@@ -56,7 +56,7 @@ def check_python(facts: Facts) -> Problem | None:
         return None
     return Problem(
         what="Python",
-        needed="one of 3.10, 3.11, 3.12, 3.13 (IPEX 2.8 has wheels for these)",
+        needed="one of 3.10, 3.11, 3.12, 3.13 (the pinned packages have wheels for these)",
         got=_dotted(version),
         do="install one of them and run `make setup PYTHON=python3.12` (or the one you have)",
     )
@@ -154,7 +154,7 @@ def check_transformers(facts: Facts) -> Problem | None:
         return None
     return Problem(
         what="transformers",
-        needed=f"{TRANSFORMERS_MAJOR}.x (IPEX 2.8 cannot prepare models of another major version)",
+        needed=f"{TRANSFORMERS_MAJOR}.x (5.x takes no mask by which texts share a row)",
         got=version,
         do="run `make distclean setup` for the pinned version",
     )

@@ -73,8 +73,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
     "Planning": (
         Knob(name="BACKEND", default=DEFAULT, commands=("setup", "models", *PLANS, *IMAGES), container=True,
              compose="",
-             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=ipex; auto: the "
-                  "fastest here of those that are installed; with PRECISION=auto, engine and precision"),
+             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=openvino; auto: "
+                  "the fastest here of those that are installed; with PRECISION=auto, engine and precision"),
         Knob(name="STACK", default="ipex", choices=STACKS, commands=EVERY, compose="",
              help="ipex: torch 2.8 with IPEX; current: a newer torch with OpenVINO, BACKEND's default there; "
                   "each has its own environment and archives"),

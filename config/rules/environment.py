@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from config.definitions import ModelDefinition
 from config.plan import Libraries, ModelPlan, Setting, Settings
 from config.rules.libraries import MALLOC_CONF, list_preloads
+from handlers.engines import ENGINES, SWITCHED
 
 KMP_AFFINITY = "granularity=fine,compact,1,0"
 """The launcher's value: thread n on the worker's n-th core, SMT siblings last."""
@@ -19,9 +20,6 @@ of all models share the same cores and would be kept waiting."""
 PRIMITIVES_PER_SHAPE = 256
 """Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers,
 DenseNet121 121, BERT 74."""
-
-IPEX = "ipex"
-IPEX_SWITCH = "TS_IPEX_ENABLE"
 
 
 def plan_environment(
@@ -58,7 +56,8 @@ def plan_timing_environment(
         **_plan_process(models, libraries),
         **plan_worker_environment(libraries, cores, launched, ()),
     }
-    del settings[IPEX_SWITCH]
+    for engine in SWITCHED.values():
+        del settings[ENGINES[engine].switch_variable]
     # The files themselves: the names the launcher looks for are linked when a server starts.
     files = [path for path in (libraries.openmp_path.value, libraries.allocator_path.value) if path]
     values = {name: str(setting.value) for name, setting in sorted(settings.items())}
@@ -70,15 +69,15 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
     capacity = count_cached_primitives(models)
     settings = {
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": Setting(value=str(capacity), reason=_explain_capacity(models)),
-        "LRU_CACHE_CAPACITY": Setting(value=str(capacity), reason="the same bound for IPEX's own cache"),
+        **_bound_caches(capacity),
         "TOKENIZERS_PARALLELISM": Setting(
             value="false",
             reason="tokenizing on more threads would leave the worker's cores or oversubscribe them",
         ),
         "TORCH_WARM_POOL": Setting(
             value="0",
-            reason="nothing is compiled while serving: where Triton is installed, importing IPEX starts a "
-            "pool of compilers beside each worker, 600 MiB and 3.5 s of CPU",
+            reason="nothing is compiled while serving: where Triton is installed, importing an engine may "
+            "start a pool of compilers beside each worker, 600 MiB and 3.5 s of CPU",
         ),
     }
     if libraries.allocator.value == "jemalloc":
@@ -89,6 +88,17 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
             "each new mix of text lengths; the launcher keeps what is set",
         )
     return settings
+
+
+def _bound_caches(capacity: int) -> Settings:
+    """Of engines that keep primitives beside oneDNN."""
+    return {
+        engine.cache_bound: Setting(
+            value=str(capacity), reason=f"the same bound for {engine.name}'s own cache"
+        )
+        for engine in ENGINES.values()
+        if engine.cache_bound
+    }
 
 
 def plan_worker_environment(
@@ -122,7 +132,12 @@ def _set_by_torchserve(engines: Collection[str]) -> Settings:
     way = "reaches a worker (ConfigManager.getBackendConfiguration)"
     return {
         "TS_DECODE_INPUT_REQUEST": Setting(value="false", reason=f"how decode_input_request {way}"),
-        IPEX_SWITCH: Setting(value=str(IPEX in engines).lower(), reason=f"how ipex_enable {way}"),
+        **{
+            ENGINES[engine].switch_variable: Setting(
+                value=str(engine in engines).lower(), reason=f"how {switch} {way}"
+            )
+            for switch, engine in SWITCHED.items()
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""The switches of TorchServe that decide what runs: models, workers, launcher, IPEX, threads, metrics."""
+"""The switches of TorchServe that decide what runs: models, workers, launcher, engines, threads, metrics."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from config.rules.java import count_frontend_threads
 from config.rules.libraries import render_library_flags
 from config.rules.pinning import Pinning
 from config.topology import Topology
+from handlers.engines import ENGINES, SWITCHED
+from handlers.engines.engine import Engine
 
 
 def plan_cpu_switches(
     models: Mapping[str, ModelPlan], pinning: Pinning, libraries: Libraries
 ) -> dict[str, Setting]:
-    """IPEX and the launcher."""
-    users = [name for name, model in models.items() if model.engine.value == "ipex"]
-    ipex_reason = (
-        f"it computes {', '.join(users)}: the handler does (TorchServe sets TS_IPEX_ENABLE in the workers)"
-        if users
-        else f"it computes no model (BACKEND): {_list_engines(models)}"
-    )
-    settings = {"ipex_enable": Setting(value=_boolean(bool(users)), reason=ipex_reason)}
+    """Engines that TorchServe has a switch for, and the launcher."""
+    settings = {name: _plan_engine(ENGINES[engine], models) for name, engine in SWITCHED.items()}
     if pinning.args is None:
         return {**settings, "cpu_launcher_enable": Setting(value="false", reason=pinning.args_reason)}
     args = " ".join(part for part in (pinning.args.render(), render_library_flags(libraries)) if part)
@@ -36,6 +32,18 @@ def plan_cpu_switches(
             f"allocator {libraries.allocator.value}, OpenMP {libraries.openmp.value}",
         ),
     }
+
+
+def _plan_engine(engine: Engine, models: Mapping[str, ModelPlan]) -> Setting:
+    """On where it computes a model."""
+    users = [name for name, model in models.items() if model.engine.value == engine.name]
+    reason = (
+        f"it computes {', '.join(users)}: the handler does (TorchServe sets {engine.switch_variable} in the "
+        "workers)"
+        if users
+        else f"it computes no model (BACKEND): {_list_engines(models)}"
+    )
+    return Setting(value=_boolean(bool(users)), reason=reason)
 
 
 def _list_engines(models: Mapping[str, ModelPlan]) -> str:

@@ -14,7 +14,7 @@ from handlers.engines.stacks import list_of_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_BYTES = 1_800_000_000
-"""With the CPU-only wheels: half of it is torch and IPEX, a fifth Java and Debian."""
+"""With the CPU-only wheels: half of it is torch and its default engine, a fifth Java and Debian."""
 ENGINE_BYTES = {"openvino": 500_000_000}
 """What BACKEND may add to it: OpenVINO has 190 MB, what NNCF needs (SciPy, scikit-learn) is the rest."""
 CUDA_FOLDER = "/opt/kit/.venv/lib/python3.11/site-packages/nvidia"
@@ -166,7 +166,7 @@ def list_build_options() -> Sequence[tuple[str, str, str]]:
         ("--models", "", "archives to bake in; default: none, they are mounted"),
         ("--weights", "", "their weights: pretrained, random"),
         ("--backend", "", "engines to install, and to bake archives for, beside those of every image"),
-        ("--stack", "", "ipex or current"),
+        ("--stack", "", " or ".join(STACKS)),
         ("--torch-index", "", "where torch comes from"),
         ("--pip-index", "", "where the other wheels come from"),
         ("--base", "", "base image (default: debian:bookworm-slim)"),

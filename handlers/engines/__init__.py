@@ -16,6 +16,8 @@ ENGINES: dict[str, Engine] = {
 }
 """The default first."""
 DEFAULT = next(iter(ENGINES))
+SWITCHED = {engine.switch: engine.name for engine in ENGINES.values() if engine.switch}
+"""Property of TorchServe's configuration → the engine it names."""
 
 
 def name_variant(engine: str, precision: str) -> str:

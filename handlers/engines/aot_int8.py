@@ -46,7 +46,7 @@ RECIPES = (
     AotRecipe(name="histogram", observer=observers.HistogramObserver),
     AotRecipe(name="min-max", observer=observers.MinMaxObserver),
 )
-"""PyTorch's default first, as IPEX's; both cost the same to run."""
+"""PyTorch's default first; both cost the same to run."""
 
 
 class AotQuantiser:

@@ -1,4 +1,4 @@
-"""Reads BACKEND: `ipex` for all models, or `bert=eager,resnet50=auto`."""
+"""Reads BACKEND: `openvino` for all models, or `bert=eager,resnet50=auto`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from handlers.engines import ENGINES
 from handlers.engines.stacks import list_of_stack
 
-EXAMPLE = "bert=eager,resnet50=ipex"
+EXAMPLE = "bert=eager,resnet50=openvino"
 ALL = ""
 """The key of what holds for every model that is not named."""
 AUTO = "auto"

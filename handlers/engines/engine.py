@@ -130,6 +130,13 @@ class Engine(ABC):
     channels_last: ClassVar[bool] = False
     """Whether the memory format of tensors is its load's business."""
 
+    switch: ClassVar[str] = ""
+    """Property of TorchServe's configuration that names it; `TS_` and the same in capitals in a worker."""
+    variables: ClassVar[tuple[str, ...]] = ()
+    """How the names of environment variables begin that its libraries read."""
+    cache_bound: ClassVar[str] = ""
+    """That of them which bounds a cache of primitives of its own."""
+
     library: ClassVar[str] = ""
     """How the file begins that is mapped into each process which has imported it; empty: nothing tells."""
     onednn: ClassVar[str] = ""
@@ -141,6 +148,11 @@ class Engine(ABC):
     @abstractmethod
     def steps(self) -> tuple[Step, ...]:
         """From the eager model to the one that serves, in order."""
+
+    @property
+    def switch_variable(self) -> str:
+        """What a worker sees `switch` as (ConfigManager.getBackendConfiguration)."""
+        return f"TS_{self.switch.upper()}" if self.switch else ""
 
     def is_installed(self, folders: Sequence[str] | None = None) -> bool:
         """Whether it could be imported here, or by a Python that looks in these folders."""

@@ -2,7 +2,9 @@
 
 Imported only where it can live, because on a wrong machine it ends the process without an exception: it calls
 os._exit(127) on a torch of another minor version and can die of an illegal instruction without AVX2; both are
-asked of the metadata and of /proc/cpuinfo before the import. How it quantises is in ipex_int8/.
+asked of the metadata and of /proc/cpuinfo before the import. Where Triton is installed, the import starts a
+pool of compilers beside the process, 600 MiB and 3.5 s of CPU. It prints to standard output, and computes
+wrongly when the number of OpenMP threads changes after optimising. How it quantises is in ipex_int8/.
 """
 
 from __future__ import annotations
@@ -121,6 +123,9 @@ class IpexEngine(Engine):
     reason = "fused oneDNN kernels in TorchScript, INT8 by calibration; its last release is 2.8"
     distribution = IPEX
     stacks = ("ipex",)
+    switch = "ipex_enable"
+    variables = ("IPEX_", "LRU_")
+    cache_bound = "LRU_CACHE_CAPACITY"
     library = "libintel-ext-pt"
     onednn = "intel_extension_for_pytorch._C"
     flags: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -125,6 +125,7 @@ class OpenVinoEngine(Engine):
     distribution = "openvino"
     reason = "a graph and kernels of its own, INT8 by NNCF; maintained, and bound to no release of PyTorch"
     flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"fp32": (), "bf16": BF16_FLAGS, "int8": INT8_FLAGS}
+    variables = ("OV_", "OPENVINO_", "TBB_")
     binds_memory = True
 
     @property

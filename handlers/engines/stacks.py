@@ -1,6 +1,6 @@
 """The stacks: which engines can be installed beside each other.
 
-Each has an environment and archives of its own: IPEX ends the process on any torch but 2.8.
+Each has an environment and archives of its own: an engine may run with one torch alone.
 """
 
 from __future__ import annotations

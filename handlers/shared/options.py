@@ -1,9 +1,9 @@
 """What the server asks of a model when it loads, read from the worker's environment.
 
-`CPU_KIT_OPTIONS` is set by the plan, as JSON `{"<model>": {"engine": "ipex", "precision": "bf16",
-"threads": 1, "off": ["freeze"], "limits": {"pixels": 24000000}}}`; `TS_IPEX_ENABLE` by TorchServe from
-`ipex_enable`, which chooses the engine where no plan does. Without either, an archive serves its default
-precision by PyTorch alone and with its handler's own limits, so any TorchServe can load it.
+`CPU_KIT_OPTIONS` is set by the plan, as JSON `{"<model>": {"engine": "eager", "precision": "bf16",
+"threads": 1, "off": ["freeze"], "limits": {"pixels": 24000000}}}`. Where no plan does, a switch of
+TorchServe's own configuration chooses the engine (Engine.switch). Without either, an archive serves its
+default precision by PyTorch alone and with its handler's own limits, so any TorchServe can load it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
 
 OPTIONS_VARIABLE = "CPU_KIT_OPTIONS"
-IPEX_VARIABLE = "TS_IPEX_ENABLE"
 OPTIONAL_STEPS = ("channels_last", "trace", "freeze")
+EAGER = "eager"
 PACKING = "packing"
 """Not a step: when off, each text has a row of its own, padded to the next warmed length."""
 BUCKETS = "buckets"
@@ -70,7 +70,10 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
 
 def _find_switched(environment: Mapping[str, str]) -> str:
     """The engine of any TorchServe's own configuration."""
-    return "ipex" if environment.get(IPEX_VARIABLE, "false").lower() == "true" else "eager"
+    for engine in ENGINES.values():
+        if environment.get(engine.switch_variable, "").lower() == "true":
+            return engine.name
+    return EAGER
 
 
 def _check_judged(definition: Definition, engine: Engine, precision: str) -> None:

@@ -178,7 +178,7 @@ def _reply(request: Request, answers: Iterator[Any]) -> Reply:
 def load_runtime(classifier: Classifier, options: LoadOptions) -> ModelRuntime:
     """Run all load steps; StepError when one cannot be done as asked."""
     started = time.monotonic()
-    # Before anything else: IPEX gives wrong results when the OpenMP thread count changes after optimising.
+    # Before anything else: an engine may compute wrongly when the OpenMP thread count changes after its load.
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     _set_interop_threads(1)

@@ -1,6 +1,6 @@
 """Which tensor shapes a model serves, and how a batch of samples is laid out in them.
 
-A new shape costs a compile in the middle of serving (IPEX INT8 BERT: 60-110 ms, measured), so only the
+A new shape costs a compile in the middle of serving (INT8 BERT: 60-110 ms, measured), so only the
 shapes warmed at load are ever run. Texts are packed into rows (packing.py) where the model allows it; else
 each is padded to the next warmed length.
 """

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from handlers.engines import ENGINES
 from loadtest.answers.check import Expected, Tolerance, find_pairs_told_apart, read_probabilities
 from loadtest.answers.reference import FP32, REFERENCE
 from loadtest.errors import LoadTestError
@@ -118,7 +119,8 @@ def compute(archive: Path, variant: str, payloads: Sequence[Payload]) -> list[An
 
 def _run_reference(archive: Path, folder: Path, job: Path) -> list[Any]:
     command = [sys.executable, "-m", "loadtest.answers.reference", str(folder), str(job)]
-    environment = {key: value for key, value in os.environ.items() if key != "TS_IPEX_ENABLE"}
+    switches = {engine.switch_variable for engine in ENGINES.values()}
+    environment = {key: value for key, value in os.environ.items() if key not in switches}
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS,

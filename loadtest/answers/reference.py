@@ -1,7 +1,7 @@
 """Answers requests with an archive's own handler and no server: what servers are judged by.
 
 Run as a process of its own (`python -m loadtest.answers.reference FOLDER JOB`): the archive brings its code,
-as it does for TorchServe, and eager FP32 must not have IPEX loaded beside it.
+as it does for TorchServe, and eager FP32 must not have an engine loaded beside it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ def load(folder: Path, variant: str) -> tuple[Any, Any]:
     file.write_text(json.dumps({**definition, "batch_sizes": [1]}), encoding="utf-8")
     engine, precision = variant.split()
     off = OFF if variant == REFERENCE else ()
-    # IPEX computes wrongly when the number of threads changes in a process: it is set once, before the load.
+    # An engine may compute wrongly when the number of threads changes: it is set once, before the load.
     options = {"engine": engine, "precision": precision, "threads": len(os.sched_getaffinity(0)), "off": off}
     os.environ["CPU_KIT_OPTIONS"] = json.dumps({definition["name"]: options})
     context = Context(definition["name"], str(folder))
     sys.path.insert(0, str(folder))
-    with contextlib.redirect_stdout(sys.stderr):  # IPEX prints; only the answers may stand on standard output
+    with contextlib.redirect_stdout(
+        sys.stderr
+    ):  # Engines print; only the answers may stand on standard output
         handler = load_handler(str(folder), context)
     return handler, context
 

@@ -87,7 +87,7 @@ def _without_gradients(layer: Any, values: Any) -> Callable[[], object]:
 
 
 def make_int8_work() -> Iterator[Work]:
-    """u8 × s8 to u8 through oneDNN, as IPEX's INT8 layers compute it."""
+    """u8 × s8 to u8 through oneDNN, as engines' INT8 layers compute it."""
     import torch
 
     torch.set_num_threads(1)

@@ -50,7 +50,7 @@ def _show_operators(one: Evidence) -> Iterator[Row]:
 
 
 def _shorten(name: str) -> str:
-    """IPEX names a fusion by all that is in it, which may be hundreds."""
+    """Engines name a fusion by all that is in it, which may be hundreds."""
     parts = name.split("+")
     return name if len(name) <= LONGEST else f"{'+'.join(parts[:3])}+… ({len(parts)} fused)"
 

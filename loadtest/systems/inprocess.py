@@ -175,7 +175,7 @@ def render_worker_environment(plan: Plan, run: RunDir) -> dict[str, str]:
 def render_forking(environment: Mapping[str, str], model: str) -> dict[str, str]:
     """One intra-op thread, and no CPU of its own for it: the inter-op threads would inherit that one.
 
-    `none` and not `disabled`, with which IPEX finds no CPUs.
+    `none` and not `disabled`, with which an engine may find no CPUs.
     """
     options = json.loads(environment["CPU_KIT_OPTIONS"])
     options[model]["threads"] = 1

@@ -1,7 +1,8 @@
 """Reads oneDNN's verbose log: which primitives ran, in which shapes, by which code, how long.
 
 The format is oneDNN's (https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html). It differs between
-the copies that PyTorch and IPEX carry: `v0` has no version field, `v1` has; a time stamp may stand in front.
+the copies that PyTorch and its engines carry: `v0` has no version field, `v1` has; a time stamp may stand in
+front.
 A line that fits none of the forms is counted under its first words and named, never dropped in silence.
 """
 

@@ -12,6 +12,7 @@ from config.installed import read_installed
 from config.plan import Layout
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.asked import make_asked
+from loadtest.experiments.ladder.auto import choose_auto, judge_auto
 from loadtest.experiments.ladder.blocks import Group, cut_groups, estimate_memory, read_available_mib
 from loadtest.experiments.ladder.engines import list_engine_rungs
 from loadtest.experiments.ladder.load import PAYLOADS, TIMING, count_users, make_scenario
@@ -59,6 +60,9 @@ def make_experiment(
     plan = write_plan(folder, port=port, model=model, arguments=arguments)
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
     chosen = choose(_list_rungs(model, rungs), only)
+    asked = make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing)
+    if rungs == ENGINES:
+        asked["auto"] = choose_auto(model, site)
     course = Course(
         model=model,
         timing=timing,
@@ -70,7 +74,7 @@ def make_experiment(
     return Experiment(
         kind=KINDS[rungs],
         name=name_experiment(model, rungs),
-        asked=make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing),
+        asked=asked,
         next_block=course.next_block,
         estimate=course.estimate,
     )
@@ -163,7 +167,12 @@ def list_disturbed(kept: Kept) -> list[Group]:
 
 def judge(kept: Kept) -> list[Verdict]:
     """Of each rung its ratio to the one it is compared with; what cannot be measured here has none."""
-    return [_judge_row(row) for row in make_rows(kept) if row.state in (MEASURED, MISSING)]
+    rows = make_rows(kept)
+    auto = judge_auto(kept, rows)
+    return [
+        *(_judge_row(row) for row in rows if row.state in (MEASURED, MISSING)),
+        *([auto] if auto else []),
+    ]
 
 
 def _judge_row(row: Row) -> Verdict:

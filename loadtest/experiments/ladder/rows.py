@@ -43,6 +43,8 @@ class Row:
     """Any makes it INVALID."""
     setting: str = ""
     """What was seen of its own settings, before → now."""
+    block: KeptBlock | None = None
+    """Where it was measured for its own sake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,15 +135,21 @@ class Ladder:
             verdict=judge(to_before) if to_before else "",
             doubts=doubts,
             setting=describe_setting(rung, seen, see_before(rung, home.block)),
+            block=home.block,
         )
 
 
 def make_rows(kept: Kept) -> list[Row]:
     """In the rungs' order, what is left out last."""
+    ladder = read_ladder(kept)
+    return [ladder.make_row(rung) for rung in ladder.rungs]
+
+
+def read_ladder(kept: Kept) -> Ladder:
+    """Finished or not."""
     rungs = list_asked_rungs(kept)
     blocks = [_judge_block(kept, block, rungs) for block in kept.list_blocks()]
-    ladder = Ladder(rungs=rungs, blocks=blocks, bottom=find_bottom(kept, rungs))
-    return [ladder.make_row(rung) for rung in rungs]
+    return Ladder(rungs=rungs, blocks=blocks, bottom=find_bottom(kept, rungs))
 
 
 def find_bottom(kept: Kept, rungs: Sequence[Rung]) -> str:

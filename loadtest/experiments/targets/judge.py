@@ -7,24 +7,20 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from loadtest.errors import LoadTestError
 from loadtest.experiments.targets import rows
 from loadtest.experiments.targets.experiment import find_start
 from loadtest.experiments.targets.rows import Goal
-from loadtest.results.figures import split_latencies_ms
+from loadtest.results.figures import find_spikes, split_latencies_ms
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import find_ratio, take_parts, take_rates
-from loadtest.results.stats import Interval, bootstrap, find_percentile_interval, pick
+from loadtest.results.stats import Interval, find_percentile_interval
 from loadtest.results.trial import KeptBlock, Series
 from loadtest.trials.block import Verdict
 from loadtest.trials.validity import find_doubts
 
 LATENCY_EXTRA_MS = 2.0
 """For REST, beside the factor."""
-QUARTERS, STRETCHES = 4, 20
-"""Of all requests since ready, and of a quarter: stretches are drawn again, as one stall hits neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,27 +105,9 @@ def _quote(series: Series, percentile: float) -> Interval:
 
 
 def _find_spikes(goal: Goal, seen: Seen) -> Found:
-    """Warm-ups count: the first requests after ready would pay for every shape that is compiled late."""
-    series, trials = seen.take(goal.system), seen.block.trials if seen.block else ()
-    records = zip(trials, seen.kept.read_records(seen.block) if seen.block else (), strict=True)
-    latency = [one.take(one.good).latency for trial, one in records if trial.system == series.system]
-    return compare_quarters(np.concatenate(latency)), goal.limit, ""
-
-
-def compare_quarters(latency: np.ndarray) -> Interval:
-    """p99.9 of the first quarter over that of the last one."""
-    if len(latency) < QUARTERS * STRETCHES:
-        raise LoadTestError(f"{len(latency)} requests are too few for quarters; measure longer (SECONDS=)")
-    quarters = np.array_split(latency, QUARTERS)
-    first, last = (np.array_split(quarters[number], STRETCHES) for number in (0, -1))
-
-    def find_tail(stretches: list[np.ndarray], drawn: np.ndarray) -> float:
-        return pick(np.concatenate([stretches[number] for number in drawn]), 99.9)
-
-    return bootstrap(
-        lambda draws: np.array([find_tail(first, drawn) / find_tail(last, drawn) for drawn in draws]),
-        np.arange(STRETCHES),
-    )
+    series = seen.take(goal.system)
+    assert seen.block  # it has the series
+    return find_spikes(seen.kept.read_latencies(seen.block, series.system)), goal.limit, ""
 
 
 def _find_start(goal: Goal, seen: Seen) -> Found:

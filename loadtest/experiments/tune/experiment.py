@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -41,7 +41,7 @@ from loadtest.experiments.tune.race import (
     scale_rates,
 )
 from loadtest.experiments.tune.space import Space, predict, predict_best
-from loadtest.experiments.tune.windows import Windows
+from loadtest.experiments.tune.windows import REQUESTS_TIMES, Windows
 from loadtest.results.kept import Kept
 from loadtest.scenarios.scenario import AUTO
 from loadtest.systems.fleet import Member
@@ -102,12 +102,34 @@ class Course:
         """Plan → simulated peak with what `start` told of this server; the default, and so many others."""
         return predict_best(self.space, tuple(list_points(self.space, kept)), most)
 
+    @property
+    def least_s(self) -> float:
+        """With the fewest plans, all at once, and the finals; LoadTestError for a limit that is none."""
+        predicted = predict_best(self.space, (), FEWEST_ENTRANTS)
+        if predicted[DEFAULT] <= 0:
+            raise LoadTestError(
+                f"SLO_P99_MS must be a limit that the default plan can keep: got {self.space.limit}, and the "
+                "model alone takes longer; ask for a higher one"
+            )
+        first = START_S + FIRST_WARM_UP_S + 2 * self.windows.cost_s(START_SHARE * predicted[DEFAULT])
+        return first + self._cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, predicted)
+
     def estimate(self, kept: Kept) -> float:
-        """What is left of the budget: it bounds the rounds, which no one can foresee."""
+        """What is left of the budget, which bounds the rounds that no one can foresee; or what is never saved
+        and still to come."""
+        finals = self._cost_final(self.predict(kept, 1)) if self._must_end(kept) else 0.0
+        return max(self._find_left(kept), finals)
+
+    def _must_end(self, kept: Kept) -> bool:
+        """Whether the first final, which is never saved, is still to come."""
+        return kept.find(START) is not None and kept.find(f"{FINAL}-1") is None
+
+    def _find_left(self, kept: Kept) -> float:
+        """Of the budget."""
         return max(0.0, self.budget_s - find_spent(kept))
 
     def _next_stage(self, kept: Kept) -> Stage | None:
-        race, left = self.make_race(kept), self.estimate(kept)
+        race, left = self.make_race(kept), self._find_left(kept)
 
         def can_afford(stage: Stage, keep_finals: bool) -> bool:
             return self._cost(stage) + (self._cost_finals(race.predicted) if keep_finals else 0.0) <= left
@@ -150,18 +172,17 @@ class Course:
         return stage.repeats * sum(each) + VERIFY_S * len(stage.rates)
 
     def _cost_finals(self, predicted: Mapping[str, float]) -> float:
-        """And of the closed loop behind them: the default, whose windows may be longer, and the best."""
+        """And of the closed loop behind them."""
+        return FINALS * self._cost_final(predicted) + START_S
+
+    def _cost_final(self, predicted: Mapping[str, float]) -> float:
+        """Of the default, whose windows may be longer, and the best."""
         pair = {DEFAULT: predicted[DEFAULT], RACE: max(predicted.values())}
         rates = {name: scale_rates(rate, FINAL_RATES) for name, rate in pair.items()}
-        return FINALS * self._cost(Stage(name=FINAL, rates=rates, repeats=FINAL_REPEATS)) + START_S
+        return self._cost(Stage(name=FINAL, rates=rates, repeats=FINAL_REPEATS))
 
     def make_start(self) -> Block:
         rate = round(START_SHARE * predict(self.space, (), DEFAULT), 2)
-        if rate <= 0:
-            raise LoadTestError(
-                f"SLO_P99_MS must be a limit that the default plan can keep: got {self.space.limit}, and the "
-                "model alone takes longer; ask for a higher one"
-            )
         member = self._find_member(DEFAULT)
         closed, opened = self.windows.make_closed(), self.windows.make_open(rate, seed=SEEDS[START])
         turns = (
@@ -205,9 +226,16 @@ class Course:
                 name=f"{LIBRARIES}-{number}", rates={best: rates, other: rates}, repeats=LIBRARY_REPEATS
             )
             wanted = value not in self.libraries and kept.find(stage.name) is None
-            if wanted and START_S + self._cost(stage) <= self.estimate(kept):
+            if wanted and START_S + self._cost(stage) <= self._find_left(kept):
                 return self.make_block(stage)
         return None
+
+
+def fit_windows(course: Course) -> Course:
+    """With the longest windows that leave the budget room for the fewest plans and the finals."""
+    each = (replace(course, windows=replace(course.windows, times=times)) for times in REQUESTS_TIMES)
+    fitted = list(each)
+    return next((one for one in fitted if one.least_s <= course.budget_s), fitted[-1])
 
 
 def _pair(rates: Mapping[str, tuple[float, ...]]) -> list[list[tuple[str, float]]]:

@@ -17,9 +17,8 @@ from handlers.engines import name_variant
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.blocks import USABLE_MEMORY, read_available_mib
 from loadtest.experiments.tune.candidate import Candidate, Layout, read_candidate
-from loadtest.experiments.tune.experiment import Course, make_experiment
+from loadtest.experiments.tune.experiment import Course, fit_windows, make_experiment
 from loadtest.experiments.tune.grid import make_experiment as make_grid
-from loadtest.experiments.tune.profile import take_profile
 from loadtest.experiments.tune.space import read_space
 from loadtest.experiments.tune.windows import Windows
 from loadtest.results.host import read_host
@@ -30,6 +29,7 @@ from loadtest.simulation.search import Limit
 from loadtest.systems.fleet import Member, Site
 from loadtest.systems.kit import kit, write_plan
 from loadtest.systems.system import ROOT
+from loadtest.systems.timings import take_timings
 from loadtest.trials.block import Experiment
 from server.archives import read_archive
 
@@ -147,14 +147,21 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
         # What `auto` chose for the default's workers holds for all of the race.
         return kit(name, model, [*wish.arguments, *fixed, *own])
 
-    course = Course(
-        windows=Windows(model=model, payloads=asked["payloads"], limit=wish.limit),
-        space=space,
-        budget_s=60 * wish.minutes,
-        memory_mib=USABLE_MEMORY * read_available_mib(),
-        make_member=make_member,
-        libraries=(str(plan.libraries.allocator.value), str(plan.libraries.openmp.value)),
+    course = fit_windows(
+        Course(
+            windows=Windows(model=model, payloads=asked["payloads"], limit=wish.limit),
+            space=space,
+            budget_s=60 * wish.minutes,
+            memory_mib=USABLE_MEMORY * read_available_mib(),
+            make_member=make_member,
+            libraries=(str(plan.libraries.allocator.value), str(plan.libraries.openmp.value)),
+        )
     )
+    if wish.grid is None and course.least_s > course.budget_s:
+        site.say(
+            f"{model}: at the rates of this machine the fewest plans and the finals take about "
+            f"{course.least_s / 60:.0f} minutes, not BUDGET_MINUTES={wish.minutes:g}"
+        )
     if wish.grid is None:
         return make_experiment(course, asked)
     return make_grid(course, asked, wish.grid, wish.plans)
@@ -182,8 +189,11 @@ def _profile(wish: Wish, model: str, plan: Plan, layout: Layout, site: Site) -> 
     file = wish.run_dir / f"profile-{workers}x{cores}.json"
     arguments = [*wish.arguments, *fix_variant(plan, model), *make_layout_arguments(layout)]
     variant = name_variant(str(one.engine.value), str(one.precision.value))
-    service = take_profile(model, variant, arguments, site.store, file)
-    return {"workers": workers, "cores_per_worker": cores, "service": service}
+    entry = take_timings(model, arguments, site.store, file, grid=True).get(variant, {})
+    if "service" not in entry:
+        why = entry.get("problem", "nothing of it in the file")
+        raise LoadTestError(f"{model} by {variant} could not be timed: {why} ({file})")
+    return {"workers": workers, "cores_per_worker": cores, "service": entry["service"]}
 
 
 def make_asked(

@@ -9,8 +9,9 @@ from loadtest.results.stats import least_requests
 from loadtest.scenarios.scenario import AUTO, Arrival, Latency, Scenario
 from loadtest.simulation.search import Limit
 
-REQUESTS_TIMES = 2
-"""As many as the percentile needs at least, twice: its own interval is then within a third."""
+REQUESTS_TIMES = (2, 1)
+"""As many as the percentile needs at least, twice: its own interval is then within a third. Where a host is
+so slow that such windows leave no time for the finals, once: more windows tell more than long ones."""
 LEAST_WINDOW_S = 4.0
 LEAST_LIMITS = 20
 """Limits in a window: in it, a server that falls 5 % behind the rate breaks the limit."""
@@ -31,10 +32,12 @@ class Windows:
     model: str
     payloads: str
     limit: Limit
+    times: int = REQUESTS_TIMES[0]
+    """How often the requests that the percentile needs."""
 
     def plan_seconds(self, rate: float) -> float:
         """Of one window at this rate."""
-        needed = REQUESTS_TIMES * least_requests(self.limit.percentile)
+        needed = self.times * least_requests(self.limit.percentile)
         return max(LEAST_WINDOW_S, LEAST_LIMITS * self.limit.seconds, round(needed / rate, 1))
 
     def cost_s(self, rate: float) -> float:

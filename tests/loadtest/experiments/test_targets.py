@@ -12,9 +12,10 @@ import pytest
 from loadtest.errors import LoadTestError
 from loadtest.experiments.targets import experiment
 from loadtest.experiments.targets.experiment import check_targets, make_experiment
-from loadtest.experiments.targets.judge import compare_quarters, judge
+from loadtest.experiments.targets.judge import judge
 from loadtest.experiments.targets.rows import ROWS, list_rows
 from loadtest.report.targets import make_targets_section
+from loadtest.results.figures import find_spikes
 from loadtest.results.trial import CpuUse
 from loadtest.trials.block import Timing
 from tests.loadtest.making import change_facts, make_kept, make_rows, make_series, make_trial
@@ -178,7 +179,7 @@ def test_a_compile_spike_after_ready_is_found_even_in_the_warm_up(tmp_path, slow
 
 def test_too_few_requests_tell_nothing_of_spikes():
     with pytest.raises(LoadTestError, match="79 requests are too few for quarters"):
-        compare_quarters(np.ones(79))
+        find_spikes(np.ones(79))
 
 
 @pytest.mark.parametrize(("seconds", "met"), [(25.0, True), (25.1, False)])

@@ -8,6 +8,7 @@ import pytest
 
 from handlers.engines import ENGINES, inductor
 from loadtest.experiments.ladder.engines import list_engine_rungs, make_settings
+from loadtest.experiments.ladder.experiment import judge
 from loadtest.experiments.ladder.members import OWN_MIB
 from loadtest.experiments.ladder.observe import judge_workers
 from loadtest.experiments.ladder.rows import make_rows
@@ -19,6 +20,7 @@ from loadtest.report.markdown import render_section
 from tests.loadtest.experiments.ladder.results import LAYOUT, see, write_ladder
 from tests.loadtest.experiments.ladder.test_judge import make_worker
 from tests.loadtest.making import change_facts
+from tests.loadtest.making import make_rows as make_requests
 
 RUNGS = list_engine_rungs()
 
@@ -131,7 +133,7 @@ def write_engines(tmp_path, missing=(), **changes):
 
 def read_cells(kept, label):
     lines = render_section(make_section(kept)).splitlines()
-    (line,) = [one for one in lines if one.startswith(f"| {label} ") and one.count("|") == 11]
+    (line,) = [one for one in lines if one.startswith(f"| {label} ") and one.count("|") == 12]
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
@@ -140,7 +142,7 @@ def test_an_engine_is_told_with_what_it_costs(tmp_path):
     cells = read_cells(kept, "openvino int8")
     assert cells[3].startswith("1.50× (")
     assert cells[4].startswith("2.25× (")
-    assert cells[5:] == ["helps", "21 s", "905 of 1411 MiB", "99.2%", "0.0312"]
+    assert cells[5:] == ["helps", "21 s", "905 of 1411 MiB", "–", "99.2%", "0.0312"]
     assert read_cells(kept, "ipex fp32")[3:6] == ["–", "1", "–"]
     assert make_section(kept).whole
     assert make_section(kept).plots[0].name == "engines-resnet50"
@@ -157,7 +159,58 @@ def test_what_is_not_installed_is_named_and_what_is_doubtful_has_no_figure(tmp_p
     )
     kept = write_engines(tmp_path, **{"openvino-bf16": plant})
     assert not make_section(kept).valid
-    assert read_cells(kept, "openvino bf16")[1:] == ["INVALID", *"–––", "INVALID", *"––––"]
+    assert read_cells(kept, "openvino bf16")[1:] == ["INVALID", *"–––", "INVALID", *"–––––"]
+
+
+def take_auto(kept, variant):
+    """As a run that asked what auto takes."""
+    return replace(kept, asked={**kept.asked, "auto": {"variant": variant, "reason": "timed on this host"}})
+
+
+@pytest.mark.parametrize(
+    ("variant", "said", "value"),
+    [
+        ("openvino bf16", "auto, openvino bf16, to the fastest, ", 1.0),
+        ("ipex int8", "auto, ipex int8, to the fastest, openvino int8", 1 / 1.5),
+        ("ipex bf16", "auto, ipex bf16, to the fastest, openvino int8", 1 / 1.5),
+        ("ipex fp32", "auto, ipex fp32, to the fastest, openvino int8", 1 / 2.25),
+    ],
+)
+def test_what_auto_takes_is_judged_beside_the_fastest(tmp_path, variant, said, value):
+    """By their own block, or by what both are compared with in the end."""
+
+    def lift(series):
+        own = {"openvino-bf16": 1.2 if variant == "openvino bf16" else 1.0, "openvino-int8": 1.01}
+        trials = [
+            replace(one, rates=[own[series.system] * rate for rate in one.rates]) for one in series.trials
+        ]
+        return replace(series, trials=tuple(trials))
+
+    kept = take_auto(write_engines(tmp_path, **{"openvino-bf16": lift, "openvino-int8": lift}), variant)
+    verdict = judge(kept)[-1]
+    assert verdict.what.startswith(said)
+    assert verdict.figure.value == pytest.approx(value, rel=0.03)
+    assert verdict.met == (value == 1.0)
+    assert "Why it: timed on this host." in render_section(make_section(kept))
+
+
+def test_what_auto_takes_and_is_not_measured_is_not_judged(tmp_path):
+    kept = write_engines(tmp_path)
+    assert len(judge(take_auto(kept, "toy int8"))) == len(judge(kept))
+    rung = find_rung(RUNGS, "ipex-int8")
+    doubtful = write_engines(
+        tmp_path, **{rung.name: lambda one: change_facts(one, seen=see(rung, ipex="off"))}
+    )
+    assert judge(take_auto(doubtful, "ipex int8"))[-1].why == "it has no figure"
+
+
+def test_spikes_are_told_of_enough_requests(tmp_path):
+    def slow_first(series):
+        latencies = (0.3, 0.1, 0.1)
+        return replace(series, records=tuple(make_requests(10.0, latency=each) for each in latencies))
+
+    kept = write_engines(tmp_path, **{"openvino-int8": slow_first})
+    assert read_cells(kept, "openvino int8")[8].startswith("3.00× (")
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -10,6 +10,7 @@ import pytest
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates
 from loadtest.experiments.tune.evidence import find_spent, list_latencies, list_out, list_seen
+from loadtest.experiments.tune.experiment import fit_windows
 from loadtest.experiments.tune.outcome import choose, describe_gain, find_outcome, judge
 from loadtest.results.kept import read_kept
 from tests.loadtest.experiments.tune.live import plan
@@ -168,13 +169,29 @@ def test_a_busy_generator_or_machine_costs_windows_and_no_plan(tmp_path):
     assert (row.peak, row.invalid) == (None, "no window of it may be quoted: the machine was not quiet")
 
 
-def test_a_limit_that_the_model_alone_breaks_is_refused(tmp_path):
+def test_a_limit_that_the_model_alone_breaks_is_refused():
     course = make_course(plan(16, 20), limit={"percentile": 99.0, "ms": 10.0})
-    kept = run_tune(tmp_path, blocks=0)
     with pytest.raises(
         LoadTestError, match="SLO_P99_MS must be a limit that the default plan can keep: got p99 ≤ 10 ms, and"
     ):
-        course.next_block(kept)
+        fit_windows(course)
+
+
+def test_windows_are_as_long_as_leaves_the_budget_room_for_the_finals():
+    long, short = (make_course(plan(16, 20), minutes=minutes) for minutes in (60, 5))
+    assert fit_windows(long) == long
+    fitted = fit_windows(short)
+    assert (long.windows.times, fitted.windows.times) == (2, 1)
+    assert fitted.windows.plan_seconds(10.0) == 0.5 * long.windows.plan_seconds(10.0)
+    assert short.budget_s < fitted.least_s < long.least_s < long.budget_s
+
+
+def test_what_is_left_counts_the_final_that_is_never_saved(tmp_path):
+    course = make_course(plan(16, 20), minutes=0.01)
+    estimates = [course.estimate(run_tune(tmp_path / str(n), minutes=0.01, blocks=n)) for n in range(4)]
+    assert estimates[0] == pytest.approx(0.6)
+    assert estimates[1] == estimates[2] > 100.0
+    assert estimates[3] == 0.0
 
 
 @pytest.mark.parametrize("name", ["w2x1-b4-d1", "w1x2-b16-d20-tcmalloc", "w4x1-b1-d1-gnu"])

@@ -1,0 +1,38 @@
+"""Takes timings as `make timings` does: batches in process, in all workers' places at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadtest.errors import LoadTestError
+from loadtest.systems.system import ROOT
+
+LONGEST_SECONDS = 1200
+"""Of one command: each variant takes its load and 10 s, each size of a grid of batches 1 s or more."""
+
+
+def take_timings(
+    model: str, arguments: Sequence[str], store: Path, file: Path, *, grid: bool = False
+) -> Mapping[str, Mapping[str, Any]]:
+    """Variant → its timing, or why there is none; with `grid` of all sizes of a batch, each batch's own
+    seconds kept. `arguments` of `python -m config`; what `file` holds already is not taken again."""
+    planned = ["--models", model, "--model-store", str(store), *arguments]
+    job = _run(["config", *planned, "--timing-job", *(["--grid"] if grid else [])])
+    _run(["models", "time", "--job", job.strip(), "--store", str(store), "--output", str(file)])
+    return dict(json.loads(file.read_text(encoding="utf-8"))["models"][model]["variants"])
+
+
+def _run(arguments: Sequence[str]) -> str:
+    """What it printed; LoadTestError with its last words."""
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False
+    )
+    if done.returncode:
+        raise LoadTestError(f"python -m {arguments[0]} failed: {done.stdout[-500:]}{done.stderr[-1500:]}")
+    return done.stdout

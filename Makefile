@@ -46,7 +46,7 @@ STARTS = --store run/test-store$(SUFFIX)
 TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row)')
 LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)' --rungs '$(RUNGS)'
 TUNE = $(LOADTEST) tune --percentile '$(PERCENTILE)' --budget-minutes '$(BUDGET_MINUTES)' \
-	--payloads '$(PAYLOADS)' --resume '$(RESUME)' --grid '$(GRID)'
+	--payloads '$(PAYLOADS)' --resume '$(RESUME)' --grid '$(GRID)' --mix '$(MIX)'
 PROFILED = $(LOADTEST) profile $(STARTS) --model '$(MODEL)' --against '$(AGAINST)' --seconds '$(SECONDS)' \
 	--precision '$(PRECISION)'
 SOAK = $(LOADTEST) soak $(STARTS) --minutes '$(MINUTES)'

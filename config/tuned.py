@@ -26,7 +26,7 @@ from handlers.engines.backend import find_asked, list_engines, parse_backend
 SCHEMA = 1
 TUNED_FILE = "tuned.json"
 FIELDS = frozenset({"made_for", "limit", "chosen", "evidence"})
-OF_ALL = ("workers", "cores_per_worker", "allocator", "openmp")
+OF_ALL = ("workers", "cores_per_worker", "allocator", "openmp", "cores")
 """Numbers that have the name of the input they stand in for."""
 BY_MODEL = ("batch", "delay_ms", "variant")
 """The variant is what auto had become: the other numbers are of it."""
@@ -55,7 +55,7 @@ class Tuned:
 
     def leave_to(self, inputs: Inputs) -> Tuned:
         """Without the numbers that a person gave; those by model are left model by model (rules/batching)."""
-        given = {name for name in (*OF_ALL, "queue") if getattr(inputs, name) is not None}
+        given = {name for name in (*OF_ALL, "queue") if getattr(inputs, name) not in (None, "")}
         return replace(self, chosen={k: value for k, value in self.chosen.items() if k not in given})
 
     def fill(self, inputs: Inputs) -> Inputs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from config.rules.batching import DEFAULT_SLO_P99_MS
@@ -30,11 +31,12 @@ from loadtest.experiments.profile import experiment as profile
 from loadtest.experiments.targets import experiment as targets
 from loadtest.experiments.targets.judge import judge as judge_targets
 from loadtest.experiments.tune import experiment as tune
-from loadtest.experiments.tune import prepare
+from loadtest.experiments.tune import mix, prepare
 from loadtest.experiments.tune.grid import KIND as GRID_KIND
 from loadtest.experiments.tune.grid import judge as judge_grid
+from loadtest.experiments.tune.mix_prepare import check_mix
 from loadtest.experiments.tune.outcome import judge as judge_tune
-from loadtest.experiments.tune.run import run_grid, run_models
+from loadtest.experiments.tune.run import run_grid, run_mix, run_models
 from loadtest.payloads import make_payloads
 from loadtest.report import SECTIONS, write_report
 from loadtest.report.docs import write_docs
@@ -60,6 +62,7 @@ JUDGES: dict[str, Judge] = {
     targets.KIND: judge_targets,
     tune.KIND: judge_tune,
     GRID_KIND: judge_grid,
+    mix.KIND: mix.judge,
 }
 
 
@@ -175,14 +178,24 @@ def run_tune(options: Options) -> int:
         payloads=options.payloads,
     )
     prepare.check_wish(wish)
+    if options.mix:
+        check_mix(wish, options.mix)
     if options.check:
         return 0
     with open_site(options) as site:
+        if options.mix:
+            mixed, write = run_mix(wish, options.mix, site, results=options.results, resume=options.resume)
+            return _finish_tuning([mixed], write)
         if options.grid not in ("", "0"):
             plans = () if options.grid == "1" else options.grid.replace(",", " ").split()
             kept = run_grid(wish, site, results=options.results, resume=options.resume, plans=plans)
             return finish(kept)
         kepts, keep = run_models(wish, site, results=options.results, resume=options.resume)
+    return _finish_tuning(kepts, keep)
+
+
+def _finish_tuning(kepts: Sequence[Kept], keep: Callable[[], Path]) -> int:
+    """`make serve` goes by what is kept, where all of it can be told."""
     codes = [finish(kept) for kept in kepts]
     if not any(codes):
         say(f"written: {keep()}; `make serve` goes by it, TUNED=0 does not")

@@ -155,6 +155,9 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="GRID", default="0", commands=("tune",),
              help="1: every plan of a grid live, to judge what the latest race found (an hour); or plans by "
                   "name such as w2x1-b16-d20, which meet it"),
+        Knob(name="MIX", default="each model alone", commands=("tune",),
+             help="several models at once in these shares of the requests, as resnet50:0.7,bert:0.3: on all "
+                  "cores together, or each on its own"),
         Knob(name="RESUME", default="a new one", commands=(*TURNS, "tune"),
              help="a result that was cut off, by its folder's name, or latest"),
         Knob(name="AGAINST", default="stock", commands=("profile",),

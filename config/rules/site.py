@@ -111,6 +111,7 @@ def _plan_site(
     check_bind(inputs)
     check_sizes(inputs, topology)
     shares, plans, why = _plan_instances(topology, models, inputs, chosen)
+    why = "; ".join(filter(None, (why, tuned.explain("cores"))))
     door_mib = count_door_mib(topology)
     whole = merge_plans(topology, inputs, shares, plans, why)
     return Site(plan=replace(whole, door=plan_door(inputs, plans, door_mib)), instances=plans)

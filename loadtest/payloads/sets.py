@@ -39,6 +39,8 @@ MIXED = draw_lengths(512, seed=SEED)
 GROUP = 64
 """Every run of so many texts has the whole mix of lengths, so that a slow server, which gets through a few
 dozen in a turn, is sent the same mix as a fast one."""
+MIX = "mix:"
+"""How the name of a set begins that has several models' requests in given shares."""
 MIXTURE_TEXTS, MIXTURE_VIEWS = 128, 8
 """About as many photographs: each scene in each form, in so many views."""
 
@@ -52,6 +54,8 @@ def make_payloads(asked: str, *, model: str, archives: Archives | None = None) -
 
     Sets of so many tokens need the model's archive. `mixture` takes several models, with blanks between.
     """
+    if asked.startswith(MIX):
+        return make_mix(read_mix(asked), archives or {})
     if asked in SETS:
         return SETS[asked](model, archives or {})
     if not Path(asked).is_dir():
@@ -154,6 +158,24 @@ def make_mixture(models: str, archives: Archives) -> list[Payload]:
             for first in range(MIXTURE_VIEWS):
                 found += make_photos(model, archives, views[first : first + len(FORMS)])
     return found
+
+
+def make_mix(shares: Mapping[str, float], archives: Archives) -> list[Payload]:
+    """Of the mixture of each model so many that every round of all payloads keeps the shares."""
+    own = {model: make_mixture(model, archives) for model in sorted(shares)}
+    whole = min(len(each) / shares[model] for model, each in own.items())
+    return [one for model, each in own.items() for one in each[: max(1, round(whole * shares[model]))]]
+
+
+def read_mix(asked: str) -> dict[str, float]:
+    """Model → its share of the requests, from `mix:resnet50=0.7,bert=0.3`."""
+    pairs = (part.split("=") for part in asked.removeprefix(MIX).split(","))
+    return {model: float(share) for model, share in pairs}
+
+
+def name_mix(shares: Mapping[str, float]) -> str:
+    """What `read_mix` reads."""
+    return MIX + ",".join(f"{model}={share:g}" for model, share in sorted(shares.items()))
 
 
 def pick_each_length(payloads: Sequence[Payload], archive: Path) -> list[Payload]:

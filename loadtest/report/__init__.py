@@ -15,6 +15,7 @@ from loadtest.report.html import render_html
 from loadtest.report.ladder import make_ladder_section
 from loadtest.report.markdown import render_section
 from loadtest.report.measured import make_measure_section, make_peak_section
+from loadtest.report.mix import make_mix_section
 from loadtest.report.profile import make_profile_section
 from loadtest.report.section import Section
 from loadtest.report.targets import make_soak_section, make_targets_section
@@ -31,6 +32,7 @@ SECTIONS: Mapping[str, Callable[[Kept], Section]] = {
     "engines": make_engines_section,
     "tune": make_tune_section,
     "tune-grid": make_grid_section,
+    "tune-mix": make_mix_section,
     "soak": make_soak_section,
     "chaos": make_chaos_section,
     "profile": make_profile_section,

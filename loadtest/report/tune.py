@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from loadtest.report.plots import COLOURS, GREY, STYLED, save_plot
 from loadtest.report.section import Doubt, Plot, Section, Table
 from loadtest.report.words import INVALID, NONE, describe_host, describe_machine, show_interval, show_ratio
 from loadtest.results.kept import Kept
+from loadtest.simulation.search import Limit
 
 WIDTH, HEIGHT = 9.0, 5.2
 ENDS = {ALL_KEPT: "above ", NONE_KEPT: "below "}
@@ -164,41 +165,52 @@ def list_doubts(found: Outcome) -> Iterator[Doubt]:
         )
 
 
-@STYLED
 def draw_race(found: Outcome, kept: Kept) -> Plot:
-    """Rate against latency: windows as dots, fits as lines, the limits, and what is chosen."""
+    """With the queueing limit, and what is chosen."""
+    there = [one for one in found.seen if one.block.startswith((RACE, FINAL))]
+    plans = {_name(row): [one for one in there if one.plan == row.name] for row in found.rows if row.peak}
+    best, word = found.best, "chosen" if found.adopted else "stays"
+    star = (best.peak.value, f"{word}: {best.name}") if best.peak and best.peak.known else None
+    return draw_windows(
+        kept, plans, found.limit, name=f"tune-{found.model}", title=found.model, star=star,
+        most=found.queueing_limit,
+    )  # fmt: skip
+
+
+@STYLED
+def draw_windows(
+    kept: Kept, plans: Mapping[str, Sequence[Seen]], limit: Limit, *,
+    name: str, title: str, star: tuple[float, str] | None = None, most: float | None = None,
+) -> Plot:  # fmt: skip
+    """Rate against latency: windows as dots, fits as lines, the limits, and the peak of one plan."""
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes = figure.subplots()
-    limit_ms = 1000 * found.limit.seconds
-    shown = [row for row in found.rows if row.peak]
-    for row, colour in zip(shown, [GREY, *COLOURS], strict=False):
-        own = [one for one in found.seen if one.plan == row.name and one.block.startswith((RACE, FINAL))]
-        _draw_plan(axes, own, row, found, colour)
+    limit_ms = 1000 * limit.seconds
+    for (label, own), colour in zip(plans.items(), [GREY, *COLOURS], strict=False):
+        _draw_plan(axes, own, label, limit, colour)
     axes.axhline(limit_ms, color="black", linewidth=1, linestyle="--", label=f"limit {limit_ms:g} ms")
-    axes.axvline(found.queueing_limit, color="black", linewidth=1.5, linestyle=":",
-                 label=f"queueing limit {found.queueing_limit:.1f}/s")  # fmt: skip
-    if found.best.peak and found.best.peak.known:
-        label = f"{'chosen' if found.adopted else 'stays'}: {found.best.name}, {found.best.peak.value:.1f}/s"
-        axes.plot(found.best.peak.value, limit_ms, "*", color="black", markersize=15, label=label, zorder=5)
+    if most is not None:
+        axes.axvline(most, color="black", linewidth=1.5, linestyle=":", label=f"queueing limit {most:.1f}/s")
+    if star is not None:
+        label = f"{star[1]}, {star[0]:.1f}/s"
+        axes.plot(star[0], limit_ms, "*", color="black", markersize=15, label=label, zorder=5)
     axes.set_yscale("log")
     ticks = [limit_ms * times for times in (0.25, 0.5, 1, 2, CAP)]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
     axes.set_yticks([], minor=True)
     axes.set_xlabel("requests a second that came (open loop), at the machine's usual pace")
-    axes.set_ylabel(f"p{found.limit.percentile:g}, ms (those beyond {CAP:g} times the limit at its end)")
+    axes.set_ylabel(f"p{limit.percentile:g}, ms (those beyond {CAP:g} times the limit at its end)")
     axes.grid(alpha=0.3)
-    axes.set_title(f"{found.model}: plans raced on {describe_machine(kept.host)}", loc="left", fontsize=11)
+    axes.set_title(f"{title}: plans raced on {describe_machine(kept.host)}", loc="left", fontsize=11)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
-    return save_plot(f"tune-{found.model}", f"Throughput against p{found.limit.percentile:g}", figure)
+    return save_plot(name, f"Throughput against p{limit.percentile:g}", figure)
 
 
-def _draw_plan(axes: Any, own: Sequence[Seen], row: Row, found: Outcome, colour: str) -> None:
-    limit_ms = 1000 * found.limit.seconds
+def _draw_plan(axes: Any, own: Sequence[Seen], label: str, limit: Limit, colour: str) -> None:
+    limit_ms = 1000 * limit.seconds
     if not own:
         return
     capped = [min(max(one.quoted_ms, limit_ms / CAP), limit_ms * CAP) for one in own]
     axes.plot([one.load for one in own], capped, "o", color=colour, markersize=3.5, alpha=0.5)
-    rates, levels = list_levels(own, found.limit)
-    axes.plot(
-        rates, 1000 * found.limit.seconds * np.exp(levels), "-", color=colour, linewidth=1.8, label=_name(row)
-    )
+    rates, levels = list_levels(own, limit)
+    axes.plot(rates, limit_ms * np.exp(levels), "-", color=colour, linewidth=1.8, label=label)

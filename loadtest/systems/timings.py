@@ -17,14 +17,16 @@ LONGEST_SECONDS = 1200
 
 
 def take_timings(
-    model: str, arguments: Sequence[str], store: Path, file: Path, *, grid: bool = False
+    models: str, arguments: Sequence[str], store: Path, file: Path, *, grid: bool = False
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Variant → its timing, or why there is none; with `grid` of all sizes of a batch, each batch's own
-    seconds kept. `arguments` of `python -m config`; what `file` holds already is not taken again."""
-    planned = ["--models", model, "--model-store", str(store), *arguments]
+    """Model → variant → its timing, or why there is none; with `grid` of all sizes of a batch, each batch's
+    own seconds kept. `models` may name several, with blanks between; `arguments` of `python -m config`. What
+    `file` holds already is not taken again."""
+    planned = ["--models", models, "--model-store", str(store), *arguments]
     job = _run(["config", *planned, "--timing-job", *(["--grid"] if grid else [])])
     _run(["models", "time", "--job", job.strip(), "--store", str(store), "--output", str(file)])
-    return dict(json.loads(file.read_text(encoding="utf-8"))["models"][model]["variants"])
+    known = json.loads(file.read_text(encoding="utf-8"))["models"]
+    return {name: one["variants"] for name, one in known.items()}
 
 
 def _run(arguments: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,16 +50,25 @@ def _make_point(space: Space, series: Series) -> LivePoint:
 
 def list_latencies(series: Series) -> np.ndarray:
     """Seconds of its first window's requests; infinite where one failed."""
+    return split_latencies(series)[0]
+
+
+def split_latencies(series: Series, models: Sequence[str] = ()) -> list[np.ndarray]:
+    """The same by model, in the order of their names; `models` has each payload's."""
     trial, records = series.trials[0], series.records[0]
     window = records.within(trial.begin_s, trial.end_s)
-    return np.where(window.good, window.latency, math.inf)
+    seconds = np.where(window.good, window.latency, math.inf)
+    if not models:
+        return [seconds]
+    asked = np.array(models)[window.payload]
+    return [seconds[asked == model] for model in sorted({*models})]
 
 
 def list_seen(kept: Kept) -> list[Seen]:
     """Every window of the race, the finals and the libraries that may be quoted, each with the machine's
     pace; as if it were always the same where a window does not tell."""
     blocks = [block for block in kept.list_blocks() if block.name not in (START, SATURATED)]
-    found = [pair for block in blocks for one in kept.list_series(block) for pair in _see(block, one)]
+    found = [pair for block in blocks for one in kept.list_series(block) for pair in see_windows(block, one)]
     if not found:
         return []
     space = read_space(kept.asked)
@@ -74,13 +83,14 @@ def list_seen(kept: Kept) -> list[Seen]:
     return [replace(one, pace=pace) for one, pace in zip(seen, find_paces(costs), strict=True)]
 
 
-def _see(block: KeptBlock, series: Series) -> Iterator[tuple[Seen, Trial]]:
-    """A rate beyond the peak may fail: that is how a peak is found."""
+def see_windows(block: KeptBlock, series: Series, models: Sequence[str] = ()) -> Iterator[tuple[Seen, Trial]]:
+    """A rate beyond the peak may fail: that is how a peak is found. `models` has each payload's model, where
+    they are several: each must keep the limit, so the worst one counts."""
     latency = series.scenario.latency
     for window in list_windows(series):
         if find_doubts(window, without=ENDS_OF_A_SEARCH):
             continue
-        found_ms = 1000 * list_latencies(window)
+        each_ms = [1000 * one for one in split_latencies(window, models) if len(one)]
         (trial,) = window.trials
         seen = Seen(
             plan=series.system,
@@ -88,8 +98,8 @@ def _see(block: KeptBlock, series: Series) -> Iterator[tuple[Seen, Trial]]:
             repeat=trial.repeat,
             rate=series.level,
             arrived=trial.arrived,
-            quoted_ms=pick(found_ms, latency.percentile),
-            late=float((found_ms > (latency.limit_ms or 0.0)).mean()),
+            quoted_ms=max(pick(one, latency.percentile) for one in each_ms),
+            late=max(float((one > (latency.limit_ms or 0.0)).mean()) for one in each_ms),
         )
         yield seen, trial
 

@@ -117,7 +117,7 @@ class Course:
     def estimate(self, kept: Kept) -> float:
         """What is left of the budget, which bounds the rounds that no one can foresee; or what is never saved
         and still to come."""
-        finals = self._cost_final(self.predict(kept, 1)) if self._must_end(kept) else 0.0
+        finals = find_final_cost(self.predict(kept, 1), self.windows) if self._must_end(kept) else 0.0
         return max(self._find_left(kept), finals)
 
     def _must_end(self, kept: Kept) -> bool:
@@ -168,18 +168,11 @@ class Course:
         )
 
     def _cost(self, stage: Stage) -> float:
-        each = [self.windows.cost_s(rate) for rates in stage.rates.values() for rate in rates]
-        return stage.repeats * sum(each) + VERIFY_S * len(stage.rates)
+        return find_cost(stage, self.windows)
 
     def _cost_finals(self, predicted: Mapping[str, float]) -> float:
         """And of the closed loop behind them."""
-        return FINALS * self._cost_final(predicted) + START_S
-
-    def _cost_final(self, predicted: Mapping[str, float]) -> float:
-        """Of the default, whose windows may be longer, and the best."""
-        pair = {DEFAULT: predicted[DEFAULT], RACE: max(predicted.values())}
-        rates = {name: scale_rates(rate, FINAL_RATES) for name, rate in pair.items()}
-        return self._cost(Stage(name=FINAL, rates=rates, repeats=FINAL_REPEATS))
+        return FINALS * find_final_cost(predicted, self.windows) + START_S
 
     def make_start(self) -> Block:
         rate = round(START_SHARE * predict(self.space, (), DEFAULT), 2)
@@ -193,19 +186,7 @@ class Course:
 
     def make_block(self, stage: Stage) -> Block:
         """Each plan at each of its rates."""
-        kind, _, number = stage.name.partition("-")
-        seed = SEEDS[kind] + int(number)
-        # Rate by rate: who is compared takes turns seconds apart, and a machine drifts within minutes.
-        pairs = [pair for step in zip_longest(*_pair(stage.rates)) for pair in step if pair]
-        turns = tuple(
-            Turn(
-                member=self._find_member(name),
-                scenario=self.windows.make_open(rate, seed=seed, repeats=stage.repeats),
-                level=rate,
-            )
-            for name, rate in pairs
-        )
-        return Block(name=stage.name, turns=turns, repeats=stage.repeats, warm_up_s=FIRST_WARM_UP_S)
+        return make_turns(stage, self.windows, self._find_member)
 
     def _find_member(self, name: str) -> Member:
         return self.make_member(name, self.space.find_candidate(name))
@@ -229,6 +210,36 @@ class Course:
             if wanted and START_S + self._cost(stage) <= self._find_left(kept):
                 return self.make_block(stage)
         return None
+
+
+def make_turns(stage: Stage, windows: Windows, find_member: Callable[[str], Member]) -> Block:
+    """Each plan at each of its rates, rate by rate: who is compared takes turns seconds apart, and a machine
+    drifts within minutes."""
+    kind, _, number = stage.name.partition("-")
+    seed = SEEDS[kind] + int(number)
+    pairs = [pair for step in zip_longest(*_pair(stage.rates)) for pair in step if pair]
+    turns = tuple(
+        Turn(
+            member=find_member(name),
+            scenario=windows.make_open(rate, seed=seed, repeats=stage.repeats),
+            level=rate,
+        )
+        for name, rate in pairs
+    )
+    return Block(name=stage.name, turns=turns, repeats=stage.repeats, warm_up_s=FIRST_WARM_UP_S)
+
+
+def find_cost(stage: Stage, windows: Windows) -> float:
+    """Seconds of a stage whose servers are up."""
+    each = [windows.cost_s(rate) for rates in stage.rates.values() for rate in rates]
+    return stage.repeats * sum(each) + VERIFY_S * len(stage.rates)
+
+
+def find_final_cost(predicted: Mapping[str, float], windows: Windows) -> float:
+    """Of one final: the default, whose windows may be longer, and the best."""
+    pair = {DEFAULT: predicted[DEFAULT], RACE: max(predicted.values())}
+    rates = {name: scale_rates(rate, FINAL_RATES) for name, rate in pair.items()}
+    return find_cost(Stage(name=FINAL, rates=rates, repeats=FINAL_REPEATS), windows)
 
 
 def fit_windows(course: Course) -> Course:

@@ -92,12 +92,10 @@ class Outcome:
 
     @property
     def adopted(self) -> bool:
-        """Whether the winner is better beyond its interval; a peak beyond the tried rates flatters none."""
-        if self.ratio is None or self.winner is None or self.ratio.low <= LEAST_GAIN:
+        """Whether the winner is better beyond its interval."""
+        if self.winner is None:
             return False
-        default, winner = (self.find_row(name).peak for name in (DEFAULT, self.winner))
-        known = default and winner and default.boundary != ALL_KEPT and winner.boundary != NONE_KEPT
-        return bool(known)
+        return is_better(self.ratio, *(self.find_row(name).peak for name in (DEFAULT, self.winner)))
 
     @property
     def best(self) -> Row:
@@ -120,6 +118,13 @@ class Outcome:
         if row.name == self.winner:
             return "chosen" if self.adopted else "not better"
         return "dropped" if row.dropped else "a tie with the winner" if self.adopted else "not better"
+
+
+def is_better(ratio: Interval | None, default: Peak | None, winner: Peak | None) -> bool:
+    """Beyond the interval; a peak beyond the rates that were tried flatters none."""
+    if ratio is None or default is None or winner is None or ratio.low <= LEAST_GAIN:
+        return False
+    return default.boundary != ALL_KEPT and winner.boundary != NONE_KEPT
 
 
 def find_outcome(kept: Kept) -> Outcome:

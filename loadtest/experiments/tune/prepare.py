@@ -189,11 +189,17 @@ def _profile(wish: Wish, model: str, plan: Plan, layout: Layout, site: Site) -> 
     file = wish.run_dir / f"profile-{workers}x{cores}.json"
     arguments = [*wish.arguments, *fix_variant(plan, model), *make_layout_arguments(layout)]
     variant = name_variant(str(one.engine.value), str(one.precision.value))
-    entry = take_timings(model, arguments, site.store, file, grid=True).get(variant, {})
+    timed = take_timings(model, arguments, site.store, file, grid=True)
+    return {"workers": workers, "cores_per_worker": cores, "service": find_service(timed, model, variant)}
+
+
+def find_service(timed: Mapping[str, Mapping[str, Any]], model: str, variant: str) -> dict[str, Any]:
+    """By size of a batch; LoadTestError says why there is none."""
+    entry = timed.get(model, {}).get(variant, {})
     if "service" not in entry:
         why = entry.get("problem", "nothing of it in the file")
-        raise LoadTestError(f"{model} by {variant} could not be timed: {why} ({file})")
-    return {"workers": workers, "cores_per_worker": cores, "service": entry["service"]}
+        raise LoadTestError(f"{model} by {variant} could not be timed: {why}")
+    return dict(entry["service"])
 
 
 def make_asked(

@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from config.tuned import TUNED_FILE, write_tuned
 from loadtest.errors import LoadTestError
+from loadtest.experiments.tune import mix
 from loadtest.experiments.tune.experiment import KIND
 from loadtest.experiments.tune.grid import KIND as GRID_KIND
 from loadtest.experiments.tune.keep import keep_tuned
+from loadtest.experiments.tune.mix_prepare import check_mix, prepare_mix
 from loadtest.experiments.tune.prepare import Wish, plan_all, prepare
 from loadtest.results.kept import LATEST, Kept, find_result, list_results, read_kept
 from loadtest.systems.fleet import Site
@@ -27,6 +30,23 @@ def run_models(
         experiment = prepare(wish, model, plan, site)
         kepts.append(run_experiment(experiment, site, results=results, resume=folder))
     return kepts, lambda: keep_tuned(kepts, plan.inputs, wish.run_dir)
+
+
+def run_mix(
+    wish: Wish, text: str, site: Site, *, results: Path, resume: str
+) -> tuple[Kept, Callable[[], Path]]:
+    """What was kept of all models together, and what writes the file."""
+    shares, plan = check_mix(wish, text), plan_all(wish, site)
+    folder = find_result(resume, results, name=mix.KIND) if resume else None
+    experiment = prepare_mix(wish, shares, plan, site)
+    kept = run_experiment(experiment, site, results=results, resume=folder)
+
+    def keep() -> Path:
+        file = wish.run_dir / TUNED_FILE
+        write_tuned(file, mix.make_tuned(kept, plan.inputs))
+        return file
+
+    return kept, keep
 
 
 def run_grid(wish: Wish, site: Site, *, results: Path, resume: str, plans: Sequence[str] = ()) -> Kept:

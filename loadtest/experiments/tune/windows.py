@@ -34,10 +34,12 @@ class Windows:
     limit: Limit
     times: int = REQUESTS_TIMES[0]
     """How often the requests that the percentile needs."""
+    least_share: float = 1.0
+    """Of the requests, those of the rarest model: its percentile is quoted, too."""
 
     def plan_seconds(self, rate: float) -> float:
         """Of one window at this rate."""
-        needed = self.times * least_requests(self.limit.percentile)
+        needed = self.times * least_requests(self.limit.percentile) / self.least_share
         return max(LEAST_WINDOW_S, LEAST_LIMITS * self.limit.seconds, round(needed / rate, 1))
 
     def cost_s(self, rate: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from loadtest.errors import LoadTestError
-from loadtest.payloads import SETS, make_payloads, pick_each_length
+from loadtest.payloads import SETS, make_payloads, name_mix, pick_each_length
 from loadtest.payloads.payload import JSON, PLAIN
 from loadtest.payloads.photos import FORMS
 from loadtest.payloads.sets import MIXED, MOST
@@ -79,6 +79,15 @@ def test_exact_texts_have_the_tokens_that_were_drawn(tiny_text_archive):
 def test_exact_texts_need_the_archive(name):
     with pytest.raises(LoadTestError, match=r"texts of so many tokens need the archive of bert .* got none"):
         make(name)
+
+
+@pytest.mark.parametrize(("bert", "texts", "photos"), [(0.3, 55, 128), (0.5, 128, 128), (0.9, 128, 14)])
+def test_a_mix_keeps_its_shares_in_every_round(tiny_text_archive, bert, texts, photos):
+    name = name_mix({"resnet50": 1 - bert, "bert": bert})
+    found = make_payloads(name, model="resnet50 bert", archives={"bert": tiny_text_archive})
+    models = [one.model for one in found]
+    assert (models.count("bert"), models.count("resnet50")) == (texts, photos)
+    assert len({one.digest for one in found}) == len(found)
 
 
 def test_a_mixture_has_as_many_photographs_as_texts(tiny_text_archive):

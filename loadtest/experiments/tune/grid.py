@@ -90,8 +90,9 @@ class Grid:
         space, windows = self.course.space, self.course.windows
         rates = scale_rates(predict(space, (), DEFAULT), RATES)
         each = START_S + sum(windows.cost_s(rate) for rate in rates)
-        finals = (1 + BEST) * 2 * FINAL_REPEATS * (each - START_S)
-        return len({*list_names(space, kept.asked)} - {*list_tried(kept)}) * each + finals
+        names = list_names(space, kept.asked)
+        finals = (1 + min(BEST, len(names))) * 2 * FINAL_REPEATS * (each - START_S)
+        return len({*names} - {*list_tried(kept)}) * each + finals
 
     def _next_plan(self, kept: Kept) -> Stage | None:
         """The first one whose peak is not known yet."""

@@ -40,6 +40,9 @@ def make_mix_section(kept: Kept) -> Section:
 def _describe(found: Outcome) -> str:
     if found.ratio is None:
         return "No finals yet, so nothing can be told."
+    if found.best.peak is None or not found.best.peak.known:
+        why = found.best.invalid or (found.best.peak.boundary if found.best.peak else "")
+        return f"No figure of {found.best.name}: {why}; give more BUDGET_MINUTES."
     ratio = show_ratio(found.ratio)
     if found.adopted:
         return f"Chosen: CORES={found.winner}, {ratio} of what all models on all cores serve."

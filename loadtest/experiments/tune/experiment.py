@@ -117,12 +117,12 @@ class Course:
     def estimate(self, kept: Kept) -> float:
         """What is left of the budget, which bounds the rounds that no one can foresee; or what is never saved
         and still to come."""
-        finals = find_final_cost(self.predict(kept, 1), self.windows) if self._must_end(kept) else 0.0
-        return max(self._find_left(kept), finals)
+        return max(self._find_left(kept), self._find_needed(kept))
 
-    def _must_end(self, kept: Kept) -> bool:
-        """Whether the first final, which is never saved, is still to come."""
-        return kept.find(START) is not None and kept.find(f"{FINAL}-1") is None
+    def _find_needed(self, kept: Kept) -> float:
+        if kept.find(START) is None:
+            return self.least_s
+        return find_final_cost(self.predict(kept, 1), self.windows) if not kept.find(f"{FINAL}-1") else 0.0
 
     def _find_left(self, kept: Kept) -> float:
         """Of the budget."""

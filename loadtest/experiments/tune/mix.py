@@ -23,7 +23,15 @@ from loadtest.experiments.tune.curve import Peak, Seen, compare_peaks, find_peak
 from loadtest.experiments.tune.evidence import find_spent, list_done, list_out, list_tried, see_windows
 from loadtest.experiments.tune.experiment import find_cost, find_final_cost, make_turns
 from loadtest.experiments.tune.outcome import is_better
-from loadtest.experiments.tune.race import FINAL, Race, Stage, list_finals
+from loadtest.experiments.tune.race import (
+    FINAL,
+    FIRST_RATES,
+    RACE,
+    Race,
+    Stage,
+    list_finals,
+    scale_rates,
+)  # fmt: skip
 from loadtest.experiments.tune.windows import Windows
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
@@ -118,9 +126,12 @@ class Course:
         return make_turns(stage, self.windows, self.make_member) if stage else None
 
     def estimate(self, kept: Kept) -> float:
-        """What is left of the budget, or the final that is never saved."""
-        final = 0.0 if kept.find(f"{FINAL}-1") else find_final_cost(self.predicted, self.windows)
-        return max(self.budget_s - find_spent(kept), final)
+        """What is left of the budget, or what is never saved: a round, and the first final."""
+        rates = scale_rates(max(self.predicted.values()), FIRST_RATES)
+        first = Stage(name=RACE, rates=dict.fromkeys(self.predicted, rates))
+        needed = 0.0 if kept.blocks else find_cost(first, self.windows)
+        needed += 0.0 if kept.find(f"{FINAL}-1") else find_final_cost(self.predicted, self.windows)
+        return max(self.budget_s - find_spent(kept), needed)
 
 
 def make_experiment(course: Course, asked: Mapping[str, Any]) -> Experiment:

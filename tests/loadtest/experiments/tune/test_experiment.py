@@ -189,7 +189,7 @@ def test_windows_are_as_long_as_leaves_the_budget_room_for_the_finals():
 def test_what_is_left_counts_the_final_that_is_never_saved(tmp_path):
     course = make_course(plan(16, 20), minutes=0.01)
     estimates = [course.estimate(run_tune(tmp_path / str(n), minutes=0.01, blocks=n)) for n in range(4)]
-    assert estimates[0] == pytest.approx(0.6)
+    assert estimates[0] == course.least_s > estimates[1]
     assert estimates[1] == estimates[2] > 100.0
     assert estimates[3] == 0.0
 

@@ -245,6 +245,14 @@ def test_a_tie_leaves_all_models_on_all_cores(tmp_path):
     assert "All models on all cores are right" in render_section(make_section(kept))
 
 
+def test_a_peak_beyond_the_tried_rates_is_no_figure(tmp_path):
+    kept, _ = run_mix(tmp_path, {DEFAULT: 40.0, APART: 35.0}, minutes=0.1)
+    assert not mix.find_outcome(kept).adopted
+    (verdict,) = mix.judge(kept)
+    assert verdict.figure is None
+    assert "No figure of default: no rate kept it; give more" in render_section(make_section(kept))
+
+
 def test_before_the_finals_nothing_is_told_and_what_is_left_counts_them(tmp_path):
     kept, experiment = run_mix(tmp_path, {DEFAULT: 100.0, APART: 120.0}, blocks=1, minutes=0.1)
     assert not make_section(kept).whole

@@ -77,13 +77,14 @@ def prepare_mix(wish: Wish, shares: Mapping[str, float], plan: Plan, site: Site)
         model=models, payloads=name_mix(shares), limit=wish.limit,
         times=REQUESTS_TIMES[-1], least_share=min(shares.values()),
     )  # fmt: skip
+    payload_models = [one.model for one in payloads]
     asked = {
         "models": list(wish.models),
         "shares": dict(shares),
         "limit": {"percentile": wish.limit.percentile, "ms": 1000 * wish.limit.seconds},
         "budget_minutes": wish.minutes,
         "predicted": predicted,
-        "payload_models": [one.model for one in payloads],
+        "payload_models": payload_models,
         "given": dict(wish.given),
         "defaults": {name: read_candidate(plan, name).name for name in wish.models},
         "archives": {name: read_archive(site.store / f"{name}.mar").archive_id for name in wish.models},
@@ -93,7 +94,7 @@ def prepare_mix(wish: Wish, shares: Mapping[str, float], plan: Plan, site: Site)
     course = mix.Course(
         windows=windows,
         predicted=predicted,
-        payload_models=asked["payload_models"],
+        payload_models=payload_models,
         budget_s=60 * wish.minutes,
         most_up=count_up(plan),
         make_member=make_member,

@@ -33,6 +33,7 @@ COMMANDS = {
     "gate": "make loadtest-gate",
     "tune": "make tune",
     "tune-grid": "make tune GRID=1",
+    "tune-mix": "make tune MIX=resnet50:0.7,bert:0.3",
     "profile": "make profile",
     "soak": "make soak",
     "chaos": "make chaos",

@@ -44,9 +44,8 @@ def load(folder: Path, variant: str) -> tuple[Any, Any]:
     os.environ["CPU_KIT_OPTIONS"] = json.dumps({definition["name"]: options})
     context = Context(definition["name"], str(folder))
     sys.path.insert(0, str(folder))
-    with contextlib.redirect_stdout(
-        sys.stderr
-    ):  # Engines print; only the answers may stand on standard output
+    # Engines print; only the answers may stand on standard output.
+    with contextlib.redirect_stdout(sys.stderr):
         handler = load_handler(str(folder), context)
     return handler, context
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.mix import Outcome, Row, find_outcome, name_shares
+from loadtest.experiments.tune.mix import Outcome, find_outcome, name_shares
+from loadtest.experiments.tune.raced import RacedPlan
 from loadtest.report.measured import make_accuracy, make_answers, read_measured
 from loadtest.report.section import Doubt, Plot, Section, Table
 from loadtest.report.tune import ENDS, draw_windows
@@ -51,9 +52,7 @@ def _describe(found: Outcome) -> str:
 
 def _draw(found: Outcome, kept: Kept) -> Plot:
     plans = {row.name: [one for one in found.seen if one.plan == row.name] for row in found.rows if row.peak}
-    best, word = found.best, "chosen" if found.adopted else "stays"
-    star = (best.peak.value, f"{word}: {best.name}") if best.peak and best.peak.known else None
-    return draw_windows(kept, plans, found.limit, name=kept.kind, title=name_shares(found.shares), star=star)
+    return draw_windows(kept, plans, found, name=kept.kind, title=name_shares(found.shares))
 
 
 def _tabulate(found: Outcome) -> Table:
@@ -65,7 +64,7 @@ def _tabulate(found: Outcome) -> Table:
     )
 
 
-def _show(row: Row) -> tuple[str, ...]:
+def _show(row: RacedPlan) -> tuple[str, ...]:
     if row.peak is None:
         return (INVALID, NONE, NONE, NONE, f"{row.predicted:.1f}")
     return (

@@ -14,6 +14,7 @@ from loadtest.experiments.tune.curve import ALL_KEPT, CAP, NONE_KEPT, Seen, list
 from loadtest.experiments.tune.evidence import SATURATED
 from loadtest.experiments.tune.outcome import Outcome, Row, find_outcome
 from loadtest.experiments.tune.race import FINAL, RACE
+from loadtest.experiments.tune.raced import Raced
 from loadtest.report.measured import make_accuracy, make_answers, read_measured
 from loadtest.report.plots import COLOURS, GREY, STYLED, save_plot
 from loadtest.report.section import Doubt, Plot, Section, Table
@@ -169,31 +170,28 @@ def draw_race(found: Outcome, kept: Kept) -> Plot:
     """With the queueing limit, and what is chosen."""
     there = [one for one in found.seen if one.block.startswith((RACE, FINAL))]
     plans = {_name(row): [one for one in there if one.plan == row.name] for row in found.rows if row.peak}
-    best, word = found.best, "chosen" if found.adopted else "stays"
-    star = (best.peak.value, f"{word}: {best.name}") if best.peak and best.peak.known else None
-    return draw_windows(
-        kept, plans, found.limit, name=f"tune-{found.model}", title=found.model, star=star,
-        most=found.queueing_limit,
-    )  # fmt: skip
+    name = f"tune-{found.model}"
+    return draw_windows(kept, plans, found, name=name, title=found.model, most=found.queueing_limit)
 
 
 @STYLED
 def draw_windows(
-    kept: Kept, plans: Mapping[str, Sequence[Seen]], limit: Limit, *,
-    name: str, title: str, star: tuple[float, str] | None = None, most: float | None = None,
+    kept: Kept, plans: Mapping[str, Sequence[Seen]], found: Raced[Any], *,
+    name: str, title: str, most: float | None = None,
 ) -> Plot:  # fmt: skip
-    """Rate against latency: windows as dots, fits as lines, the limits, and the peak of one plan."""
+    """Rate against latency: windows as dots, fits as lines, the limits, and what is chosen."""
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes = figure.subplots()
+    limit, best = found.limit, found.best
     limit_ms = 1000 * limit.seconds
     for (label, own), colour in zip(plans.items(), [GREY, *COLOURS], strict=False):
         _draw_plan(axes, own, label, limit, colour)
     axes.axhline(limit_ms, color="black", linewidth=1, linestyle="--", label=f"limit {limit_ms:g} ms")
     if most is not None:
         axes.axvline(most, color="black", linewidth=1.5, linestyle=":", label=f"queueing limit {most:.1f}/s")
-    if star is not None:
-        label = f"{star[1]}, {star[0]:.1f}/s"
-        axes.plot(star[0], limit_ms, "*", color="black", markersize=15, label=label, zorder=5)
+    if best.peak and best.peak.known:
+        label = f"{'chosen' if found.adopted else 'stays'}: {best.name}, {best.peak.value:.1f}/s"
+        axes.plot(best.peak.value, limit_ms, "*", color="black", markersize=15, label=label, zorder=5)
     axes.set_yscale("log")
     ticks = [limit_ms * times for times in (0.25, 0.5, 1, 2, CAP)]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)

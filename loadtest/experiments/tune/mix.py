@@ -19,10 +19,9 @@ from config.topology import Core, read_topology
 from config.tuned import Tuned, describe_present
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.curve import Peak, Seen, compare_peaks, find_peak
+from loadtest.experiments.tune.curve import Seen, compare_peaks, find_peak
 from loadtest.experiments.tune.evidence import find_spent, list_done, list_out, list_tried, see_windows
 from loadtest.experiments.tune.experiment import find_cost, find_final_cost, make_turns
-from loadtest.experiments.tune.outcome import is_better
 from loadtest.experiments.tune.race import (
     FINAL,
     FIRST_RATES,
@@ -32,6 +31,7 @@ from loadtest.experiments.tune.race import (
     list_finals,
     scale_rates,
 )  # fmt: skip
+from loadtest.experiments.tune.raced import Raced, RacedPlan
 from loadtest.experiments.tune.windows import Windows
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
@@ -162,45 +162,10 @@ def list_mixed(kept: Kept, payload_models: Sequence[str]) -> list[Seen]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One plan."""
-
-    name: str
-    """`default`, or what CORES would be."""
-    predicted: float
-    peak: Peak | None
-    """None where it is INVALID."""
-    windows: int
-    invalid: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Of a mix."""
+class Outcome(Raced[RacedPlan]):
+    """Of a mix; plans are `default`, or what CORES would be."""
 
     shares: Mapping[str, float]
-    limit: Limit
-    rows: tuple[Row, ...]
-    """The default first."""
-    winner: str | None
-    """Who met the default in the finals."""
-    ratio: Interval | None
-    seen: tuple[Seen, ...]
-
-    def find_row(self, name: str) -> Row:
-        return next(row for row in self.rows if row.name == name)
-
-    @property
-    def adopted(self) -> bool:
-        """Whether the winner is better beyond its interval."""
-        if self.winner is None:
-            return False
-        return is_better(self.ratio, *(self.find_row(name).peak for name in (DEFAULT, self.winner)))
-
-    @property
-    def best(self) -> Row:
-        """What is to be served."""
-        return self.find_row(self.winner if self.adopted and self.winner else DEFAULT)
 
 
 def find_outcome(kept: Kept) -> Outcome:
@@ -223,12 +188,12 @@ def find_outcome(kept: Kept) -> Outcome:
     )
 
 
-def _make_row(name: str, predicted: float, seen: Sequence[Seen], limit: Limit, invalid: str) -> Row:
+def _make_row(name: str, predicted: float, seen: Sequence[Seen], limit: Limit, invalid: str) -> RacedPlan:
     """The finals' figures of those who were in them, else the race's."""
     own = list_finals(seen, name) or [one for one in seen if one.plan == name]
     why = invalid or ("" if own else "no window of it may be quoted")
     peak = None if why else find_peak(own, limit)
-    return Row(name=name, predicted=predicted, peak=peak, windows=len(own), invalid=why)
+    return RacedPlan(name=name, predicted=predicted, peak=peak, windows=len(own), invalid=why)
 
 
 def judge(kept: Kept) -> list[Verdict]:

@@ -1,7 +1,4 @@
-"""What came out: a row for each plan, the winner against the default, and what may be chosen of it.
-
-Do no harm: only what beats the default beyond the interval of the finals is chosen; else the default stays.
-"""
+"""What came out: a row for each plan, the winner against the default, and what may be chosen of it."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate
-from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks, find_peak
+from loadtest.experiments.tune.curve import Seen, compare_peaks, find_peak
 from loadtest.experiments.tune.evidence import (
     SATURATED,
     START,
@@ -22,6 +19,7 @@ from loadtest.experiments.tune.evidence import (
     list_tried,
 )
 from loadtest.experiments.tune.race import LIBRARIES, Race, list_finals
+from loadtest.experiments.tune.raced import LEAST_GAIN, Raced, RacedPlan
 from loadtest.experiments.tune.space import Space, find_limit, fit_space, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
@@ -30,27 +28,14 @@ from loadtest.simulation.service import Overhead
 from loadtest.trials.block import Verdict
 from loadtest.trials.validity import ENDS_OF_A_SEARCH, find_doubts
 
-LEAST_GAIN = 1.01
-"""What the lower end of a ratio must be above: of 120 simulated races of equal plans, on a machine whose
-windows drift by 6 %, one was, and five were above 1."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(RacedPlan):
     """One plan of the race."""
 
-    name: str
     candidate: Candidate
-    predicted: float
-    """Simulated peak, requests a second."""
-    peak: Peak | None
-    """None where it is INVALID."""
-    windows: int
-    """That its peak is from."""
     dropped: bool
     """By its pairs with the leader."""
-    invalid: str = ""
-    """Why no figure of it may be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,19 +53,10 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Of one model."""
+class Outcome(Raced[Row]):
+    """Of one model; behind the default the rows are in the order of their peaks."""
 
     model: str
-    limit: Limit
-    rows: tuple[Row, ...]
-    """The default first, then by peak."""
-    winner: str | None
-    """Who met the default in the finals; None where nobody was left."""
-    ratio: Interval | None
-    """Of the winner's peak to the default's; None without finals."""
-    seen: tuple[Seen, ...]
-    """Every window that may be quoted."""
     queueing_limit: float
     """Of any server with these times of batches."""
     limit_here: float
@@ -91,25 +67,10 @@ class Outcome:
     changes: tuple[Change, ...] = ()
 
     @property
-    def adopted(self) -> bool:
-        """Whether the winner is better beyond its interval."""
-        if self.winner is None:
-            return False
-        return is_better(self.ratio, *(self.find_row(name).peak for name in (DEFAULT, self.winner)))
-
-    @property
-    def best(self) -> Row:
-        """What is to be served."""
-        return self.find_row(self.winner if self.adopted and self.winner else DEFAULT)
-
-    @property
     def reached(self) -> float:
         """Of the queueing limit."""
         peak = self.best.peak
         return peak.value / self.queueing_limit if peak and peak.known else 0.0
-
-    def find_row(self, name: str) -> Row:
-        return next(row for row in self.rows if row.name == name)
 
     def describe_row(self, row: Row) -> str:
         """What became of it, in a few words."""
@@ -118,13 +79,6 @@ class Outcome:
         if row.name == self.winner:
             return "chosen" if self.adopted else "not better"
         return "dropped" if row.dropped else "a tie with the winner" if self.adopted else "not better"
-
-
-def is_better(ratio: Interval | None, default: Peak | None, winner: Peak | None) -> bool:
-    """Beyond the interval; a peak beyond the rates that were tried flatters none."""
-    if ratio is None or default is None or winner is None or ratio.low <= LEAST_GAIN:
-        return False
-    return default.boundary != ALL_KEPT and winner.boundary != NONE_KEPT
 
 
 def find_outcome(kept: Kept) -> Outcome:

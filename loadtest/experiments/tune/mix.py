@@ -201,7 +201,7 @@ def judge(kept: Kept) -> list[Verdict]:
     found = find_outcome(kept)
     row, what = found.best, f"{name_shares(found.shares)}, {found.best.name}: highest rate with {found.limit}"
     if row.peak is None or not row.peak.known:
-        why = f"INVALID: {row.invalid}" if row.peak is None else f"{row.peak.boundary}; more BUDGET_MINUTES"
+        why = row.invalid if row.peak is None else f"{row.peak.boundary}; more BUDGET_MINUTES"
         return [Verdict(what=what, why=why)]
     figure = row.peak.interval or Interval(value=row.peak.value, low=row.peak.value, high=row.peak.value)
     verdicts = [Verdict(what=what, figure=figure, unit=" requests/s")]

@@ -120,7 +120,7 @@ def read_times(wish: Wish, plan: Plan, arguments: Sequence[str], site: Site) -> 
         for name, one in plan.models.items()
     }
     return {
-        name: read_service(find_service(timed, name, variant), f"the profile of {name}")
+        name: read_service(find_service(timed, name, variant, file), f"the profile of {name}")
         for name, variant in variants.items()
     }
 

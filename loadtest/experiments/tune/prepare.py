@@ -190,14 +190,17 @@ def _profile(wish: Wish, model: str, plan: Plan, layout: Layout, site: Site) -> 
     arguments = [*wish.arguments, *fix_variant(plan, model), *make_layout_arguments(layout)]
     variant = name_variant(str(one.engine.value), str(one.precision.value))
     timed = take_timings(model, arguments, site.store, file, grid=True)
-    return {"workers": workers, "cores_per_worker": cores, "service": find_service(timed, model, variant)}
+    service = find_service(timed, model, variant, file)
+    return {"workers": workers, "cores_per_worker": cores, "service": service}
 
 
-def find_service(timed: Mapping[str, Mapping[str, Any]], model: str, variant: str) -> dict[str, Any]:
+def find_service(
+    timed: Mapping[str, Mapping[str, Any]], model: str, variant: str, file: Path
+) -> dict[str, Any]:
     """By size of a batch; LoadTestError says why there is none."""
     entry = timed.get(model, {}).get(variant, {})
     if "service" not in entry:
-        why = entry.get("problem", "nothing of it in the file")
+        why = entry.get("problem", f"nothing of it in {file}")
         raise LoadTestError(f"{model} by {variant} could not be timed: {why}")
     return dict(entry["service"])
 

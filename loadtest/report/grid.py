@@ -16,8 +16,9 @@ METHOD = (
     "`start` measured the default plan; with it all plans were simulated. Then each was served alone and "
     "measured at three rates about its simulated peak, and at two more where the peak was not between them "
     "(Poisson arrivals, latency from when a request was due). Latencies beside simulated ones are those at "
-    "the lowest of the three rates. The grid took its time, in which a machine drifts: the best of it and "
-    "the tuned plan took turns after it, and only these ratios compare plans."
+    "the lowest of the three rates, simulated with the very arrivals of that window. The grid took its time, "
+    "in which a machine drifts: the best of it and the tuned plan took turns after it, and only these ratios "
+    "compare plans."
 )
 
 
@@ -66,7 +67,7 @@ def _tabulate_plans(kept: Kept) -> Table:
         note=f"The highest rate that keeps {space.limit}; the queueing limit is {find_limit(space):.1f} "
         "requests/s. Latencies in ms: simulated / live (how far the simulated one is off). Pace: what the "
         "workers took for a request in that window, to what they were simulated to take and took in `start`; "
-        "behind it the latencies simulated with all times as much longer, at the rate that came.",
+        "behind it the latencies simulated with all times as much longer.",
         header=("plan", "requests/s", "simulated", "at", "p50", percentile, "pace", "p50 at it",
                 f"{percentile} at it"),
         rows=tuple(rows),

@@ -110,6 +110,8 @@ class SystemFacts:
     pids_before: tuple[int, ...] = ()
     pids_after: tuple[int, ...] = ()
     """Of its workers: TorchServe starts a dead one again in silence."""
+    causes: tuple[str, ...] = ()
+    """Why its supervisor started parts again."""
     start: Mapping[str, Any] | None = None
     """How long its start took; None where it was up before."""
     seen: Mapping[str, Any] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from server.errors import ApiError
 from server.ports import inference_url
 from server.processes import find_marked, send_signal
 from server.rundir import RunDir
+from server.supervisor.record import read_record
 from server.verify.describing import collect_descriptions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,6 +141,12 @@ class System:
         if set(answers) != set(pids):
             raise LoadTestError(f"{self.name}: not every worker could be described: {problem}")
         return [answers[pid] for pid in pids]
+
+    def list_causes(self) -> tuple[str, ...]:
+        """Why its supervisor started parts again, the last few; none where there is no supervisor."""
+        record = read_record(self.run.record) if self.run else None
+        parts = {"door": record.door, **record.instances} if record else {}
+        return tuple(f"{name}: {one.cause}" for name, part in parts.items() for one in part.causes)
 
     def verify(self) -> dict[str, Any] | None:
         """What `make verify` finds, as JSON; None where there is no plan to compare with."""

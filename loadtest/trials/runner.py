@@ -183,6 +183,7 @@ class _Runner:
             ready.facts,
             verify_after=verified,
             pids_after=tuple(sorted(pids)),
+            causes=system.list_causes(),
             seen={**ready.facts.seen, **seen},
         )
 

@@ -108,8 +108,9 @@ def check_workers(series: Series) -> Found:
     """TorchServe starts a dead worker again in silence."""
     changed = set(series.facts.pids_before) ^ set(series.facts.pids_after)
     if changed:
-        pids = ", ".join(map(str, sorted(changed)))
-        yield "a worker died and was started again", f"processes {pids}", "see its logs, measure again"
+        pids = f"processes {', '.join(map(str, sorted(changed)))}"
+        evidence = "; ".join([pids, *series.facts.causes])
+        yield "a worker died and was started again", evidence, "see its logs, measure again"
 
 
 def check_errors(series: Series) -> Found:

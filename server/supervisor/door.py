@@ -95,8 +95,8 @@ class Door:
             return
         wait_for_child(self._kept.process, seconds)
 
-    def look(self) -> None:
-        """Start it where it does not run; end it where it does not answer."""
+    def look(self, now: float) -> None:
+        """Start it where it does not run; end it where it does not answer. `now`: when the turn began."""
         code = self._kept.find_end()
         if code is not None:
             self.ready = False
@@ -107,10 +107,10 @@ class Door:
         try:
             self._learn(self._runtime.read_stats())
             self.ready = self.was_ready = True
-            self._heard = time.monotonic()
+            self._heard = now
         except HaproxyError as problem:
             self.ready = False
-            if time.monotonic() - self._heard > UNHEARD_S:
+            if now - self._heard > UNHEARD_S:
                 self._report(f"door: {problem}; ended, to start it again")
                 self._kept.process.kill()
         _limit(self._run.door_log)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -89,10 +88,11 @@ class Instance:
         """Whether every worker serves."""
         return self.seen.well
 
-    def look(self, processes: Sequence[Process], *, others: bool) -> None:
+    def look(self, processes: Sequence[Process], now: float, *, others: bool) -> None:
         """See how it is and do what is to be done.
 
-        `processes` are its own, seen in this turn; `others`: another instance serves its models.
+        `processes` are its own, seen in this turn, which began at `now`; `others`: another instance serves
+        its models.
         """
         code = self._kept.find_end()
         if self.retired:  # its end is asked for
@@ -107,7 +107,7 @@ class Instance:
         if not self.seen.health:  # it is being started, and its keeper watches that
             return
         self.was_ready = self.was_ready or self.seen.health == READY
-        verdict = self._judge.judge(self.seen, time.monotonic(), others=others)
+        verdict = self._judge.judge(self.seen, now, others=others)
         if verdict.replace:
             self.replace(verdict.replace)
             return

@@ -38,9 +38,9 @@ LOOK_S = 0.5
 """Of the door, and of what waits in it."""
 PROCESSES_S = 1.0
 """Of all processes of the instances: 7 ms of CPU on a machine with 130, which the workers then lack."""
-GAP_S = 3.0
-"""Between two turns: then all of the server was stopped for a while, as a measurement does with those that
-wait for their turn, or the machine slept."""
+GAP_S = 5.0
+"""Between the begins of two turns: then all of the server was stopped for a while, as a measurement does with
+those that wait for their turn, or the machine slept. A turn in which the door does not answer takes 3 s."""
 GRACE_S = 12.0
 """After that, until the others run again too and each keeper has looked anew: one that ran again before its
 workers did has seen them stopped."""
@@ -92,6 +92,7 @@ class Supervisor:
         self._notifier = Notifier.from_environment()
         self._telling = Telling(run.health, report)
         self._asked = threading.Event()
+        self._turned_at = time.monotonic()
         self._lenient_until = 0.0
         self._looked = float("-inf")
         self._moving: Moving | None = None
@@ -128,17 +129,19 @@ class Supervisor:
             self._troubled = said
 
     def _turn(self) -> None:
-        """One look at everything, and what follows from it."""
+        """One look at everything, and what follows from it; all of it goes by the time at its begin, since
+        it can be stopped in the midst of it, too."""
         now = time.monotonic()
-        if now - self.standing.at > GAP_S:
+        if now - self._turned_at > GAP_S:
             self._lenient_until = now + GRACE_S
-        self.door.look()
+        self._turned_at = now
+        self.door.look(now)
         if now < self._lenient_until:
             for instance in self.instances.values():
                 instance.forgive()
         elif now - self._looked > PROCESSES_S - LOOK_S / 2:
             self._looked = now
-            self._look_at_instances()
+            self._look_at_instances(now)
         self._move()
         self.door.apply(self._count_serving())
         if self._record.phase == STARTING and (failed := self._find_failed_start()):
@@ -146,10 +149,10 @@ class Supervisor:
         else:
             self._note(self._find_phase())
 
-    def _look_at_instances(self) -> None:
+    def _look_at_instances(self, now: float) -> None:
         marked = find_marked_by_run([instance.run.path for instance in self.instances.values()])
         for instance in list(self.instances.values()):
-            instance.look(marked[instance.run.path], others=self._others_serve(instance))
+            instance.look(marked[instance.run.path], now, others=self._others_serve(instance))
 
     def ask_reload(self) -> str:
         """From any thread: move to what is planned in run/next; why not, or nothing."""

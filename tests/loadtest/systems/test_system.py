@@ -19,6 +19,7 @@ from loadtest.systems.running import find_system, running
 from loadtest.systems.system import UNKNOWN, USERS_WITHOUT_PLAN, System
 from server.processes import PROC, Process
 from server.rundir import MARK, RunDir
+from server.supervisor.record import Cause, Part, Record, write_record
 from tests.loadtest.fake_server import serving
 
 
@@ -85,6 +86,16 @@ def test_who_watches_never_sees_the_others_stopped(monkeypatch, tmp_path):
         pass
     stop, go_on = signal.SIGSTOP, signal.SIGCONT
     assert signalled == [(2, go_on), (3, go_on), (1, go_on), (1, stop), (3, stop), (2, stop)]
+
+
+def test_why_parts_were_started_again_is_the_supervisors_word(tmp_path):
+    run = RunDir.at(tmp_path)
+    system = System(name="kit", models=(), run=run)
+    assert system.list_causes() == ()
+    ended = Part(causes=(Cause(at="2026-01-02T03:04:05+00:00", cause="TorchServe is gone (killed?)"),))
+    run.record.parent.mkdir(exist_ok=True)
+    write_record(run.record, Record(pid=1, phase="ready", since="", instances={"a1": ended}))
+    assert system.list_causes() == ("a1: TorchServe is gone (killed?)",)
 
 
 def test_a_server_that_is_not_ours_is_left_alone(marked, tmp_path):

@@ -85,6 +85,8 @@ def test_a_verify_that_could_not_run_is_a_failed_one():
 def test_a_worker_that_was_started_again_makes_the_figures_invalid():
     series = change_facts(make_series(), pids_after=(1, 7))
     assert [(one.rule, one.evidence) for one in find_doubts(series)] == [("workers", "processes 2, 7")]
+    told = change_facts(series, causes=("a1: TorchServe is gone (killed?)",))
+    assert find_doubts(told)[0].evidence == "processes 2, 7; a1: TorchServe is gone (killed?)"
 
 
 def test_a_server_without_a_plan_is_not_verified_and_the_figures_stand():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,10 +24,12 @@ class FakeDoor:
     broken: bool = False
     part: Part = field(default_factory=lambda: Part(phase=READY))
     told: dict[Any, Any] = field(default_factory=dict)
+    stop_here: Callable[[], None] = lambda: None
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         if self.broken:
             raise ValueError("nobody foresaw this")
+        self.stop_here()
 
     def apply(self, serving: Any) -> None:
         self.told = dict(serving)
@@ -43,6 +47,7 @@ class FakeInstance:
     retired: bool = False
     was_ready: bool = False
     forgiven: int = 0
+    looked_at: float = 0.0
     part: Part = field(default_factory=Part)
     others: list[bool] = field(default_factory=list)
 
@@ -50,8 +55,9 @@ class FakeInstance:
     def serving(self) -> dict[str, int]:
         return {model: int(self.ready) for model in self.plan.models}
 
-    def look(self, processes, *, others: bool) -> None:
+    def look(self, processes, now: float, *, others: bool) -> None:
         self.others.append(others)
+        self.looked_at = now
         self.was_ready = self.was_ready or self.ready
 
     def forgive(self) -> None:
@@ -167,9 +173,23 @@ def test_a_door_that_ends_before_it_was_ready_fails_the_start_and_later_does_not
 
 def test_whoever_was_stopped_with_all_others_is_forgiven(stage):
     supervisor, _, (one, _), _ = stage
-    supervisor.standing = replace(supervisor.standing, at=supervisor.standing.at - GAP_S - 1)
+    supervisor._turned_at -= GAP_S + 1
     supervisor._turn()
     assert (one.forgiven, one.others) == (1, [])
+
+
+def test_whoever_was_stopped_in_the_midst_of_a_turn_is_forgiven_too(stage, monkeypatch):
+    """Else an instance that is well is replaced: for so long nobody has looked at it."""
+    supervisor, door, (one, _), _ = stage
+    began = supervisor._turned_at
+    clock = SimpleNamespace(now=began + 1)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    door.stop_here = lambda: setattr(clock, "now", clock.now + 40)
+    supervisor._turn()
+    assert (one.looked_at, one.forgiven) == (began + 1, 0)
+    door.stop_here = lambda: None
+    supervisor._turn()
+    assert (one.others, one.forgiven) == ([False], 1)
 
 
 def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage):

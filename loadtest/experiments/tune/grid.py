@@ -92,7 +92,8 @@ class Grid:
         rates = scale_rates(predict(space, (), DEFAULT), RATES)
         each = START_S + sum(windows.cost_s(rate) for rate in rates)
         names = list_names(space, kept.asked)
-        finals = (1 + min(BEST, len(names))) * 2 * FINAL_REPEATS * (each - START_S)
+        others = len({*names} - {self.tuned})
+        finals = (1 + min(BEST, others)) * 2 * FINAL_REPEATS * (each - START_S)
         return len({*names} - {*list_tried(kept)}) * each + finals
 
     def _next_plan(self, kept: Kept) -> Stage | None:

@@ -68,6 +68,9 @@ def read_graph(state: LoadState) -> None:
 def compile_graph(state: LoadState) -> None:
     import torch
 
+    # By now Intel's OpenMP has bound this thread to one CPU (KMP_AFFINITY). The runtime takes as many threads
+    # as this one has CPUs, and they inherit them (one instead of two, seen).
+    os.sched_setaffinity(0, state.cpus)
     core = _make_core()
     offered = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     options = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -60,6 +61,8 @@ class LoadedModel:
 class LoadState(LoadedModel):
     """A model on its way, with its examples and what it must answer to them."""
 
+    cpus: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
+    """This process's; Intel's OpenMP will bind the thread that starts its first team to one of them."""
     examples: list[Any] = field(default_factory=list)
     """EXAMPLES samples of all lengths."""
     reference: torch.Tensor = field(default_factory=lambda: torch.empty(0))

@@ -30,9 +30,9 @@ def archive() -> Path:
 
 @pytest.fixture(scope="module")
 def served(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
-    """By the engine that nobody named."""
+    """By the engine that nobody named, in one worker: all cores are its own, and it must use them."""
     kit = Kit(run_dir=tmp_path_factory.mktemp("serve"), store=archive.parent, port=find_port())
-    kit.plan("resnet50", "--precision", "int8")
+    kit.plan("resnet50", "--precision", "int8", "--workers", "1")
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         yield kit

@@ -46,6 +46,8 @@ class Instance:
         """Another one takes its place: it answers what it has, and is asked nothing more."""
         self.gentle = False
         """Its load shall take what those leave that serve."""
+        self._doomed = ""
+        """Why it is to be replaced, once the door has been told."""
         self._store = store
         self._report = report
         self._kept = Kept(name, self._launch, report)
@@ -65,7 +67,7 @@ class Instance:
     @property
     def serving(self) -> Mapping[str, int]:
         """Model → workers that can be asked now."""
-        return dict.fromkeys(self.seen.serving, 0) if self.retired else self.seen.serving
+        return dict.fromkeys(self.seen.serving, 0) if self.retired or self._doomed else self.seen.serving
 
     def _look_at_load(self, processes: Sequence[Process]) -> None:
         """While it is loading, and once it is ready, where it was told to be gentle."""
@@ -89,7 +91,7 @@ class Instance:
         return self.seen.well
 
     def look(self, processes: Sequence[Process], now: float, *, others: bool) -> None:
-        """See how it is and do what is to be done.
+        """See how it is and end workers that are ill; `act` does the rest.
 
         `processes` are its own, seen in this turn, which began at `now`; `others`: another instance serves
         its models.
@@ -108,16 +110,20 @@ class Instance:
             return
         self.was_ready = self.was_ready or self.seen.health == READY
         verdict = self._judge.judge(self.seen, now, others=others)
-        if verdict.replace:
-            self.replace(verdict.replace)
-            return
+        self._doomed = verdict.replace
         for pid, why in verdict.end_workers.items():
             self._end_worker(pid, why)
 
-    def replace(self, why: str) -> None:
-        """End all of it at once and start it again: the door asks another instance what was not answered."""
-        self.kill()
-        self._kept.note_end(why)
+    def act(self) -> None:
+        """End all of it at once and start it again, where `look` found that it must be.
+
+        After the door knows: it then asks another instance what was not answered, and never this one, which
+        for a moment has the fewest requests in hand.
+        """
+        why = self._doomed
+        if why and not self.retired:
+            self.kill()
+            self._kept.note_end(why)
 
     def kill(self) -> None:
         """End all of it at once."""
@@ -157,7 +163,7 @@ class Instance:
         self._judge.forget()
 
     def _forget(self) -> None:
-        self.seen = Sight()
+        self.seen, self._doomed = Sight(), ""
         self._judge.forget()
 
     def _explain_end(self, code: int) -> str:

@@ -144,6 +144,8 @@ class Supervisor:
             self._look_at_instances(now)
         self._move()
         self.door.apply(self._count_serving())
+        for instance in self.instances.values():
+            instance.act()
         if self._record.phase == STARTING and (failed := self._find_failed_start()):
             self._fail(*failed)
         else:

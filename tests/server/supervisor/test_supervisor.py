@@ -50,6 +50,7 @@ class FakeInstance:
     looked_at: float = 0.0
     part: Part = field(default_factory=Part)
     others: list[bool] = field(default_factory=list)
+    act: Callable[[], None] = lambda: None
 
     @property
     def serving(self) -> dict[str, int]:
@@ -127,6 +128,17 @@ def test_the_health_file_says_what_ready_says_and_whether_the_door_can_be_asked(
     door.ready = True
     supervisor._note(STOPPING)
     assert health.read_text() == "not ready: stopping\n"
+
+
+def test_the_door_knows_before_an_instance_is_ended(stage):
+    """Else what it had in hand is asked again of itself: for a moment nobody has fewer requests."""
+    supervisor, door, (one, other), _ = stage
+    one.ready = other.ready = True
+    supervisor._turn()
+    one.ready, told = False, []
+    one.act = lambda: told.append({place: now for place, now in door.told.items() if place[1] == "a1"})
+    supervisor._turn()
+    assert [set(now.values()) for now in told] == [{0}]
 
 
 def test_processes_are_not_looked_at_in_every_turn(stage, monkeypatch: pytest.MonkeyPatch):

@@ -5,21 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from server.health import READY
-from server.processes import Process
 from server.rundir import RunDir
 from server.supervisor import instance as module
 from server.supervisor.instance import Instance
-from server.supervisor.sight import RUNS, Sight
+from server.supervisor.sight import Sight
 from tests.config.doors import plan_behind_door
 
-HERE = {"java": RUNS, "health": READY, "stamp": 1}
-WELL = Sight(**HERE, planned={"bert": 1}, serving={"bert": 1})
-LOST = Sight(**HERE, planned={"bert": 1}, serving={"bert": 0})
+WELL = Sight(health=READY, stamp=1, planned={"bert": 1}, serving={"bert": 1})
+LOST = replace(WELL, serving={"bert": 0})
 
 
 @pytest.fixture
@@ -39,10 +38,10 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ins
         keeper.wait()
 
 
-def look(one: Instance, seen: Sight, monkeypatch: pytest.MonkeyPatch, *, others: bool = True) -> None:
-    processes: list[Process] = []
+def look(one: Instance, seen: Sight, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another instance serves."""
     monkeypatch.setattr(module, "look_at", lambda *_, **__: seen)
-    one.look(processes, 100.0, others=others)
+    one.look([], 100.0, others=True)
 
 
 def test_one_that_is_to_be_replaced_serves_nobody_and_ends_when_it_acts(stage, monkeypatch):
@@ -50,8 +49,7 @@ def test_one_that_is_to_be_replaced_serves_nobody_and_ends_when_it_acts(stage, m
     look(one, WELL, monkeypatch)  # is started
     look(one, WELL, monkeypatch)
     assert one.serving == {"bert": 1}
-    wrong = Sight(**{**HERE, "java": "is stopped"}, planned={"bert": 1}, serving={"bert": 1})
-    look(one, wrong, monkeypatch)
+    look(one, replace(WELL, java="is stopped"), monkeypatch)
     assert (one.serving, said, one.has_ended()) == ({"bert": 0}, [], False)
     one.act()
     assert one.has_ended()

@@ -13,6 +13,7 @@ from config.topology import read_topology
 PACKAGES = (
     "torch",
     "intel_extension_for_pytorch",
+    "openvino",
     "torchserve",
     "transformers",
     "locust",

@@ -52,6 +52,24 @@ def test_refused_requests_break_a_rate_even_where_the_others_are_fast():
     assert not point.kept
 
 
+@pytest.mark.parametrize("limit_s", [0.1, 0.2, 0.5])
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_neither_another_queue_nor_a_deadline_raises_the_peak(batch, limit_s):
+    """Why they are planned and not raced: at a rate that keeps the limit nobody waits that long."""
+    limit = Limit(percentile=99, seconds=limit_s)
+    queue = max(128, int(2 * limit_s * find_capacity(make_plan(batch), TIMES)))
+    planned, endless, short = (
+        find_peak(make_plan(batch, queue=size), TIMES, limit) for size in (queue, 100_000, 2)
+    )
+    assert short < planned == endless
+
+    def find_behind_door(deadline_s: float) -> float:
+        plan = make_plan(batch, queue=queue, instances=2, in_flight=2 * batch, deadline_s=deadline_s)
+        return find_peak(plan, TIMES, limit)
+
+    assert find_behind_door(limit_s) <= find_behind_door(2 * limit_s) == find_behind_door(math.inf)
+
+
 @pytest.mark.parametrize(("percentile", "limit_s"), [(99.0, 0.06), (99.0, 0.2), (95.0, 0.2), (95.0, 1.0)])
 def test_no_plan_beats_the_queueing_limit(percentile, limit_s):
     limit = Limit(percentile=percentile, seconds=limit_s)

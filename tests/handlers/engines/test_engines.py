@@ -14,7 +14,7 @@ from handlers.engines import openvino as openvino_engine
 from handlers.engines.backend import find_asked, find_missing, list_engines, parse_backend, render_backend
 from handlers.engines.eager import EagerEngine
 from handlers.engines.engine import WIDE_SUMS, Proof, has_flags
-from handlers.engines.openvino import choose_hint
+from handlers.engines.openvino import choose_precision
 from handlers.engines.stacks import DEFAULT_STACK
 from handlers.engines.torchscript import FROZEN
 from handlers.shared.step import Step
@@ -102,16 +102,20 @@ def test_an_engine_is_known_by_what_executes(engine, precision, graph, good):
 
 
 @pytest.mark.parametrize(
-    ("precision", "offered", "hint"),
+    ("precision", "offered", "tiles", "hint", "fused"),
     [
-        ("int8", ["FP32", "INT8", "BF16"], "bf16"),
-        ("int8", ["FP32", "INT8"], "f32"),
-        ("fp32", ["FP32", "INT8", "BF16"], "f32"),
-        ("bf16", ["FP32", "BF16"], "bf16"),
+        ("int8", ["FP32", "INT8", "BF16"], False, "bf16", True),
+        ("int8", ["FP32", "INT8", "BF16"], True, "bf16", False),
+        ("int8", ["FP32", "INT8"], True, "f32", True),
+        ("fp32", ["FP32", "INT8", "BF16"], True, "f32", True),
+        ("bf16", ["FP32", "BF16"], True, "bf16", True),
     ],
 )
-def test_openvino_computes_int8s_rest_in_bf16_where_the_cpu_has_it(precision, offered, hint):
-    assert choose_hint(precision, offered) == hint
+def test_openvino_computes_int8s_rest_in_bf16_where_the_cpu_has_it(precision, offered, tiles, hint, fused):
+    """Without its fused attention where that is wrong: tests/models/test_trained_engines.py on such a CPU."""
+    options = choose_precision(precision, offered, tiles=tiles)
+    assert options.pop("INFERENCE_PRECISION_HINT") == hint
+    assert options == ({} if fused else {"SNIPPETS_MODE": "DISABLE"})
 
 
 class ToyEngine(EagerEngine):

@@ -48,9 +48,9 @@ NARROW_HINT = "BF16"
 faster (Zen 5), ResNet50 as fast."""
 TILES = ("amx_tile",)
 UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
-"""Of INT8 with its rest in BF16, on a CPU with AMX. There the runtime's fused attention of heads of 32 is wrong
-in rows of 32 tokens: a trained encoder lost 8 points, and none without it (2026.4.1; heads of 64, other rows and
-AVX-512 without AMX are right). BERT's rows of 128 are as fast, and slower by a tenth with the rest in FP32."""
+"""Of INT8 with its rest in BF16, on a CPU with AMX. There the runtime's fused attention of heads of 32 is
+wrong in rows of 32 tokens: a trained encoder lost 8 points, and none without it (2026.4.1; heads of 64, other
+rows and AVX-512 without AMX are right). BERT is as fast without, and a tenth slower with the rest in FP32."""
 EXECUTED = {"fp32": {"f32"}, "bf16": {"bf16"}, "int8": {"i8", "u8"}}
 """Precision → how its layers of COMPUTING are seen to run."""
 COMPUTING = ("Convolution", "FullyConnected", "MatMul")

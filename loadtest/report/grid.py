@@ -45,7 +45,7 @@ def make_grid_section(kept: Kept) -> Section:
 
 def _tabulate_plans(kept: Kept) -> Table:
     space = read_space(kept.asked)
-    points, peaks = tuple(list_points(space, kept)), find_peaks(space, kept)
+    points, peaks = list_points(space, kept), find_peaks(space, kept)
     met = {one.plan: one for one in list_met(space, kept)}
     tried = list_tried(kept)
     names = sorted(

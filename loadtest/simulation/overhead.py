@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from loadtest.simulation.search import Limit, try_rate
-from loadtest.simulation.server import ServerPlan, simulate
+from loadtest.results.stats import pick
+from loadtest.simulation.search import SEED
+from loadtest.simulation.server import ServerPlan, replay, simulate
 from loadtest.simulation.service import Overhead, ServiceTimes
 
 DONE_SPREAD, MEDIAN_SPREAD, TAIL_SPREAD = 0.02, 0.03, 0.2
@@ -27,8 +28,11 @@ class LivePoint:
 
     plan: ServerPlan
     service: ServiceTimes
-    rate: float
-    """Requests a second that arrived; infinite where there was always more to do."""
+    due: tuple[float, ...] = ()
+    """Seconds at which requests were due, those of the warm-up too; none: there was always more to do."""
+    begin_s: float = -math.inf
+    end_s: float = math.inf
+    """The figures are of what was due in between."""
     p50_s: float | None = None
     quoted_s: float | None = None
     done: float | None = None
@@ -58,11 +62,10 @@ def _miss(point: LivePoint, overhead: Overhead, percentile: float) -> float:
     service = dataclasses.replace(point.service, overhead=overhead)
     if point.done:
         return (math.log(find_saturated_rate(point.plan, service) / point.done) / DONE_SPREAD) ** 2
-    limit = Limit(percentile=percentile, seconds=math.inf)
-    found = try_rate(point.plan, service, point.rate, limit)
+    found = replay(point.plan, service, point.due, begin_s=point.begin_s, end_s=point.end_s, seed=SEED)
     pairs = (
-        (found.p50_s, point.p50_s, MEDIAN_SPREAD),
-        (found.quoted_s, point.quoted_s, TAIL_SPREAD),
+        (pick(found, 50), point.p50_s, MEDIAN_SPREAD),
+        (pick(found, percentile), point.quoted_s, TAIL_SPREAD),
     )
     # A tail that is refused requests is infinite; it tells nothing of overheads.
     told = [(one, live, spread) for one, live, spread in pairs if live and math.isfinite(one)]

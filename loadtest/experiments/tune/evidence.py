@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from loadtest.errors import LoadTestError
+from loadtest.experiments.tune.candidate import DEFAULT, Layout
 from loadtest.experiments.tune.curve import Seen
 from loadtest.experiments.tune.pace import Cost, find_paces, list_ratios
 from loadtest.experiments.tune.race import FINAL, GRID, RACE
-from loadtest.experiments.tune.space import Space, fit_space, read_space
+from loadtest.experiments.tune.space import Points, Space, fit_space, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import pick
 from loadtest.results.trial import KeptBlock, Series, Trial
@@ -30,22 +31,33 @@ def find_spent(kept: Kept) -> float:
     return sum(block.seconds for block in kept.blocks)
 
 
-def list_points(space: Space, kept: Kept) -> list[LivePoint]:
-    """What `start` measured of the default; LoadTestError where it is in doubt, as all after it would be."""
+def list_points(space: Space, kept: Kept) -> Points:
+    """What `start` measured; LoadTestError where the default is in doubt, as all after it would be."""
     block = kept.find(START)
     assert block is not None  # measured first
-    if block.refused:
-        raise LoadTestError(f"the default plan cannot be served here: {'; '.join(block.refused.values())}")
-    return [_make_point(space, series) for series in kept.list_series(block)]
+    if DEFAULT in block.refused:
+        raise LoadTestError(f"the default plan cannot be served here: {block.refused[DEFAULT]}")
+    every = [(series, find_doubts(series, without=(COUNT,))) for series in kept.list_series(block)]
+    for series, doubts in every:
+        if doubts and series.system == DEFAULT:
+            raise LoadTestError(f"what the default plan does here cannot be told: {doubts[0]}")
+    return tuple(_make_point(space, series) for series, doubts in every if not doubts)
 
 
-def _make_point(space: Space, series: Series) -> LivePoint:
-    if doubts := find_doubts(series, without=(COUNT,)):
-        raise LoadTestError(f"what the default plan does here cannot be told: {doubts[0]}")
+def _make_point(space: Space, series: Series) -> tuple[Layout, LivePoint]:
+    one, trial = space.find_candidate(series.system), series.trials[0]
     if not series.scenario.is_open:
-        return space.make_point(math.inf, done=series.trials[0].rate)
+        return one.layout, space.make_point(one, done=trial.rate)
     found = list_latencies(series)
-    return space.make_point(series.level, p50_s=pick(found, 50), quoted_s=pick(found, space.limit.percentile))
+    point = space.make_point(
+        one,
+        due=tuple(series.records[0].begun.tolist()),
+        begin_s=trial.begin_s,
+        end_s=trial.end_s,
+        p50_s=pick(found, 50),
+        quoted_s=pick(found, space.limit.percentile),
+    )
+    return one.layout, point
 
 
 def list_latencies(series: Series) -> np.ndarray:
@@ -72,8 +84,8 @@ def list_seen(kept: Kept) -> list[Seen]:
     if not found:
         return []
     space = read_space(kept.asked)
-    overhead = fit_space(space, tuple(list_points(space, kept)))
-    ratios = list_ratios(space, overhead, (trial for _, trial in found))
+    overheads = fit_space(space, list_points(space, kept))
+    ratios = list_ratios(space, overheads, (trial for _, trial in found))
     seen = [one for one, _ in found]
     if ratios is None:
         return seen

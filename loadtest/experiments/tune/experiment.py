@@ -1,9 +1,9 @@
 """`make tune` of one model as an experiment: what is measured next follows from what is kept.
 
-`start` measures the default plan alone: what this server takes beyond the model's own times. With that all
-plans are simulated, and the best take part in the rounds of the race; then the winner meets the default in
-the finals; the better one is loaded without end (`saturated`), and as far as the budget goes meets itself
-with other libraries.
+`start` measures the default plan, and its batch in each other layout: what such a server takes beyond the
+model's own times. With that all plans are simulated, and the best take part in the rounds of the race; then
+the winner meets the default in the finals; the better one is loaded without end (`saturated`), and as far as
+the budget goes meets itself with other libraries.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Course:
 
     def predict(self, kept: Kept, most: int) -> Mapping[str, float]:
         """Plan → simulated peak with what `start` told of this server; the default, and so many others."""
-        return predict_best(self.space, tuple(list_points(self.space, kept)), most)
+        return predict_best(self.space, list_points(self.space, kept), most)
 
     @property
     def least_s(self) -> float:
@@ -112,7 +112,8 @@ class Course:
                 "model alone takes longer; ask for a higher one"
             )
         first = START_S + FIRST_WARM_UP_S + 2 * self.windows.cost_s(START_SHARE * predicted[DEFAULT])
-        return first + self._cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, predicted)
+        layouts = len(self.space.times)
+        return layouts * first + self._cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, predicted)
 
     def estimate(self, kept: Kept) -> float:
         """What is left of the budget, which bounds the rounds that no one can foresee; or what is never saved
@@ -175,14 +176,19 @@ class Course:
         return FINALS * find_final_cost(predicted, self.windows) + START_S
 
     def make_start(self) -> Block:
-        rate = round(START_SHARE * predict(self.space, (), DEFAULT), 2)
-        member = self._find_member(DEFAULT)
+        """In each layout that can keep the limit one closed and one open loop."""
+        first = self.space.list_first()
+        peaks = {name: predict(self.space, (), name) for name in first}
+        turns = [turn for name, peak in peaks.items() if peak for turn in self._load_first(name, peak)]
+        return Block(name=START, turns=tuple(turns), warm_up_s=FIRST_WARM_UP_S)
+
+    def _load_first(self, name: str, peak: float) -> tuple[Turn, Turn]:
+        member, rate = self._find_member(name), round(START_SHARE * peak, 2)
         closed, opened = self.windows.make_closed(), self.windows.make_open(rate, seed=SEEDS[START])
-        turns = (
+        return (
             Turn(member=member, scenario=closed, level=AUTO),
             Turn(member=member, scenario=opened, level=rate),
         )
-        return Block(name=START, turns=turns, warm_up_s=FIRST_WARM_UP_S)
 
     def make_block(self, stage: Stage) -> Block:
         """Each plan at each of its rates."""

@@ -47,13 +47,13 @@ from loadtest.experiments.tune.race import (
     list_finals,
     scale_rates,
 )  # fmt: skip
-from loadtest.experiments.tune.space import Space, fit_space, predict, read_space
+from loadtest.experiments.tune.space import Overheads, Space, fit_space, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, pick
 from loadtest.results.trial import Series, Trial
 from loadtest.simulation.search import SEED
-from loadtest.simulation.server import ServerPlan, simulate
-from loadtest.simulation.service import Overhead, ServiceTimes
+from loadtest.simulation.server import ServerPlan, replay
+from loadtest.simulation.service import ServiceTimes
 from loadtest.trials.block import Block, Experiment, Verdict
 from loadtest.trials.validity import ENDS_OF_A_SEARCH, find_doubts
 
@@ -126,7 +126,7 @@ def _choose_rates(space: Space, kept: Kept, name: str, seen: Sequence[Seen]) -> 
     """About the simulated peak, or beyond those that were tried; none where the peak is known."""
     own = [one for one in seen if one.plan == name]
     if not own:
-        return scale_rates(predict(space, tuple(list_points(space, kept)), name), RATES)
+        return scale_rates(predict(space, list_points(space, kept), name), RATES)
     peak = fit_peak(own, space.limit)
     return scale_rates(peak.value, BEYOND.get(peak.boundary, ()))
 
@@ -182,9 +182,9 @@ class Met:
 
 def list_met(space: Space, kept: Kept) -> list[Met]:
     """Each plan at the lowest rate that was asked of it first."""
-    overhead, windows = fit_space(space, tuple(list_points(space, kept))), list(_list_first(kept))
-    paces = _find_paces(space, overhead, kept, [window.trials[0] for window in windows])
-    return [_meet(space, overhead, window, pace) for window, pace in zip(windows, paces, strict=True)]
+    overheads, windows = fit_space(space, list_points(space, kept)), list(_list_first(kept))
+    paces = _find_paces(space, overheads, kept, [window.trials[0] for window in windows])
+    return [_meet(space, overheads, window, pace) for window, pace in zip(windows, paces, strict=True)]
 
 
 def _list_first(kept: Kept) -> Iterator[Series]:
@@ -197,13 +197,14 @@ def _list_first(kept: Kept) -> Iterator[Series]:
                 yield window
 
 
-def _find_paces(space: Space, overhead: Overhead, kept: Kept, trials: Sequence[Trial]) -> list[float]:
+def _find_paces(space: Space, overheads: Overheads, kept: Kept, trials: Sequence[Trial]) -> list[float]:
     """To that of `start`; all 1 where a window does not tell. Threads of one worker spend CPU time on waiting
     for each other, so what another layout than the default's takes in all of its windows is its own."""
     start = kept.find(START)
     assert start is not None  # measured first
-    opened = [series.trials[0] for series in kept.list_series(start) if series.scenario.is_open]
-    ratios = list_ratios(space, overhead, (*opened, *trials))
+    first = (series for series in kept.list_series(start) if series.system == DEFAULT)
+    opened = [series.trials[0] for series in first if series.scenario.is_open]
+    ratios = list_ratios(space, overheads, (*opened, *trials))
     layouts = [space.find_candidate(trial.system).layout for trial in trials]
     if ratios is None or space.default.layout not in layouts:
         return [1.0] * len(trials)
@@ -213,9 +214,9 @@ def _find_paces(space: Space, overhead: Overhead, kept: Kept, trials: Sequence[T
     return [float(one) for one in common * np.array(own) / medians]
 
 
-def _meet(space: Space, overhead: Overhead, window: Series, pace: float) -> Met:
+def _meet(space: Space, overheads: Overheads, window: Series, pace: float) -> Met:
     one, live = space.find_candidate(window.system), list_latencies(window)
-    plan, times = space.simulate(one), space.find_times(one, overhead)
+    plan, times = space.simulate(one), space.find_times(one, overheads)
     found, paced = (_simulate(plan, own, window) for own in (times, times.scale(pace)))
     quoted = space.limit.percentile
     return Met(
@@ -230,9 +231,8 @@ def _meet(space: Space, overhead: Overhead, window: Series, pace: float) -> Met:
 
 def _simulate(plan: ServerPlan, times: ServiceTimes, window: Series) -> np.ndarray:
     """Seconds of each request of the window, its warm-up served before."""
-    trial, due = window.trials[0], np.sort(window.records[0].begun)
-    latency = simulate(plan, times, due, seed=SEED).latency
-    return latency[(due >= trial.begin_s) & (due < trial.end_s)]
+    trial, due = window.trials[0], window.records[0].begun.tolist()
+    return replay(plan, times, due, begin_s=trial.begin_s, end_s=trial.end_s, seed=SEED)
 
 
 def judge(kept: Kept) -> list[Verdict]:

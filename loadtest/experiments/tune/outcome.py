@@ -24,7 +24,6 @@ from loadtest.experiments.tune.space import Space, find_limit, fit_space, predic
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
 from loadtest.simulation.search import Limit
-from loadtest.simulation.service import Overhead
 from loadtest.trials.block import Verdict
 from loadtest.trials.validity import ENDS_OF_A_SEARCH, find_doubts
 
@@ -61,7 +60,6 @@ class Outcome(Raced[Row]):
     """Of any server with these times of batches."""
     limit_here: float
     """With what this server adds to them."""
-    overhead: Overhead
     saturated: Mapping[str, float]
     """Plan → requests a second of a closed loop."""
     changes: tuple[Change, ...] = ()
@@ -86,13 +84,12 @@ def find_outcome(kept: Kept) -> Outcome:
     if kept.find(START) is None:
         raise LoadTestError(f"{kept.folder.name}: nothing was measured yet")
     space, seen = read_space(kept.asked), list_seen(kept)
-    points, done = tuple(list_points(space, kept)), list_done(kept)
+    points, done = list_points(space, kept), list_done(kept)
     names = dict.fromkeys((DEFAULT, *list_tried(kept)))
     predicted, out = {name: predict(space, points, name) for name in names}, list_out(kept)
     race = Race(predicted=predicted, limit=space.limit, done=done, out=frozenset(out))
     winner = race.find_winner(seen)
     rows = [_make_row(space.find_candidate(name), name, race, seen, out.get(name, "")) for name in names]
-    overhead = fit_space(space, points)
     found = Outcome(
         model=str(kept.asked["model"]),
         limit=space.limit,
@@ -101,8 +98,7 @@ def find_outcome(kept: Kept) -> Outcome:
         ratio=_compare(seen, winner, space.limit) if winner else None,
         seen=tuple(seen),
         queueing_limit=find_limit(space),
-        limit_here=find_limit(space, overhead),
-        overhead=overhead,
+        limit_here=find_limit(space, fit_space(space, points)),
         saturated=dict(_list_saturated(kept)),
     )
     return replace(found, changes=tuple(_list_changes(seen, found.best.name, space)))

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest.experiments.tune.space import Space
+from loadtest.experiments.tune.space import Overheads, Space
 from loadtest.results.trial import Trial
 from loadtest.simulation.search import try_rate
-from loadtest.simulation.service import Overhead
 
 WORKER = "worker"
 """In the CPU time of a trial, by role."""
@@ -38,28 +37,28 @@ class Cost:
     """Seconds to simulated seconds."""
 
 
-def list_ratios(space: Space, overhead: Overhead, trials: Iterable[Trial]) -> list[float] | None:
+def list_ratios(space: Space, overheads: Overheads, trials: Iterable[Trial]) -> list[float] | None:
     """Of windows of open loops; None where one does not tell."""
-    ratios = [find_ratio(space, overhead, trial) for trial in trials]
+    ratios = [find_ratio(space, overheads, trial) for trial in trials]
     known = [ratio for ratio in ratios if ratio is not None]
     return known if len(known) == len(ratios) else None
 
 
-def find_ratio(space: Space, overhead: Overhead, trial: Trial) -> float | None:
+def find_ratio(space: Space, overheads: Overheads, trial: Trial) -> float | None:
     """Of one window of an open loop; None where the workers' time or no answer was seen."""
     if trial.cpu is None:
         return None
     spent, answered = trial.cpu.by_role.get(WORKER, 0.0), trial.rate * trial.cpu.seconds
     if not spent or not answered:
         return None
-    return spent / answered / _simulate(space, overhead, trial.system, float(f"{trial.arrived:.2g}"))
+    return spent / answered / _simulate(space, overheads, trial.system, float(f"{trial.arrived:.2g}"))
 
 
 @functools.lru_cache(maxsize=512)
-def _simulate(space: Space, overhead: Overhead, name: str, rate: float) -> float:
+def _simulate(space: Space, overheads: Overheads, name: str, rate: float) -> float:
     """Seconds of a worker for a request; they hardly differ between near rates."""
     one = space.find_candidate(name)
-    return try_rate(space.simulate(one), space.find_times(one, overhead), rate, space.limit).worker_s
+    return try_rate(space.simulate(one), space.find_times(one, overheads), rate, space.limit).worker_s
 
 
 def find_paces(costs: Sequence[Cost]) -> list[float]:

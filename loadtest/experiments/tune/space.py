@@ -22,6 +22,12 @@ LEAST_SHARE = 0.85
 """Of the best predicted peak: predictions are not so far off that less could win."""
 
 
+Overheads = tuple[tuple[Layout, Overhead], ...]
+"""What a live server adds to the times of batches, by layout: a worker of two cores waits for both of them,
+and does what only one thread does on one."""
+Points = tuple[tuple[Layout, LivePoint], ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """All plans of one model, with what is known of their times."""
@@ -42,24 +48,22 @@ class Space:
     def find_candidate(self, name: str) -> Candidate:
         return self.default if name == DEFAULT else Candidate.parse(name)
 
-    def find_times(self, one: Candidate, overhead: Overhead) -> ServiceTimes:
-        return self.load_times(one.layout, overhead)
+    def find_times(self, one: Candidate, overheads: Overheads) -> ServiceTimes:
+        return self.load_times(one.layout, overheads)
 
-    def load_times(self, layout: Layout, overhead: Overhead) -> ServiceTimes:
-        """The overhead is that of the default's layout: what TorchServe and the load generator take for a
-        request, a worker of more cores loses on one of them at a time."""
-        share = self.default.cores_per_worker / layout[1]
-        shared = replace(overhead, per_request_s=share * overhead.per_request_s)
-        return replace(dict(self.times)[layout], overhead=shared)
+    def load_times(self, layout: Layout, overheads: Overheads) -> ServiceTimes:
+        """With what a server of that layout adds to them."""
+        return replace(dict(self.times)[layout], overhead=dict(overheads).get(layout, NO_OVERHEAD))
 
-    def make_point(self, rate: float, **figures: float | None) -> LivePoint:
-        """Of the default, as it was measured."""
-        return LivePoint(
-            plan=self.simulate(self.default),
-            service=self.find_times(self.default, Overhead()),
-            rate=rate,
-            **figures,
-        )
+    def list_first(self) -> list[str]:
+        """The default, and its batch and delay in each other layout: what `start` measures."""
+        others = (layout for layout, _ in self.times if layout != self.default.layout)
+        plans = (replace(self.default, workers=workers, cores_per_worker=cores) for workers, cores in others)
+        return [DEFAULT, *(one.name for one in plans)]
+
+    def make_point(self, one: Candidate, **figures: Any) -> LivePoint:
+        """Of a plan as it was measured."""
+        return LivePoint(plan=self.simulate(one), service=dict(self.times)[one.layout], **figures)
 
 
 def read_space(asked: Mapping[str, Any]) -> Space:
@@ -80,27 +84,39 @@ def read_space(asked: Mapping[str, Any]) -> Space:
 
 
 @functools.lru_cache(maxsize=32)
-def fit_space(space: Space, points: tuple[LivePoint, ...]) -> Overhead:
-    """What this server takes beyond the model's own times."""
-    return fit_overhead(points, space.limit.percentile)
+def fit_space(space: Space, points: Points) -> Overheads:
+    """What this server takes beyond the model's own times; of a layout that was not measured it is the
+    default's, but each of more cores has less of a request."""
+    fitted = {
+        layout: _fit_layout(space, points, layout) for layout in dict.fromkeys(one for one, _ in points)
+    }
+    default = fitted.get(space.default.layout, NO_OVERHEAD)
+    for (workers, cores), _ in space.times:
+        share = space.default.cores_per_worker / cores
+        fitted.setdefault((workers, cores), replace(default, per_request_s=share * default.per_request_s))
+    return tuple(fitted.items())
+
+
+def _fit_layout(space: Space, points: Points, layout: Layout) -> Overhead:
+    return fit_overhead([point for one, point in points if one == layout], space.limit.percentile)
 
 
 @functools.lru_cache(maxsize=32)
-def find_limit(space: Space, overhead: Overhead = NO_OVERHEAD) -> float:
+def find_limit(space: Space, overheads: Overheads = ()) -> float:
     """The queueing limit of the times alone, or with what a server adds to them."""
-    times = ((layout[0], space.load_times(layout, overhead)) for layout, _ in space.times)
+    times = ((layout[0], space.load_times(layout, overheads)) for layout, _ in space.times)
     return find_queueing_limit(times, space.limit)
 
 
 @functools.lru_cache(maxsize=128)
-def predict(space: Space, points: tuple[LivePoint, ...], name: str) -> float:
+def predict(space: Space, points: Points, name: str) -> float:
     """The peak of one plan, with what its points told of this server."""
-    overhead, one = fit_space(space, points), space.find_candidate(name)
-    times = space.find_times(one, overhead)
+    one = space.find_candidate(name)
+    times = space.find_times(one, fit_space(space, points))
     return find_peak(space.simulate(one), times, space.limit, requests=LONG)
 
 
-def predict_best(space: Space, points: tuple[LivePoint, ...], most: int) -> dict[str, float]:
+def predict_best(space: Space, points: Points, most: int) -> dict[str, float]:
     """Plan → peak, the best first: the default, and at most so many others that may beat it.
 
     Of each layout and batch size only the best delay: plans that differ in it alone differ little.
@@ -115,7 +131,7 @@ def predict_best(space: Space, points: tuple[LivePoint, ...], most: int) -> dict
 
 
 @functools.lru_cache(maxsize=32)
-def _rank(space: Space, points: tuple[LivePoint, ...]) -> list[tuple[Candidate, float]]:
+def _rank(space: Space, points: Points) -> list[tuple[Candidate, float]]:
     """The best first: every batch size with the least delay, then the best of them with all delays."""
     layouts = [layout for layout, _ in space.times]
     first = _simulate(space, points, list_candidates(layouts, space.batches, DELAYS_MS[:1]), refined=0)
@@ -128,10 +144,10 @@ def _rank(space: Space, points: tuple[LivePoint, ...]) -> list[tuple[Candidate, 
 
 
 def _simulate(
-    space: Space, points: tuple[LivePoint, ...], plans: Sequence[Candidate], *, refined: int
+    space: Space, points: Points, plans: Sequence[Candidate], *, refined: int
 ) -> list[tuple[Candidate, float]]:
-    overhead = fit_space(space, points)
+    overheads = fit_space(space, points)
     # Two layouts of one simulated plan differ in their times, so the pair names the candidate.
-    by_plan = {(space.simulate(one), space.find_times(one, overhead)): one for one in plans}
+    by_plan = {(space.simulate(one), space.find_times(one, overheads)): one for one in plans}
     ranked = rank_plans(by_plan, space.limit, refined=refined)
     return [(by_plan[one.plan, one.service], one.peak) for one in ranked]

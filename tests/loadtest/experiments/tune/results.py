@@ -36,14 +36,18 @@ LIVE = Overhead(per_batch_s=0.001, per_request_s=0.0004, outside_s=0.002)
 Change = Callable[[KeptBlock], KeptBlock]
 
 
+def make_profile(workers: int, cores: int, scale: float = 1.0) -> dict[str, Any]:
+    service = {str(batch): {"samples_s": list(each)} for batch, each in make_times(scale).samples}
+    return {"workers": workers, "cores_per_worker": cores, "service": service}
+
+
 def make_asked(default: Candidate, **changes: Any) -> dict[str, Any]:
-    service = {str(batch): {"samples_s": list(each)} for batch, each in make_times().samples}
     return {
         "model": MODEL, "engine": "ipex", "precision": "int8", "limit": {"percentile": 99.0, "ms": 200.0},
         "budget_minutes": 15.0, "payloads": "photos", "arguments": [],
         "default": dataclasses.asdict(default), "queue": 100, "instances": 0,
         "batches": [2, 4, 8],
-        "profiles": [{"workers": 2, "cores_per_worker": 1, "service": service}],
+        "profiles": [make_profile(2, 1)],
         "archive": {"id": "abc", "weights": "random", "notes": []}, "host": HOST, **changes,
     }  # fmt: skip
 

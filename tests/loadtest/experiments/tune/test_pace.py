@@ -10,7 +10,6 @@ import pytest
 from loadtest.experiments.tune.evidence import list_seen
 from loadtest.experiments.tune.pace import Cost, find_paces, find_ratio
 from loadtest.experiments.tune.space import read_space
-from loadtest.simulation.service import NO_OVERHEAD
 from tests.loadtest.experiments.tune.live import plan
 from tests.loadtest.experiments.tune.results import make_asked, run_tune
 from tests.loadtest.making import QUIET, make_trial
@@ -53,9 +52,9 @@ def test_what_workers_took_is_compared_with_what_was_simulated_for_such_batches(
     spent = replace(QUIET, by_role={"worker": 10.0 * 5 * 0.027})
     one = make_trial("default", rate=5.0, level=5.0, requests=50, cpu=spent)
     # At 5/s hardly two come together: 13.5 ms a request (live.py).
-    assert find_ratio(space, NO_OVERHEAD, one) == pytest.approx(2.0, rel=0.05)
+    assert find_ratio(space, (), one) == pytest.approx(2.0, rel=0.05)
     for silent in (None, replace(QUIET, by_role={})):
-        assert find_ratio(space, NO_OVERHEAD, replace(one, cpu=silent)) is None
+        assert find_ratio(space, (), replace(one, cpu=silent)) is None
 
 
 def test_the_rate_of_a_window_counts_as_the_load_that_it_was(tmp_path):

@@ -1,6 +1,6 @@
 """Times batches of one archive in one precision, from bodies to bodies, by the model as a worker loads it.
 
-Run as a process of its own (`python -m models.timing STAGING`) with a worker's environment, because
+Run as a process of its own (`python -m models.timing STAGING [BODIES]`) with a worker's environment, because
 allocator, threads and precision are settled when a process starts. models/slots.py does so, once in each
 worker's place, and says when to compute: a core is slower while its neighbours fetch from the same memory.
 """
@@ -39,25 +39,31 @@ MEDIAN_TOKENS, SIGMA = 23, 0.8
 """Log-normal lengths as in the load tests: a mean of 32 tokens."""
 SEED = 7
 """The same texts in the same order each time."""
+ORDERS = 20
 
 
 class Batches:
     """Answers batches of one model's requests."""
 
-    def __init__(self, staging: Path) -> None:
+    def __init__(self, staging: Path, bodies: Path | None = None) -> None:
         definition = read_definition(staging)
         classifier = load_classifier(staging)
         self._runtime = load_runtime(classifier, read_options(definition, os.environ))
-        self._bodies = itertools.cycle(
-            write_bodies(classifier, (staging / definition.canary["file"]).read_bytes())
-        )
+        canary = (staging / definition.canary["file"]).read_bytes()
+        self._bodies = itertools.cycle(read_bodies(bodies) if bodies else write_bodies(classifier, canary))
 
     def answer(self, size: int) -> None:
         """BuildError where one is refused."""
         replies = self._runtime.predict(list(itertools.islice(self._bodies, size)))
         refused = [reply for reply in replies if reply.status != 200]
         if refused:
-            raise BuildError(f"the canary is refused: {refused[0].body.decode()}")
+            raise BuildError(f"what is timed is refused: {refused[0].body.decode()}")
+
+
+def read_bodies(folder: Path) -> list[bytes]:
+    """Every file, in so many orders that a batch is of ever others."""
+    files, chance = sorted(folder.iterdir()), random.Random(SEED)
+    return [file.read_bytes() for _ in range(ORDERS) for file in chance.sample(files, len(files))]
 
 
 def write_bodies(classifier: Classifier, canary: bytes) -> list[bytes]:
@@ -106,9 +112,9 @@ def time_batches(
     return taken
 
 
-def serve(staging: Path, asked: Iterator[str], out: TextIO) -> None:
+def serve(staging: Path, asked: Iterator[str], out: TextIO, bodies: Path | None = None) -> None:
     """Say when the model is loaded, then time batches as each line says, until there is none."""
-    batches = Batches(staging)
+    batches = Batches(staging, bodies)
     print(READY, file=out, flush=True)
     for line in asked:
         size, seconds = line.split()
@@ -127,7 +133,8 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:
-        serve(Path(sys.argv[1]), iter(sys.stdin), out)
+        staging, *bodies = map(Path, sys.argv[1:])
+        serve(staging, iter(sys.stdin), out, *bodies)
     except (LoadError, BuildError, RuntimeError, OSError) as error:
         print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)
         return 1

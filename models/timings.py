@@ -6,6 +6,8 @@ to time. The file of timings is what batches are planned by, and what auto goes 
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import platform
@@ -67,8 +69,10 @@ def parse_job(text: str) -> Job:
     return job
 
 
-def time_models(job: Job, *, store: Path, output: Path, workspaces: Path = WORKSPACES) -> None:
-    """Time what was not timed before; `output` is whole after each model."""
+def time_models(
+    job: Job, *, store: Path, output: Path, workspaces: Path = WORKSPACES, bodies: Path | None = None
+) -> None:
+    """Time what was not timed before; `output` is whole after each model. `bodies` has requests to time."""
     taken = {"schema": SCHEMA, "settings": job.settings, "versions": read_versions()}
     models = read_known(output, taken)
     for name in job.models:
@@ -76,7 +80,8 @@ def time_models(job: Job, *, store: Path, output: Path, workspaces: Path = WORKS
         definition = read_archive_definition(archive)
         if definition is None:
             raise BuildError(f"no archive to time: {archive}; build it with: make models MODELS={name}")
-        tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces)
+        tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces,
+                      bodies=bodies)  # fmt: skip
         models[name] = tried.time_variants(models.get(name, {}))
         write_timings(output, {**taken, "models": models})
 
@@ -113,6 +118,8 @@ class Trial:
     definition: dict[str, Any]
     job: Job
     workspaces: Path
+    bodies: Path | None = None
+    """The files of a folder, each one request; None: the canary, or texts of all lengths."""
 
     def time_variants(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
         """The archive's id, and for each variant its timing or why there is none; those of other engines and
@@ -144,7 +151,14 @@ class Trial:
         service = entry.get("service", {})
         sizes = [service.get(str(size), {}) for size in self._batches]
         kept = all("samples_s" in size for size in sizes if self.job.samples)
-        return all(sizes) and kept and entry.get("version", "") == read_version(variant)
+        same = entry.get("version", "") == read_version(variant) and entry.get("bodies", "") == self._digest
+        return all(sizes) and kept and same
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        """Of what is timed; empty for the archive's own."""
+        files = sorted(self.bodies.iterdir()) if self.bodies else []
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else ""
 
     def _check_asked(self) -> None:
         """Auto chooses among all that there are: one that was never judged must not be passed over."""
@@ -183,7 +197,13 @@ class Trial:
         return found
 
     def _measure_one(self, staging: Path, variant: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "models.timing", str(staging)]
+        command = [
+            sys.executable,
+            "-m",
+            "models.timing",
+            str(staging),
+            *([str(self.bodies)] if self.bodies else []),
+        ]
         environment, slots = self._make_environment(variant), self.job.settings["slots"]
         try:
             with start_slots(command, slots=slots, environment=environment, cwd=ROOT) as running:
@@ -193,7 +213,11 @@ class Trial:
             if [v for v in self._variants if v.split()[1] == BASELINE] == [variant]:
                 raise BuildError(f"{self.name} {variant} {problem}") from error
             return {"problem": problem}
-        facts = {"version": read_version(variant), "gate": self._describe_gate(variant)}
+        facts = {
+            "version": read_version(variant),
+            "gate": self._describe_gate(variant),
+            "bodies": self._digest,
+        }
         return make_entry(timed, facts, samples=self.job.samples)
 
     def _make_environment(self, variant: str) -> dict[str, str]:

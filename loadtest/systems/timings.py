@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadtest.errors import LoadTestError
+from loadtest.payloads import Payload
 from loadtest.systems.system import ROOT
 
 LONGEST_SECONDS = 1200
@@ -17,14 +19,24 @@ LONGEST_SECONDS = 1200
 
 
 def take_timings(
-    models: str, arguments: Sequence[str], store: Path, file: Path, *, grid: bool = False
+    models: str,
+    arguments: Sequence[str],
+    store: Path,
+    file: Path,
+    *,
+    grid: bool = False,
+    payloads: Sequence[Payload] = (),
 ) -> Mapping[str, Mapping[str, Any]]:
     """Model → variant → its timing, or why there is none; with `grid` of all sizes of a batch, each batch's
     own seconds kept. `models` may name several, with blanks between; `arguments` of `python -m config`. What
-    `file` holds already is not taken again."""
+    `file` holds already is not taken again. Batches are of `payloads`, or of the archive's own requests."""
     planned = ["--models", models, "--model-store", str(store), *arguments]
     job = _run(["config", *planned, "--timing-job", *(["--grid"] if grid else [])])
-    _run(["models", "time", "--job", job.strip(), "--store", str(store), "--output", str(file)])
+    command = ["models", "time", "--job", job.strip(), "--store", str(store), "--output", str(file)]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, payload in enumerate(payloads):
+            (Path(folder) / f"{number:04}").write_bytes(payload.body)
+        _run([*command, *(["--bodies", folder] if payloads else [])])
     known = json.loads(file.read_text(encoding="utf-8"))["models"]
     return {name: one["variants"] for name, one in known.items()}
 

@@ -21,6 +21,7 @@ from loadtest.experiments.tune.experiment import Course, fit_windows, make_exper
 from loadtest.experiments.tune.grid import make_experiment as make_grid
 from loadtest.experiments.tune.space import read_space
 from loadtest.experiments.tune.windows import Windows
+from loadtest.payloads import Payload, make_payloads
 from loadtest.results.host import read_host
 from loadtest.results.kept import Kept
 from loadtest.results.stats import least_requests
@@ -189,7 +190,7 @@ def _profile(wish: Wish, model: str, plan: Plan, layout: Layout, site: Site) -> 
     file = wish.run_dir / f"profile-{workers}x{cores}.json"
     arguments = [*wish.arguments, *fix_variant(plan, model), *make_layout_arguments(layout)]
     variant = name_variant(str(one.engine.value), str(one.precision.value))
-    timed = take_timings(model, arguments, site.store, file, grid=True)
+    timed = take_timings(model, arguments, site.store, file, grid=True, payloads=list_pictures(wish, model))
     service = find_service(timed, model, variant, file)
     return {"workers": workers, "cores_per_worker": cores, "service": service}
 
@@ -227,6 +228,14 @@ def make_asked(
         "archive": {"id": archive.archive_id, "weights": archive.weights, "notes": list(archive.notes)},
         "host": {name: value for name, value in read_host().items() if name != "load_average"},
     }
+
+
+def list_pictures(wish: Wish, model: str) -> list[Payload]:
+    """What the race sends, where it is pictures: one of a phone takes as long to decode as to classify. Texts
+    are timed in the lengths of the load tests."""
+    if read_definition(ROOT / "models" / model / "model.yaml").kind != "image":
+        return []
+    return make_payloads(wish.payloads or find_payloads(model), model=model)
 
 
 def find_payloads(model: str) -> str:

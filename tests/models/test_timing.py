@@ -19,7 +19,15 @@ from models import __main__ as command
 from models import slots, timings
 from models.classifiers import load_classifier
 from models.errors import BuildError, InputError
-from models.timing import MIN_BATCHES, TEXTS, draw_lengths, time_batches, write_bodies
+from models.timing import (
+    MIN_BATCHES,
+    ORDERS,
+    TEXTS,
+    draw_lengths,
+    read_bodies,
+    time_batches,
+    write_bodies,
+)
 
 BOTH = ["eager fp32", "eager bf16"]
 """An import of IPEX takes seconds, and nothing here is about it."""
@@ -64,17 +72,17 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(variant)
         each = {"fp32": 0.25, "bf16": 0.125}[variant.split()[1]]
         timed = {size: slots.Taken(seconds=[0.5, each * size, 9.0], busy=1.0) for size in self._batches}
-        facts = {"version": timings.read_version(variant)}
+        facts = {"version": timings.read_version(variant), "bodies": self._digest}
         return timings.make_entry(timed, facts, samples=self.job.samples)
 
     monkeypatch.setattr(timings.Trial, "_measure_one", measure)
     return asked
 
 
-def time_store(store: Path, job: str | None = None) -> dict[str, Any]:
+def time_store(store: Path, job: str | None = None, bodies: Path | None = None) -> dict[str, Any]:
     output = store / "run" / "timings.json"
     job_ = timings.parse_job(job or make_job())
-    timings.time_models(job_, store=store, output=output, workspaces=store / "build")
+    timings.time_models(job_, store=store, output=output, workspaces=store / "build", bodies=bodies)
     return json.loads(output.read_text(encoding="utf-8"))
 
 
@@ -156,6 +164,32 @@ def test_pictures_are_all_the_canary(tmp_path, tiny_image_archive):
         archive.extractall(tmp_path)
     canary = (tmp_path / "canary.jpg").read_bytes()
     assert write_bodies(load_classifier(tmp_path), canary) == [canary]
+
+
+def test_requests_of_a_folder_come_in_ever_other_orders(tmp_path):
+    for number in range(4):
+        (tmp_path / f"{number}").write_bytes(b"%d" % number)
+    bodies = read_bodies(tmp_path)
+    rounds = [tuple(bodies[start : start + 4]) for start in range(0, len(bodies), 4)]
+    assert len(rounds) == ORDERS
+    assert {frozenset(one) for one in rounds} == {frozenset([b"0", b"1", b"2", b"3"])}
+    assert len(set(rounds)) > ORDERS / 2
+    assert read_bodies(tmp_path) == bodies
+
+
+def test_other_requests_are_timed_anew(tmp_path, store, measured):
+    file = tmp_path / "bodies" / "0000"
+    file.parent.mkdir()
+    file.write_bytes(b"one")
+    time_store(store, bodies=file.parent)
+    first = len(measured)
+    time_store(store, bodies=file.parent)
+    assert len(measured) == first
+    file.write_bytes(b"another")
+    time_store(store, bodies=file.parent)
+    assert len(measured) == 2 * first
+    time_store(store)
+    assert len(measured) == 3 * first
 
 
 def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):

@@ -14,6 +14,7 @@ from loadtest.experiments.tune.prepare import (
     find_payloads,
     fix_variant,
     list_layouts,
+    list_pictures,
     read_wish,
 )
 from loadtest.experiments.tune.run import find_resumed
@@ -115,6 +116,12 @@ def test_each_model_is_sent_what_its_open_loop_sends():
     assert (find_payloads("resnet50"), find_payloads("bert")) == ("photos", "texts")
     with pytest.raises(LoadTestError, match="no open scenario of densenet121: PAYLOADS= names"):
         find_payloads("densenet121")
+
+
+def test_pictures_are_timed_as_they_are_sent_and_texts_by_their_lengths():
+    names = [payload.name for payload in list_pictures(ask(), "resnet50")]
+    assert "phone" in " ".join(names)
+    assert list_pictures(ask(), "bert") == []
 
 
 def test_latest_is_each_models_own(tmp_path):

@@ -62,8 +62,8 @@ class Batches:
 
 def read_bodies(folder: Path) -> list[bytes]:
     """Every file, in so many orders that a batch is of ever others."""
-    files, chance = sorted(folder.iterdir()), random.Random(SEED)
-    return [file.read_bytes() for _ in range(ORDERS) for file in chance.sample(files, len(files))]
+    bodies, chance = [file.read_bytes() for file in sorted(folder.iterdir())], random.Random(SEED)
+    return [body for _ in range(ORDERS) for body in chance.sample(bodies, len(bodies))]
 
 
 def write_bodies(classifier: Classifier, canary: bytes) -> list[bytes]:

@@ -188,10 +188,10 @@ ceiling: load-tools ## What one core's arithmetic allows at best, against what t
 ladder profile: override TEST_MODELS = $(MODEL)
 
 .PHONY: ladder
-ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines: each engine
+ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines|starts: each engine
 	@$(LADDER) --check
-	@$(BUILD_TEST_STORE) $(if $(filter engines,$(RUNGS)),--backend auto)
-	@$(if $(filter engines,$(RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
+	@$(BUILD_TEST_STORE) $(if $(filter engines starts,$(RUNGS)),--backend auto)
+	@$(if $(filter engines starts,$(RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
 	@$(LADDER)
 
 # What it finds must not depend on what it found before.

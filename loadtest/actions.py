@@ -26,7 +26,8 @@ from loadtest.experiments import ceiling, compare, gate, measure, peak, soak
 from loadtest.experiments.chaos import experiment as chaos
 from loadtest.experiments.harm import run as harm
 from loadtest.experiments.ladder import experiment as ladder
-from loadtest.experiments.ladder.rungs import KINDS, SETTINGS
+from loadtest.experiments.ladder import starts
+from loadtest.experiments.ladder.rungs import KINDS, SETTINGS, STARTS
 from loadtest.experiments.profile import experiment as profile
 from loadtest.experiments.targets import experiment as targets
 from loadtest.experiments.targets.judge import judge as judge_targets
@@ -59,6 +60,7 @@ Options = argparse.Namespace
 JUDGES: dict[str, Judge] = {
     **{one.KIND: one.judge for one in (measure, peak, gate, soak, chaos, profile)},
     **dict.fromkeys(KINDS.values(), ladder.judge),
+    KINDS[STARTS]: starts.judge,
     targets.KIND: judge_targets,
     tune.KIND: judge_tune,
     GRID_KIND: judge_grid,
@@ -146,8 +148,8 @@ def run_compare(options: Options) -> int:
 
 def run_ladder(options: Options) -> int:
     """Of one model."""
-    timing = read_timing(options, ladder.TIMING)
     rungs = options.rungs or SETTINGS
+    timing = read_timing(options, starts.TIMING if rungs == STARTS else ladder.TIMING)
     ladder.check_asked(options.model, timing, rungs)
     resume = find_resumed(options, ladder.name_experiment(options.model, rungs))
     if options.check:

@@ -146,8 +146,10 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="TARGET", default="all", commands=("targets",), help="rows of the speed targets"),
         Knob(name="MODEL", commands=("ladder", "profile"), compose="resnet50",
              help="resnet50 | bert | densenet121; in compose the model that is asked"),
-        Knob(name="RUNGS", default="settings", choices=("settings", "engines"), commands=("ladder",),
-             help="one setting after the other, or each installed engine in each precision"),
+        Knob(name="RUNGS", default="settings", choices=("settings", "engines", "starts"),
+             commands=("ladder",),
+             help="one setting after the other, each installed engine in each precision, or how each "
+                  "of these starts"),
         Knob(name="PERCENTILE", default="99", choices=("50", "90", "95", "99"), commands=("tune",),
              help="of the latencies, that keeps SLO_P99_MS in each plan that is raced"),
         Knob(name="BUDGET_MINUTES", default="15", commands=("tune",),

@@ -28,6 +28,7 @@ COMMANDS = {
     "targets": "make targets",
     "ladder": "make ladder",
     "engines": "make ladder RUNGS=engines",
+    "starts": "make ladder RUNGS=starts",
     "measure": "make loadtest",
     "peak": "make loadtest-peak",
     "gate": "make loadtest-gate",

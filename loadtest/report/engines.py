@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handlers.engines import ENGINES
-from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.auto import judge_auto
 from loadtest.experiments.ladder.members import OWN_MIB
 from loadtest.experiments.ladder.rows import MISSING, NOT_APPLICABLE, Row, make_rows
@@ -22,7 +21,6 @@ from loadtest.report.rungs import (
 )
 from loadtest.report.section import Section, Table
 from loadtest.report.words import NONE, describe_host, show_ratio
-from loadtest.results.figures import find_spikes
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import METHOD
 from loadtest.results.trial import Series
@@ -30,8 +28,7 @@ from loadtest.results.trial import Series
 NOTE = (
     "Compared with the first engine in the same precision, and that one with its FP32. Start to ready is "
     "from the birth of the first worker's process to the last right answer. Memory is the largest worker's: "
-    "its own of all that is resident. Spikes: p99.9 of the first quarter of all requests since ready to that "
-    "of the last one. Accuracy is against eager FP32, as the gate judged it at build."
+    "its own of all that is resident. Accuracy is against eager FP32, as the gate judged it at build."
 )
 
 
@@ -70,7 +67,7 @@ def _tabulate(kept: Kept, rows: Sequence[Row], bottom: str) -> Table:
         title="Each engine in each precision it offers",
         note=NOTE,
         header=("engine", "requests/s", "95 % interval", "compared", f"to {bottom}", "verdict",
-                "start to ready", "a worker's memory", "spikes", "labels as FP32", "largest difference"),
+                "start to ready", "a worker's memory", "labels as FP32", "largest difference"),
         rows=tuple(_make_cells(kept, row, bottom) for row in rows),
     )  # fmt: skip
 
@@ -79,9 +76,9 @@ def _make_cells(kept: Kept, row: Row, bottom: str) -> tuple[str, ...]:
     label = row.rung.label
     figures = show_figures(row, "1" if label == bottom else show_ratio(row.to_bottom))
     if row.series is None or row.doubts:
-        return (label, *figures, *[NONE] * 5)
+        return (label, *figures, *[NONE] * 4)
     accuracy = _show_accuracy(row.series, kept.asked["model"])
-    return (label, *figures, *_show_costs(row.series), _show_spikes(kept, row), *accuracy)
+    return (label, *figures, *_show_costs(row.series), *accuracy)
 
 
 def _show_costs(series: Series) -> tuple[str, str]:
@@ -92,15 +89,6 @@ def _show_costs(series: Series) -> tuple[str, str]:
         f"{start['worker_seconds']:.0f} s" if start else NONE,
         f"{max(own)} of {max(resident):.0f} MiB" if own and resident else NONE,
     )
-
-
-def _show_spikes(kept: Kept, row: Row) -> str:
-    """None of too few requests."""
-    assert row.block  # it was measured
-    try:
-        return show_ratio(find_spikes(kept.read_latencies(row.block, row.rung.name)))
-    except LoadTestError:
-        return NONE
 
 
 def _show_accuracy(series: Series, model: str) -> tuple[str, str]:

@@ -24,12 +24,14 @@ from loadtest.experiments.ladder.rungs import (
     KINDS,
     MODELS,
     SETTINGS,
+    STARTS,
     Rung,
     choose,
     find_rung,
     list_all,
 )
 from loadtest.experiments.ladder.settings import Settings
+from loadtest.experiments.ladder.starts import Starts
 from loadtest.payloads import Payload, make_payloads, pick_each_length
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import LEAST_REPEATS
@@ -63,14 +65,18 @@ def make_experiment(
     asked = make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing)
     if rungs == ENGINES:
         asked["auto"] = choose_auto(model, site)
-    course = Course(
-        model=model,
-        timing=timing,
-        rungs=chosen,
-        layout=plan.layout,
-        each_length=pick_each_length(payloads, archive),
-        available_mib=read_available_mib(),
-    )
+    course: Course | Starts
+    if rungs == STARTS:
+        course = Starts(model=model, timing=timing, rungs=chosen, layout=plan.layout)
+    else:
+        course = Course(
+            model=model,
+            timing=timing,
+            rungs=chosen,
+            layout=plan.layout,
+            each_length=pick_each_length(payloads, archive),
+            available_mib=read_available_mib(),
+        )
     return Experiment(
         kind=KINDS[rungs],
         name=name_experiment(model, rungs),
@@ -86,7 +92,7 @@ def name_experiment(model: str, rungs: str) -> str:
 
 
 def _list_rungs(model: str, rungs: str) -> list[Rung]:
-    if rungs == ENGINES:
+    if rungs != SETTINGS:
         return list_engine_rungs(read_installed(Path(sys.prefix)).missing_engines)
     return list_all(model)
 

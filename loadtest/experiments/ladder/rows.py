@@ -43,8 +43,6 @@ class Row:
     """Any makes it INVALID."""
     setting: str = ""
     """What was seen of its own settings, before → now."""
-    block: KeptBlock | None = None
-    """Where it was measured for its own sake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +133,6 @@ class Ladder:
             verdict=judge(to_before) if to_before else "",
             doubts=doubts,
             setting=describe_setting(rung, seen, see_before(rung, home.block)),
-            block=home.block,
         )
 
 

@@ -71,7 +71,9 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     time.add_argument("--job", required=True, help="what `python -m config --timing-job` prints")
     time.add_argument("--output", type=Path, required=True, help="the file of timings")
     time.add_argument(
-        "--bodies", type=Path, help="a folder with a request in each file, instead of the canary"
+        "--bodies",
+        type=Path,
+        help="has a folder of requests for each model that is not timed by its own",
     )
     for command in (build, time):
         command.add_argument("--store", type=Path, default=ROOT / name_store(STACK), help="of the archives")

@@ -29,7 +29,7 @@ from models.gate.figures import Figures
 from models.gate.verdict import describe
 from models.progress import doing
 from models.request import BASELINE
-from models.slots import SlotError, Taken, start_slots
+from models.slots import SlotError, Slots, Taken, merge, start_slots
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +42,8 @@ TUNING_PREFIXES = (
 )
 """Variables of a shell that would change the timing; a worker does not get them either."""
 SIGNIFICANT_DIGITS = 3
+ROUNDS = 3
+"""Of all sizes; in each the first batch of a size is not counted, so more cost more time."""
 UNDISTURBED = 0.9
 """Share of the time that a process that does nothing but compute must have its CPU."""
 
@@ -72,7 +74,8 @@ def parse_job(text: str) -> Job:
 def time_models(
     job: Job, *, store: Path, output: Path, workspaces: Path = WORKSPACES, bodies: Path | None = None
 ) -> None:
-    """Time what was not timed before; `output` is whole after each model. `bodies` has requests to time."""
+    """Time what was not timed before; `output` is whole after each model. `bodies` has a
+    folder of requests for each model that is not timed by its own."""
     taken = {"schema": SCHEMA, "settings": job.settings, "versions": read_versions()}
     models = read_known(output, taken)
     for name in job.models:
@@ -80,10 +83,27 @@ def time_models(
         definition = read_archive_definition(archive)
         if definition is None:
             raise BuildError(f"no archive to time: {archive}; build it with: make models MODELS={name}")
+        own = find_bodies(bodies, name)
         tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces,
-                      bodies=bodies)  # fmt: skip
+                      bodies=own)  # fmt: skip
         models[name] = tried.time_variants(models.get(name, {}))
         write_timings(output, {**taken, "models": models})
+
+
+def find_bodies(bodies: Path | None, model: str) -> Path | None:
+    """The model's folder, if it has one; InputError where that is empty, or `bodies` is no folder."""
+    if bodies is None:
+        return None
+    if not bodies.is_dir():
+        raise InputError(f"--bodies must be a folder with one for each model: got {bodies}")
+    folder = bodies / model
+    if not folder.is_dir():
+        return None
+    if not any(folder.iterdir()):
+        raise InputError(
+            f"a model's folder in --bodies must have a request in each file: got none in {folder}"
+        )
+    return folder
 
 
 def read_versions() -> dict[str, str]:
@@ -207,7 +227,7 @@ class Trial:
         environment, slots = self._make_environment(variant), self.job.settings["slots"]
         try:
             with start_slots(command, slots=slots, environment=environment, cwd=ROOT) as running:
-                timed = {size: running.time(size, self.job.seconds) for size in self._batches}
+                timed = time_in_turns(running, self._batches, self.job.seconds)
         except SlotError as error:
             problem = f"cannot be loaded here: {error}"
             if [v for v in self._variants if v.split()[1] == BASELINE] == [variant]:
@@ -236,6 +256,13 @@ class Trial:
         """What the accuracy gate saw when the archive was built; nothing of what it compares with."""
         figures = self.definition["accuracy"].get(variant)
         return describe(Figures(**figures)) if figures else ""
+
+
+def time_in_turns(running: Slots, sizes: Sequence[int], seconds: float) -> dict[int, Taken]:
+    """Each size for so long in all, in rounds: a machine that drifts by a tenth within a minute must not
+    make one size look dear beside another."""
+    rounds = [{size: running.time(size, seconds / ROUNDS) for size in sizes} for _ in range(ROUNDS)]
+    return {size: merge([one[size] for one in rounds]) for size in sizes}
 
 
 def must_be_judged(variant: str) -> bool:

@@ -25,17 +25,19 @@ def take_timings(
     file: Path,
     *,
     grid: bool = False,
-    payloads: Sequence[Payload] = (),
+    payloads: Mapping[str, Sequence[Payload]] | None = None,
 ) -> Mapping[str, Mapping[str, Any]]:
     """Model → variant → its timing, or why there is none; with `grid` of all sizes of a batch, each batch's
     own seconds kept. `models` may name several, with blanks between; `arguments` of `python -m config`. What
-    `file` holds already is not taken again. Batches are of `payloads`, or of the archive's own requests."""
+    `file` holds already is not taken again. Batches are of a model's `payloads`, or of its archive's own."""
     planned = ["--models", models, "--model-store", str(store), *arguments]
     job = _run(["config", *planned, "--timing-job", *(["--grid"] if grid else [])])
     command = ["models", "time", "--job", job.strip(), "--store", str(store), "--output", str(file)]
     with tempfile.TemporaryDirectory() as folder:
-        for number, payload in enumerate(payloads):
-            (Path(folder) / f"{number:04}").write_bytes(payload.body)
+        for name, own in (payloads or {}).items():
+            (Path(folder) / name).mkdir()
+            for number, payload in enumerate(own):
+                (Path(folder) / name / f"{number:04}").write_bytes(payload.body)
         _run([*command, *(["--bodies", folder] if payloads else [])])
     known = json.loads(file.read_text(encoding="utf-8"))["models"]
     return {name: one["variants"] for name, one in known.items()}

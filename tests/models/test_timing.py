@@ -178,18 +178,35 @@ def test_requests_of_a_folder_come_in_ever_other_orders(tmp_path):
 
 
 def test_other_requests_are_timed_anew(tmp_path, store, measured):
-    file = tmp_path / "bodies" / "0000"
-    file.parent.mkdir()
+    bodies = tmp_path / "bodies"
+    file = bodies / "tiny_image" / "0000"
+    file.parent.mkdir(parents=True)
     file.write_bytes(b"one")
-    time_store(store, bodies=file.parent)
+    time_store(store, bodies=bodies)
     first = len(measured)
-    time_store(store, bodies=file.parent)
+    time_store(store, bodies=bodies)
     assert len(measured) == first
     file.write_bytes(b"another")
-    time_store(store, bodies=file.parent)
+    time_store(store, bodies=bodies)
     assert len(measured) == 2 * first
     time_store(store)
     assert len(measured) == 3 * first
+
+
+def test_a_model_without_a_folder_of_requests_is_timed_by_its_own(tmp_path, store, measured):
+    time_store(store)
+    first = len(measured)
+    (tmp_path / "bodies" / "another").mkdir(parents=True)
+    time_store(store, bodies=tmp_path / "bodies")
+    assert len(measured) == first
+
+
+def test_a_folder_without_requests_is_refused(tmp_path, store, measured):
+    with pytest.raises(InputError, match=r"--bodies must be a folder with one for each model: got .*none"):
+        time_store(store, bodies=tmp_path / "none")
+    (tmp_path / "bodies" / "tiny_image").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"must have a request in each file: got none in .*bodies"):
+        time_store(store, bodies=tmp_path / "bodies")
 
 
 def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
@@ -467,3 +484,16 @@ def test_the_command_times_and_names_what_is_wrong(store, measured, capsys):
     assert capsys.readouterr().err.startswith(
         "error: --job must be what `python -m config --timing-job` prints"
     )
+
+
+def test_sizes_take_turns_so_that_drift_hits_all_alike():
+    asked = []
+
+    class Running:
+        def time(self, size, seconds):
+            asked.append((size, seconds))
+            return slots.Taken(seconds=[float(len(asked))], busy=1 - len(asked) / 100)
+
+    timed = timings.time_in_turns(Running(), [1, 4], 3.0)
+    assert asked == [(1, 1.0), (4, 1.0)] * 3
+    assert timed[4] == slots.Taken(seconds=[2.0, 4.0, 6.0], busy=0.94)

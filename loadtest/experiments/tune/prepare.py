@@ -190,7 +190,8 @@ def _profile(wish: Wish, model: str, plan: Plan, layout: Layout, site: Site) -> 
     file = wish.run_dir / f"profile-{workers}x{cores}.json"
     arguments = [*wish.arguments, *fix_variant(plan, model), *make_layout_arguments(layout)]
     variant = name_variant(str(one.engine.value), str(one.precision.value))
-    timed = take_timings(model, arguments, site.store, file, grid=True, payloads=list_pictures(wish, model))
+    pictures = list_pictures([model], wish.payloads)
+    timed = take_timings(model, arguments, site.store, file, grid=True, payloads=pictures)
     service = find_service(timed, model, variant, file)
     return {"workers": workers, "cores_per_worker": cores, "service": service}
 
@@ -230,12 +231,15 @@ def make_asked(
     }
 
 
-def list_pictures(wish: Wish, model: str) -> list[Payload]:
-    """What the race sends, where it is pictures: one of a phone takes as long to decode as to classify. Texts
-    are timed in the lengths of the load tests."""
-    if read_definition(ROOT / "models" / model / "model.yaml").kind != "image":
-        return []
-    return make_payloads(wish.payloads or find_payloads(model), model=model)
+def list_pictures(models: Sequence[str], payloads: str = "") -> dict[str, list[Payload]]:
+    """Of each model that is sent pictures those of the race: one of a phone takes as long to decode as to
+    classify. Texts are timed in the lengths of the load tests."""
+    kinds = {name: read_definition(ROOT / "models" / name / "model.yaml").kind for name in models}
+    return {
+        name: make_payloads(payloads or find_payloads(name), model=name)
+        for name, kind in kinds.items()
+        if kind == "image"
+    }
 
 
 def find_payloads(model: str) -> str:

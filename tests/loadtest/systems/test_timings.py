@@ -17,12 +17,13 @@ def test_payloads_reach_the_process_that_times_them(tmp_path, monkeypatch):
     def run(arguments: list[str]) -> str:
         if "--bodies" in arguments:
             folder = Path(arguments[arguments.index("--bodies") + 1])
-            seen.append([file.read_bytes() for file in sorted(folder.iterdir())])
+            seen.append({one.name: [file.read_bytes() for file in sorted(one.iterdir())]
+                         for one in folder.iterdir()})  # fmt: skip
         return "{}"
 
     monkeypatch.setattr(timings, "_run", run)
-    known = timings.take_timings("resnet50", [], tmp_path, output, payloads=payloads)
+    known = timings.take_timings("resnet50", [], tmp_path, output, payloads={"resnet50": payloads})
     assert known == {"resnet50": {"ipex int8": {}}}
-    assert seen == [[payload.body for payload in payloads]]
+    assert seen == [{"resnet50": [payload.body for payload in payloads]}]
     timings.take_timings("resnet50", [], tmp_path, output)
     assert len(seen) == 1

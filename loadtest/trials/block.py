@@ -62,6 +62,8 @@ class Experiment:
     """Pure: from what is kept. None when there is no more to measure."""
     estimate: Callable[[Kept], float] = lambda _: 0.0
     """Seconds that are left."""
+    paced: bool = True
+    """Whether these are of work, whose pace shows as it is done; False: of a budget of time."""
 
 
 @dataclass(frozen=True, kw_only=True)

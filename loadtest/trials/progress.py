@@ -17,6 +17,8 @@ class Progress:
     say: Callable[[str], None]
     planned: float
     """Seconds, as estimated; 0 where nobody knows."""
+    paced: bool = True
+    """False: what is left is a budget of time, and passes as fast as time."""
     began: float = field(default_factory=lambda: time.monotonic())
     _ends: float = field(init=False)
     """When all is done, by what was known last."""
@@ -25,9 +27,9 @@ class Progress:
         self._ends = self.began + self.planned
 
     def update(self, left: float) -> None:
-        """So many seconds are left of the plan; the pace of what is done goes for them, too."""
+        """So many seconds are left of the plan; the pace of what is done goes for work, too."""
         now, done = time.monotonic(), self.planned - left
-        pace = (now - self.began) / done if done > ENOUGH * self.planned else 1.0
+        pace = (now - self.began) / done if self.paced and done > ENOUGH * self.planned else 1.0
         self._ends = now + left * pace
 
     def report(self, line: str) -> None:

@@ -93,7 +93,8 @@ class _Runner:
 
     def run(self, kept: Kept) -> Kept:
         """Block after block; nothing stays up behind it."""
-        self._progress = Progress(say=self.site.say, planned=self.experiment.estimate(kept))
+        planned, paced = self.experiment.estimate(kept), self.experiment.paced
+        self._progress = Progress(say=self.site.say, planned=planned, paced=paced)
         with Fleet(site=self.site).opened() as fleet:
             while (block := self.experiment.next_block(kept)) is not None:
                 self._progress.report(f"{block.name}: {', '.join(list_systems(block))}")

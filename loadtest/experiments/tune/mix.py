@@ -137,7 +137,12 @@ class Course:
 def make_experiment(course: Course, asked: Mapping[str, Any]) -> Experiment:
     """`asked` holds all that decides what is measured, as plain values."""
     return Experiment(
-        kind=KIND, name=KIND, asked=asked, next_block=course.next_block, estimate=course.estimate
+        kind=KIND,
+        name=KIND,
+        asked=asked,
+        next_block=course.next_block,
+        estimate=course.estimate,
+        paced=False,
     )
 
 

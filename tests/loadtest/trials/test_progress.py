@@ -31,6 +31,14 @@ def test_the_pace_of_what_is_done_goes_for_the_rest(clock):
     assert one.describe() == "15 min, 15 left"
 
 
+def test_a_budget_of_time_passes_as_fast_as_time(clock):
+    """What was foreseen at first was longer than the budget of ten minutes."""
+    one = Progress(say=print, planned=780.0, paced=False)
+    clock[0] += 240
+    one.update(left=360.0)
+    assert one.describe() == "4 min, 6 left"
+
+
 def test_a_plan_that_is_exceeded_has_nothing_left(clock):
     one = Progress(say=print, planned=60.0)
     clock[0] += 600

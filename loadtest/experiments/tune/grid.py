@@ -43,6 +43,7 @@ from loadtest.experiments.tune.race import (
     FINAL_RATES,
     FINAL_REPEATS,
     GRID,
+    Race,
     Stage,
     list_finals,
     scale_rates,
@@ -109,16 +110,15 @@ class Grid:
     def _next_final(self, kept: Kept) -> Stage | None:
         if any(name.startswith(FINAL) for name in list_done(kept)):
             return None
-        limit, seen = self.course.space.limit, list_seen(kept)
-        found = find_peaks(self.course.space, kept)
+        space, seen = self.course.space, list_seen(kept)
+        peaks = find_peaks(space, kept)
         # Above all rates that were tried is the better for it.
-        peaks = {name: peak for name, peak in found.items() if peak.boundary != NONE_KEPT}
-        best = sorted((name for name in peaks if name != self.tuned), key=lambda name: -peaks[name].value)
-        entrants = [name for name in (self.tuned, *best[:BEST]) if name in peaks]
-        rates = {
-            name: scale_rates(fit_peak([one for one in seen if one.plan == name], limit).value, FINAL_RATES)
-            for name in entrants
-        }
+        others = [name for name in peaks if name != self.tuned and peaks[name].boundary != NONE_KEPT]
+        best = sorted(others, key=lambda name: -peaks[name].value)[:BEST]
+        points = list_points(space, kept)
+        predicted = {name: predict(space, points, name) for name in (self.tuned, *best) if name in peaks}
+        race = Race(predicted=predicted, limit=space.limit, done={})
+        rates = {name: scale_rates(race.find_centre(name, seen), FINAL_RATES) for name in predicted}
         return Stage(name=f"{FINAL}-1", rates=rates, repeats=2 * FINAL_REPEATS) if len(rates) > 1 else None
 
 

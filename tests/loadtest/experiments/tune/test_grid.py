@@ -74,6 +74,15 @@ def test_a_plan_that_the_race_missed_is_found(race, tmp_path):
     assert not verdict.met
 
 
+def test_a_tuned_plan_that_kept_no_rate_meets_the_best_all_the_same(race, tmp_path):
+    """Else one slow minute, or a wrong choice, would leave the grid without its verdict."""
+    tuned = make_experiment(make_course(OLD), make_asked(OLD), race).asked["tuned"]
+    kept = run_whole(tmp_path, truth=lambda name: 1.8 if name in (tuned, DEFAULT) else 1.0, race=race)
+    (final,) = (block for block in kept.blocks if block.name.startswith("final"))
+    assert tuned in final.systems
+    assert judge(kept)[0].figure.value < 0.8
+
+
 def test_the_simulator_is_told_wrong_where_it_is(race, tmp_path):
     """All but the default take a third longer than it was told."""
     kept = run_whole(tmp_path, truth=lambda name: 1.0 if name == DEFAULT else 1.33, race=race)

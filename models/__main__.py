@@ -73,7 +73,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     time.add_argument(
         "--bodies",
         type=Path,
-        help="has a folder of requests for each model that is not timed by its own",
+        help="has for some models a folder, whose files are timed instead of the canary",
     )
     for command in (build, time):
         command.add_argument("--store", type=Path, default=ROOT / name_store(STACK), help="of the archives")

@@ -72,13 +72,6 @@ class Taken:
     1 others took."""
 
 
-def merge(taken: Sequence[Taken]) -> Taken:
-    """Of several rounds of one size."""
-    return Taken(
-        seconds=[second for one in taken for second in one.seconds], busy=min(one.busy for one in taken)
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Slots:
     """All of them, each ready."""
@@ -90,7 +83,10 @@ class Slots:
         for slot in self.slots:
             slot.ask(f"{size} {seconds}")
         answers = [json.loads(slot.read()) for slot in self.slots]
-        return merge([Taken(**answer) for answer in answers])
+        return Taken(
+            seconds=[second for answer in answers for second in answer["seconds"]],
+            busy=min(answer["busy"] for answer in answers),
+        )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import platform
 import statistics
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +29,7 @@ from models.gate.figures import Figures
 from models.gate.verdict import describe
 from models.progress import doing
 from models.request import BASELINE
-from models.slots import SlotError, Slots, Taken, merge, start_slots
+from models.slots import SlotError, Slots, Taken, start_slots
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +43,7 @@ TUNING_PREFIXES = (
 """Variables of a shell that would change the timing; a worker does not get them either."""
 SIGNIFICANT_DIGITS = 3
 ROUNDS = 3
-"""Of all sizes; in each the first batch of a size is not counted, so more cost more time."""
+"""Of all sizes: each is timed three times at least, a few seconds apart."""
 UNDISTURBED = 0.9
 """Share of the time that a process that does nothing but compute must have its CPU."""
 
@@ -77,33 +77,31 @@ def time_models(
     """Time what was not timed before; `output` is whole after each model. `bodies` has a
     folder of requests for each model that is not timed by its own."""
     taken = {"schema": SCHEMA, "settings": job.settings, "versions": read_versions()}
-    models = read_known(output, taken)
+    models, own = read_known(output, taken), find_bodies(bodies, job.models)
     for name in job.models:
         archive = store / f"{name}.mar"
         definition = read_archive_definition(archive)
         if definition is None:
             raise BuildError(f"no archive to time: {archive}; build it with: make models MODELS={name}")
-        own = find_bodies(bodies, name)
         tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces,
-                      bodies=own)  # fmt: skip
+                      bodies=own.get(name))  # fmt: skip
         models[name] = tried.time_variants(models.get(name, {}))
         write_timings(output, {**taken, "models": models})
 
 
-def find_bodies(bodies: Path | None, model: str) -> Path | None:
-    """The model's folder, if it has one; InputError where that is empty, or `bodies` is no folder."""
+def find_bodies(bodies: Path | None, models: Collection[str]) -> dict[str, Path]:
+    """Model → its folder of requests, if it has one; InputError where nothing would come of what is there."""
     if bodies is None:
-        return None
-    if not bodies.is_dir():
-        raise InputError(f"--bodies must be a folder with one for each model: got {bodies}")
-    folder = bodies / model
-    if not folder.is_dir():
-        return None
-    if not any(folder.iterdir()):
+        return {}
+    there = sorted(bodies.iterdir()) if bodies.is_dir() else []
+    if strange := [one.name for one in there if one.name not in models or not one.is_dir()]:
         raise InputError(
-            f"a model's folder in --bodies must have a request in each file: got none in {folder}"
+            f"--bodies must hold folders of {', '.join(models)}: got {', '.join(strange[:3])} in {bodies}"
         )
-    return folder
+    for folder in there or [bodies]:
+        if not folder.is_dir() or not any(folder.iterdir()):
+            raise InputError(f"a folder in --bodies must have a request in each file: got none in {folder}")
+    return {folder.name: folder for folder in there}
 
 
 def read_versions() -> dict[str, str]:
@@ -262,7 +260,13 @@ def time_in_turns(running: Slots, sizes: Sequence[int], seconds: float) -> dict[
     """Each size for so long in all, in rounds: a machine that drifts by a tenth within a minute must not
     make one size look dear beside another."""
     rounds = [{size: running.time(size, seconds / ROUNDS) for size in sizes} for _ in range(ROUNDS)]
-    return {size: merge([one[size] for one in rounds]) for size in sizes}
+    return {
+        size: Taken(
+            seconds=[second for one in rounds for second in one[size].seconds],
+            busy=statistics.mean(one[size].busy for one in rounds),
+        )
+        for size in sizes
+    }
 
 
 def must_be_judged(variant: str) -> bool:

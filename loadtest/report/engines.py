@@ -44,12 +44,13 @@ def make_engines_section(kept: Kept) -> Section:
         plots=(plot,) if plot else (),
         proofs=(tabulate_seen(rows), tabulate_cpu(rows)),
         findings=tuple(list_doubts(rows)),
-        whole=len(rows) == _count_all() and all(row.state != MISSING for row in rows),
+        whole=len(rows) == count_variants() and all(row.state != MISSING for row in rows),
         closing=(*_list_auto(kept, rows), LOAD, METHOD, *list_weights(kept)),
     )
 
 
-def _count_all() -> int:
+def count_variants() -> int:
+    """Engines in each precision that they offer."""
     return sum(len(engine.flags) for engine in ENGINES.values())
 
 

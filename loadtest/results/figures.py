@@ -74,22 +74,19 @@ def split_latencies_ms(series: Series) -> list[np.ndarray]:
     ]
 
 
-def find_spikes(starts: Sequence[np.ndarray]) -> Interval:
-    """p99.9 of the first quarter since ready over that of the last one, of one or more starts together;
-    LoadTestError where the requests of one are few."""
-    if (fewest := min(map(len, starts))) < QUARTERS * STRETCHES:
-        raise LoadTestError(f"{fewest} requests are too few for quarters; measure longer (SECONDS=)")
-    quarters = [np.array_split(latency, QUARTERS) for latency in starts]
-    first, last = (
-        [part for each in quarters for part in np.array_split(each[number], STRETCHES)] for number in (0, -1)
-    )
+def find_spikes(latency: np.ndarray) -> Interval:
+    """p99.9 of the first quarter since ready over that of the last one; LoadTestError where they are few."""
+    if len(latency) < QUARTERS * STRETCHES:
+        raise LoadTestError(f"{len(latency)} requests are too few for quarters; measure longer (SECONDS=)")
+    quarters = np.array_split(latency, QUARTERS)
+    first, last = (np.array_split(quarters[number], STRETCHES) for number in (0, -1))
 
     def find_tail(stretches: list[np.ndarray], drawn: np.ndarray) -> float:
         return pick(np.concatenate([stretches[number] for number in drawn]), 99.9)
 
     return bootstrap(
         lambda draws: np.array([find_tail(first, drawn) / find_tail(last, drawn) for drawn in draws]),
-        np.arange(len(first)),
+        np.arange(STRETCHES),
     )
 
 

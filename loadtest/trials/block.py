@@ -35,6 +35,8 @@ class Block:
     repeats: int = 1
     warm_up_s: float = 0.0
     """A trial of its own for each system that was not measured since it came up; never quoted."""
+    attempts: int = 2
+    """At a trial that the machine disturbed: a busy moment must not cost an experiment of minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class Experiment:
     estimate: Callable[[Kept], float] = lambda _: 0.0
     """Seconds that are left."""
     paced: bool = True
-    """Whether these are of work, whose pace shows as it is done; False: of a budget of time."""
+    """Whether that is work, whose pace shows as it is done; False: a budget of time."""
 
 
 @dataclass(frozen=True, kw_only=True)

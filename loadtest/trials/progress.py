@@ -27,7 +27,7 @@ class Progress:
         self._ends = self.began + self.planned
 
     def update(self, left: float) -> None:
-        """So many seconds are left of the plan; the pace of what is done goes for work, too."""
+        """So many seconds are left of the plan; the pace of work that is done goes for the rest, too."""
         now, done = time.monotonic(), self.planned - left
         pace = (now - self.began) / done if self.paced and done > ENOUGH * self.planned else 1.0
         self._ends = now + left * pace

@@ -39,8 +39,6 @@ from loadtest.trials.trial import Load, measure_trial
 from loadtest.trials.validity import is_disturbed
 from loadtest.trials.watch import watch_nothing
 
-ATTEMPTS = 2
-"""At a trial that the machine disturbed: a busy moment must not cost an experiment of minutes."""
 CACHE = ".expected"
 """In the results' folder: expected answers are computed once for an archive and its payloads."""
 KEPT_OF_DESCRIBE = (
@@ -249,7 +247,7 @@ class _Runner:
     ) -> Iterator[tuple[Trial, Records]]:
         """All attempts; the last one counts."""
         name = load.system.name
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, block.attempts + 1):
             with halting(load.system, ready.up.halted):
                 trial, records = measure_trial(
                     load, repeat=repeat, last_rate=self._rates.get(name, 0.0), attempt=attempt

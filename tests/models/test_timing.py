@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -16,11 +17,10 @@ import pytest
 
 from handlers.engines.ipex import IPEX
 from models import __main__ as command
-from models import slots, timings
+from models import slots, timing, timings
 from models.classifiers import load_classifier
 from models.errors import BuildError, InputError
 from models.timing import (
-    MIN_BATCHES,
     ORDERS,
     TEXTS,
     draw_lengths,
@@ -87,9 +87,9 @@ def time_store(store: Path, job: str | None = None, bodies: Path | None = None) 
 
 
 @pytest.mark.parametrize(
-    # For a second; where that is less than some batches, for as long again, but one at least.
+    # For a second, but one at least.
     ("cost", "batches"),
-    [(0.25, 4), (0.5, MIN_BATCHES), (0.75, MIN_BATCHES), (1.0, 2), (1.5, 2), (2.0, 1), (9.0, 1)],
+    [(0.25, 4), (0.5, 2), (0.75, 2), (1.0, 1), (1.5, 1), (9.0, 1)],
 )
 def test_batches_are_timed_for_a_while_and_at_least_a_few(cost, batches):
     now = 0.0
@@ -101,14 +101,22 @@ def test_batches_are_timed_for_a_while_and_at_least_a_few(cost, batches):
     assert time_batches(answer, 1.0, clock=lambda: now) == [cost] * batches
 
 
-def test_the_first_batch_does_not_count():
-    costs, now = iter([9.0, 1.0, 2.0, 1.0]), 0.0
+def test_the_first_batch_of_a_size_does_not_count_and_later_rounds_have_none(monkeypatch):
+    asked = []
 
-    def answer():
-        nonlocal now
-        now += next(costs)
+    class Fake:
+        def __init__(self, staging, bodies):
+            pass
 
-    assert time_batches(answer, 4.0, clock=lambda: now) == [1.0, 2.0, 1.0]
+        def answer(self, size):
+            asked.append(size)
+
+    monkeypatch.setattr(timing, "Batches", Fake)
+    out = io.StringIO()
+    timing.serve(Path("x"), iter(["4 0", "1 0", "4 0"]), out)
+    assert asked == [4, 4, 1, 1, 4]
+    _, *answers = out.getvalue().splitlines()
+    assert [len(json.loads(line)["seconds"]) for line in answers] == [1, 1, 1]
 
 
 def test_a_real_timing(store, capsys):
@@ -193,20 +201,18 @@ def test_other_requests_are_timed_anew(tmp_path, store, measured):
     assert len(measured) == 3 * first
 
 
-def test_a_model_without_a_folder_of_requests_is_timed_by_its_own(tmp_path, store, measured):
-    time_store(store)
-    first = len(measured)
-    (tmp_path / "bodies" / "another").mkdir(parents=True)
-    time_store(store, bodies=tmp_path / "bodies")
-    assert len(measured) == first
-
-
-def test_a_folder_without_requests_is_refused(tmp_path, store, measured):
-    with pytest.raises(InputError, match=r"--bodies must be a folder with one for each model: got .*none"):
-        time_store(store, bodies=tmp_path / "none")
-    (tmp_path / "bodies" / "tiny_image").mkdir(parents=True)
+def test_requests_are_of_the_models_that_are_timed(tmp_path):
+    bodies = tmp_path / "bodies"
     with pytest.raises(InputError, match=r"must have a request in each file: got none in .*bodies"):
-        time_store(store, bodies=tmp_path / "bodies")
+        timings.find_bodies(bodies, ["one", "another"])
+    (bodies / "one").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"must have a request in each file: got none in .*one"):
+        timings.find_bodies(bodies, ["one", "another"])
+    (bodies / "one" / "0000").write_bytes(b"a request")
+    assert timings.find_bodies(bodies, ["one", "another"]) == {"one": bodies / "one"}
+    with pytest.raises(InputError, match=r"--bodies must hold folders of another: got one in .*bodies"):
+        timings.find_bodies(bodies, ["another"])
+    assert timings.find_bodies(None, ["one"]) == {}
 
 
 def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
@@ -496,4 +502,4 @@ def test_sizes_take_turns_so_that_drift_hits_all_alike():
 
     timed = timings.time_in_turns(Running(), [1, 4], 3.0)
     assert asked == [(1, 1.0), (4, 1.0)] * 3
-    assert timed[4] == slots.Taken(seconds=[2.0, 4.0, 6.0], busy=0.94)
+    assert timed[4] == slots.Taken(seconds=[2.0, 4.0, 6.0], busy=pytest.approx(0.96))

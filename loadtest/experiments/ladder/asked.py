@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ def make_asked(
     payloads: Sequence[Payload],
     rungs: Sequence[Rung],
     timing: Timing,
+    users: Callable[[Rung], int] = count_users,
 ) -> dict[str, Any]:
     """Without paths: the same machine may hold them elsewhere."""
     known = read_archive(archive)
@@ -40,7 +41,11 @@ def make_asked(
         "plan": read_values({**vars(plan.models[model]), **vars(plan.layout)}),
         "environment": read_values({**plan.environment, **plan.worker_environment}),
         "timing": asdict(timing),
-        "arguments": {rung.name: describe_how(rung, plan.layout, model) for rung in rungs if not rung.reason},
+        "arguments": {
+            rung.name: f"{describe_how(rung, plan.layout, model)}; {users(rung)} users"
+            for rung in rungs
+            if not rung.reason
+        },
         "rungs": {rung.name: asdict(rung) for rung in rungs},
     }
 
@@ -51,9 +56,8 @@ def list_asked_rungs(kept: Kept) -> list[Rung]:
 
 
 def describe_how(rung: Rung, layout: Layout, model: str) -> str:
-    """Arguments, and the users that load it."""
-    how = rung.label if rung.is_stock else " ".join(make_arguments(rung.settings, layout, model))
-    return f"{how}; {count_users(rung)} users"
+    """Its arguments."""
+    return rung.label if rung.is_stock else " ".join(make_arguments(rung.settings, layout, model))
 
 
 def read_values(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def _quote(series: Series, percentile: float) -> Interval:
 def _find_spikes(goal: Goal, seen: Seen) -> Found:
     series = seen.take(goal.system)
     assert seen.block  # it has the series
-    return find_spikes([seen.kept.read_latencies(seen.block, series.system)]), goal.limit, ""
+    return find_spikes(seen.kept.read_latencies(seen.block, series.system)), goal.limit, ""
 
 
 def _find_start(goal: Goal, seen: Seen) -> Found:

@@ -119,6 +119,7 @@ def test_each_model_is_sent_what_its_open_loop_sends():
 
 
 def test_pictures_are_timed_as_they_are_sent_and_texts_by_their_lengths():
+    assert list_pictures(["densenet121"], "mixture")["densenet121"]
     (pictures,) = (both := list_pictures(["resnet50", "bert"])).values()
     assert list(both) == ["resnet50"]
     assert "phone" in " ".join(payload.name for payload in pictures)

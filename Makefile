@@ -108,7 +108,7 @@ serve: check-ports config models ## All of the above, then start, wait until rea
 	@$(VENV_PYTHON) -m server start --run-dir '$(RUN_DIR)' $(call FLAG,$(FOREGROUND),--foreground) -- $(PLAN_INPUTS)
 
 .PHONY: reload
-reload: inputs setup models ## New archives or other knobs without losing a request, where a door is in front
+reload: check-reload inputs setup models ## New archives or other knobs without losing a request, where a door is in front
 	@$(VENV_PYTHON) -m server reload --run-dir '$(RUN_DIR)' -- $(PLAN_INPUTS)
 
 .PHONY: status
@@ -319,6 +319,11 @@ timings: inputs setup check-plan models
 .PHONY: check-ports
 check-ports: inputs
 	@$(PYTHON) -m server check-ports $(PLAN_INPUTS)
+
+# What the running door has for good: before a second stack is installed, or archives are built.
+.PHONY: check-reload
+check-reload: inputs
+	@$(PYTHON) -m server check-reload --stack '$(STACK)' $(PLAN_INPUTS)
 
 .PHONY: check-plan
 check-plan:

@@ -1,4 +1,4 @@
-"""The command line: check-ports, check-plan, start, supervise, reload, status, verify, curl, token, stop …"""
+"""The command line: check-ports, check-plan, check-reload, start, supervise, reload, status, stop …"""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from config.__main__ import build_parser, parse_inputs, read_and_plan, read_and_plan_site
+from config.__main__ import (
+    build_parser,
+    parse_inputs,
+    read_and_plan,
+    read_and_plan_site,
+    split_words,
+)
 from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.knobs.table import find
@@ -30,7 +36,7 @@ from server.ports import check_ports_free
 from server.processes import GRACEFUL_SECONDS, find_marked
 from server.progress import Progress, say
 from server.ready import StartFailed
-from server.reload import check_reloadable, choose_generation, reload
+from server.reload import check_reloadable, check_same_door, choose_generation, reload
 from server.rundir import RunDir
 from server.running import check_is_plan, check_may_plan, is_running
 from server.site import count_told, follow, start_site, stay_with_site
@@ -78,6 +84,7 @@ def _make_parser() -> argparse.ArgumentParser:
     planning = {
         "check-ports": "refuse ports that others listen on",
         "check-plan": "refuse values that differ from those of a running server",
+        "check-reload": "refuse values that a reload cannot change",
     }
     for name, text in planning.items():
         text = f"{text} (arguments of python -m config)"
@@ -144,6 +151,14 @@ def _check_ports(run: RunDir, options: argparse.Namespace) -> int:
 
 def _check_plan(run: RunDir, options: argparse.Namespace) -> int:
     check_may_plan(run, lambda: read_and_plan(options))
+    return 0
+
+
+def _check_reload(run: RunDir, options: argparse.Namespace) -> int:
+    """Before anything is installed or built for it."""
+    plan = read_plan(run.plan)
+    check_reloadable(run, plan)
+    check_same_door(plan.inputs, parse_inputs(options, tuple(sorted({*split_words(options.models)}))))
     return 0
 
 
@@ -309,6 +324,7 @@ def _token(run: RunDir, _options: argparse.Namespace) -> int:
 _COMMANDS: dict[str, Callable[[RunDir, argparse.Namespace], int]] = {
     "check-ports": _check_ports,
     "check-plan": _check_plan,
+    "check-reload": _check_reload,
     "start": _start,
     "supervise": _supervise,
     "reload": _reload,

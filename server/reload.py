@@ -9,7 +9,7 @@ import time
 from http import HTTPStatus
 from pathlib import Path
 
-from config.plan import Plan
+from config.plan import Inputs, Plan
 from config.rules.instances import GENERATIONS
 from config.rules.site import Site
 from config.write import write_next
@@ -44,24 +44,23 @@ def check_reloadable(run: RunDir, plan: Plan) -> None:
         raise ServerError(f"no server with a door runs from {run.path}: start one: make serve FRONT=haproxy")
 
 
-def check_same_door(plan: Plan, asked: Plan) -> None:
+def check_same_door(running: Inputs, asked: Inputs) -> None:
     """ServerError for what needs another door."""
-    changed = [name for name in FIXED if getattr(plan.inputs, name) != getattr(asked.inputs, name)]
+    changed = [name for name in FIXED if getattr(running, name) != getattr(asked, name)]
     if changed:
         raise ServerError(
             f"a reload cannot change {', '.join(changed)}: got {_list(asked, changed)}, running with "
-            f"{_list(plan, changed)}; leave it as it is, or: make stop && make serve"
+            f"{_list(running, changed)}; leave it as it is, or: make stop && make serve"
         )
 
 
-def _list(plan: Plan, names: list[str]) -> str:
-    values = vars(plan.inputs)
-    return ", ".join(str(values[name]) for name in names)
+def _list(inputs: Inputs, names: list[str]) -> str:
+    return ", ".join(str(getattr(inputs, name)) for name in names)
 
 
 def reload(run: RunDir, plan: Plan, asked: Site, report: Report) -> int:
     """0 when the new set serves, 1 when nothing was changed."""
-    check_same_door(plan, asked.plan)
+    check_same_door(plan.inputs, asked.plan.inputs)
     write_next(asked, run.path)
     before = _count_reloads(run)
     with follow(run.supervisor_log, report, told=count_told(run.supervisor_log)) as read_lines:

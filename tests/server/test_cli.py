@@ -354,3 +354,18 @@ def test_the_ports_of_the_own_server_are_no_obstacle(run, dummy):
     with socket.create_server(("127.0.0.1", 0)) as own:
         words = ["check-ports", "--port", str(own.getsockname()[1]), "--run-dir", str(run.path)]
         assert cli.main(words) == 0
+
+
+def test_what_a_reload_cannot_change_is_told_from_the_values_alone(folders, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "check_reloadable", lambda *_: None)
+    inputs = read_recorded_plan().inputs
+    models = " ".join(reversed(inputs.models))
+    same = ["check-reload", *folders, "--models", models, "--front", inputs.front, "--port", str(inputs.port)]
+    assert cli.main([*same, "--stack", inputs.stack]) == 0
+    assert cli.main([*same, "--stack", "current"]) == 1
+    assert "a reload cannot change stack: got current, running with ipex" in capsys.readouterr().err
+
+
+def test_a_reload_of_nothing_is_told_before_anything_is_installed(folders, capsys):
+    assert cli.main(["check-reload", *folders, "--front", "haproxy"]) == 1
+    assert "a server without a door cannot be reloaded" in capsys.readouterr().err

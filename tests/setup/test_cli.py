@@ -528,6 +528,13 @@ def test_taken_ports_are_found_before_anything_is_installed_or_built() -> None:
     assert order == sorted(order)
 
 
+def test_what_a_reload_cannot_change_is_refused_before_another_stack_is_installed() -> None:
+    steps = make("-n", "reload", "STACK=current").stdout
+    words = ("--inputs", "server check-reload --stack 'current'", "--torch-index '' --backend", "build ")
+    order = [steps.index(step) for step in words]
+    assert order == sorted(order)
+
+
 def test_make_starts_only_the_plan_it_asked_for() -> None:
     start = make("-n", "serve", "PRECISION=int8", "RUN_DIR=x").stdout.splitlines()[-1]
     assert "-m server start --run-dir 'x'  -- --models 'resnet50 bert' --precision 'int8'" in start

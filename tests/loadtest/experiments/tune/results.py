@@ -98,7 +98,7 @@ def run_tune(
 
 
 def measure_block(
-    block: Block, default: Candidate, truth: Callable[[str], float], *, number: int
+    block: Block, default: Candidate, truth: Callable[[str], float], *, number: int, drift: float = 0.04
 ) -> tuple[KeptBlock, list[Any]]:
     """In virtual time; `start` without drift, so that its fit is made once for all tests."""
     names = dict.fromkeys(turn.member.name for turn in block.turns)
@@ -106,7 +106,7 @@ def measure_block(
         name: (default if name == DEFAULT else Candidate.parse(name), make_times(truth(name), LIVE))
         for name in names
     }
-    machine = Machine(servers=servers, seed=number, drift=0.0 if block.name == "start" else 0.04)
+    machine = Machine(servers=servers, seed=number, drift=0.0 if block.name == "start" else drift)
     pairs = [
         measure_turn(machine, turn, block, repeat) for repeat in range(block.repeats) for turn in block.turns
     ]

@@ -108,7 +108,7 @@ serve: check-ports config models ## All of the above, then start, wait until rea
 	@$(VENV_PYTHON) -m server start --run-dir '$(RUN_DIR)' $(call FLAG,$(FOREGROUND),--foreground) -- $(PLAN_INPUTS)
 
 .PHONY: reload
-reload: check-reload inputs setup models ## New archives or other knobs without losing a request, where a door is in front
+reload: check-reload setup models ## New archives or other knobs without losing a request, where a door is in front
 	@$(VENV_PYTHON) -m server reload --run-dir '$(RUN_DIR)' -- $(PLAN_INPUTS)
 
 .PHONY: status

@@ -17,9 +17,8 @@ METHOD = (
     "measured at four rates about its simulated peak, and at two more where the peak was not between them "
     "(Poisson arrivals, latency from when a request was due). Latencies beside simulated ones are those of "
     "one of the two lowest rates, whichever met the machine nearer to its pace of `start`, simulated with "
-    "the very arrivals of that window. The simulator is judged by those within 2 % of that pace: its times "
-    "are of it. The grid took its time, in which a machine drifts: the best of it and the "
-    "tuned plan took turns after it, and only these ratios compare plans."
+    "the very arrivals of that window. The grid took its time, in which a machine drifts: the best of it and "
+    "the tuned plan took turns after it, and only these ratios compare plans."
 )
 
 

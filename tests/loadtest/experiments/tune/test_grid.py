@@ -13,7 +13,6 @@ from loadtest.experiments.tune.grid import (
     AT_USUAL_PACE,
     KIND,
     MOST_TRIES,
-    P50_WITHIN,
     PACE_WITHIN,
     judge,
     list_met,
@@ -66,13 +65,13 @@ def test_every_plan_is_measured_and_the_best_meet_the_tuned_one(whole):
 
 
 def test_it_is_judged_by_the_finals_and_by_what_was_simulated(whole):
-    tuned, p50, p99, *paced = judge(whole)
+    tuned, p50, p99, near_p50, near_p99, *paced = judge(whole)
     assert tuned.limit == 0.95
     assert tuned.met
     assert p50.figure.value >= 0.9
     assert p99.what.startswith("resnet50: points whose p99 was simulated within 15%")
-    assert p50.why == p99.why
-    assert p50.why.endswith(f" of 13 plans, {AT_USUAL_PACE}")
+    assert near_p50.why == near_p99.why
+    assert near_p50.why.endswith(f" of 13 plans, {AT_USUAL_PACE}")
     assert [one.why for one in paced] == [AT_ITS_PACE] * 2
     assert paced[0].figure.value >= 0.9
 
@@ -96,17 +95,16 @@ def test_a_tuned_plan_that_kept_no_rate_meets_the_best_all_the_same(race, tmp_pa
     assert judge(kept)[0].figure.value < 0.8
 
 
-def test_slow_minutes_are_not_held_against_the_simulator(race, tmp_path):
-    """Its times are of the usual pace; what workers took in a window is seen apart from latencies."""
+def test_what_slow_minutes_cost_is_told_apart(race, tmp_path):
+    """The simulator's times are of the usual pace; what workers took is seen apart from latencies."""
     kept = run_whole(tmp_path, race=race, drift=0.15)
     met = list_met(read_space(kept.asked), kept)
-    far = [one for one in met if abs(one.pace - 1) > PACE_WITHIN]
-    off = [one for one in far if abs(one.p50[0] / one.p50[1] - 1) > P50_WITHIN]
-    assert len(off) > 0.1 * len(met)
-    _, p50, p99, *_ = judge(kept)
-    assert p50.why.startswith(f"{len(met) - len(far)} of {len(met)} plans")
-    assert p50.met
-    assert p99.met
+    near = [one for one in met if abs(one.pace - 1) <= PACE_WITHIN]
+    _, p50, _, near_p50, near_p99, *_ = judge(kept)
+    assert not p50.met
+    assert near_p50.why.startswith(f"{len(near)} of {len(met)} plans")
+    assert near_p50.figure.value >= 0.9
+    assert near_p99.figure.value >= 0.9
 
 
 def test_the_simulator_is_told_wrong_where_it_is(race, tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from loadtest.experiments.ladder.asked import list_asked_rungs
 from loadtest.experiments.ladder.rungs import Rung
-from loadtest.experiments.ladder.starts import USERS, find_refusal, judge, list_measured, list_starts
+from loadtest.experiments.ladder.starts import MOST_USERS, find_refusal, judge, list_measured, list_starts
 from loadtest.report.engines import count_variants
 from loadtest.report.rungs import NAMES, list_weights
 from loadtest.report.section import Doubt, Section, make_doubts
@@ -16,11 +16,11 @@ from loadtest.report.words import describe_host
 from loadtest.results.kept import Kept
 
 HOW = (
-    f"Each server is started alone, and asked by {USERS} users in a closed loop as soon as it is ready, "
-    "verified before and after. Start to ready is from the birth of the first worker's process to the last "
-    "right answer. Quarters are of a start's requests. Java compiles what it runs in the first of them, "
-    "whatever the engine: eager, which compiles nothing, tells how much that is. In place of a 95 % interval "
-    "stand the least and the most."
+    "Each server is started alone, verified before and after, and asked in a closed loop as soon as it is "
+    f"ready, by as many users as its batches hold, at most {MOST_USERS}. Start to ready is from the birth of "
+    "the first worker's process to the last right answer. Quarters are of a start's requests. Java compiles "
+    "what it runs in the first of them, whatever the engine: eager, which compiles nothing, tells how much "
+    "that is. In place of a 95 % interval stand the least and the most."
 )
 
 

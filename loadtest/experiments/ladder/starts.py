@@ -24,12 +24,13 @@ from loadtest.results.ratios import LEAST_REPEATS
 from loadtest.results.stats import Interval
 from loadtest.results.trial import Series
 from loadtest.scenarios.scenario import Arrival
+from loadtest.systems.kit import SATURATING
 from loadtest.trials.block import Block, Timing, Turn, Verdict
 from loadtest.trials.validity import OF_THE_MACHINE, Finding, find_doubts, is_disturbed
 
 TIMING = Timing(seconds=20.0, repeats=4)
 """A quarter of a start is 5 s, longer than any shape takes that is compiled late."""
-USERS = 24
+MOST_USERS = 24
 """Two workers then meet batches of many sizes: one computes while the other's fills."""
 START_S = 30.0
 """Of one server, with its plan, its verify before and after, and its end: seen on two cores."""
@@ -100,16 +101,23 @@ class Starts:
         """A name of its own, else the server of the start before would be taken; and one attempt, as only the
         first requests of a server are its first."""
         member = make_member(replace(rung, name=name), self.model, self.layout)
+        users = count_at_once(rung, self.model, self.layout.workers_per_model.value)
         scenario = replace(
             make_scenario(rung, self.model, self.timing),
             arrival=Arrival(loop="closed"),
-            steps=(USERS,),
+            steps=(users,),
             warm_up_s=0.0,
             repeats=1,
             leave_out_first_round=False,
             least_rounds=0,
         )
-        return Block(name=name, turns=(Turn(member=member, scenario=scenario, level=USERS),), attempts=1)
+        return Block(name=name, turns=(Turn(member=member, scenario=scenario, level=users),), attempts=1)
+
+
+def count_at_once(rung: Rung, model: str, workers: int) -> int:
+    """No more than the workers' batches hold: of all that are sent at once to begin with, those that no batch
+    takes wait for two, which later ones hardly do, and eager's first answers seemed a tenth slower (seen)."""
+    return min(MOST_USERS, workers * SATURATING[model][rung.settings.precision])
 
 
 def name_start(rung: Rung, number: int) -> str:

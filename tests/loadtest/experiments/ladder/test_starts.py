@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.experiments.ladder.engines import list_engine_rungs
 from loadtest.experiments.ladder.rungs import KINDS, STARTS
-from loadtest.experiments.ladder.starts import TIMING, USERS, Starts, judge, name_start
+from loadtest.experiments.ladder.starts import MOST_USERS, TIMING, Starts, judge, name_start
 from loadtest.report import make_section
 from loadtest.report.markdown import render_section
 from loadtest.trials.block import Timing
@@ -68,11 +68,20 @@ def test_each_engine_starts_in_turn_under_a_name_of_its_own(tmp_path):
     kept = write_starts(tmp_path, blocks=0)
     first = course.next_block(kept)
     (turn,) = first.turns
-    assert (first.name, turn.member.name, turn.level) == ("ipex-int8-1", "ipex-int8-1", USERS)
+    assert (first.name, turn.member.name, turn.level) == ("ipex-int8-1", "ipex-int8-1", MOST_USERS)
     assert (turn.scenario.duration_s, turn.scenario.warm_up_s, first.warm_up_s) == (5.0, 0.0, 0.0)
     assert list_left(kept)[:3] == ["ipex-int8-1", "openvino-int8-1", "ipex-int8-2"]
     assert len(list_left(kept)) == 2 * TIMING.repeats
     assert course.estimate(kept) == 6 * 35.0
+
+
+def test_no_more_users_are_let_loose_at_once_than_the_batches_hold(tmp_path):
+    """FP32's hold 8: with 24 users of two workers 8 of the first answers would wait for two batches."""
+    rungs = [rung for rung in list_engine_rungs() if rung.name in ("eager-fp32", "ipex-int8")]
+    course = Starts(model="resnet50", timing=TIMING, rungs=rungs, layout=LAYOUT)
+    blocks = list(course.list_left(write_starts(tmp_path, blocks=0, rungs=rungs)))
+    levels = {block.name: (block.turns[0].level, *block.turns[0].scenario.steps) for block in blocks}
+    assert (levels["eager-fp32-1"], levels["ipex-int8-1"]) == ((16, 16), (24, 24))
 
 
 def test_a_disturbed_trial_is_not_measured_again_in_a_server_that_is_no_longer_new(tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from setup import agent, environment, packages, requirements, torch_wheel
 from setup.errors import Problem, SetupError
-from setup.facts import Facts, read_facts
+from setup.facts import Facts, read_facts, read_versions
 from setup.preflight import MACHINE_CHECKS, find_problems
 from setup.progress import human_size
 
@@ -28,9 +28,9 @@ FREE_BYTES_DEFAULT, FREE_BYTES_CPU = 12_000_000_000, 3_000_000_000
 def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     try:
-        requirements.find_stack(REQUIREMENTS, options.stack)
+        folder = requirements.find_stack(REQUIREMENTS, options.stack)
         if options.check:
-            return report(find_problems(read_facts(options.venv, options.stack)))
+            return report(find_problems(read_facts(options.venv, requirements.read_pins(folder))))
         if options.unused:
             check_unused(options.venv.absolute(), "it was to be removed")
             return 0
@@ -102,16 +102,17 @@ def check_inputs(options: argparse.Namespace) -> int:
 
 
 def set_up(options: argparse.Namespace) -> int:
-    facts = read_facts(options.venv, options.stack)
+    pins = requirements.read_pins(requirements.find_stack(REQUIREMENTS, options.stack))
+    facts = read_facts(options.venv, pins)
     # The environment's own Python is judged when it is compared with this one.
     hopeless = find_problems(replace(facts, venv_python=None), MACHINE_CHECKS)
     if hopeless:
         return report(hopeless)
-    packages.install_missing(facts, lambda: read_facts(options.venv, options.stack), options.log)
+    packages.install_missing(facts, lambda: read_facts(options.venv, pins), options.log)
     complete_environment(options, facts)
     if not options.no_agent:
         agent.complete_agent(options.venv.absolute(), options.log)
-    complete = read_facts(options.venv, options.stack)
+    complete = read_facts(options.venv, pins)
     problems = find_problems(complete)
     if not problems and not options.extra:
         print(f"  set-up complete: {describe(options.venv, complete)}", flush=True)
@@ -180,8 +181,9 @@ def install_serving(
 ) -> environment.Stamp:
     """torch on its own, because where it comes from is a choice."""
     folder = requirements.find_stack(REQUIREMENTS, options.stack)
-    pins = {name: requirements.read_pin(folder, name) for name in ("torch", "torchvision")}
-    if environment.torch_is_in_place(read_facts(venv).versions, pins):
+    every = requirements.read_pins(folder)
+    pins = {name: every[name] for name in requirements.TORCH}
+    if environment.torch_is_in_place(read_versions(venv, pins), pins):
         print(f"  torch {pins['torch']} is in place", flush=True)
         index = stamp.torch_index
     else:

@@ -10,10 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from setup.requirements import STACKS
 
 # By the names Debian, Ubuntu and others install them under; the loader's cache says where.
 LIBRARIES = {
@@ -30,10 +29,6 @@ LIBRARY_FOLDERS = (
 TOOLS = ("numactl", "lscpu", "ab", "curl", "javac", "haproxy", "apt-get")
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Where distributions put servers such as haproxy; users often lack them on PATH."""
-DISTRIBUTIONS = (
-    "torch", "torchvision", "intel_extension_for_pytorch", "openvino",
-    "torchserve", "torch-model-archiver", "transformers",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +70,13 @@ class Facts:
     iomp: str | None
     """Intel's OpenMP library in the environment."""
     versions: dict[str, str]
-    """Installed versions of DISTRIBUTIONS in the environment."""
-    stack: str = STACKS[0]
-    """What the environment is for."""
+    """Installed versions of what is pinned, in the environment."""
+    pins: Mapping[str, str]
+    """What they must be: the packages that the stack's requirements pin, by name."""
 
 
-def read_facts(venv: Path, stack: str = STACKS[0], root: Path = Path("/")) -> Facts:
+def read_facts(venv: Path, pins: Mapping[str, str], root: Path = Path("/")) -> Facts:
+    """Of this machine, and of an environment in which `pins` are to be installed."""
     iomp = venv / "lib/libiomp5.so"
     return Facts(
         system=platform.system(),
@@ -94,8 +90,8 @@ def read_facts(venv: Path, stack: str = STACKS[0], root: Path = Path("/")) -> Fa
         python=sys.version_info[:2],
         venv_python=read_venv_python(venv),
         iomp=str(iomp) if iomp.exists() else None,
-        versions=read_versions(venv),
-        stack=stack,
+        versions=read_versions(venv, pins),
+        pins=pins,
     )
 
 
@@ -167,13 +163,13 @@ def site_packages(venv: Path) -> Path | None:
     return next(iter(sorted(venv.glob("lib/python3.*/site-packages"))), None)
 
 
-def read_versions(venv: Path) -> dict[str, str]:
+def read_versions(venv: Path, names: Iterable[str]) -> dict[str, str]:
     """Installed versions without importing: a mismatched engine ends the process that imports it."""
     site = site_packages(venv)
     if site is None:
         return {}
     found = {}
-    for name in DISTRIBUTIONS:
+    for name in names:
         for distribution in importlib.metadata.distributions(name=name, path=[str(site)]):
             found[name] = distribution.version
     return found

@@ -9,10 +9,6 @@ from setup.facts import Facts
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)  # of all that is pinned
 OLDEST_JAVA = 17  # TorchServe's maintainers: "Java 17 is required … older java versions are not supported"
-# The pairs this kit was tried with; another torch lacks its operators.
-TORCH_OF_TORCHVISION = {"0.23": "2.8", "0.29": "2.14"}
-TRANSFORMERS_MAJOR = "4"  # 5.x takes no mask by which texts share a row
-ENGINE_OF_STACK = {"ipex": "intel_extension_for_pytorch", "current": "openvino"}
 
 Check = Callable[[Facts], Problem | None]
 
@@ -100,39 +96,28 @@ def check_openmp(facts: Facts) -> Problem | None:
 
 
 def check_installed(facts: Facts) -> Problem | None:
-    needed = ("torch", "torchvision", ENGINE_OF_STACK[facts.stack], "transformers", "torchserve")
-    missing = [name for name in needed if name not in facts.versions]
+    missing = [name for name in facts.pins if name not in facts.versions]
     if not missing:
         return None
     return Problem(
         what="environment",
-        needed=f"one with {', '.join(needed)}",
+        needed=f"one with {', '.join(facts.pins)}",
         got=f"no {', '.join(missing)} in it",
         do="run `make setup`",
     )
 
 
-def check_torch_and_ipex(facts: Facts) -> Problem | None:
-    torch, ipex = facts.versions.get("torch"), facts.versions.get("intel_extension_for_pytorch")
-    if not torch or not ipex or _minor(torch) == _minor(ipex):
+def check_pins(facts: Facts) -> Problem | None:
+    """With another minor version than was tried an engine ends the worker, or torchvision lacks operators."""
+    others = [name for name, version in facts.versions.items() if _minor(version) != _minor(facts.pins[name])]
+    if not others:
         return None
+    pinned = ", ".join(f"{name} {facts.pins[name]}" for name in others)
     return Problem(
-        what="torch and IPEX",
-        needed="of the same minor version (else IPEX ends the worker with exit code 127)",
-        got=f"torch {torch}, intel_extension_for_pytorch {ipex}",
-        do="run `make distclean setup` for the pinned pair",
-    )
-
-
-def check_torch_and_torchvision(facts: Facts) -> Problem | None:
-    torch, vision = facts.versions.get("torch"), facts.versions.get("torchvision")
-    if not torch or not vision or TORCH_OF_TORCHVISION.get(_minor(vision)) == _minor(torch):
-        return None
-    return Problem(
-        what="torch and torchvision",
-        needed="releases made for each other: " + _pairs(TORCH_OF_TORCHVISION),
-        got=f"torch {torch}, torchvision {vision}",
-        do="run `make distclean setup` for the pinned pair",
+        what="packages",
+        needed=f"{pinned} (serve.txt in requirements/ says why)",
+        got=", ".join(f"{name} {facts.versions[name]}" for name in others),
+        do="run `make distclean setup` for what is pinned",
     )
 
 
@@ -148,18 +133,6 @@ def check_torch_builds(facts: Facts) -> Problem | None:
     )
 
 
-def check_transformers(facts: Facts) -> Problem | None:
-    version = facts.versions.get("transformers")
-    if not version or version.split(".")[0] == TRANSFORMERS_MAJOR:
-        return None
-    return Problem(
-        what="transformers",
-        needed=f"{TRANSFORMERS_MAJOR}.x (5.x takes no mask by which texts share a row)",
-        got=version,
-        do="run `make distclean setup` for the pinned version",
-    )
-
-
 # What makes the rest pointless first: nothing is worth installing on a machine that fails these.
 MACHINE_CHECKS: tuple[Check, ...] = (check_system, check_architecture, check_python, check_avx2)
 CHECKS: tuple[Check, ...] = (
@@ -171,10 +144,8 @@ CHECKS: tuple[Check, ...] = (
     check_lscpu,
     check_installed,
     check_openmp,
-    check_torch_and_ipex,
-    check_torch_and_torchvision,
+    check_pins,
     check_torch_builds,
-    check_transformers,
 )
 
 
@@ -214,7 +185,3 @@ def _build(version: str) -> str:
 
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
-
-
-def _pairs(pairs: dict[str, str]) -> str:
-    return ", ".join(f"torchvision {vision} with torch {torch}" for vision, torch in pairs.items())

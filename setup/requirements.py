@@ -14,6 +14,8 @@ HASHES = "hashes"
 """Folder of the sets as they are installed: each package with its hashes, but torch and what comes with it,
 whose source is a choice."""
 SERVE = "serve"
+TORCH = ("torch", "torchvision")
+"""Installed apart from the set, as where they come from is a choice."""
 STACKS = ("ipex", "current")
 """What an environment can be for. The first one's requirements lie in the folder itself, another's in one of
 its name."""
@@ -31,13 +33,13 @@ def find_stack(folder: Path, stack: str) -> Path:
     return folder if stack == STACKS[0] else folder / stack
 
 
-def read_pin(folder: Path, name: str) -> str:
-    """The exact version of a package in serve.txt."""
-    text = (folder / f"{SERVE}.txt").read_text()
-    found = re.search(rf"^{re.escape(name)}==(\S+)", text, re.MULTILINE)
-    if not found:
-        raise SetupError(f"{folder.name}/{SERVE}.txt: must pin {name} with `==`: no such line")
-    return found.group(1)
+def read_pins(folder: Path) -> dict[str, str]:
+    """Package → version, of all that serve.txt pins with `==`; SetupError of no torch or torchvision."""
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)", (folder / f"{SERVE}.txt").read_text(), re.MULTILINE))
+    for name in TORCH:
+        if name not in pins:
+            raise SetupError(f"{folder.name}/{SERVE}.txt: must pin {name} with `==`: no such line")
+    return pins
 
 
 def digest(folder: Path, name: str) -> str:

@@ -6,6 +6,14 @@ import pytest
 
 from setup.facts import Facts, Java
 
+PINS = {
+    "torch": "2.8.0",
+    "torchvision": "0.23.0",
+    "intel_extension_for_pytorch": "2.8.0",
+    "torchserve": "0.12.0",
+    "transformers": "4.57.1",
+}
+
 
 @pytest.fixture
 def good() -> Facts:
@@ -21,12 +29,6 @@ def good() -> Facts:
         python=(3, 11),
         venv_python=(3, 11),
         iomp="/checkout/.venv/lib/libiomp5.so",
-        versions={
-            "torch": "2.8.0",
-            "torchvision": "0.23.0",
-            "intel_extension_for_pytorch": "2.8.0",
-            "torchserve": "0.12.0",
-            "torch-model-archiver": "0.12.0",
-            "transformers": "4.57.1",
-        },
+        versions=dict(PINS),
+        pins=PINS,
     )

@@ -39,9 +39,9 @@ def test_only_a_python_with_wheels_of_ipex_is_taken(version: tuple[int, ...], fi
 def test_check_reports_and_fails(
     good: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "read_facts", lambda venv, stack: good)
+    monkeypatch.setattr(cli, "read_facts", lambda venv, pins: good)
     assert cli.main(["--check"]) == 0
-    monkeypatch.setattr(cli, "read_facts", lambda venv, stack: replace(good, iomp=None))
+    monkeypatch.setattr(cli, "read_facts", lambda venv, pins: replace(good, iomp=None))
     assert cli.main(["--check"]) == 1
     assert capsys.readouterr().err.startswith("setup: Intel OpenMP: must be libiomp5.so")
 
@@ -49,9 +49,7 @@ def test_check_reports_and_fails(
 def test_a_hopeless_machine_installs_nothing(
     good: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        cli, "read_facts", lambda venv, stack: replace(good, cpu_flags=frozenset(), java=None)
-    )
+    monkeypatch.setattr(cli, "read_facts", lambda venv, pins: replace(good, cpu_flags=frozenset(), java=None))
     monkeypatch.setattr(cli.packages, "install_missing", lambda *_: pytest.fail("installed"))
     assert cli.main([]) == 1
     assert "avx2 not among them" in capsys.readouterr().err
@@ -467,6 +465,19 @@ def test_each_requirement_says_why(folder: Path, name: str) -> None:
     assert all(block.lstrip().startswith("#") for block in blocks if block.strip())
 
 
+@pytest.mark.parametrize("stack", requirements.STACKS)
+def test_the_pins_are_what_an_environment_is_held_to(stack: str) -> None:
+    pins = requirements.read_pins(requirements.find_stack(REQUIREMENTS, stack))
+    assert {"torch", "torchvision", "torchserve", "transformers"} <= set(pins)
+    assert all(re.fullmatch(r"\d[\w.]*", version) for version in pins.values())
+
+
+def test_requirements_must_pin_torch(tmp_path: Path) -> None:
+    (tmp_path / "serve.txt").write_text("torch==2.8.0\ntorchvision>=0.23\n")
+    with pytest.raises(SetupError, match="must pin torchvision with `==`"):
+        requirements.read_pins(tmp_path)
+
+
 def test_the_requirements_hold_no_addresses() -> None:
     for path in REQUIREMENTS.rglob("*.txt"):
         assert "://" not in path.read_text(), path.name
@@ -569,7 +580,7 @@ def complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: cli.envir
 
 
 def facts_of(folder: Path) -> Facts:
-    return cli.read_facts(folder / ".venv")
+    return cli.read_facts(folder / ".venv", {})
 
 
 @pytest.mark.parametrize("rebuild", [True, False])

@@ -101,7 +101,8 @@ def test_versions_are_read_without_importing(tmp_path: Path) -> None:
         info = site / f"{name}-{version}.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    assert facts.read_versions(tmp_path) == {"torch": "2.8.0+cpu", "torch-model-archiver": "0.12.0"}
+    asked = ("torch", "torch-model-archiver", "torchvision")
+    assert facts.read_versions(tmp_path, asked) == {"torch": "2.8.0+cpu", "torch-model-archiver": "0.12.0"}
 
 
 def test_the_environments_python_is_read(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_the_environments_python_is_read(tmp_path: Path) -> None:
 
 
 def test_this_machine_can_be_read(tmp_path: Path) -> None:
-    found = facts.read_facts(tmp_path)
+    found = facts.read_facts(tmp_path, {"torch": "2.8.0"})
     assert found.system
-    assert found.versions == {}
+    assert (found.versions, found.pins) == ({}, {"torch": "2.8.0"})
     assert found.venv_python is None

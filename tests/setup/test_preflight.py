@@ -11,13 +11,18 @@ from setup.facts import Facts, Java
 from setup.preflight import CHECKS, find_problems
 
 
-def test_each_stack_needs_its_own_engine(good: Facts) -> None:
-    current = {"torch": "2.14.1", "torchvision": "0.29.2", "intel_extension_for_pytorch": "", "openvino": "1"}
-    assert find_problems(spoil(good, {"stack": "current", "versions": current})) == []
-    lacking = spoil(good, {"stack": "current", "versions": {**current, "openvino": ""}})
+def test_each_stack_is_held_to_its_own_pins(good: Facts) -> None:
+    pins = {"torch": "2.14.1", "torchvision": "0.29.2", "openvino": "2026.4.1"}
+    current = replace(good, pins=pins, versions={**pins, "torch": "2.14.1+cpu", "torchvision": "0.29.2+cpu"})
+    assert find_problems(current) == []
+    lacking = replace(current, versions={**current.versions, "openvino": "2025.1.0"})
+    assert [problem.got for problem in find_problems(lacking)] == ["openvino 2025.1.0"]
+    del lacking.versions["openvino"]
     assert [problem.got for problem in find_problems(lacking)] == ["no openvino in it"]
-    mixed = spoil(good, {"stack": "current", "versions": {"openvino": "1", "torch": "2.14.1"}})
-    assert [problem.what for problem in find_problems(mixed)] == ["torch and IPEX", "torch and torchvision"]
+
+
+def test_a_later_patch_is_no_conflict(good: Facts) -> None:
+    assert find_problems(spoil(good, {"versions": {"transformers": "4.57.6"}})) == []
 
 
 def spoil(good: Facts, changes: dict[str, Any]) -> Facts:
@@ -52,26 +57,22 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no iomp": ({"iomp": None}, "Intel OpenMP", "run `make setup`"),
     "not installed": ({"versions": {"torch": "", "transformers": ""}}, "environment", "got no torch"),
     "newer torch": (
-        {"versions": {"torch": "2.9.1", "torchvision": "0.23.0"}},
-        "torch and IPEX",
-        "got torch 2.9.1, intel_extension_for_pytorch 2.8.0",
+        {"versions": {"torch": "2.9.1", "torchvision": "0.24.0"}},
+        "packages",
+        "must be torch 2.8.0, torchvision 0.23.0 (serve.txt in requirements/ says why): "
+        "got torch 2.9.1, torchvision 0.24.0",
     ),
-    "older IPEX": (
+    "older engine": (
         {"versions": {"intel_extension_for_pytorch": "2.7.0"}},
-        "torch and IPEX",
-        "got torch 2.8.0, intel_extension_for_pytorch 2.7.0",
-    ),
-    "newer torchvision": (
-        {"versions": {"torchvision": "0.24.0"}},
-        "torch and torchvision",
-        "got torch 2.8.0, torchvision 0.24.0",
+        "packages",
+        "got intel_extension_for_pytorch 2.7.0",
     ),
     "mixed builds": (
         {"versions": {"torch": "2.8.0+cpu"}},
         "torch and torchvision",
         "got torch 2.8.0+cpu, torchvision 0.23.0",
     ),
-    "transformers 5": ({"versions": {"transformers": "5.23.0"}}, "transformers", "got 5.23.0"),
+    "transformers 5": ({"versions": {"transformers": "5.23.0"}}, "packages", "got transformers 5.23.0"),
 }  # fmt: skip
 
 
@@ -103,9 +104,9 @@ def test_cpu_only_builds_go_together(good: Facts) -> None:
 def test_a_conflict_says_what_which_got_do(good: Facts) -> None:
     (problem,) = find_problems(spoil(good, {"versions": {"intel_extension_for_pytorch": "2.7.0"}}))
     assert problem.render() == (
-        "torch and IPEX: must be of the same minor version (else IPEX ends the worker with exit code 127): "
-        "got torch 2.8.0, intel_extension_for_pytorch 2.7.0\n"
-        "  do: run `make distclean setup` for the pinned pair"
+        "packages: must be intel_extension_for_pytorch 2.8.0 (serve.txt in requirements/ says why): "
+        "got intel_extension_for_pytorch 2.7.0\n"
+        "  do: run `make distclean setup` for what is pinned"
     )
 
 

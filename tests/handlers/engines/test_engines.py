@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -62,6 +63,31 @@ def test_openvinos_weights_have_seven_bits_where_sums_would_saturate(monkeypatch
     for recipe in openvino_engine.RECIPES:
         made = openvino_engine._make_parameters(recipe)
         assert getattr(made.overflow_fix, "name", made.overflow_fix or "FIRST_LAYER") == fix
+
+
+@pytest.mark.parametrize("convolutional", [True, False])
+def test_openvino_leaves_a_convolutional_models_last_layer(tmp_path, convolutional):
+    """Features of other pictures than those of the calibration would be cut."""
+    pytest.importorskip("nncf", reason="installed by make setup BACKEND=openvino, and in STACK=current")
+    import openvino
+
+    pooled = (torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    state = SimpleNamespace(
+        model=torch.nn.Sequential(*pooled, torch.nn.Linear(8, 4)).eval(),
+        inputs=lambda _: (torch.rand(1, 3, 16, 16),),
+        classifier=SimpleNamespace(layout=SimpleNamespace(trace_shape=None), convolutional=convolutional),
+    )
+    calibration: Any = SimpleNamespace(
+        load_eager=lambda: state, batch=lambda state, _: (state.inputs(None) for _ in range(8))
+    )
+    quantiser = openvino_engine.NncfQuantiser(calibration, convolutional=convolutional)
+    for name, body in quantiser.make(openvino_engine.RECIPES[0], None, 0.0).files.items():
+        (tmp_path / name).write_bytes(body)
+    graph = openvino.Core().read_model(tmp_path / "openvino-int8.xml")
+    weights = {op.get_type_name(): op.input_value(1).get_node() for op in graph.get_ops() if op.inputs()[1:]}
+    kinds = {name: weights[name].get_type_name() for name in ("Convolution", "MatMul")}
+    scaled, plain = "Multiply", "Constant"
+    assert kinds == {"Convolution": scaled, "MatMul": plain if convolutional else scaled}
 
 
 EAGER = {"kind": FROZEN, "operators": {"aten::conv2d": 53}}

@@ -154,7 +154,7 @@ def complete_environment(options: argparse.Namespace, facts: Facts) -> None:
         environment.install_set(venv, folder, name, options.log)
     if requirements.SERVE in verdict.install:
         # Last: what torch needs is there by then, by its hash.
-        fresh = install_serving(options, venv, facts.python, fresh)
+        fresh = install_serving(options, venv, facts, fresh)
     environment.write_stamp(venv, replace(fresh, digests=wanted))
 
 
@@ -177,18 +177,17 @@ def check_unused(venv: Path, reason: str) -> None:
 
 
 def install_serving(
-    options: argparse.Namespace, venv: Path, python: tuple[int, int], stamp: environment.Stamp
+    options: argparse.Namespace, venv: Path, facts: Facts, stamp: environment.Stamp
 ) -> environment.Stamp:
     """torch on its own, because where it comes from is a choice."""
     folder = requirements.find_stack(REQUIREMENTS, options.stack)
-    every = requirements.read_pins(folder)
-    pins = {name: every[name] for name in requirements.TORCH}
+    pins = {name: facts.pins[name] for name in requirements.TORCH}
     if environment.torch_is_in_place(read_versions(venv, pins), pins):
         print(f"  torch {pins['torch']} is in place", flush=True)
         index = stamp.torch_index
     else:
         source = torch_wheel.choose_source(
-            options.torch_index, pins["torch"], python, torch_wheel.probe_index
+            options.torch_index, pins["torch"], facts.python, torch_wheel.probe_index
         )
         check_free_space(venv, source)
         print(f"  torch from {describe_index(source.index)}: {source.reason}", flush=True)

@@ -247,7 +247,7 @@ RECIPES = (
 )
 """Symmetric weights, asymmetric activations; all cost the same to run: the order is that of making them."""
 
-HEADS = ("MatMul",)
+HEAD = "MatMul"
 """What stays as it is in a convolutional model: the last layer, a thousandth of its arithmetic. Features of
 other pictures than it was calibrated by go beyond the range seen and would be cut: ResNet50 gave 2 of 15
 photographs another label, with probabilities 0.07 off in the mean and 0.01 without."""
@@ -279,7 +279,7 @@ class NncfQuantiser:
             model_type=None if self._convolutional else nncf.ModelType.TRANSFORMER,
             subset_size=len(inputs),
             fast_bias_correction=not recipe.full_bias_correction,
-            ignored_scope=nncf.IgnoredScope(types=[*HEADS], validate=False) if self._convolutional else None,
+            ignored_scope=nncf.IgnoredScope(types=[HEAD], validate=False) if self._convolutional else None,
             advanced_parameters=_make_parameters(recipe),
         )
         return Made(name=recipe.name, files=_save(quantised, GRAPHS["int8"]))

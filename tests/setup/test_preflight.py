@@ -67,6 +67,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "packages",
         "got intel_extension_for_pytorch 2.7.0",
     ),
+    "newer torchvision": (
+        {"versions": {"torchvision": "0.24.0"}},
+        "packages",
+        "must be torchvision 0.23.0 (serve.txt in requirements/ says why): got torchvision 0.24.0",
+    ),
     "mixed builds": (
         {"versions": {"torch": "2.8.0+cpu"}},
         "torch and torchvision",

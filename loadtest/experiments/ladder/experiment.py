@@ -31,7 +31,7 @@ from loadtest.experiments.ladder.rungs import (
     list_all,
 )
 from loadtest.experiments.ladder.settings import Settings
-from loadtest.experiments.ladder.starts import Starts, count_at_once
+from loadtest.experiments.ladder.starts import Starts
 from loadtest.payloads import Payload, make_payloads, pick_each_length
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import LEAST_REPEATS
@@ -62,15 +62,12 @@ def make_experiment(
     plan = write_plan(folder, port=port, model=model, arguments=arguments)
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
     chosen = choose(_list_rungs(model, rungs), only)
-    workers = plan.layout.workers_per_model.value
-    users = count_users if rungs != STARTS else lambda rung: count_at_once(rung, model, workers)
-    asked = make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing, users=users)
-    if rungs == ENGINES:
-        asked["auto"] = choose_auto(model, site)
     course: Course | Starts
     if rungs == STARTS:
         course = Starts(model=model, timing=timing, rungs=chosen, layout=plan.layout)
+        users = course.count_users
     else:
+        users = count_users
         course = Course(
             model=model,
             timing=timing,
@@ -79,6 +76,9 @@ def make_experiment(
             each_length=pick_each_length(payloads, archive),
             available_mib=read_available_mib(),
         )
+    asked = make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing, users=users)
+    if rungs == ENGINES:
+        asked["auto"] = choose_auto(model, site)
     return Experiment(
         kind=KINDS[rungs],
         name=name_experiment(model, rungs),

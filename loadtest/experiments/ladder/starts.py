@@ -101,7 +101,7 @@ class Starts:
         """A name of its own, else the server of the start before would be taken; and one attempt, as only the
         first requests of a server are its first."""
         member = make_member(replace(rung, name=name), self.model, self.layout)
-        users = count_at_once(rung, self.model, self.layout.workers_per_model.value)
+        users = self.count_users(rung)
         scenario = replace(
             make_scenario(rung, self.model, self.timing),
             arrival=Arrival(loop="closed"),
@@ -113,11 +113,11 @@ class Starts:
         )
         return Block(name=name, turns=(Turn(member=member, scenario=scenario, level=users),), attempts=1)
 
-
-def count_at_once(rung: Rung, model: str, workers: int) -> int:
-    """No more than the workers' batches hold: of all that are sent at once to begin with, those that no batch
-    takes wait for two, which later ones hardly do, and eager's first answers seemed a tenth slower (seen)."""
-    return min(MOST_USERS, workers * SATURATING[model][rung.settings.precision])
+    def count_users(self, rung: Rung) -> int:
+        """No more than the workers' batches hold: of all that are sent at once to begin with, those that no
+        batch takes wait for two, which later ones hardly do: eager's first answers seemed a tenth slower."""
+        batch = SATURATING[self.model][rung.settings.precision]
+        return min(MOST_USERS, self.layout.workers_per_model.value * batch)
 
 
 def name_start(rung: Rung, number: int) -> str:

@@ -18,7 +18,7 @@ from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.blocks import OWN_SHARE, SERVER_MIB, USABLE_MEMORY, read_available_mib
 from loadtest.experiments.tune import mix
 from loadtest.experiments.tune.candidate import DEFAULT, read_candidate
-from loadtest.experiments.tune.prepare import Wish, find_service, list_pictures
+from loadtest.experiments.tune.prepare import Wish, find_service, list_bodies
 from loadtest.experiments.tune.windows import REQUESTS_TIMES, Windows
 from loadtest.payloads import make_payloads, name_mix
 from loadtest.results.host import read_host
@@ -117,8 +117,8 @@ def fix_variants(plan: Plan) -> list[str]:
 def read_times(wish: Wish, plan: Plan, arguments: Sequence[str], site: Site) -> dict[str, ServiceTimes]:
     """Of each model, in the default's places."""
     file = wish.run_dir / "profile-mix.json"
-    pictures = list_pictures(wish.models, MIXTURE)
-    timed = take_timings(" ".join(wish.models), arguments, site.store, file, grid=True, payloads=pictures)
+    bodies = list_bodies(wish.models, site.store, MIXTURE)
+    timed = take_timings(" ".join(wish.models), arguments, site.store, file, grid=True, payloads=bodies)
     variants = {
         name: name_variant(str(one.engine.value), str(one.precision.value))
         for name, one in plan.models.items()

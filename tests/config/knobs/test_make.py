@@ -199,6 +199,14 @@ def test_programs_have_the_options_that_make_gives_them(program, options):
     assert options - set(re.findall(r"--[a-z0-9-]+", done.stdout)) == set()
 
 
+@pytest.mark.parametrize("program", ["config", "models", "server", "loadtest", "setup"])
+def test_programs_say_what_they_can(program):
+    """A percent sign in a command's help once ended it with a traceback."""
+    command = [sys.executable, "-m", program, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: ")
+
+
 def read_advice() -> set[tuple[str, str]]:
     """`make TARGET NAME=…` as documents, messages and comments say it."""
     folders = [folder for folder in ROOT.glob("[a-z]*/") if (folder / "__init__.py").exists()]

@@ -13,11 +13,12 @@ from loadtest.experiments.tune.prepare import (
     check_wish,
     find_payloads,
     fix_variant,
+    list_bodies,
     list_layouts,
-    list_pictures,
     read_wish,
 )
 from loadtest.experiments.tune.run import find_resumed
+from loadtest.payloads import make_payloads
 from loadtest.systems.system import ROOT
 from tests.config.planning import plan_machine
 from tests.loadtest.making import make_kept
@@ -118,11 +119,11 @@ def test_each_model_is_sent_what_its_open_loop_sends():
         find_payloads("densenet121")
 
 
-def test_pictures_are_timed_as_they_are_sent_and_texts_by_their_lengths():
-    assert list_pictures(["densenet121"], "mixture")["densenet121"]
-    (pictures,) = (both := list_pictures(["resnet50", "bert"])).values()
-    assert list(both) == ["resnet50"]
-    assert "phone" in " ".join(payload.name for payload in pictures)
+def test_what_is_timed_is_what_the_race_sends(tmp_path):
+    assert list_bodies(["densenet121"], tmp_path, "one-photo")["densenet121"]
+    both = list_bodies(["resnet50", "bert"], tmp_path)
+    assert "phone" in " ".join(payload.name for payload in both["resnet50"])
+    assert both["bert"] == make_payloads("texts", model="bert")
 
 
 def test_latest_is_each_models_own(tmp_path):

@@ -149,7 +149,7 @@ COMMANDS = (
     ),
     Command(
         name="soak",
-        help="both models behind the door at four fifths of their peak; exit code 1 when memory or latency grows",
+        help="both models behind the door near their peak; exit code 1 when memory or latency grows",
         run=actions.run_soak,
         knobs=("MINUTES", "PRECISION"),
         options=STORE,

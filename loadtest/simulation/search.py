@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from loadtest.drivers.schedule import plan_arrivals
 from loadtest.results.stats import pick
-from loadtest.simulation.server import ServerPlan, Simulated, simulate
+from loadtest.simulation.server import ServerPlan, Simulated, replay, simulate
 from loadtest.simulation.service import ServiceTimes
 
 SHORT, LONG = 1500, 12_000
@@ -25,6 +25,8 @@ LEAST_DONE = 0.95
 REFINED = 8
 """So many of the best by short simulations are simulated longer: none of the others is first."""
 SEED = 11
+SEEDS = range(SEED, SEED + 5)
+"""Of the draws of service times, where one window is simulated: two draws' p99 are some percent apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,16 @@ def try_rate(
     answered = requests - found.refused
     worker_s = found.worker_s / answered if answered else math.inf
     return Point(rate=rate, p50_s=pick(latency, 50), quoted_s=quoted, worker_s=worker_s, kept=kept)
+
+
+def replay_percentiles(
+    plan: ServerPlan, service: ServiceTimes, due: Sequence[float], *, begin_s: float, end_s: float,
+    percentiles: Sequence[float],
+) -> list[float]:  # fmt: skip
+    """Of the latencies in a window that was live, in seconds; each the median of several draws."""
+    window = {"begin_s": begin_s, "end_s": end_s}
+    drawn = [replay(plan, service, due, seed=seed, **window) for seed in SEEDS]
+    return [float(np.median([pick(one, wanted) for one in drawn])) for wanted in percentiles]
 
 
 @functools.lru_cache(maxsize=8)

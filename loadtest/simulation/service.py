@@ -16,12 +16,14 @@ QUANTILES = 501
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    """What a live server adds to the times of the model alone; fitted to live points (overhead.py)."""
+    """What a live server adds to the times of the model alone; seen in a live one (overhead.py)."""
 
-    per_batch_s: float = 0.0
-    """A worker is busy so much longer for each batch: the way into its process and back."""
+    pace: float = 1.0
+    """A batch takes so many times as long as when it was timed: what a worker does beside the model, and the
+    machine's speed at that moment."""
     per_request_s: float = 0.0
-    """And for each request: TorchServe and the load generator take it from the same cores."""
+    """And for each request so much longer: TorchServe, door and load generator take it from the same cores.
+    A worker of several cores waits for the one that is taken."""
     outside_s: float = 0.0
     """A request waits so much longer without keeping a worker busy."""
 
@@ -44,9 +46,8 @@ class ServiceTimes:
 
     def scale(self, factor: float) -> ServiceTimes:
         """Of a machine that is so many times slower."""
-        samples = tuple((batch, tuple(factor * one for one in each)) for batch, each in self.samples)
         overhead = Overhead(**{name: factor * one for name, one in vars(self.overhead).items()})
-        return replace(self, samples=samples, overhead=overhead)
+        return replace(self, overhead=overhead)
 
     def mean_s(self, batch: int) -> float:
         """Of a batch of so many requests, with the overhead."""
@@ -84,5 +85,5 @@ def list_quantiles(times: ServiceTimes) -> list[list[float]]:
         below = wanted < sizes[0]
         slope = (known[1] - known[0]) / (sizes[1] - sizes[0])
         table[below] = np.maximum(known[0] + (wanted[below, None] - sizes[0]) * slope, 0.0)
-    more = times.overhead.per_batch_s + wanted[:, None] * times.overhead.per_request_s
-    return [list(row) for row in (table + more).tolist()]
+    whole = times.overhead.pace * table + wanted[:, None] * times.overhead.per_request_s
+    return [list(row) for row in whole.tolist()]

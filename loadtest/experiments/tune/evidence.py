@@ -11,9 +11,9 @@ import numpy as np
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT, Layout
 from loadtest.experiments.tune.curve import Seen
-from loadtest.experiments.tune.pace import Cost, find_paces, list_ratios
+from loadtest.experiments.tune.pace import WORKER, Cost, find_cpu_s, find_paces, list_ratios
 from loadtest.experiments.tune.race import FINAL, GRID, RACE
-from loadtest.experiments.tune.space import Points, Space, fit_space, read_space
+from loadtest.experiments.tune.space import Points, Space, find_overheads, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import pick
 from loadtest.results.trial import KeptBlock, Series, Trial
@@ -32,30 +32,43 @@ def find_spent(kept: Kept) -> float:
 
 
 def list_points(space: Space, kept: Kept) -> Points:
-    """What `start` measured; LoadTestError where the default is in doubt, as all after it would be."""
+    """What `start` measured, by layout; LoadTestError where the default is in doubt, as all after it would
+    be."""
     block = kept.find(START)
     assert block is not None  # measured first
     if DEFAULT in block.refused:
         raise LoadTestError(f"the default plan cannot be served here: {block.refused[DEFAULT]}")
-    every = [(series, find_doubts(series, without=(COUNT,))) for series in kept.list_series(block)]
-    for series, doubts in every:
-        if doubts and series.system == DEFAULT:
-            raise LoadTestError(f"what the default plan does here cannot be told: {doubts[0]}")
-    return tuple(_make_point(space, series) for series, doubts in every if not doubts)
+    every = [(series, _find_doubt(series)) for series in kept.list_series(block)]
+    for series, doubt in every:
+        if doubt and series.system == DEFAULT:
+            raise LoadTestError(f"what the default plan does here cannot be told: {doubt}")
+    good = {(series.system, series.scenario.is_open): series for series, doubt in every if not doubt}
+    return tuple(
+        _make_point(space, opened, good[name, False])
+        for (name, is_open), opened in good.items()
+        if is_open and (name, False) in good
+    )
 
 
-def _make_point(space: Space, series: Series) -> tuple[Layout, LivePoint]:
-    one, trial = space.find_candidate(series.system), series.trials[0]
-    if not series.scenario.is_open:
-        return one.layout, space.make_point(one, done=trial.rate)
-    found = list_latencies(series)
+def _find_doubt(series: Series) -> str:
+    doubts = find_doubts(series, without=(COUNT,))
+    if not doubts and not find_cpu_s(series.trials[0], WORKER):
+        return f"the CPU time of its workers was not seen ({series.system})"
+    return str(doubts[0]) if doubts else ""
+
+
+def _make_point(space: Space, opened: Series, closed: Series) -> tuple[Layout, LivePoint]:
+    one, trial, saturated = space.find_candidate(opened.system), opened.trials[0], closed.trials[0]
+    assert saturated.cpu  # looked at before
+    roles = [role for role in saturated.cpu.by_role if role != WORKER]
     point = space.make_point(
         one,
-        due=tuple(series.records[0].begun.tolist()),
+        due=tuple(opened.records[0].begun.tolist()),
         begin_s=trial.begin_s,
         end_s=trial.end_s,
-        p50_s=pick(found, 50),
-        quoted_s=pick(found, space.limit.percentile),
+        p50_s=pick(list_latencies(opened), 50),
+        worker_s=find_cpu_s(trial, WORKER) / one.cores_per_worker,
+        other_s=find_cpu_s(saturated, *roles),
     )
     return one.layout, point
 
@@ -84,7 +97,7 @@ def list_seen(kept: Kept) -> list[Seen]:
     if not found:
         return []
     space = read_space(kept.asked)
-    overheads = fit_space(space, list_points(space, kept))
+    overheads = find_overheads(space, list_points(space, kept))
     ratios = list_ratios(space, overheads, (trial for _, trial in found))
     seen = [one for one, _ in found]
     if ratios is None:

@@ -49,12 +49,11 @@ from loadtest.experiments.tune.race import (
     list_finals,
     scale_rates,
 )  # fmt: skip
-from loadtest.experiments.tune.space import Overheads, Space, fit_space, predict, read_space
+from loadtest.experiments.tune.space import Overheads, Space, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, pick
 from loadtest.results.trial import Series, Trial
-from loadtest.simulation.search import SEED
-from loadtest.simulation.server import ServerPlan, replay
+from loadtest.simulation.search import replay_percentiles
 from loadtest.simulation.service import ServiceTimes
 from loadtest.trials.block import Block, Experiment, Verdict
 from loadtest.trials.validity import ENDS_OF_A_SEARCH, find_doubts
@@ -191,7 +190,7 @@ class Met:
 
 def list_met(space: Space, kept: Kept) -> list[Met]:
     """Each plan at one of the lowest rates that were asked of it first, whichever had the usual pace."""
-    overheads, windows = fit_space(space, list_points(space, kept)), list(_list_lowest(kept))
+    overheads, windows = find_overheads(space, list_points(space, kept)), list(_list_lowest(kept))
     paces = _find_paces(space, overheads, kept, [window.trials[0] for window in windows])
     # The last one of a plan stays: that whose pace is the nearest.
     pairs = sorted(zip(windows, paces, strict=True), key=lambda pair: -abs(math.log(pair[1])))
@@ -229,22 +228,21 @@ def _find_paces(space: Space, overheads: Overheads, kept: Kept, trials: Sequence
 def _meet(space: Space, overheads: Overheads, window: Series, pace: float) -> Met:
     one, live = space.find_candidate(window.system), list_latencies(window)
     plan, times = space.simulate(one), space.find_times(one, overheads)
-    found, paced = (_simulate(plan, own, window) for own in (times, times.scale(pace)))
-    quoted = space.limit.percentile
+    both = (50, space.limit.percentile)
+
+    def simulate(own: ServiceTimes) -> list[float]:
+        trial, due = window.trials[0], window.records[0].begun.tolist()
+        return replay_percentiles(plan, own, due, begin_s=trial.begin_s, end_s=trial.end_s, percentiles=both)
+
+    found, paced = simulate(times), simulate(times.scale(pace))
     return Met(
         plan=window.system,
         rate=window.level,
-        p50=(pick(found, 50), pick(live, 50)),
-        quoted=(pick(found, quoted), pick(live, quoted)),
+        p50=(found[0], pick(live, both[0])),
+        quoted=(found[1], pick(live, both[1])),
         pace=pace,
-        paced=(pick(paced, 50), pick(paced, quoted)),
+        paced=(paced[0], paced[1]),
     )
-
-
-def _simulate(plan: ServerPlan, times: ServiceTimes, window: Series) -> np.ndarray:
-    """Seconds of each request of the window, its warm-up served before."""
-    trial, due = window.trials[0], window.records[0].begun.tolist()
-    return replay(plan, times, due, begin_s=trial.begin_s, end_s=trial.end_s, seed=SEED)
 
 
 def judge(kept: Kept) -> list[Verdict]:

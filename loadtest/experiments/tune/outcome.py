@@ -20,7 +20,7 @@ from loadtest.experiments.tune.evidence import (
 )
 from loadtest.experiments.tune.race import LIBRARIES, Race, list_finals
 from loadtest.experiments.tune.raced import LEAST_GAIN, Raced, RacedPlan
-from loadtest.experiments.tune.space import Space, find_limit, fit_space, predict, read_space
+from loadtest.experiments.tune.space import Space, find_limit, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
 from loadtest.simulation.search import Limit
@@ -98,7 +98,7 @@ def find_outcome(kept: Kept) -> Outcome:
         ratio=_compare(seen, winner, space.limit) if winner else None,
         seen=tuple(seen),
         queueing_limit=find_limit(space),
-        limit_here=find_limit(space, fit_space(space, points)),
+        limit_here=find_limit(space, find_overheads(space, points)),
         saturated=dict(_list_saturated(kept)),
     )
     return replace(found, changes=tuple(_list_changes(seen, found.best.name, space)))

@@ -46,12 +46,15 @@ def list_ratios(space: Space, overheads: Overheads, trials: Iterable[Trial]) -> 
 
 def find_ratio(space: Space, overheads: Overheads, trial: Trial) -> float | None:
     """Of one window of an open loop; None where the workers' time or no answer was seen."""
-    if trial.cpu is None:
-        return None
-    spent, answered = trial.cpu.by_role.get(WORKER, 0.0), trial.rate * trial.cpu.seconds
-    if not spent or not answered:
-        return None
-    return spent / answered / _simulate(space, overheads, trial.system, float(f"{trial.arrived:.2g}"))
+    spent = find_cpu_s(trial, WORKER)
+    return spent / _simulate(space, overheads, trial.system, float(f"{trial.arrived:.2g}")) if spent else None
+
+
+def find_cpu_s(trial: Trial, *roles: str) -> float:
+    """CPU seconds of these for a request that was answered; 0 where they, or no answer, were seen."""
+    if trial.cpu is None or not trial.rate:
+        return 0.0
+    return sum(trial.cpu.by_role.get(role, 0.0) for role in roles) / (trial.rate * trial.cpu.seconds)
 
 
 @functools.lru_cache(maxsize=512)

@@ -118,8 +118,10 @@ class Race:
             return None
         rates = {name: scale_rates(self.find_centre(name, seen), FINAL_RATES) for name in pair}
         stage = Stage(name=f"{FINAL}-{finals + 1}", rates=rates, repeats=FINAL_REPEATS)
-        # The first one is never saved: without it nothing may be chosen.
-        return stage if not finals or can_afford(stage, False) else None
+        # The first one is never saved, nor a second one where it met no rate that the default keeps, or none
+        # that it does not: without them a quarter of an hour has told nothing.
+        needed = not finals or (finals == 1 and not self._is_bracketed(DEFAULT, seen))
+        return stage if needed or can_afford(stage, False) else None
 
     def list_left(self, seen: Sequence[Seen]) -> list[str]:
         """Who is still in the race, the leader first."""

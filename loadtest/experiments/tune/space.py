@@ -9,7 +9,7 @@ from typing import Any
 
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate, Layout, list_candidates
 from loadtest.simulation.limit import find_queueing_limit
-from loadtest.simulation.overhead import LivePoint, fit_overhead
+from loadtest.simulation.overhead import LivePoint, find_overhead
 from loadtest.simulation.search import LONG, REFINED, Limit, find_peak, rank_plans
 from loadtest.simulation.server import ServerPlan
 from loadtest.simulation.service import NO_OVERHEAD, Overhead, ServiceTimes, read_service
@@ -84,21 +84,11 @@ def read_space(asked: Mapping[str, Any]) -> Space:
 
 
 @functools.lru_cache(maxsize=32)
-def fit_space(space: Space, points: Points) -> Overheads:
-    """What this server takes beyond the model's own times; of a layout that was not measured it is the
-    default's, but each of more cores has less of a request."""
-    fitted = {
-        layout: _fit_layout(space, points, layout) for layout in dict.fromkeys(one for one, _ in points)
-    }
-    default = fitted.get(space.default.layout, NO_OVERHEAD)
-    for (workers, cores), _ in space.times:
-        share = space.default.cores_per_worker / cores
-        fitted.setdefault((workers, cores), replace(default, per_request_s=share * default.per_request_s))
-    return tuple(fitted.items())
-
-
-def _fit_layout(space: Space, points: Points, layout: Layout) -> Overhead:
-    return fit_overhead([point for one, point in points if one == layout], space.limit.percentile)
+def find_overheads(space: Space, points: Points) -> Overheads:
+    """What this server takes beyond the model's own times; a layout not measured has the default's."""
+    seen = {layout: find_overhead(point) for layout, point in points}
+    default = seen.get(space.default.layout, NO_OVERHEAD)
+    return tuple((layout, seen.get(layout, default)) for layout, _ in space.times)
 
 
 @functools.lru_cache(maxsize=32)
@@ -112,7 +102,7 @@ def find_limit(space: Space, overheads: Overheads = ()) -> float:
 def predict(space: Space, points: Points, name: str) -> float:
     """The peak of one plan, with what its points told of this server."""
     one = space.find_candidate(name)
-    times = space.find_times(one, fit_space(space, points))
+    times = space.find_times(one, find_overheads(space, points))
     return find_peak(space.simulate(one), times, space.limit, requests=LONG)
 
 
@@ -146,7 +136,7 @@ def _rank(space: Space, points: Points) -> list[tuple[Candidate, float]]:
 def _simulate(
     space: Space, points: Points, plans: Sequence[Candidate], *, refined: int
 ) -> list[tuple[Candidate, float]]:
-    overheads = fit_space(space, points)
+    overheads = find_overheads(space, points)
     # Two layouts of one simulated plan differ in their times, so the pair names the candidate.
     by_plan = {(space.simulate(one), space.find_times(one, overheads)): one for one in plans}
     ranked = rank_plans(by_plan, space.limit, refined=refined)

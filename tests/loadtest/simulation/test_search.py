@@ -11,9 +11,9 @@ import pytest
 from loadtest.errors import LoadTestError
 from loadtest.results.stats import pick
 from loadtest.simulation.limit import find_least_cost, find_queueing_limit
-from loadtest.simulation.overhead import LivePoint, find_saturated_rate, fit_overhead
+from loadtest.simulation.overhead import LivePoint, find_overhead
 from loadtest.simulation.search import LONG, REFINED, Limit, find_capacity, find_peak, rank_plans, try_rate
-from loadtest.simulation.server import ServerPlan, replay
+from loadtest.simulation.server import ServerPlan, replay, simulate
 from loadtest.simulation.service import Overhead, ServiceTimes, read_service
 
 SIZES = (1, 2, 4, 8, 16)
@@ -105,53 +105,41 @@ def test_the_order_of_plans_is_that_of_their_peaks():
     assert {one.plan for one in ranked} == {plan for plan, _ in plans}
 
 
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "overhead",
     [
-        Overhead(per_batch_s=0.002, per_request_s=0.001, outside_s=0.003),
-        Overhead(per_batch_s=0.0, per_request_s=0.002, outside_s=0.0),
+        Overhead(pace=1.3, per_request_s=0.001, outside_s=0.003),
+        Overhead(pace=0.9, per_request_s=0.004),
+        Overhead(),
     ],
 )
-def test_the_overhead_of_a_live_server_is_found_from_one_plans_points(overhead):
-    """By what it does: another plan is predicted as it is, whatever arrivals the points happened to have."""
+def test_the_overhead_of_a_live_server_is_seen_in_one_plans_windows(overhead, seed):
+    """And by it other plans are predicted as they are, whatever arrivals the windows happened to have: seen
+    were 146.5 of 150 a second, and medians that were simulated 15 % too low by it."""
     live, plan, other = make_times(overhead=overhead), make_plan(4), make_plan(8, 0.005)
-    points = [
-        LivePoint(plan=plan, service=TIMES, done=find_saturated_rate(plan, live)),
-        *(make_point(plan, live, rate, seed) for seed, rate in enumerate((50, 130))),
-    ]
-    fitted = make_times(overhead=fit_overhead(points, 99.0))
-    now, then = try_rate(other, fitted, 100, P99), try_rate(other, live, 100, P99)
+    seen = find_overhead(measure(plan, live, 0.94 * 50, seed))
+    assert seen.pace == pytest.approx(overhead.pace, rel=0.02)
+    assert seen.outside_s == pytest.approx(overhead.outside_s, abs=0.001)
+    found = make_times(overhead=seen)
+    now, then = try_rate(other, found, 100, P99), try_rate(other, live, 100, P99)
     assert now.p50_s == pytest.approx(then.p50_s, rel=0.05)
     assert now.quoted_s == pytest.approx(then.quoted_s, rel=0.1)
-    peaks = [find_peak(other, one, P99, requests=LONG) for one in (fitted, live)]
+    peaks = [find_peak(other, one, P99, requests=LONG) for one in (found, live)]
     assert peaks[0] == pytest.approx(peaks[1], rel=0.04)
 
 
-def make_point(plan: ServerPlan, live: ServiceTimes, rate: float, seed: int) -> LivePoint:
+def measure(plan: ServerPlan, live: ServiceTimes, rate: float, seed: int) -> LivePoint:
     """Of a window of 740 requests, a second of warm-up before it."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, 740 + int(rate))
     due = np.cumsum(gaps) - 1
-    found = replay(plan, live, due, begin_s=0, end_s=math.inf, seed=7)
+    other_s = live.overhead.per_request_s
     return LivePoint(
         plan=plan, service=TIMES, due=tuple(due.tolist()), begin_s=0.0,
-        p50_s=pick(found, 50), quoted_s=pick(found, 99),
+        p50_s=pick(replay(plan, live, due, begin_s=0, end_s=math.inf, seed=7), 50),
+        worker_s=simulate(plan, live, due, seed=7).worker_s / len(due) - other_s,
+        other_s=other_s,
     )  # fmt: skip
-
-
-def test_a_window_that_had_fewer_requests_than_asked_for_tells_the_same_overhead():
-    """Seen: 146.5 of 150 came in the one window, and all medians were simulated 15 % too low."""
-    plan, live = make_plan(8), make_times(overhead=Overhead(per_batch_s=0.003, per_request_s=0.003))
-    points = [
-        LivePoint(plan=plan, service=TIMES, done=find_saturated_rate(plan, live)),
-        make_point(plan, live, 0.94 * 110, 3),
-    ]
-    fitted = make_times(overhead=fit_overhead(points, 99.0))
-    medians = [try_rate(make_plan(2), one, 90, P99).p50_s for one in (fitted, live)]
-    assert medians[0] == pytest.approx(medians[1], rel=0.05)
-
-
-def test_without_live_points_there_is_no_overhead():
-    assert fit_overhead([], 99.0) == Overhead()
 
 
 def test_a_profile_without_samples_is_refused_with_what_to_do():

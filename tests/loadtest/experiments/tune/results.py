@@ -17,21 +17,20 @@ from loadtest.experiments.tune.experiment import KIND, Course, make_experiment
 from loadtest.experiments.tune.space import read_space
 from loadtest.experiments.tune.windows import TURN_EXTRA_S, WARM_UP_S, Windows
 from loadtest.results.kept import Kept, keep_block, start_result
-from loadtest.results.trial import KeptBlock
+from loadtest.results.trial import CpuUse, KeptBlock
 from loadtest.scenarios.scenario import AUTO
-from loadtest.simulation.overhead import find_saturated_rate
 from loadtest.simulation.service import Overhead
 from loadtest.systems.fleet import Member
 from loadtest.systems.system import System
 from loadtest.trials.block import Block, Turn
 from loadtest.trials.trial import Load, make_trial
-from tests.loadtest.experiments.tune.live import Machine, make_times, plan
+from tests.loadtest.experiments.tune.live import Machine, find_saturated_rate, make_times, plan
 from tests.loadtest.making import ANSWER, GOOD, HOST, QUIET, make_facts
 from tests.loadtest.making import make_trial as make_plain_trial
 from tests.loadtest.simulated import EXPECTED
 
 MODEL = "resnet50"
-LIVE = Overhead(per_batch_s=0.001, per_request_s=0.0004, outside_s=0.002)
+LIVE = Overhead(pace=1.05, per_request_s=0.0006, outside_s=0.002)
 """What a real server adds."""
 Change = Callable[[KeptBlock], KeptBlock]
 
@@ -124,7 +123,7 @@ def measure_turn(machine: Machine, turn: Turn, block: Block, repeat: int) -> tup
     if turn.level == AUTO:
         one, times = machine.servers[name]
         rate = find_saturated_rate(one.simulate_as(100), times)
-        trial = make_plain_trial(name, rate, scenario=scenario, level=64.0)
+        trial = make_plain_trial(name, rate, scenario=scenario, level=64.0, cpu=take_cpu(rate, 1 / rate))
         return trial, make_records([(0, float("nan"), 0.0, 0.1, 200, 0, "")], [ANSWER])
     rate = float(turn.level)
     arrivals = f"{block.name} {repeat}"
@@ -143,6 +142,12 @@ def measure_turn(machine: Machine, turn: Turn, block: Block, repeat: int) -> tup
     )
     outcome = Rows(records=records, wall_zero=0.0, cpu_shares=(0.1,))
     trial = make_trial(load, outcome, repeat=repeat, duration_s=scenario.duration_s)
-    each = found.worker_s / np.isfinite(found.ended).sum()
-    used = {**QUIET.by_role, "worker": float(each) * trial.rate * QUIET.seconds}
-    return dataclasses.replace(trial, cpu=dataclasses.replace(QUIET, by_role=used)), records
+    each = found.worker_s / np.isfinite(found.ended).sum() - LIVE.per_request_s
+    return dataclasses.replace(trial, cpu=take_cpu(trial.rate, float(each))), records
+
+
+def take_cpu(rate: float, worker_s: float) -> CpuUse:
+    """Seconds for a request."""
+    each = {"worker": worker_s, "TorchServe": LIVE.per_request_s}
+    used = {role: seconds * rate * QUIET.seconds for role, seconds in each.items()}
+    return dataclasses.replace(QUIET, by_role=used)

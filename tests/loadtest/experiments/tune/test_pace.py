@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadtest.experiments.tune.evidence import list_seen
+from loadtest.errors import LoadTestError
+from loadtest.experiments.tune.evidence import START, list_seen
 from loadtest.experiments.tune.pace import Cost, find_paces, find_ratio
 from loadtest.experiments.tune.space import read_space
+from loadtest.results.trial import KeptBlock
 from tests.loadtest.experiments.tune.live import plan
-from tests.loadtest.experiments.tune.results import make_asked, run_tune
+from tests.loadtest.experiments.tune.results import Change, make_asked, run_tune
 from tests.loadtest.making import QUIET, make_trial
 
 DEFAULT_PLAN = plan(4, 1)
@@ -68,10 +70,22 @@ def test_the_rate_of_a_window_counts_as_the_load_that_it_was(tmp_path):
 
 
 def test_without_the_workers_time_all_windows_count_alike(tmp_path):
-    def forget(block):
-        return replace(
-            block, trials=tuple(replace(one, cpu=replace(one.cpu, by_role={})) for one in block.trials)
-        )
-
-    seen = list_seen(run_tune(tmp_path, default=DEFAULT_PLAN, blocks=2, change=forget))
+    seen = list_seen(run_tune(tmp_path, default=DEFAULT_PLAN, blocks=2, change=forget_in("race-1")))
     assert {one.pace for one in seen} == {1.0}
+
+
+def test_without_the_workers_time_nothing_is_told_of_the_default(tmp_path):
+    with pytest.raises(LoadTestError, match="cannot be told: the CPU time of its workers was not seen"):
+        run_tune(tmp_path, default=DEFAULT_PLAN, change=forget_in(START))
+
+
+def forget_in(name: str) -> Change:
+    """What the workers took."""
+
+    def forget(block: KeptBlock) -> KeptBlock:
+        if block.name != name:
+            return block
+        trials = (replace(one, cpu=replace(one.cpu, by_role={})) for one in block.trials)
+        return replace(block, trials=tuple(trials))
+
+    return forget

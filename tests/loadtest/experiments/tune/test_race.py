@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate
-from loadtest.experiments.tune.curve import Seen, compare_peaks
+from loadtest.experiments.tune.curve import Seen, compare_peaks, fit_peak
 from loadtest.experiments.tune.outcome import LEAST_GAIN
 from loadtest.experiments.tune.race import MOST_ROUNDS, OUTWARD, Race, Stage, is_slower, list_finals
 from loadtest.simulation.search import LONG, Limit, find_peak
@@ -117,6 +117,15 @@ def test_without_budget_the_finals_are_still_held_once():
     _, ratio, seen = run_race(Machine(servers=SERVERS), PREDICTED, affords=0)
     assert list(dict.fromkeys(one.block for one in seen)) == ["race-1", "final-1"]
     assert ratio is not None
+
+
+def test_without_budget_the_finals_are_held_again_where_they_did_not_meet_the_defaults_peak():
+    """Seen: a host that stood still in the one round of the race sent the finals too high, and all their
+    windows broke the limit."""
+    slow = {name: (one, make_times(1.2)) for name, (one, _) in SERVERS.items()}
+    _, _, seen = run_race(Machine(servers=slow, drift=0.0), PREDICTED, affords=0)
+    assert list(dict.fromkeys(one.block for one in seen)) == ["race-1", "final-1", "final-2"]
+    assert fit_peak(list_finals(seen, DEFAULT), LIMIT).known
 
 
 def test_where_the_default_leads_the_best_of_the_others_meets_it_in_the_finals():

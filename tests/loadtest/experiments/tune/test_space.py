@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from loadtest.experiments.tune.candidate import DEFAULT, Layout
-from loadtest.experiments.tune.space import Points, Space, fit_space, predict, read_space
+from loadtest.experiments.tune.space import Points, Space, find_overheads, predict, read_space
 from loadtest.results.stats import pick
-from loadtest.simulation.overhead import find_saturated_rate
 from loadtest.simulation.search import LONG, find_peak
-from loadtest.simulation.server import replay
+from loadtest.simulation.server import replay, simulate
 from loadtest.simulation.service import Overhead, ServiceTimes
 from tests.loadtest.experiments.tune.live import plan
 from tests.loadtest.experiments.tune.results import make_asked, make_course, make_profile
@@ -21,10 +20,9 @@ from tests.loadtest.experiments.tune.results import make_asked, make_course, mak
 ONE_CORE, TWO_CORES = (2, 1), (1, 2)
 PROFILES = [make_profile(*ONE_CORE), make_profile(*TWO_CORES, 0.55)]
 LIVE = {
-    ONE_CORE: Overhead(per_batch_s=0.003, per_request_s=0.003),
-    TWO_CORES: Overhead(per_batch_s=0.002, per_request_s=0.0025, outside_s=0.001),
+    ONE_CORE: Overhead(pace=1.2, per_request_s=0.003),
+    TWO_CORES: Overhead(pace=1.1, per_request_s=0.0025, outside_s=0.001),
 }
-"""A request costs a worker of two cores more than half of what it costs one of a core."""
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +42,13 @@ def measure_start(space: Space, layouts: list[Layout]) -> Points:
         server, times = space.simulate(one), serve(space, one.layout)
         due = np.cumsum(np.random.default_rng(5).exponential(1 / 75, 900)) - 1
         found = replay(server, times, due, begin_s=0, end_s=math.inf, seed=3)
-        seen = {"p50_s": pick(found, 50), "quoted_s": pick(found, 99)}
-        points += [
-            (one.layout, space.make_point(one, done=find_saturated_rate(server, times))),
-            (one.layout, space.make_point(one, due=tuple(due.tolist()), begin_s=0.0, **seen)),
-        ]
+        other_s = LIVE[one.layout].per_request_s
+        worker_s = simulate(server, times, np.sort(due), seed=3).worker_s / len(due) - other_s
+        point = space.make_point(
+            one, due=tuple(due.tolist()), begin_s=0.0,
+            p50_s=pick(found, 50), worker_s=worker_s, other_s=other_s,
+        )  # fmt: skip
+        points.append((one.layout, point))
     return tuple(points)
 
 
@@ -60,15 +60,14 @@ def test_plans_of_each_layout_are_predicted_as_they_are(space, name):
     assert predict(space, points, name) == pytest.approx(truth, rel=0.04)
 
 
-def test_a_layout_that_was_not_measured_is_the_defaults_with_a_requests_share_of_its_cores(space):
-    overheads = dict(fit_space(space, measure_start(space, [ONE_CORE])))
-    own, other = overheads[ONE_CORE], overheads[TWO_CORES]
-    assert own.per_request_s > 0
-    assert other == dataclasses.replace(own, per_request_s=own.per_request_s / 2)
+def test_a_layout_that_was_not_measured_is_slowed_as_the_default(space):
+    overheads = dict(find_overheads(space, measure_start(space, [ONE_CORE])))
+    assert overheads[ONE_CORE].per_request_s > 0
+    assert overheads[TWO_CORES] == overheads[ONE_CORE]
 
 
 def test_without_points_nothing_is_added(space):
-    assert set(dict(fit_space(space, ())).values()) == {Overhead()}
+    assert set(dict(find_overheads(space, ())).values()) == {Overhead()}
 
 
 def test_each_layout_is_measured_first():

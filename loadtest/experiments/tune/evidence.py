@@ -51,10 +51,10 @@ def list_points(space: Space, kept: Kept) -> Points:
 
 
 def _find_doubt(series: Series) -> str:
-    doubts = find_doubts(series, without=(COUNT,))
-    if not doubts and not find_cpu_s(series.trials[0], WORKER):
-        return f"the CPU time of its workers was not seen ({series.system})"
-    return str(doubts[0]) if doubts else ""
+    if doubts := find_doubts(series, without=(COUNT,)):
+        return str(doubts[0])
+    seen = find_cpu_s(series.trials[0], WORKER)
+    return "" if seen else f"the CPU time of its workers was not seen ({series.system})"
 
 
 def _make_point(space: Space, opened: Series, closed: Series) -> tuple[Layout, LivePoint]:

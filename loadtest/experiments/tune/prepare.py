@@ -138,7 +138,8 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     definition = read_definition(ROOT / "models" / model / "model.yaml")
     layouts = list_layouts(default, free=wish.free_layout)
     site.say(f"{model}: timing batches, all workers busy alike (kept in {wish.run_dir})")
-    profiles = [_profile(wish, model, plan, layout, site) for layout in layouts]
+    bodies = list_bodies([model], site.store, wish.payloads)
+    profiles = [_profile(wish, model, plan, layout, site, bodies) for layout in layouts]
     asked = make_asked(wish, model, plan, definition, default=default, profiles=profiles, site=site)
     space = read_space(asked)
     layout_arguments = make_layout_arguments(default.layout)
@@ -184,13 +185,14 @@ def fix_variant(plan: Plan, model: str) -> list[str]:
     return ["--backend", str(one.engine.value), "--precision", str(one.precision.value)]
 
 
-def _profile(wish: Wish, model: str, plan: Plan, layout: Layout, site: Site) -> dict[str, Any]:
+def _profile(
+    wish: Wish, model: str, plan: Plan, layout: Layout, site: Site, bodies: Mapping[str, Sequence[Payload]]
+) -> dict[str, Any]:
     workers, cores = layout
     one = plan.models[model]
     file = wish.run_dir / f"profile-{workers}x{cores}.json"
     arguments = [*wish.arguments, *fix_variant(plan, model), *make_layout_arguments(layout)]
     variant = name_variant(str(one.engine.value), str(one.precision.value))
-    bodies = list_bodies([model], site.store, wish.payloads)
     timed = take_timings(model, arguments, site.store, file, grid=True, payloads=bodies)
     service = find_service(timed, model, variant, file)
     return {"workers": workers, "cores_per_worker": cores, "service": service}

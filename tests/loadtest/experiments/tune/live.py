@@ -13,7 +13,7 @@ import numpy as np
 from loadtest.experiments.tune.candidate import Candidate
 from loadtest.results.stats import pick
 from loadtest.simulation.search import Limit
-from loadtest.simulation.server import ServerPlan, Simulated, simulate
+from loadtest.simulation.server import Simulated, simulate
 from loadtest.simulation.service import NO_OVERHEAD, Overhead, ServiceTimes
 
 SIZES = (1, 2, 4, 8, 16)
@@ -63,16 +63,6 @@ class Machine:
         found = self.serve(name, rate, arrivals=arrivals, warm_up=warm_up, requests=WINDOW)
         latency = found.latency[warm_up:]
         return 1000 * pick(latency, limit.percentile), float((latency > limit.seconds).mean())
-
-
-SATURATED_REQUESTS = 600
-
-
-def find_saturated_rate(plan: ServerPlan, service: ServiceTimes) -> float:
-    """Requests a second when there is always more to do."""
-    endless = dataclasses.replace(plan, queue=SATURATED_REQUESTS)
-    found = simulate(endless, service, np.zeros(SATURATED_REQUESTS))
-    return SATURATED_REQUESTS / float(found.ended.max() - service.overhead.outside_s)
 
 
 _SCALED: dict[tuple[ServiceTimes, float], ServiceTimes] = {}

@@ -19,12 +19,13 @@ from loadtest.experiments.tune.windows import TURN_EXTRA_S, WARM_UP_S, Windows
 from loadtest.results.kept import Kept, keep_block, start_result
 from loadtest.results.trial import CpuUse, KeptBlock
 from loadtest.scenarios.scenario import AUTO
+from loadtest.simulation.search import find_capacity
 from loadtest.simulation.service import Overhead
 from loadtest.systems.fleet import Member
 from loadtest.systems.system import System
 from loadtest.trials.block import Block, Turn
 from loadtest.trials.trial import Load, make_trial
-from tests.loadtest.experiments.tune.live import Machine, find_saturated_rate, make_times, plan
+from tests.loadtest.experiments.tune.live import Machine, make_times, plan
 from tests.loadtest.making import ANSWER, GOOD, HOST, QUIET, make_facts
 from tests.loadtest.making import make_trial as make_plain_trial
 from tests.loadtest.simulated import EXPECTED
@@ -122,7 +123,7 @@ def measure_turn(machine: Machine, turn: Turn, block: Block, repeat: int) -> tup
     name, scenario = turn.member.name, turn.scenario
     if turn.level == AUTO:
         one, times = machine.servers[name]
-        rate = find_saturated_rate(one.simulate_as(100), times)
+        rate = find_capacity(one.simulate_as(100), times)
         trial = make_plain_trial(name, rate, scenario=scenario, level=64.0, cpu=take_cpu(rate, 1 / rate))
         return trial, make_records([(0, float("nan"), 0.0, 0.1, 200, 0, "")], [ANSWER])
     rate = float(turn.level)

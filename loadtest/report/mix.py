@@ -46,7 +46,7 @@ def _describe(found: Outcome) -> str:
         return f"No figure of {found.best.name}: {why}; give more BUDGET_MINUTES."
     ratio = show_ratio(found.ratio)
     if found.adopted:
-        return f"Chosen: CORES={found.winner}, {ratio} of what all models on all cores serve."
+        return f"Chosen: CORES={found.winner}, {ratio} of what all models on all cores serve{found.bound}."
     return f"All models on all cores are right: {found.winner} serves {ratio} of that."
 
 

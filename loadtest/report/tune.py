@@ -74,7 +74,7 @@ def _describe(found: Outcome) -> str:
         return f"No figure: {best.peak.boundary} of {best.name}; give more BUDGET_MINUTES."
     told = f"{best.peak.value:.1f} requests/s, {found.reached:.0%} of the queueing limit"
     if found.adopted:
-        return f"Chosen: {best.name}, {told}; {show_ratio(found.ratio)} the default's."
+        return f"Chosen: {best.name}, {told}; {show_ratio(found.ratio)} the default's{found.bound}."
     return f"The default is right: {told}; nothing that was raced is better beyond its interval."
 
 
@@ -120,7 +120,9 @@ def _tabulate_chosen(found: Outcome) -> Table:
     names = ("workers", "cores_per_worker", "batch", "delay_ms")
     return Table(
         title="What is served",
-        note=f"The winner's peak to the default's: {show_ratio(found.ratio)}." if found.ratio else "",
+        note=f"The winner's peak to the default's: {show_ratio(found.ratio)}{found.bound}."
+        if found.ratio
+        else "",
         header=("number", "default", "tuned"),
         rows=tuple(
             (name.replace("_", " "), str(getattr(default, name)), _show_number(default, best, name))

@@ -38,9 +38,10 @@ from loadtest.experiments.tune.race import (
     RACE,
     Race,
     Stage,
+    guess_peak,
     scale_rates,
 )
-from loadtest.experiments.tune.space import Space, predict, predict_best
+from loadtest.experiments.tune.space import Points, Space, predict, predict_best
 from loadtest.experiments.tune.windows import REQUESTS_TIMES, Windows
 from loadtest.results.kept import Kept
 from loadtest.scenarios.scenario import AUTO
@@ -92,27 +93,31 @@ class Course:
     def make_race(self, kept: Kept) -> Race:
         """With the plans that began it, or those that shall."""
         return Race(
-            predicted=self.predict(kept, self._count_entrants(kept)),
+            predicted=self.predict(list_points(self.space, kept), self._count_entrants(kept)),
             limit=self.space.limit,
             done=list_done(kept),
             out=frozenset(list_out(kept)),
             most_up=self._count_up(kept),
         )
 
-    def predict(self, kept: Kept, most: int) -> Mapping[str, float]:
-        """Plan → simulated peak with what `start` told of this server; the default, and so many others."""
-        return predict_best(self.space, list_points(self.space, kept), most)
+    def predict(self, points: Points, most: int) -> Mapping[str, float]:
+        """Plan → simulated peak with what `start` told of this server; the default, which may keep the limit
+        at no rate, and so many others. LoadTestError where no plan keeps it."""
+        predicted = predict_best(self.space, points, most)
+        if not any(predicted.values()):
+            what = "with what the server was seen to take" if points else "by the model's own times"
+            raise LoadTestError(
+                f"SLO_P99_MS must be a limit that some plan can keep: got {self.space.limit}, and {what} "
+                "every plan is later even where requests come alone; ask for a higher one"
+            )
+        return predicted
 
     @property
     def least_s(self) -> float:
         """With the fewest plans, all at once, and the finals; LoadTestError for a limit that is none."""
-        predicted = predict_best(self.space, (), FEWEST_ENTRANTS)
-        if predicted[DEFAULT] <= 0:
-            raise LoadTestError(
-                f"SLO_P99_MS must be a limit that the default plan can keep: got {self.space.limit}, and the "
-                "model alone takes longer; ask for a higher one"
-            )
-        first = START_S + FIRST_WARM_UP_S + 2 * self.windows.cost_s(START_SHARE * predicted[DEFAULT])
+        predicted = self.predict((), FEWEST_ENTRANTS)
+        rate = START_SHARE * guess_peak(predicted, DEFAULT)
+        first = START_S + FIRST_WARM_UP_S + 2 * self.windows.cost_s(rate)
         layouts = len(self.space.times)
         return layouts * first + self._cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, predicted)
 
@@ -124,7 +129,9 @@ class Course:
     def _find_needed(self, kept: Kept) -> float:
         if kept.find(START) is None:
             return self.least_s
-        return find_final_cost(self.predict(kept, 1), self.windows) if not kept.find(f"{FINAL}-1") else 0.0
+        if kept.find(f"{FINAL}-1"):
+            return 0.0
+        return find_final_cost(self.predict(list_points(self.space, kept), 1), self.windows)
 
     def _find_left(self, kept: Kept) -> float:
         """Of the budget."""
@@ -142,7 +149,8 @@ class Course:
         """Beside the default: as many as the budget allows for a round, the finals kept back."""
         start = kept.find(START)
         assert start is not None  # measured first
-        predicted, left, most_up = self.predict(kept, 1), self.budget_s - start.seconds, self._count_up(kept)
+        predicted = self.predict(list_points(self.space, kept), 1)
+        left, most_up = self.budget_s - start.seconds, self._count_up(kept)
         counts = range(MOST_ENTRANTS, FEWEST_ENTRANTS, -1)
         fitting = (n for n in counts if self._cost_race(n, most_up, predicted) <= left)
         return next(fitting, FEWEST_ENTRANTS)
@@ -177,9 +185,9 @@ class Course:
         return FINALS * find_final_cost(predicted, self.windows) + START_S
 
     def make_start(self) -> Block:
-        """In each layout that can keep the limit one closed and one open loop."""
-        first = self.space.list_first()
-        peaks = {name: predict(self.space, (), name) for name in first}
+        """Of the default, and in each other layout that can keep the limit, one closed and one open loop."""
+        peaks = {name: predict(self.space, (), name) for name in self.space.list_first()}
+        peaks[DEFAULT] = guess_peak(self.predict((), FEWEST_ENTRANTS), DEFAULT)
         turns = [turn for name, peak in peaks.items() if peak for turn in self._load_first(name, peak)]
         return Block(name=START, turns=tuple(turns), warm_up_s=FIRST_WARM_UP_S)
 
@@ -244,7 +252,7 @@ def find_cost(stage: Stage, windows: Windows) -> float:
 
 def find_final_cost(predicted: Mapping[str, float], windows: Windows) -> float:
     """Of one final: the default, whose windows may be longer, and the best."""
-    pair = {DEFAULT: predicted[DEFAULT], RACE: max(predicted.values())}
+    pair = {DEFAULT: guess_peak(predicted, DEFAULT), RACE: max(predicted.values())}
     rates = {name: scale_rates(rate, FINAL_RATES) for name, rate in pair.items()}
     return find_cost(Stage(name=FINAL, rates=rates, repeats=FINAL_REPEATS), windows)
 

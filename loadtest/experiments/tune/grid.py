@@ -46,10 +46,11 @@ from loadtest.experiments.tune.race import (
     GRID,
     Race,
     Stage,
+    guess_peak,
     list_finals,
     scale_rates,
 )  # fmt: skip
-from loadtest.experiments.tune.space import Overheads, Space, find_overheads, predict, read_space
+from loadtest.experiments.tune.space import Overheads, Points, Space, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, pick
 from loadtest.results.trial import Series, Trial
@@ -98,7 +99,7 @@ class Grid:
     def estimate(self, kept: Kept) -> float:
         """Seconds that are left, if each plan's peak is between its first rates."""
         space, windows = self.course.space, self.course.windows
-        rates = scale_rates(predict(space, (), DEFAULT), RATES)
+        rates = scale_rates(self._guess_peak((), DEFAULT), RATES)
         each = START_S + sum(windows.cost_s(rate) for rate in rates)
         names = list_names(space, kept.asked)
         others = len({*names} - {self.tuned})
@@ -107,13 +108,25 @@ class Grid:
 
     def _next_plan(self, kept: Kept) -> Stage | None:
         """The first one whose peak is not known yet."""
-        space, done, out, seen = self.course.space, list_done(kept), list_out(kept), list_seen(kept)
-        for name in list_names(space, kept.asked):
+        done, out, seen = list_done(kept), list_out(kept), list_seen(kept)
+        for name in list_names(self.course.space, kept.asked):
             tries = sum(name in plans for plans in done.values())
-            rates = _choose_rates(space, kept, name, seen) if tries < MOST_TRIES and name not in out else ()
+            rates = self._choose_rates(kept, name, seen) if tries < MOST_TRIES and name not in out else ()
             if rates:
                 return Stage(name=f"{GRID}-{len(done) + 1}", rates={name: rates})
         return None
+
+    def _choose_rates(self, kept: Kept, name: str, seen: Sequence[Seen]) -> tuple[float, ...]:
+        """About the simulated peak, or beyond those that were tried; none where the peak is known."""
+        own, space = [one for one in seen if one.plan == name], self.course.space
+        if not own:
+            return scale_rates(self._guess_peak(list_points(space, kept), name), RATES)
+        peak = fit_peak(own, space.limit)
+        return scale_rates(peak.value, BEYOND.get(peak.boundary, ()))
+
+    def _guess_peak(self, points: Points, name: str) -> float:
+        own = {name: predict(self.course.space, points, name)}
+        return guess_peak({**self.course.predict(points, 1), **own}, name)
 
     def _next_final(self, kept: Kept) -> Stage | None:
         if any(name.startswith(FINAL) for name in list_done(kept)):
@@ -128,15 +141,6 @@ class Grid:
         race = Race(predicted=predicted, limit=space.limit, done={})
         rates = {name: scale_rates(race.find_centre(name, seen), FINAL_RATES) for name in predicted}
         return Stage(name=f"{FINAL}-1", rates=rates, repeats=2 * FINAL_REPEATS) if len(rates) > 1 else None
-
-
-def _choose_rates(space: Space, kept: Kept, name: str, seen: Sequence[Seen]) -> tuple[float, ...]:
-    """About the simulated peak, or beyond those that were tried; none where the peak is known."""
-    own = [one for one in seen if one.plan == name]
-    if not own:
-        return scale_rates(predict(space, list_points(space, kept), name), RATES)
-    peak = fit_peak(own, space.limit)
-    return scale_rates(peak.value, BEYOND.get(peak.boundary, ()))
 
 
 def list_names(space: Space, asked: Mapping[str, Any]) -> list[str]:

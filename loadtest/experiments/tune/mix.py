@@ -212,6 +212,7 @@ def judge(kept: Kept) -> list[Verdict]:
     verdicts = [Verdict(what=what, figure=figure, unit=" requests/s")]
     if found.ratio is not None:
         word = "chosen" if found.adopted else "not chosen: no gain beyond the interval, or a peak not known"
+        word += found.bound
         verdicts.append(Verdict(what=f"{found.winner} / default", figure=found.ratio, unit="×", why=word))
     return verdicts
 

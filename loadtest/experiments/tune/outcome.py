@@ -164,6 +164,7 @@ def judge(kept: Kept) -> list[Verdict]:
     verdicts = [_judge_peak(found)]
     if found.ratio is not None:
         word = "chosen" if found.adopted else "not chosen: no gain beyond the interval, or a peak not known"
+        word += found.bound
         verdicts.append(Verdict(what=f"{found.winner} / default", figure=found.ratio, unit="×", why=word))
     return verdicts
 
@@ -188,13 +189,16 @@ def describe_gain(found: Outcome, folder: str) -> str:
     default, best = found.find_row(DEFAULT).peak, found.best.peak
     if default is None or best is None:
         return f"could not be told, trials in {folder}"
+    if not best.known and not found.adopted:
+        return f"could not be told, {best.boundary} of those that were tried; trials in {folder}"
     if not found.adopted or found.ratio is None:
         told = f"the default is right: {default.value:.4g}/s at {found.limit}"
         return f"{told}, nothing that was raced is better beyond its interval; trials in {folder}"
     ratio = found.ratio
     return (
         f"{best.value:.4g}/s at {found.limit} against {default.value:.4g}/s of the default "
-        f"({ratio.value:.2f}x, {ratio.low:.2f}-{ratio.high:.2f}), {found.reached:.0%} of the queueing limit; "
+        f"({ratio.value:.2f}x, {ratio.low:.2f}-{ratio.high:.2f}{found.bound}), "
+        f"{found.reached:.0%} of the queueing limit; "
         f"trials in {folder}"
     )
 

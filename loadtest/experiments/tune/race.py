@@ -144,17 +144,22 @@ class Race:
         """The best guess of a plan's peak, to measure about it."""
         own = [one for one in seen if one.plan == name]
         if not own:
-            return self.predicted[name]
+            return guess_peak(self.predicted, name)
         peak = fit_peak(own, self.limit)
         if peak.boundary == ALL_KEPT:
             return peak.value * OUTWARD
         if peak.boundary == NONE_KEPT:
-            return min(self.predicted.get(name, peak.value), peak.value / OUTWARD)
+            return min(self.predicted.get(name) or peak.value, peak.value / OUTWARD)
         return peak.value
 
     def _is_bracketed(self, name: str, seen: Sequence[Seen]) -> bool:
         own = list_finals(seen, name)
         return bool(own) and fit_peak(own, self.limit).known
+
+
+def guess_peak(predicted: Mapping[str, float], name: str) -> float:
+    """What to measure it about; where no rate is simulated to keep the limit, the best of all peaks."""
+    return predicted[name] or max(predicted.values())
 
 
 def list_finals(seen: Sequence[Seen], name: str) -> list[Seen]:

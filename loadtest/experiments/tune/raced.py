@@ -60,6 +60,13 @@ class Raced(Generic[OneRow]):
         return bool(known)
 
     @property
+    def bound(self) -> str:
+        """Behind a ratio that is the least it can be: the default's peak is below all rates tried."""
+        default = self.find_row(DEFAULT).peak
+        kept_none = default is not None and default.boundary == NONE_KEPT
+        return f", at least: the default keeps {self.limit} at no rate that was tried" if kept_none else ""
+
+    @property
     def best(self) -> OneRow:
         """What is to be served."""
         return self.find_row(self.winner if self.adopted and self.winner else DEFAULT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,21 @@ def make_asked(default: Candidate, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+ONLY_LIVE_LATER_MS = 15.0
+"""One request alone takes 13.5 ms of a core, and a live server 2.6 more."""
+
+
+def ask_for_both_cores(limit_ms: float) -> dict[str, Any]:
+    """A limit that one worker of both cores keeps, and two of one do not."""
+    profiles = [make_profile(2, 1), make_profile(1, 2, 0.5)]
+    return {"limit": {"percentile": 99.0, "ms": limit_ms}, "batches": [1, 2, 4], "profiles": profiles}
+
+
+def halve_both_cores(name: str) -> float:
+    """The truth of these profiles."""
+    return 0.5 if name.startswith("w1x2") else 1.0
+
+
 def open_nothing(_: object) -> contextlib.AbstractContextManager[System]:
     raise AssertionError("a plan brings nothing up")
 
@@ -78,15 +93,16 @@ def run_tune(
     change: Change = lambda block: block,
     blocks: int = 99,
     kept: Kept | None = None,
+    asked: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> Kept:
     """All blocks, or so many; `truth` makes a plan's live times longer than its profile by this factor.
 
-    `change` may spoil a block before it is kept.
+    `change` may spoil a block before it is kept; `asked` is other than make_asked has it.
     """
-    default = default or plan(16, 20)
-    course = make_course(default, **how)
-    experiment = make_experiment(course, make_asked(default))
+    default, asked = default or plan(16, 20), asked or {}
+    course = make_course(default, **how, **asked)
+    experiment = make_experiment(course, make_asked(default, **asked))
     kept = kept or start_result(KIND, experiment.name, experiment.asked, folder, HOST)
     for _ in range(blocks):
         block = experiment.next_block(kept)
@@ -144,7 +160,8 @@ def measure_turn(machine: Machine, turn: Turn, block: Block, repeat: int) -> tup
     outcome = Rows(records=records, wall_zero=0.0, cpu_shares=(0.1,))
     trial = make_trial(load, outcome, repeat=repeat, duration_s=scenario.duration_s)
     each = found.worker_s / np.isfinite(found.ended).sum() - LIVE.per_request_s
-    return dataclasses.replace(trial, cpu=take_cpu(trial.rate, float(each))), records
+    cores = machine.servers[name][0].cores_per_worker
+    return dataclasses.replace(trial, cpu=take_cpu(trial.rate, float(cores * each))), records
 
 
 def take_cpu(rate: float, worker_s: float) -> CpuUse:

@@ -9,12 +9,21 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates
+from loadtest.experiments.tune.curve import NONE_KEPT
 from loadtest.experiments.tune.evidence import find_spent, list_latencies, list_out, list_seen
 from loadtest.experiments.tune.experiment import fit_windows
 from loadtest.experiments.tune.outcome import choose, describe_gain, find_outcome, judge
+from loadtest.report.tune import make_tune_section
 from loadtest.results.kept import read_kept
 from tests.loadtest.experiments.tune.live import plan
-from tests.loadtest.experiments.tune.results import MODEL, make_course, run_tune
+from tests.loadtest.experiments.tune.results import (
+    MODEL,
+    ONLY_LIVE_LATER_MS,
+    ask_for_both_cores,
+    halve_both_cores,
+    make_course,
+    run_tune,
+)
 from tests.loadtest.making import make_scenario
 from tests.loadtest.simulated import simulate_series
 
@@ -169,12 +178,29 @@ def test_a_busy_generator_or_machine_costs_windows_and_no_plan(tmp_path):
     assert (row.peak, row.invalid) == (None, "no window of it may be quoted: the machine was not quiet")
 
 
-def test_a_limit_that_the_model_alone_breaks_is_refused():
+def test_a_limit_that_no_plan_keeps_is_refused(tmp_path):
+    told = "SLO_P99_MS must be a limit that some plan can keep: got p99 ≤ {} ms, and {}"
     course = make_course(plan(16, 20), limit={"percentile": 99.0, "ms": 10.0})
-    with pytest.raises(
-        LoadTestError, match="SLO_P99_MS must be a limit that the default plan can keep: got p99 ≤ 10 ms, and"
-    ):
+    with pytest.raises(LoadTestError, match=told.format(10, "by the model's own times every plan is later")):
         fit_windows(course)
+    asked = {"limit": {"percentile": 99.0, "ms": ONLY_LIVE_LATER_MS}, "batches": [1, 2]}
+    with pytest.raises(LoadTestError, match=told.format(15, "with what the server was seen to take every")):
+        run_tune(tmp_path, default=plan(1), asked=asked)
+
+
+@pytest.mark.parametrize("limit_ms", [13.0, ONLY_LIVE_LATER_MS])
+def test_a_default_that_keeps_the_limit_at_no_rate_is_beaten_by_a_plan_that_does(tmp_path, limit_ms):
+    asked = ask_for_both_cores(limit_ms)
+    kept = run_tune(tmp_path, default=plan(1), truth=halve_both_cores, asked=asked)
+    found = find_outcome(kept)
+    default = found.find_row(DEFAULT)
+    assert (default.predicted, default.peak.boundary) == (0.0, NONE_KEPT)
+    assert found.adopted
+    assert found.best.candidate.layout == (1, 2)
+    told = f", at least: the default keeps p99 ≤ {limit_ms:g} ms at no rate that was tried"
+    assert told in describe_gain(found, "results/x")
+    assert judge(kept)[1].why == f"chosen{told}"
+    assert told in str(make_tune_section(kept).notes)
 
 
 def test_windows_are_as_long_as_leaves_the_budget_room_for_the_finals():

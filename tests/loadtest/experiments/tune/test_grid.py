@@ -8,12 +8,14 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT
+from loadtest.experiments.tune.curve import NONE_KEPT
 from loadtest.experiments.tune.grid import (
     AT_ITS_PACE,
     AT_USUAL_PACE,
     KIND,
     MOST_TRIES,
     PACE_WITHIN,
+    find_peaks,
     judge,
     list_met,
     list_names,
@@ -26,20 +28,33 @@ from loadtest.report.grid import make_grid_section
 from loadtest.results.kept import keep_block, start_result
 from loadtest.simulation.search import Limit
 from tests.loadtest.experiments.tune.live import plan
-from tests.loadtest.experiments.tune.results import make_asked, make_course, measure_block, run_tune
+from tests.loadtest.experiments.tune.results import (
+    ONLY_LIVE_LATER_MS,
+    ask_for_both_cores,
+    halve_both_cores,
+    make_asked,
+    make_course,
+    measure_block,
+    run_tune,
+)
 from tests.loadtest.experiments.tune.test_experiment import spoil
 from tests.loadtest.making import HOST
 
 OLD = plan(16, 20)
 
 
-def run_whole(folder, *, truth=lambda _: 1.0, change=lambda block: block, race=None, plans=(), drift=0.04):
+def run_whole(
+    folder, *, truth=lambda _: 1.0, change=lambda block: block, race=None, plans=(), drift=0.04,
+    default=OLD, asked=None,
+):  # fmt: skip
     """A race, then the grid about it."""
-    race = race or run_tune(folder / "race", default=OLD)
-    experiment = make_experiment(make_course(OLD), make_asked(OLD), race, plans)
+    asked = asked or {}
+    race = race or run_tune(folder / "race", default=default, truth=truth, asked=asked)
+    experiment = make_experiment(make_course(default, **asked), make_asked(default, **asked), race, plans)
     kept = start_result(KIND, experiment.name, experiment.asked, folder / "grid", HOST)
+    assert experiment.estimate(kept) > 0
     while (block := experiment.next_block(kept)) is not None:
-        measured, records = measure_block(block, OLD, truth, number=len(kept.blocks), drift=drift)
+        measured, records = measure_block(block, default, truth, number=len(kept.blocks), drift=drift)
         kept = keep_block(kept, change(measured), records)
     return kept
 
@@ -84,6 +99,17 @@ def test_a_plan_that_the_race_missed_is_found(race, tmp_path):
     verdict = judge(kept)[0]
     assert verdict.why == f"the best: {missed}"
     assert not verdict.met
+
+
+def test_plans_that_keep_the_limit_at_no_rate_are_served_beside_those_that_do(tmp_path):
+    asked, late = ask_for_both_cores(ONLY_LIVE_LATER_MS), "w2x1-b1-d1"
+    how = {"default": plan(1), "asked": asked, "truth": halve_both_cores}
+    kept = run_whole(tmp_path, plans=(late,), **how)
+    tuned = kept.asked["tuned"]
+    peaks = find_peaks(read_space(kept.asked), kept)
+    assert tuned.startswith("w1x2")
+    assert (peaks[late].boundary, peaks[tuned].known) == (NONE_KEPT, True)
+    assert judge(kept)[0].why == "the finals were not measured"
 
 
 def test_a_tuned_plan_that_kept_no_rate_meets_the_best_all_the_same(race, tmp_path):

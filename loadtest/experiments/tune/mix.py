@@ -209,12 +209,7 @@ def judge(kept: Kept) -> list[Verdict]:
         why = row.invalid if row.peak is None else f"{row.peak.boundary}; more BUDGET_MINUTES"
         return [Verdict(what=what, why=why)]
     figure = row.peak.interval or Interval(value=row.peak.value, low=row.peak.value, high=row.peak.value)
-    verdicts = [Verdict(what=what, figure=figure, unit=" requests/s")]
-    if found.ratio is not None:
-        word = "chosen" if found.adopted else "not chosen: no gain beyond the interval, or a peak not known"
-        word += found.bound
-        verdicts.append(Verdict(what=f"{found.winner} / default", figure=found.ratio, unit="×", why=word))
-    return verdicts
+    return [Verdict(what=what, figure=figure, unit=" requests/s"), *found.judge_gain()]
 
 
 def name_shares(shares: Mapping[str, float]) -> str:

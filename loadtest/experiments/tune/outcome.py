@@ -161,12 +161,7 @@ def judge(kept: Kept) -> list[Verdict]:
     default = found.find_row(DEFAULT)
     if default.peak is None:
         return [Verdict(what=f"{found.model}: tuned", why=f"the default plan is INVALID: {default.invalid}")]
-    verdicts = [_judge_peak(found)]
-    if found.ratio is not None:
-        word = "chosen" if found.adopted else "not chosen: no gain beyond the interval, or a peak not known"
-        word += found.bound
-        verdicts.append(Verdict(what=f"{found.winner} / default", figure=found.ratio, unit="×", why=word))
-    return verdicts
+    return [_judge_peak(found), *found.judge_gain()]
 
 
 def _judge_peak(found: Outcome) -> Verdict:

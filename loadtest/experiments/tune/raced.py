@@ -12,6 +12,7 @@ from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen
 from loadtest.results.stats import Interval
 from loadtest.simulation.search import Limit
+from loadtest.trials.block import Verdict
 
 LEAST_GAIN = 1.01
 """What the lower end of a ratio must be above: of 120 simulated races of equal plans, on a machine whose
@@ -70,6 +71,14 @@ class Raced(Generic[OneRow]):
     def best(self) -> OneRow:
         """What is to be served."""
         return self.find_row(self.winner if self.adopted and self.winner else DEFAULT)
+
+    def judge_gain(self) -> list[Verdict]:
+        """The winner's peak to the default's; nothing without finals."""
+        if self.ratio is None:
+            return []
+        word = "chosen" if self.adopted else "not chosen: no gain beyond the interval, or a peak not known"
+        what, why = f"{self.winner} / default", f"{word}{self.bound}"
+        return [Verdict(what=what, figure=self.ratio, unit="×", why=why)]
 
     def find_row(self, name: str) -> OneRow:
         return next(row for row in self.rows if row.name == name)

@@ -116,17 +116,23 @@ def _make_peak(kept: Kept, loads: Sequence[Measured], peak: Interval | None) -> 
 def _make_section(
     title: str, kept: Kept, loads: Sequence[Measured], tables: Sequence[Table], plots: Sequence[Plot | None]
 ) -> Section:
-    servers = ", ".join(dict.fromkeys(one.series.facts.how or one.series.system for one in loads))
-    place = "on its machine" if all(one.series.generated_here for one in loads) else "on other machines"
     return Section(
         title=title,
-        notes=(describe_host(kept), f"Server: {servers}; the load was generated {place}.", METHOD),
+        notes=(describe_host(kept), _describe_server(loads), METHOD),
         tables=tuple(tables),
         proofs=(make_answers(loads), make_accuracy(loads)),
         plots=tuple(plot for plot in plots if plot),
         findings=list_doubts(loads),
         whole=bool(loads) and all(kept.find(one["name"]) for one in kept.asked.get("scenarios", ())),
     )
+
+
+def _describe_server(loads: Sequence[Measured]) -> str:
+    if not loads:
+        return "Nothing of this run was measured to its end."
+    servers = ", ".join(dict.fromkeys(one.series.facts.how or one.series.system for one in loads))
+    place = "on its machine" if all(one.series.generated_here for one in loads) else "on other machines"
+    return f"Server: {servers}; the load was generated {place}."
 
 
 def list_doubts(loads: Sequence[Measured]) -> tuple[Doubt, ...]:

@@ -20,7 +20,7 @@ from loadtest.experiments.tune.evidence import (
 )
 from loadtest.experiments.tune.race import LIBRARIES, Race, list_finals
 from loadtest.experiments.tune.raced import LEAST_GAIN, Raced, RacedPlan
-from loadtest.experiments.tune.space import Space, find_limit, find_overheads, predict, read_space
+from loadtest.experiments.tune.space import Space, find_ideal, find_limit, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
 from loadtest.simulation.search import Limit
@@ -60,6 +60,8 @@ class Outcome(Raced[Row]):
     """Of any server with these times of batches."""
     limit_here: float
     """With what this server adds to them."""
+    ideal: float
+    """Of TorchServe, if batches alone took time."""
     saturated: Mapping[str, float]
     """Plan → requests a second of a closed loop."""
     changes: tuple[Change, ...] = ()
@@ -99,6 +101,7 @@ def find_outcome(kept: Kept) -> Outcome:
         seen=tuple(seen),
         queueing_limit=find_limit(space),
         limit_here=find_limit(space, find_overheads(space, points)),
+        ideal=find_ideal(space),
         saturated=dict(_list_saturated(kept)),
     )
     return replace(found, changes=tuple(_list_changes(seen, found.best.name, space)))

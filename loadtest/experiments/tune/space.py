@@ -98,6 +98,13 @@ def find_limit(space: Space, overheads: Overheads = ()) -> float:
     return find_queueing_limit(times, space.limit)
 
 
+def find_ideal(space: Space) -> float:
+    """What the best plan would serve if batches alone took time: TorchServe's own share of the queueing
+    limit, as it answers in order, and whole batches at once."""
+    ((_, peak), *_) = _rank(space, ())
+    return peak
+
+
 @functools.lru_cache(maxsize=128)
 def predict(space: Space, points: Points, name: str) -> float:
     """The peak of one plan, with what its points told of this server."""

@@ -131,6 +131,10 @@ def test_a_search_that_was_disturbed_has_no_peak(tmp_path):
     assert not make_section(kept).valid
 
 
+def test_a_search_that_was_stopped_at_once_names_no_server(tmp_path):
+    assert "Nothing of this run was measured to its end." in make_section(make_search(tmp_path)).notes
+
+
 def make_gate(tmp_path, b: Series) -> Kept:
     asked = {"a": "old", "b": "new", "bound": 0.05}
     a = make_series("old", rates=(10.0, 10.2, 9.9, 10.1, 10.0, 10.1))

@@ -50,6 +50,7 @@ def test_the_best_plan_is_chosen_with_its_evidence(whole):
     assert found.ratio.low > 1.25
     assert 0.8 < found.reached <= 1
     assert found.best.peak.value <= found.queueing_limit <= found.saturated[DEFAULT] * 1.3
+    assert found.best.predicted < found.ideal < found.queueing_limit
     assert choose(found, alone=True) == {
         "batch": {MODEL: found.best.candidate.batch}, "delay_ms": {MODEL: 1},
     }  # fmt: skip

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from loadtest.errors import LoadTestError
+from loadtest.experiments.tune import grid
 from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.curve import NONE_KEPT
 from loadtest.experiments.tune.grid import (
@@ -85,6 +86,8 @@ def test_it_is_judged_by_the_finals_and_by_what_was_simulated(whole):
     assert tuned.met
     assert p50.figure.value >= 0.9
     assert p99.what.startswith("resnet50: points whose p99 was simulated within 15%")
+    # Times of batches hardly differ here, and windows are long enough.
+    assert p99.why == "an exact simulator would have 100%"
     assert near_p50.why == near_p99.why
     assert near_p50.why.endswith(f" of 13 plans, {AT_USUAL_PACE}")
     assert [one.why for one in paced] == [AT_ITS_PACE] * 2
@@ -131,6 +134,24 @@ def test_what_slow_minutes_cost_is_told_apart(race, tmp_path):
     assert near_p50.why.startswith(f"{len(near)} of {len(met)} plans")
     assert near_p50.figure.value >= 0.9
     assert near_p99.figure.value >= 0.9
+
+
+def test_the_chance_of_few_requests_is_told(whole, monkeypatch):
+    """Draws of times with a heavy tail are as far from each other as live windows would be."""
+    monkeypatch.setattr(grid, "read_space", lambda asked: spread_times(read_space(asked)))
+    _, _, p99, *_ = judge(whole)
+    assert 0.2 < float(p99.why.removeprefix("an exact simulator would have ").rstrip("%")) / 100 < 0.9
+
+
+def spread_times(space):
+    """One batch in a hundred takes six times as long."""
+    heavy = tuple(
+        (layout, dataclasses.replace(times, samples=tuple(
+            (batch, (*[seconds[0]] * 99, 6 * seconds[0])) for batch, seconds in times.samples
+        )))
+        for layout, times in space.times
+    )  # fmt: skip
+    return dataclasses.replace(space, times=heavy)
 
 
 def test_the_simulator_is_told_wrong_where_it_is(race, tmp_path):

@@ -56,7 +56,9 @@ def test_the_page_shows_every_plan_the_limit_and_what_is_chosen(whole, tmp_path)
     found = find_outcome(whole)
     for row in found.rows:
         assert row.name in report.text
-    assert f"beyond {found.queueing_limit:.1f} requests/s" in " ".join(report.text.split())
+    text = " ".join(report.text.split())
+    assert f"beyond {found.queueing_limit:.1f} requests/s" in text
+    assert f"could keep it to {found.ideal:.1f} (simulated)" in text
     assert f"Chosen: {found.best.name}" in report.text
     assert [file.name for file in report.folder.glob("*.png")] == [f"1-tune-{MODEL}.png"]
 

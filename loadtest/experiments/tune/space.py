@@ -17,9 +17,13 @@ from loadtest.simulation.service import NO_OVERHEAD, Overhead, ServiceTimes, rea
 DELAYS_MS = (1, 5, 20)
 """TorchServe's least, and what fills batches; the wait is under a lock that idle workers need."""
 FINE_BEST = 5
-"""So many batch sizes and layouts are tried with every delay; the others with the least alone."""
+"""So many batch sizes and layouts, and the best of each layout, are tried with every delay; the others with
+the least alone."""
 LEAST_SHARE = 0.85
 """Of the best predicted peak: predictions are not so far off that less could win."""
+LAYOUT_SHARE = 0.7
+"""The same for the best plan of each layout: a layout's pace is that of one short window of its own, and in
+two runs within an hour that of one worker of both cores was 1.13 and 0.95 of the other's (BERT, Zen 4)."""
 
 
 Overheads = tuple[tuple[Layout, Overhead], ...]
@@ -114,27 +118,35 @@ def predict(space: Space, points: Points, name: str) -> float:
 
 
 def predict_best(space: Space, points: Points, most: int) -> dict[str, float]:
-    """Plan → peak, the best first: the default, and at most so many others that may beat it.
+    """Plan → peak, the best first: the default, and at most so many others that may beat it, the best of each
+    layout before all others.
 
     Of each layout and batch size only the best delay: plans that differ in it alone differ little.
     """
     ranked = _rank(space, points)
-    chosen: dict[tuple[Layout, int], tuple[str, float]] = {}
-    for one, peak in ranked:
-        if one != space.default and peak >= LEAST_SHARE * ranked[0][1]:
-            chosen.setdefault((one.layout, one.batch), (one.name, peak))
-    best = {DEFAULT: predict(space, points, DEFAULT), **dict(list(chosen.values())[:most])}
+    top, others = ranked[0][1], [(one, peak) for one, peak in ranked if peak and one != space.default]
+    leaders: dict[Layout, tuple[str, float]] = {}
+    near: dict[tuple[Layout, int], tuple[str, float]] = {}
+    for one, peak in others:
+        if peak >= LAYOUT_SHARE * top:
+            leaders.setdefault(one.layout, (one.name, peak))
+        if peak >= LEAST_SHARE * top:
+            near.setdefault((one.layout, one.batch), (one.name, peak))
+    chosen = list(dict.fromkeys([*leaders.values(), *near.values()]))[:most]
+    best = {DEFAULT: predict(space, points, DEFAULT), **dict(chosen)}
     return dict(sorted(best.items(), key=lambda item: -item[1]))
 
 
 @functools.lru_cache(maxsize=32)
 def _rank(space: Space, points: Points) -> list[tuple[Candidate, float]]:
-    """The best first: every batch size with the least delay, then the best of them with all delays."""
+    """The best first: every batch size with the least delay, then the best of them, and of each layout, with
+    all delays."""
     layouts = [layout for layout, _ in space.times]
     first = _simulate(space, points, list_candidates(layouts, space.batches, DELAYS_MS[:1]), refined=0)
+    leaders = {one.layout: one for one, _ in reversed(first)}
     fine = [
         other
-        for one, _ in first[:FINE_BEST]
+        for one in dict.fromkeys([*(one for one, _ in first[:FINE_BEST]), *leaders.values()])
         for other in list_candidates([one.layout], [one.batch], DELAYS_MS)
     ]
     return _simulate(space, points, fine, refined=REFINED)

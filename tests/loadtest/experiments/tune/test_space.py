@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadtest.experiments.tune.candidate import DEFAULT, Layout
-from loadtest.experiments.tune.space import Points, Space, find_overheads, predict, read_space
+from loadtest.experiments.tune.space import Points, Space, find_overheads, predict, predict_best, read_space
 from loadtest.results.stats import pick
 from loadtest.simulation.search import LONG, find_peak
 from loadtest.simulation.server import replay, simulate
@@ -80,3 +80,15 @@ def test_a_layout_that_cannot_keep_the_limit_is_not_measured():
     slow = [PROFILES[0], make_profile(*TWO_CORES, 20.0)]
     turns = make_course(plan(4), profiles=slow).make_start().turns
     assert {turn.member.name for turn in turns} == {DEFAULT}
+
+
+@pytest.mark.parametrize(("scale", "raced"), [(0.55, True), (0.62, True), (1.2, False), (20.0, False)])
+def test_the_best_of_each_layout_is_raced_unless_it_is_far_behind(scale, raced):
+    """The pace of a layout is that of one window."""
+    space = read_space(make_asked(plan(16), profiles=[PROFILES[0], make_profile(*TWO_CORES, scale)]))
+    predicted = predict_best(space, (), 2)
+    others = [space.find_candidate(name) for name in predicted if name != DEFAULT]
+    assert (TWO_CORES in [one.layout for one in others]) == raced
+    assert len(others) == 2
+    best = max(predicted, key=lambda name: predicted[name])
+    assert space.find_candidate(best).layout == ONE_CORE

@@ -16,7 +16,7 @@ from typing import Any
 from config.errors import TimingsError
 from handlers.engines import name_variant
 
-SCHEMA = 3
+SCHEMA = 4
 CURE = "run `make config` with the same values, which takes them"
 
 

@@ -20,6 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from handlers.engines import ENGINES
 from handlers.engines.backend import AUTO
 from handlers.shared.options import OPTIONS_VARIABLE
@@ -34,7 +36,7 @@ from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
-SCHEMA = 3
+SCHEMA = 4
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
     *("PYTORCH_", "TORCH_", "ATEN_", "PYTHON", "GLIBC_"),
@@ -292,7 +294,12 @@ def make_entry(timed: Mapping[int, Taken], facts: Mapping[str, str], *, samples:
 
 def _summarize(taken: Taken, *, samples: bool) -> dict[str, Any]:
     seconds = taken.seconds
-    figures = {"lowest_s": min(seconds), "median_s": statistics.median(seconds), "highest_s": max(seconds)}
+    figures = {
+        "lowest_s": min(seconds),
+        "median_s": statistics.median(seconds),
+        "p99_s": np.percentile(seconds, 99),
+        "highest_s": max(seconds),
+    }
     kept = {"samples_s": [_round(one) for one in seconds]} if samples else {}
     rounded = {name: _round(value) for name, value in {**figures, "busy": taken.busy}.items()}
     return {"batches": len(seconds), **rounded, **kept}

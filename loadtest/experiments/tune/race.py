@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from scipy.stats import wilcoxon
 
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, find_level, fit_peak
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, compare_peaks, find_level, fit_peak
+from loadtest.experiments.tune.raced import LEAST_GAIN
 from loadtest.simulation.search import Limit
 
 RACE, FINAL, LIBRARIES, GRID = "race", "final", "libraries", "grid"
@@ -119,8 +120,12 @@ class Race:
         rates = {name: scale_rates(self.find_centre(name, seen), FINAL_RATES) for name in pair}
         stage = Stage(name=f"{FINAL}-{finals + 1}", rates=rates, repeats=FINAL_REPEATS)
         # The first one is never saved, nor a second one where it met no rate that the default keeps, or none
-        # that it does not: without them a quarter of an hour has told nothing.
-        needed = not finals or (finals == 1 and not self._is_bracketed(DEFAULT, seen))
+        # that it does not: without them a quarter of an hour has told nothing. Nor one where the winner seems
+        # better: three repeats had batch 2 at 1.21 (1.01-1.30) of batch 3, and in another race on that host
+        # batch 3 at 1.18 (1.02-1.24) of batch 2 (BERT).
+        needed = not finals or (
+            finals == 1 and (not self._is_bracketed(DEFAULT, seen) or self._seems_better(winner, seen))
+        )
         return stage if needed or can_afford(stage, False) else None
 
     def list_left(self, seen: Sequence[Seen]) -> list[str]:
@@ -151,6 +156,11 @@ class Race:
         if peak.boundary == NONE_KEPT:
             return min(self.predicted.get(name) or peak.value, peak.value / OUTWARD)
         return peak.value
+
+    def _seems_better(self, winner: str | None, seen: Sequence[Seen]) -> bool:
+        own = list_finals(seen, winner) if winner else []
+        ratio = compare_peaks(list_finals(seen, DEFAULT), own, self.limit)
+        return ratio is not None and ratio.low > LEAST_GAIN
 
     def _is_bracketed(self, name: str, seen: Sequence[Seen]) -> bool:
         own = list_finals(seen, name)

@@ -19,7 +19,7 @@ from loadtest.experiments.tune.evidence import (
     list_tried,
 )
 from loadtest.experiments.tune.race import LIBRARIES, Race, list_finals
-from loadtest.experiments.tune.raced import LEAST_GAIN, Raced, RacedPlan
+from loadtest.experiments.tune.raced import Raced, RacedPlan, is_gain
 from loadtest.experiments.tune.space import Space, find_ideal, find_limit, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
@@ -48,7 +48,7 @@ class Change:
 
     @property
     def better(self) -> bool:
-        return self.ratio is not None and self.ratio.low > LEAST_GAIN
+        return is_gain(self.ratio)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from scipy.stats import wilcoxon
 
 from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, compare_peaks, find_level, fit_peak
-from loadtest.experiments.tune.raced import LEAST_GAIN
+from loadtest.experiments.tune.raced import is_gain
 from loadtest.simulation.search import Limit
 
 RACE, FINAL, LIBRARIES, GRID = "race", "final", "libraries", "grid"
@@ -159,8 +159,7 @@ class Race:
 
     def _seems_better(self, winner: str | None, seen: Sequence[Seen]) -> bool:
         own = list_finals(seen, winner) if winner else []
-        ratio = compare_peaks(list_finals(seen, DEFAULT), own, self.limit)
-        return ratio is not None and ratio.low > LEAST_GAIN
+        return is_gain(compare_peaks(list_finals(seen, DEFAULT), own, self.limit))
 
     def _is_bracketed(self, name: str, seen: Sequence[Seen]) -> bool:
         own = list_finals(seen, name)

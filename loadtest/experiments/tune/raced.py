@@ -19,6 +19,11 @@ LEAST_GAIN = 1.01
 windows drift by 6 %, one was, and five were above 1."""
 
 
+def is_gain(ratio: Interval | None) -> bool:
+    """Whether it is better beyond the interval."""
+    return ratio is not None and ratio.low > LEAST_GAIN
+
+
 @dataclass(frozen=True, kw_only=True)
 class RacedPlan:
     """One plan of a race."""
@@ -54,7 +59,7 @@ class Raced(Generic[OneRow]):
     @property
     def adopted(self) -> bool:
         """Whether the winner is better beyond its interval; a peak beyond the tried rates flatters none."""
-        if self.ratio is None or self.winner is None or self.ratio.low <= LEAST_GAIN:
+        if self.winner is None or not is_gain(self.ratio):
             return False
         default, winner = (self.find_row(name).peak for name in (DEFAULT, self.winner))
         known = default and winner and default.boundary != ALL_KEPT and winner.boundary != NONE_KEPT

@@ -8,8 +8,8 @@ import pytest
 
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate
 from loadtest.experiments.tune.curve import Seen, compare_peaks, fit_peak
-from loadtest.experiments.tune.outcome import LEAST_GAIN
 from loadtest.experiments.tune.race import MOST_ROUNDS, OUTWARD, Race, Stage, is_slower, list_finals
+from loadtest.experiments.tune.raced import LEAST_GAIN
 from loadtest.simulation.search import LONG, Limit, find_peak
 from tests.loadtest.experiments.tune.live import Machine, make_times, plan
 
@@ -132,6 +132,12 @@ def test_without_budget_the_finals_are_held_again_only_where_the_winner_seems_be
     race = Race(predicted=dict.fromkeys(pair, 100.0), limit=LIMIT, done={"race-1": pair, "final-1": pair})
     stage = race.next_stage([*see_final(DEFAULT, 100.0), *see_final(name, other)], lambda *_: False)
     assert (stage.name if stage else None) == ("final-2" if again else None)
+
+
+def test_without_budget_a_clear_winner_is_told_all_the_same():
+    _, ratio, seen = run_race(Machine(servers=SERVERS), PREDICTED, affords=0)
+    assert list(dict.fromkeys(one.block for one in seen)) == ["race-1", "final-1", "final-2"]
+    assert ratio is not None
 
 
 def test_without_budget_the_finals_are_held_again_where_they_did_not_meet_the_defaults_peak():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadtest.experiments.tune.curve import Peak
 from loadtest.experiments.tune.evidence import START, list_done, list_out, list_points, list_tried
 from loadtest.experiments.tune.grid import Met, compare_finals, find_peaks, list_met, list_names
-from loadtest.experiments.tune.race import FINAL
+from loadtest.experiments.tune.raced import FINAL
 from loadtest.experiments.tune.space import find_limit, predict, read_space
 from loadtest.report.measured import make_accuracy, make_answers, read_measured
 from loadtest.report.section import Doubt, Section, Table

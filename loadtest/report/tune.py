@@ -13,8 +13,8 @@ from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.curve import ALL_KEPT, CAP, NONE_KEPT, Seen, list_levels
 from loadtest.experiments.tune.evidence import SATURATED
 from loadtest.experiments.tune.outcome import Outcome, Row, find_outcome
-from loadtest.experiments.tune.race import FINAL, RACE
-from loadtest.experiments.tune.raced import Raced
+from loadtest.experiments.tune.race import RACE
+from loadtest.experiments.tune.raced import FINAL, Raced
 from loadtest.report.measured import make_accuracy, make_answers, read_measured
 from loadtest.report.plots import COLOURS, GREY, STYLED, save_plot
 from loadtest.report.section import Doubt, Plot, Section, Table

@@ -12,7 +12,8 @@ from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT, Layout
 from loadtest.experiments.tune.curve import Seen
 from loadtest.experiments.tune.pace import WORKER, Cost, find_cpu_s, find_paces, list_ratios
-from loadtest.experiments.tune.race import FINAL, GRID, RACE
+from loadtest.experiments.tune.race import GRID, RACE
+from loadtest.experiments.tune.raced import FINAL
 from loadtest.experiments.tune.space import Points, Space, find_overheads, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import pick

@@ -28,10 +28,8 @@ from loadtest.experiments.tune.evidence import (
 )
 from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.experiments.tune.race import (
-    FINAL,
     FINAL_RATES,
     FINAL_REPEATS,
-    FINALS,
     FIRST_RATES,
     GRID,
     LIBRARIES,
@@ -41,6 +39,7 @@ from loadtest.experiments.tune.race import (
     guess_peak,
     scale_rates,
 )
+from loadtest.experiments.tune.raced import FINAL, FINALS
 from loadtest.experiments.tune.space import Points, Space, predict, predict_best
 from loadtest.experiments.tune.windows import REQUESTS_TIMES, Windows
 from loadtest.results.kept import Kept
@@ -130,7 +129,8 @@ class Course:
         if kept.find(START) is None:
             return self.least_s
         if kept.find(f"{FINAL}-1"):
-            return 0.0
+            stage = self._next_stage(kept)
+            return self._cost(stage) if stage else 0.0
         return find_final_cost(self.predict(list_points(self.space, kept), 1), self.windows)
 
     def _find_left(self, kept: Kept) -> float:

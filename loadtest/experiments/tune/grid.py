@@ -40,16 +40,15 @@ from loadtest.experiments.tune.experiment import START_S, Course
 from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.experiments.tune.pace import list_ratios, take_medians
 from loadtest.experiments.tune.race import (
-    FINAL,
     FINAL_RATES,
     FINAL_REPEATS,
     GRID,
     Race,
     Stage,
     guess_peak,
-    list_finals,
     scale_rates,
 )  # fmt: skip
+from loadtest.experiments.tune.raced import FINAL, list_finals
 from loadtest.experiments.tune.space import Overheads, Points, Space, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, pick

@@ -19,19 +19,17 @@ from config.topology import Core, read_topology
 from config.tuned import Tuned, describe_present
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.curve import Seen, compare_peaks, find_peak
+from loadtest.experiments.tune.curve import Seen, find_peak
 from loadtest.experiments.tune.evidence import find_spent, list_done, list_out, list_tried, see_windows
 from loadtest.experiments.tune.experiment import find_cost, find_final_cost, make_turns
 from loadtest.experiments.tune.race import (
-    FINAL,
     FIRST_RATES,
     RACE,
     Race,
     Stage,
-    list_finals,
     scale_rates,
 )  # fmt: skip
-from loadtest.experiments.tune.raced import Raced, RacedPlan
+from loadtest.experiments.tune.raced import FINAL, Raced, RacedPlan, compare_finals, list_finals
 from loadtest.experiments.tune.windows import Windows
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
@@ -115,6 +113,10 @@ class Course:
     make_member: Callable[[str], Member]
 
     def next_block(self, kept: Kept) -> Block | None:
+        stage = self._next_stage(kept)
+        return make_turns(stage, self.windows, self.make_member) if stage else None
+
+    def _next_stage(self, kept: Kept) -> Stage | None:
         race = make_race(kept, self.predicted, self.windows.limit, self.most_up)
         left = max(0.0, self.budget_s - find_spent(kept))
 
@@ -122,16 +124,18 @@ class Course:
             later = find_final_cost(self.predicted, self.windows) if keep_finals else 0.0
             return find_cost(stage, self.windows) + later <= left
 
-        stage = race.next_stage(list_mixed(kept, self.payload_models), can_afford)
-        return make_turns(stage, self.windows, self.make_member) if stage else None
+        return race.next_stage(list_mixed(kept, self.payload_models), can_afford)
 
     def estimate(self, kept: Kept) -> float:
-        """What is left of the budget, or what is never saved: a round, and the first final."""
+        """What is left of the budget, or what is never saved: a round, the first final, or the next one."""
+        left = self.budget_s - find_spent(kept)
+        if kept.find(f"{FINAL}-1"):
+            stage = self._next_stage(kept)
+            return max(left, find_cost(stage, self.windows)) if stage else 0.0
         rates = scale_rates(max(self.predicted.values()), FIRST_RATES)
         first = Stage(name=RACE, rates=dict.fromkeys(self.predicted, rates))
         needed = 0.0 if kept.blocks else find_cost(first, self.windows)
-        needed += 0.0 if kept.find(f"{FINAL}-1") else find_final_cost(self.predicted, self.windows)
-        return max(self.budget_s - find_spent(kept), needed)
+        return max(left, needed + find_final_cost(self.predicted, self.windows))
 
 
 def make_experiment(course: Course, asked: Mapping[str, Any]) -> Experiment:
@@ -179,7 +183,6 @@ def find_outcome(kept: Kept) -> Outcome:
     limit = Limit(percentile=float(asked["limit"]["percentile"]), seconds=float(asked["limit"]["ms"]) / 1000)
     seen, out = list_mixed(kept, asked["payload_models"]), list_out(kept)
     winner = make_race(kept, asked["predicted"], limit).find_winner(seen)
-    pair = [list_finals(seen, name) for name in (DEFAULT, winner or "")]
     return Outcome(
         shares=asked["shares"],
         limit=limit,
@@ -188,7 +191,7 @@ def find_outcome(kept: Kept) -> Outcome:
             for name in dict.fromkeys((DEFAULT, *list_tried(kept)))
         ),
         winner=winner,
-        ratio=compare_peaks(pair[0], pair[1], limit) if all(pair) else None,
+        ratio=compare_finals(seen, winner, limit),
         seen=tuple(seen),
     )
 
@@ -224,7 +227,7 @@ def make_tuned(kept: Kept, inputs: Inputs) -> Tuned:
     told = (
         f"each model on cores of its own serves {gain} of what all on all cores do"
         if found.adopted
-        else "all models on all cores are right: no split of the cores is better beyond its interval"
+        else f"all models on all cores are right: {found.why_not}"
     )
     return Tuned(
         made_for=describe_present(read_topology(), inputs),

@@ -18,8 +18,8 @@ from loadtest.experiments.tune.evidence import (
     list_seen,
     list_tried,
 )
-from loadtest.experiments.tune.race import LIBRARIES, Race, list_finals
-from loadtest.experiments.tune.raced import Raced, RacedPlan, is_gain
+from loadtest.experiments.tune.race import LIBRARIES, Race
+from loadtest.experiments.tune.raced import Raced, RacedPlan, compare_finals, is_gain, list_finals
 from loadtest.experiments.tune.space import Space, find_ideal, find_limit, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
@@ -97,7 +97,7 @@ def find_outcome(kept: Kept) -> Outcome:
         limit=space.limit,
         rows=tuple(sorted(rows, key=lambda row: (row.name != DEFAULT, -(row.peak.value if row.peak else 0)))),
         winner=winner,
-        ratio=_compare(seen, winner, space.limit) if winner else None,
+        ratio=compare_finals(seen, winner, space.limit),
         seen=tuple(seen),
         queueing_limit=find_limit(space),
         limit_here=find_limit(space, find_overheads(space, points)),
@@ -105,12 +105,6 @@ def find_outcome(kept: Kept) -> Outcome:
         saturated=dict(_list_saturated(kept)),
     )
     return replace(found, changes=tuple(_list_changes(seen, found.best.name, space)))
-
-
-def _compare(seen: list[Seen], winner: str, limit: Limit) -> Interval | None:
-    """By the finals alone."""
-    base, other = (list_finals(seen, name) for name in (DEFAULT, winner))
-    return compare_peaks(base, other, limit) if base and other else None
 
 
 def _make_row(candidate: Candidate, name: str, race: Race, seen: list[Seen], invalid: str) -> Row:
@@ -190,8 +184,8 @@ def describe_gain(found: Outcome, folder: str) -> str:
     if not best.known and not found.adopted:
         return f"could not be told, {best.boundary} of those that were tried; trials in {folder}"
     if not found.adopted or found.ratio is None:
-        told = f"the default is right: {default.value:.4g}/s at {found.limit}"
-        return f"{told}, nothing that was raced is better beyond its interval; trials in {folder}"
+        told = f"the default is right: {default.value:.4g}/s at {found.limit}, {found.why_not}"
+        return f"{told}; trials in {folder}"
     ratio = found.ratio
     return (
         f"{best.value:.4g}/s at {found.limit} against {default.value:.4g}/s of the default "

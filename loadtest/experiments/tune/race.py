@@ -16,12 +16,19 @@ from dataclasses import dataclass, field
 from scipy.stats import wilcoxon
 
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, compare_peaks, find_level, fit_peak
-from loadtest.experiments.tune.raced import is_gain
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, find_level, fit_peak
+from loadtest.experiments.tune.raced import (
+    FINAL,
+    FINALS,
+    compare_finals,
+    count_finals,
+    is_gain,
+    list_finals,
+)
 from loadtest.simulation.search import Limit
 
-RACE, FINAL, LIBRARIES, GRID = "race", "final", "libraries", "grid"
-"""Kinds of blocks."""
+RACE, LIBRARIES, GRID = "race", "libraries", "grid"
+"""Kinds of blocks, beside the finals."""
 FIRST_RATES = (0.88, 1.0, 1.12)
 """Of the best predicted peak: predictions are some percent off."""
 NEXT_RATES = (0.96, 1.04)
@@ -30,9 +37,8 @@ FINAL_RATES = (0.9, 1.0, 1.1)
 MOST_ROUNDS = 2
 """After the first one, about the leader's peak."""
 FINAL_REPEATS = 3
-FINALS = 2
 MOST_FINALS = 3
-"""One more where a peak was not between the rates."""
+"""One more where a peak was not between the rates, or windows of one may not be quoted."""
 DROP_BELOW = 0.1
 """A plan as good as the leader is dropped so often; five pairs can tell it."""
 OUTWARD = 1.12
@@ -115,17 +121,15 @@ class Race:
         if finals >= MOST_FINALS or not seen or DEFAULT in self.out:
             return None
         pair = (DEFAULT, winner) if winner else (DEFAULT,)
-        if finals >= FINALS and all(self._is_bracketed(name, seen) for name in pair):
+        gain = compare_finals(seen, winner, self.limit)
+        unproven = is_gain(gain) and count_finals(seen, winner) < FINALS
+        if finals >= FINALS and not unproven and all(self._is_bracketed(name, seen) for name in pair):
             return None
         rates = {name: scale_rates(self.find_centre(name, seen), FINAL_RATES) for name in pair}
         stage = Stage(name=f"{FINAL}-{finals + 1}", rates=rates, repeats=FINAL_REPEATS)
         # The first one is never saved, nor a second one where it met no rate that the default keeps, or none
-        # that it does not: without them a quarter of an hour has told nothing. Nor one where the winner seems
-        # better: three repeats had batch 2 at 1.21 (1.01-1.30) of batch 3, and in another race on that host
-        # batch 3 at 1.18 (1.02-1.24) of batch 2 (BERT).
-        needed = not finals or (
-            finals == 1 and (not self._is_bracketed(DEFAULT, seen) or self._seems_better(winner, seen))
-        )
+        # that it does not: without them a quarter of an hour has told nothing. Nor what a winner must have.
+        needed = not finals or unproven or (finals == 1 and not self._is_bracketed(DEFAULT, seen))
         return stage if needed or can_afford(stage, False) else None
 
     def list_left(self, seen: Sequence[Seen]) -> list[str]:
@@ -157,10 +161,6 @@ class Race:
             return min(self.predicted.get(name) or peak.value, peak.value / OUTWARD)
         return peak.value
 
-    def _seems_better(self, winner: str | None, seen: Sequence[Seen]) -> bool:
-        own = list_finals(seen, winner) if winner else []
-        return is_gain(compare_peaks(list_finals(seen, DEFAULT), own, self.limit))
-
     def _is_bracketed(self, name: str, seen: Sequence[Seen]) -> bool:
         own = list_finals(seen, name)
         return bool(own) and fit_peak(own, self.limit).known
@@ -169,11 +169,6 @@ class Race:
 def guess_peak(predicted: Mapping[str, float], name: str) -> float:
     """What to measure it about; where no rate is simulated to keep the limit, the best of all peaks."""
     return predicted[name] or max(predicted.values())
-
-
-def list_finals(seen: Sequence[Seen], name: str) -> list[Seen]:
-    """A plan's windows in the finals."""
-    return [one for one in seen if one.plan == name and one.block.startswith(FINAL)]
 
 
 def is_slower(seen: Sequence[Seen], name: str, leader: str, limit: Limit) -> bool:

@@ -5,15 +5,21 @@ Do no harm: only what beats the default beyond the interval of the finals is cho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks
 from loadtest.results.stats import Interval
 from loadtest.simulation.search import Limit
 from loadtest.trials.block import Verdict
 
+FINAL = "final"
+"""Blocks whose windows are quoted."""
+FINALS = 2
+"""Behind what is chosen: by one of three repeats batch 2 was 1.21 (1.01-1.30) of batch 3, by that of another
+race on the same host batch 3 was 1.18 (1.02-1.24) of batch 2 (BERT)."""
 LEAST_GAIN = 1.01
 """What the lower end of a ratio must be above: of 120 simulated races of equal plans, on a machine whose
 windows drift by 6 %, one was, and five were above 1."""
@@ -22,6 +28,22 @@ windows drift by 6 %, one was, and five were above 1."""
 def is_gain(ratio: Interval | None) -> bool:
     """Whether it is better beyond the interval."""
     return ratio is not None and ratio.low > LEAST_GAIN
+
+
+def list_finals(seen: Sequence[Seen], name: str | None) -> list[Seen]:
+    """A plan's windows in the finals."""
+    return [one for one in seen if one.plan == name and one.block.startswith(FINAL)]
+
+
+def compare_finals(seen: Sequence[Seen], name: str | None, limit: Limit) -> Interval | None:
+    """A plan's peak to the default's, by the finals alone; None where they met in too few repeats."""
+    return compare_peaks(list_finals(seen, DEFAULT), list_finals(seen, name), limit)
+
+
+def count_finals(seen: Sequence[Seen], name: str | None) -> int:
+    """Those in which a plan and the default have windows that may be quoted."""
+    mine, base = ({one.block for one in list_finals(seen, plan)} for plan in (name, DEFAULT))
+    return len(mine & base)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +80,20 @@ class Raced(Generic[OneRow]):
 
     @property
     def adopted(self) -> bool:
-        """Whether the winner is better beyond its interval; a peak beyond the tried rates flatters none."""
+        """Whether the winner is better beyond its interval, twice measured."""
+        return not self.why_not
+
+    @property
+    def why_not(self) -> str:
+        """What speaks against the winner; a peak beyond the tried rates flatters none."""
         if self.winner is None or not is_gain(self.ratio):
-            return False
+            return "nothing that was raced is better beyond its interval"
+        if count_finals(self.seen, self.winner) < FINALS:
+            return f"{self.winner} seems better by one final alone"
         default, winner = (self.find_row(name).peak for name in (DEFAULT, self.winner))
-        known = default and winner and default.boundary != ALL_KEPT and winner.boundary != NONE_KEPT
-        return bool(known)
+        if not default or not winner or default.boundary == ALL_KEPT or winner.boundary == NONE_KEPT:
+            return f"{self.winner} seems better, and the rates that were tried do not tell by how much"
+        return ""
 
     @property
     def bound(self) -> str:
@@ -81,7 +111,7 @@ class Raced(Generic[OneRow]):
         """The winner's peak to the default's; nothing without finals."""
         if self.ratio is None:
             return []
-        word = "chosen" if self.adopted else "not chosen: no gain beyond the interval, or a peak not known"
+        word = f"not chosen: {self.why_not}" if self.why_not else "chosen"
         what, why = f"{self.winner} / default", f"{word}{self.bound}"
         return [Verdict(what=what, figure=self.ratio, unit="×", why=why)]
 

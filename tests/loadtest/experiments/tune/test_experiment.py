@@ -213,12 +213,13 @@ def test_windows_are_as_long_as_leaves_the_budget_room_for_the_finals():
     assert short.budget_s < fitted.least_s < long.least_s < long.budget_s
 
 
-def test_what_is_left_counts_the_final_that_is_never_saved(tmp_path):
+def test_what_is_left_counts_the_finals_that_are_never_saved(tmp_path):
     course = make_course(plan(16, 20), minutes=0.01)
-    estimates = [course.estimate(run_tune(tmp_path / str(n), minutes=0.01, blocks=n)) for n in range(4)]
+    estimates = [course.estimate(run_tune(tmp_path / str(n), minutes=0.01, blocks=n)) for n in range(5)]
     assert estimates[0] == course.least_s > estimates[1]
     assert estimates[1] == estimates[2] > 100.0
-    assert estimates[3] == 0.0
+    assert estimates[3] > 100.0  # a second one: the winner seems better
+    assert estimates[4] == 0.0
 
 
 @pytest.mark.parametrize("name", ["w2x1-b4-d1", "w1x2-b16-d20-tcmalloc", "w4x1-b1-d1-gnu"])

@@ -8,8 +8,8 @@ import pytest
 
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate
 from loadtest.experiments.tune.curve import Seen, compare_peaks, fit_peak
-from loadtest.experiments.tune.race import MOST_ROUNDS, OUTWARD, Race, Stage, is_slower, list_finals
-from loadtest.experiments.tune.raced import LEAST_GAIN
+from loadtest.experiments.tune.race import MOST_ROUNDS, OUTWARD, Race, Stage, is_slower
+from loadtest.experiments.tune.raced import LEAST_GAIN, Raced, RacedPlan, compare_finals, list_finals
 from loadtest.simulation.search import LONG, Limit, find_peak
 from tests.loadtest.experiments.tune.live import Machine, make_times, plan
 
@@ -113,12 +113,12 @@ def test_the_finals_are_about_each_plans_own_peak_with_the_same_arrivals():
     assert ratio.value == pytest.approx(165 / 113, rel=0.08)
 
 
-def see_final(name: str, peak: float) -> list[Seen]:
-    """Three repeats about a peak."""
+def see_final(name: str, peak: float, finals: tuple[str, ...] = ("final-1",)) -> list[Seen]:
+    """Three repeats about a peak, in a round before as well."""
     return [
         Seen(plan=name, block=block, repeat=repeat, rate=share * peak, arrived=share * peak,
              quoted_ms=20_000 * late, late=late)
-        for block in ("race-1", "final-1")
+        for block in ("race-1", *finals)
         for repeat in range(3)
         for share, late in ((0.9, 0.001), (1.0, 0.01), (1.1, 0.05))
     ]  # fmt: skip
@@ -132,6 +132,43 @@ def test_without_budget_the_finals_are_held_again_only_where_the_winner_seems_be
     race = Race(predicted=dict.fromkeys(pair, 100.0), limit=LIMIT, done={"race-1": pair, "final-1": pair})
     stage = race.next_stage([*see_final(DEFAULT, 100.0), *see_final(name, other)], lambda *_: False)
     assert (stage.name if stage else None) == ("final-2" if again else None)
+
+
+def test_a_final_none_of_whose_windows_may_be_quoted_is_held_again_for_a_winner():
+    name = plan(4).name
+    pair = (DEFAULT, name)
+    done = dict.fromkeys(("race-1", "final-1", "final-2"), pair)
+    race = Race(predicted=dict.fromkeys(pair, 100.0), limit=LIMIT, done=done)
+    stage = race.next_stage([*see_final(DEFAULT, 100.0), *see_final(name, 120.0)], lambda *_: False)
+    assert stage.name == "final-3"
+
+
+@pytest.mark.parametrize(
+    ("other", "finals", "why_not"),
+    [
+        (120.0, ("final-1", "final-2"), ""),
+        (120.0, ("final-1",), "by one final alone"),
+        (100.0, ("final-1", "final-2"), "nothing that was raced is better"),
+    ],
+)
+def test_who_is_chosen_is_better_in_two_finals(other, finals, why_not):
+    peaks = {DEFAULT: 100.0, plan(4).name: other}
+    # The default was measured in both; the other's windows of one may be in doubt.
+    held = {DEFAULT: ("final-1", "final-2"), plan(4).name: finals}
+    seen = [one for name, peak in peaks.items() for one in see_final(name, peak, held[name])]
+    found = Raced(
+        limit=LIMIT,
+        rows=tuple(
+            RacedPlan(name=name, predicted=100.0, peak=fit_peak(list_finals(seen, name), LIMIT), windows=9)
+            for name in peaks
+        ),
+        winner=plan(4).name,
+        ratio=compare_finals(seen, plan(4).name, LIMIT),
+        seen=tuple(seen),
+    )
+    assert found.adopted == (not why_not)
+    assert why_not in found.why_not
+    assert found.best.name == (plan(4).name if found.adopted else DEFAULT)
 
 
 def test_without_budget_a_clear_winner_is_told_all_the_same():

@@ -30,6 +30,7 @@ from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.experiments.tune.race import (
     FINAL_RATES,
     FINAL_REPEATS,
+    FINALS,
     FIRST_RATES,
     GRID,
     LIBRARIES,
@@ -39,7 +40,7 @@ from loadtest.experiments.tune.race import (
     guess_peak,
     scale_rates,
 )
-from loadtest.experiments.tune.raced import FINAL, FINALS
+from loadtest.experiments.tune.raced import FINAL
 from loadtest.experiments.tune.space import Points, Space, predict, predict_best
 from loadtest.experiments.tune.windows import REQUESTS_TIMES, Windows
 from loadtest.results.kept import Kept

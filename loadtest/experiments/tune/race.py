@@ -11,20 +11,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scipy.stats import wilcoxon
 
 from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, find_level, fit_peak
-from loadtest.experiments.tune.raced import (
-    FINAL,
-    FINALS,
-    compare_finals,
-    count_finals,
-    is_gain,
-    list_finals,
-)
+from loadtest.experiments.tune.raced import FINAL, list_finals, seems_better
 from loadtest.simulation.search import Limit
 
 RACE, LIBRARIES, GRID = "race", "libraries", "grid"
@@ -36,7 +29,9 @@ FINAL_RATES = (0.9, 1.0, 1.1)
 """Of each plan's own peak: as far as the machine's own ups and downs move it."""
 MOST_ROUNDS = 2
 """After the first one, about the leader's peak."""
-FINAL_REPEATS = 3
+FINAL_REPEATS, FEWEST_REPEATS = 3, 2
+"""The fewest where the budget has room for no more: with those of the first final there are five."""
+FINALS = 2
 MOST_FINALS = 3
 """One more where a peak was not between the rates, or windows of one may not be quoted."""
 DROP_BELOW = 0.1
@@ -121,8 +116,7 @@ class Race:
         if finals >= MOST_FINALS or not seen or DEFAULT in self.out:
             return None
         pair = (DEFAULT, winner) if winner else (DEFAULT,)
-        gain = compare_finals(seen, winner, self.limit)
-        unproven = is_gain(gain) and count_finals(seen, winner) < FINALS
+        unproven = seems_better(seen, winner, self.limit)
         if finals >= FINALS and not unproven and all(self._is_bracketed(name, seen) for name in pair):
             return None
         rates = {name: scale_rates(self.find_centre(name, seen), FINAL_RATES) for name in pair}
@@ -130,7 +124,10 @@ class Race:
         # The first one is never saved, nor a second one where it met no rate that the default keeps, or none
         # that it does not: without them a quarter of an hour has told nothing. Nor what a winner must have.
         needed = not finals or unproven or (finals == 1 and not self._is_bracketed(DEFAULT, seen))
-        return stage if needed or can_afford(stage, False) else None
+        if needed:
+            return stage
+        fewer = (replace(stage, repeats=repeats) for repeats in range(FINAL_REPEATS, FEWEST_REPEATS - 1, -1))
+        return next((one for one in fewer if can_afford(one, False)), None)
 
     def list_left(self, seen: Sequence[Seen]) -> list[str]:
         """Who is still in the race, the leader first."""

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks, list_groups
 from loadtest.results.stats import Interval
 from loadtest.simulation.search import Limit
 from loadtest.trials.block import Verdict
 
 FINAL = "final"
 """Blocks whose windows are quoted."""
-FINALS = 2
-"""Behind what is chosen: by one of three repeats batch 2 was 1.21 (1.01-1.30) of batch 3, by that of another
-race on the same host batch 3 was 1.18 (1.02-1.24) of batch 2 (BERT)."""
+LEAST_REPEATS = 5
+"""Of finals, behind what is chosen: by three of them batch 2 was 1.21 (1.01-1.30) of batch 3, by three of
+another race on the same host batch 3 was 1.18 (1.02-1.24) of batch 2 (BERT)."""
 LEAST_GAIN = 1.01
 """What the lower end of a ratio must be above: of 120 simulated races of equal plans, on a machine whose
 windows drift by 6 %, one was, and five were above 1."""
@@ -40,10 +40,10 @@ def compare_finals(seen: Sequence[Seen], name: str | None, limit: Limit) -> Inte
     return compare_peaks(list_finals(seen, DEFAULT), list_finals(seen, name), limit)
 
 
-def count_finals(seen: Sequence[Seen], name: str | None) -> int:
-    """Those in which a plan and the default have windows that may be quoted."""
-    mine, base = ({one.block for one in list_finals(seen, plan)} for plan in (name, DEFAULT))
-    return len(mine & base)
+def seems_better(seen: Sequence[Seen], name: str | None, limit: Limit) -> bool:
+    """Whether it is better beyond its interval by too few repeats of the finals to be chosen."""
+    mine, base = ({*list_groups(list_finals(seen, plan))} for plan in (name, DEFAULT))
+    return len(mine & base) < LEAST_REPEATS and is_gain(compare_finals(seen, name, limit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Raced(Generic[OneRow]):
 
     @property
     def adopted(self) -> bool:
-        """Whether the winner is better beyond its interval, twice measured."""
+        """Whether the winner is better beyond its interval, often enough."""
         return not self.why_not
 
     @property
@@ -88,8 +88,8 @@ class Raced(Generic[OneRow]):
         """What speaks against the winner; a peak beyond the tried rates flatters none."""
         if self.winner is None or not is_gain(self.ratio):
             return "nothing that was raced is better beyond its interval"
-        if count_finals(self.seen, self.winner) < FINALS:
-            return f"{self.winner} seems better by one final alone"
+        if seems_better(self.seen, self.winner, self.limit):
+            return f"{self.winner} seems better by fewer than {LEAST_REPEATS} repeats of the finals"
         default, winner = (self.find_row(name).peak for name in (DEFAULT, self.winner))
         if not default or not winner or default.boundary == ALL_KEPT or winner.boundary == NONE_KEPT:
             return f"{self.winner} seems better, and the rates that were tried do not tell by how much"

@@ -16,6 +16,7 @@ from loadtest.experiments.tune.grid import (
     KIND,
     MOST_TRIES,
     PACE_WITHIN,
+    TIMES,
     find_peaks,
     judge,
     list_met,
@@ -23,10 +24,13 @@ from loadtest.experiments.tune.grid import (
     make_experiment,
 )
 from loadtest.experiments.tune.prepare import Wish
+from loadtest.experiments.tune.race import GRID
 from loadtest.experiments.tune.run import run_grid
 from loadtest.experiments.tune.space import read_space
+from loadtest.experiments.tune.windows import REQUESTS_TIMES
 from loadtest.report.grid import make_grid_section
 from loadtest.results.kept import keep_block, start_result
+from loadtest.results.stats import least_requests
 from loadtest.simulation.search import Limit
 from tests.loadtest.experiments.tune.live import plan
 from tests.loadtest.experiments.tune.results import (
@@ -185,6 +189,17 @@ def test_named_plans_alone_meet_the_tuned_one(race, tmp_path):
     section = make_grid_section(kept)
     assert {row[0] for row in section.tables[0].rows} == {named, kept.asked["tuned"]}
     assert section.whole
+    assert count_fewest_requests(kept) == pytest.approx(TIMES * least_requests(99), rel=0.02)
+
+
+def test_a_whole_grid_has_the_windows_of_the_race(whole):
+    assert count_fewest_requests(whole) == pytest.approx(REQUESTS_TIMES[0] * least_requests(99), rel=0.02)
+
+
+def count_fewest_requests(kept) -> float:
+    """Of its windows."""
+    trials = [trial for block in kept.blocks if block.name.startswith(GRID) for trial in block.trials]
+    return min(trial.scenario.duration_s * trial.level for trial in trials)
 
 
 @pytest.mark.parametrize("name", ["b4", "w3x1-b4-d1", "w2x1-b3-d1", "default"])

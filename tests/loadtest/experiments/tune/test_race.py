@@ -134,6 +134,14 @@ def test_without_budget_the_finals_are_held_again_only_where_the_winner_seems_be
     assert (stage.name if stage else None) == ("final-2" if again else None)
 
 
+def test_where_the_budget_is_short_a_second_final_has_fewer_repeats():
+    pair = (DEFAULT, plan(4).name)
+    race = Race(predicted=dict.fromkeys(pair, 100.0), limit=LIMIT, done={"race-1": pair, "final-1": pair})
+    seen = [one for name in pair for one in see_final(name, 100.0)]
+    stages = [race.next_stage(seen, lambda one, _, most=most: one.repeats <= most) for most in (3, 2, 1)]
+    assert [stage.repeats if stage else 0 for stage in stages] == [3, 2, 0]
+
+
 def test_a_final_none_of_whose_windows_may_be_quoted_is_held_again_for_a_winner():
     name = plan(4).name
     pair = (DEFAULT, name)
@@ -147,11 +155,11 @@ def test_a_final_none_of_whose_windows_may_be_quoted_is_held_again_for_a_winner(
     ("other", "finals", "why_not"),
     [
         (120.0, ("final-1", "final-2"), ""),
-        (120.0, ("final-1",), "by one final alone"),
+        (120.0, ("final-1",), "by fewer than 5 repeats"),
         (100.0, ("final-1", "final-2"), "nothing that was raced is better"),
     ],
 )
-def test_who_is_chosen_is_better_in_two_finals(other, finals, why_not):
+def test_who_is_chosen_is_better_in_more_repeats_than_one_final_has(other, finals, why_not):
     peaks = {DEFAULT: 100.0, plan(4).name: other}
     # The default was measured in both; the other's windows of one may be in doubt.
     held = {DEFAULT: ("final-1", "final-2"), plan(4).name: finals}

@@ -22,6 +22,7 @@ from loadtest.experiments.tune.grid import (
     list_met,
     list_names,
     make_experiment,
+    pick_batches,
 )
 from loadtest.experiments.tune.prepare import Wish
 from loadtest.experiments.tune.race import GRID
@@ -39,6 +40,7 @@ from tests.loadtest.experiments.tune.results import (
     halve_both_cores,
     make_asked,
     make_course,
+    make_profile,
     measure_block,
     run_tune,
 )
@@ -190,6 +192,19 @@ def test_named_plans_alone_meet_the_tuned_one(race, tmp_path):
     assert {row[0] for row in section.tables[0].rows} == {named, kept.asked["tuned"]}
     assert section.whole
     assert count_fewest_requests(kept) == pytest.approx(TIMES * least_requests(99), rel=0.02)
+
+
+def test_batches_double_as_far_as_one_alone_keeps_the_limit():
+    """16 take 171 ms of one core, 86 of both."""
+    both = [make_profile(2, 1), make_profile(1, 2, 0.5)]
+    spaces = [
+        read_space(make_asked(OLD, batches=[1, 2, 3, 4, 6, 8, 12, 16], profiles=profiles, limit=limit))
+        for profiles in (both[:1], both)
+        for limit in ({"percentile": 99.0, "ms": 100.0}, {"percentile": 99.0, "ms": 200.0})
+    ]
+    assert [pick_batches(space)[-1] for space in spaces] == [8, 16, 16, 16]
+    assert pick_batches(spaces[-1]) == [1, 2, 4, 8, 16]
+    assert len(list_names(spaces[-1], {})) == 2 * (1 + 4 * 4)  # the default among them
 
 
 def test_a_whole_grid_has_the_windows_of_the_race(whole):

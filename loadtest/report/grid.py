@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadtest.experiments.tune.curve import Peak
 from loadtest.experiments.tune.evidence import START, list_done, list_out, list_points, list_tried
-from loadtest.experiments.tune.grid import Met, compare_finals, find_peaks, list_met, list_names
+from loadtest.experiments.tune.grid import Met, compare_with_tuned, find_peaks, list_met, list_names
 from loadtest.experiments.tune.raced import FINAL
 from loadtest.experiments.tune.space import find_limit, predict, read_space
 from loadtest.report.measured import make_accuracy, make_answers, read_measured
@@ -95,7 +95,7 @@ def _show_pair(pair: tuple[float, float]) -> str:
 
 def _tabulate_finals(kept: Kept) -> Table:
     """The tuned plan against each of the best."""
-    ratios = compare_finals(kept, read_space(kept.asked))
+    ratios = compare_with_tuned(kept, read_space(kept.asked))
     return Table(
         title="In turns",
         note=f"The tuned plan is {kept.asked['tuned']}, of {kept.asked['tune']}.",

@@ -56,6 +56,8 @@ FIRST_WARM_UP_S = 20.0
 behind 1,400, 1.1 behind 2,000. These are 1,500 requests of ResNet50 on two slow cores (seen)."""
 START_S, VERIFY_S = 30.0, 5.0
 """Of a server with its plan, and of each behind each block: seen on two cores."""
+UP_S = START_S + FIRST_WARM_UP_S
+"""Before the first window of a server."""
 MOST_ENTRANTS, FEWEST_ENTRANTS = 5, 2
 """Beside the default: what is simulated below these is no better live by more than can be told."""
 LIBRARY_REPEATS = 6
@@ -116,10 +118,13 @@ class Course:
     def least_s(self) -> float:
         """With the fewest plans, all at once, and the finals; LoadTestError for a limit that is none."""
         predicted = self.predict((), FEWEST_ENTRANTS)
-        rate = START_SHARE * guess_peak(predicted, DEFAULT)
-        first = START_S + FIRST_WARM_UP_S + 2 * self.windows.cost_s(rate)
-        layouts = len(self.space.times)
-        return layouts * first + self._cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, predicted)
+        return self.start_s + self._cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, predicted)
+
+    @property
+    def start_s(self) -> float:
+        """Of `start`, in each layout; LoadTestError for a limit that is none."""
+        rate = START_SHARE * guess_peak(self.predict((), FEWEST_ENTRANTS), DEFAULT)
+        return len(self.space.times) * (UP_S + 2 * self.windows.cost_s(rate))
 
     def estimate(self, kept: Kept) -> float:
         """What is left of the budget, which bounds the rounds that no one can foresee; or what is never saved
@@ -174,9 +179,7 @@ class Course:
         heats = math.ceil(entrants / (most_up - 1))
         rates = scale_rates(max(predicted.values()), FIRST_RATES)
         one = self._cost(Stage(name=RACE, rates={DEFAULT: rates}))
-        return (
-            entrants * (START_S + FIRST_WARM_UP_S) + (entrants + heats) * one + self._cost_finals(predicted)
-        )
+        return entrants * UP_S + (entrants + heats) * one + self._cost_finals(predicted)
 
     def _cost(self, stage: Stage) -> float:
         return find_cost(stage, self.windows)

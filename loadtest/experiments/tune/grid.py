@@ -36,19 +36,21 @@ from loadtest.experiments.tune.evidence import (
     list_tried,
     list_windows,
 )  # fmt: skip
-from loadtest.experiments.tune.experiment import START_S, Course
+from loadtest.experiments.tune.experiment import UP_S, Course, find_cost
 from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.experiments.tune.pace import list_ratios, take_medians
 from loadtest.experiments.tune.race import (
     FINAL_RATES,
     FINAL_REPEATS,
+    FINALS,
     GRID,
+    MOST_FINALS,
     Race,
     Stage,
     guess_peak,
     scale_rates,
 )  # fmt: skip
-from loadtest.experiments.tune.raced import FINAL, list_finals
+from loadtest.experiments.tune.raced import FINAL, is_bracketed, list_finals
 from loadtest.experiments.tune.space import Overheads, Points, Space, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, pick
@@ -104,13 +106,18 @@ class Grid:
 
     def estimate(self, kept: Kept) -> float:
         """Seconds that are left, if each plan's peak is between its first rates."""
-        space, windows = self.course.space, self.course.windows
-        rates = scale_rates(self._guess_peak((), DEFAULT), RATES)
-        each = START_S + sum(windows.cost_s(rate) for rate in rates)
-        names = list_names(space, kept.asked)
-        others = len({*names} - {self.tuned})
-        finals = (1 + min(BEST, others)) * 2 * FINAL_REPEATS * (each - START_S)
-        return len({*names} - {*list_tried(kept)}) * each + finals
+        space, windows, begun = self.course.space, self.course.windows, kept.find(START) is not None
+        names, finals = list_names(space, kept.asked), _count_finals(kept)
+        peak = self._guess_peak(list_points(space, kept) if begun else (), DEFAULT)
+
+        def cost(shares: Sequence[float], repeats: int = 1) -> float:
+            rates = {DEFAULT: scale_rates(peak, shares)}
+            return find_cost(Stage(name=GRID, rates=rates, repeats=repeats), windows)
+
+        finalists = min(1 + BEST, len({*names, self.tuned}))
+        final = UP_S * (not finals) + max(0, FINALS - finals) * cost(FINAL_RATES, FINAL_REPEATS)
+        start = 0.0 if begun else self.course.start_s
+        return start + len({*names} - {*list_tried(kept)}) * (UP_S + cost(RATES)) + finalists * final
 
     def _next_plan(self, kept: Kept) -> Stage | None:
         """The first one whose peak is not known yet."""
@@ -135,18 +142,25 @@ class Grid:
         return guess_peak({**self.course.predict(points, 1), **own}, name)
 
     def _next_final(self, kept: Kept) -> Stage | None:
-        if any(name.startswith(FINAL) for name in list_done(kept)):
-            return None
-        space, seen = self.course.space, list_seen(kept)
+        """Each about its peak as it is known by then: one slow minute in the grid else puts all rates of a
+        plan below it (seen: batch 1 of BERT was measured at 26 to 32/s, all of which it kept)."""
+        space, seen, finals = self.course.space, list_seen(kept), _count_finals(kept)
         peaks = find_peaks(space, kept)
         # Above all rates that were tried is the better for it.
         others = [name for name in peaks if name != self.tuned and peaks[name].boundary != NONE_KEPT]
         best = sorted(others, key=lambda name: -peaks[name].value)[:BEST]
         points = list_points(space, kept)
         predicted = {name: predict(space, points, name) for name in (self.tuned, *best) if name in peaks}
+        told = all(is_bracketed(seen, name, space.limit) for name in predicted)
+        if len(predicted) < 2 or finals >= (FINALS if told else MOST_FINALS):
+            return None
         race = Race(predicted=predicted, limit=space.limit, done={})
         rates = {name: scale_rates(race.find_centre(name, seen), FINAL_RATES) for name in predicted}
-        return Stage(name=f"{FINAL}-1", rates=rates, repeats=2 * FINAL_REPEATS) if len(rates) > 1 else None
+        return Stage(name=f"{FINAL}-{finals + 1}", rates=rates, repeats=FINAL_REPEATS)
+
+
+def _count_finals(kept: Kept) -> int:
+    return sum(name.startswith(FINAL) for name in list_done(kept))
 
 
 def list_names(space: Space, asked: Mapping[str, Any]) -> list[str]:
@@ -312,7 +326,7 @@ def _share(pairs: Sequence[tuple[float, float]], within: float) -> Interval | No
 
 
 def _judge_tuned(kept: Kept, space: Space) -> Verdict:
-    tuned, ratios = str(kept.asked["tuned"]), compare_finals(kept, space)
+    tuned, ratios = str(kept.asked["tuned"]), compare_with_tuned(kept, space)
     count = len(list_names(space, kept.asked))
     what = f"{kept.asked['model']}: the tuned plan, {tuned}, against the best of {count}"
     if not ratios:
@@ -321,7 +335,7 @@ def _judge_tuned(kept: Kept, space: Space) -> Verdict:
     return Verdict(what=what, figure=ratios[best], unit="×", limit=LEAST_REACHED, why=f"the best: {best}")
 
 
-def compare_finals(kept: Kept, space: Space) -> Mapping[str, Interval]:
+def compare_with_tuned(kept: Kept, space: Space) -> Mapping[str, Interval]:
     """Plan of the grid → the tuned plan's peak over its own, by windows in turns."""
     tuned, seen = str(kept.asked["tuned"]), list_seen(kept)
     own = list_finals(seen, tuned)

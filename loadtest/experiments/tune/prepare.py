@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -162,7 +163,7 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     if wish.grid is None and course.least_s > course.budget_s:
         site.say(
             f"{model}: at the rates of this machine the fewest plans and the finals take about "
-            f"{course.least_s / 60:.0f} minutes, not BUDGET_MINUTES={wish.minutes:g}"
+            f"{math.ceil(course.least_s / 60)} minutes, not BUDGET_MINUTES={wish.minutes:g}"
         )
     if wish.grid is None:
         return make_experiment(course, asked)

@@ -17,7 +17,7 @@ from scipy.stats import wilcoxon
 
 from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Seen, find_level, fit_peak
-from loadtest.experiments.tune.raced import FINAL, list_finals, seems_better
+from loadtest.experiments.tune.raced import FINAL, compare_finals, is_bracketed, is_gain, is_proven
 from loadtest.simulation.search import Limit
 
 RACE, LIBRARIES, GRID = "race", "libraries", "grid"
@@ -116,14 +116,15 @@ class Race:
         if finals >= MOST_FINALS or not seen or DEFAULT in self.out:
             return None
         pair = (DEFAULT, winner) if winner else (DEFAULT,)
-        unproven = seems_better(seen, winner, self.limit)
-        if finals >= FINALS and not unproven and all(self._is_bracketed(name, seen) for name in pair):
+        seems_better = is_gain(compare_finals(seen, winner, self.limit))
+        unproven = seems_better and not is_proven(seen, winner)
+        if finals >= FINALS and not unproven and all(is_bracketed(seen, name, self.limit) for name in pair):
             return None
         rates = {name: scale_rates(self.find_centre(name, seen), FINAL_RATES) for name in pair}
         stage = Stage(name=f"{FINAL}-{finals + 1}", rates=rates, repeats=FINAL_REPEATS)
         # The first one is never saved, nor a second one where it met no rate that the default keeps, or none
         # that it does not: without them a quarter of an hour has told nothing. Nor what a winner must have.
-        needed = not finals or unproven or (finals == 1 and not self._is_bracketed(DEFAULT, seen))
+        needed = not finals or unproven or (finals == 1 and not is_bracketed(seen, DEFAULT, self.limit))
         if needed:
             return stage
         fewer = (replace(stage, repeats=repeats) for repeats in range(FINAL_REPEATS, FEWEST_REPEATS - 1, -1))
@@ -157,10 +158,6 @@ class Race:
         if peak.boundary == NONE_KEPT:
             return min(self.predicted.get(name) or peak.value, peak.value / OUTWARD)
         return peak.value
-
-    def _is_bracketed(self, name: str, seen: Sequence[Seen]) -> bool:
-        own = list_finals(seen, name)
-        return bool(own) and fit_peak(own, self.limit).known
 
 
 def guess_peak(predicted: Mapping[str, float], name: str) -> float:

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks, list_groups
+from loadtest.experiments.tune.curve import (
+    ALL_KEPT,
+    NONE_KEPT,
+    Peak,
+    Seen,
+    compare_peaks,
+    fit_peak,
+    list_groups,
+)  # fmt: skip
 from loadtest.results.stats import Interval
 from loadtest.simulation.search import Limit
 from loadtest.trials.block import Verdict
@@ -40,10 +48,16 @@ def compare_finals(seen: Sequence[Seen], name: str | None, limit: Limit) -> Inte
     return compare_peaks(list_finals(seen, DEFAULT), list_finals(seen, name), limit)
 
 
-def seems_better(seen: Sequence[Seen], name: str | None, limit: Limit) -> bool:
-    """Whether it is better beyond its interval by too few repeats of the finals to be chosen."""
+def is_bracketed(seen: Sequence[Seen], name: str, limit: Limit) -> bool:
+    """Whether a plan's peak lies between the rates of the finals."""
+    own = list_finals(seen, name)
+    return bool(own) and fit_peak(own, limit).known
+
+
+def is_proven(seen: Sequence[Seen], name: str | None) -> bool:
+    """Whether it met the default in enough repeats of the finals to be chosen."""
     mine, base = ({*list_groups(list_finals(seen, plan))} for plan in (name, DEFAULT))
-    return len(mine & base) < LEAST_REPEATS and is_gain(compare_finals(seen, name, limit))
+    return len(mine & base) >= LEAST_REPEATS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +102,7 @@ class Raced(Generic[OneRow]):
         """What speaks against the winner; a peak beyond the tried rates flatters none."""
         if self.winner is None or not is_gain(self.ratio):
             return "nothing that was raced is better beyond its interval"
-        if seems_better(self.seen, self.winner, self.limit):
+        if not is_proven(self.seen, self.winner):
             return f"{self.winner} seems better by fewer than {LEAST_REPEATS} repeats of the finals"
         default, winner = (self.find_row(name).peak for name in (DEFAULT, self.winner))
         if not default or not winner or default.boundary == ALL_KEPT or winner.boundary == NONE_KEPT:

@@ -9,7 +9,9 @@ import pytest
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune import grid
 from loadtest.experiments.tune.candidate import DEFAULT
-from loadtest.experiments.tune.curve import NONE_KEPT
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, fit_peak
+from loadtest.experiments.tune.evidence import list_seen
+from loadtest.experiments.tune.experiment import UP_S
 from loadtest.experiments.tune.grid import (
     AT_ITS_PACE,
     AT_USUAL_PACE,
@@ -25,13 +27,15 @@ from loadtest.experiments.tune.grid import (
     pick_batches,
 )
 from loadtest.experiments.tune.prepare import Wish
-from loadtest.experiments.tune.race import GRID
+from loadtest.experiments.tune.race import FINALS, GRID
+from loadtest.experiments.tune.raced import FINAL, list_finals
 from loadtest.experiments.tune.run import run_grid
 from loadtest.experiments.tune.space import read_space
 from loadtest.experiments.tune.windows import REQUESTS_TIMES
 from loadtest.report.grid import make_grid_section
 from loadtest.results.kept import keep_block, start_result
 from loadtest.results.stats import least_requests
+from loadtest.results.trial import KeptBlock
 from loadtest.simulation.search import Limit
 from tests.loadtest.experiments.tune.live import plan
 from tests.loadtest.experiments.tune.results import (
@@ -81,9 +85,11 @@ def test_every_plan_is_measured_and_the_best_meet_the_tuned_one(whole):
     measured = {name for block in whole.blocks if block.name.startswith("grid") for name in block.systems}
     assert measured == set(names)
     assert len(names) == 3 * 4 + 1
-    (final,) = (block for block in whole.blocks if block.name.startswith("final"))
-    assert whole.asked["tuned"] in final.systems
-    assert len(final.systems) == 3
+    finals = list_final_blocks(whole)
+    assert len(finals) >= FINALS
+    assert len({frozenset(block.systems) for block in finals}) == 1
+    assert whole.asked["tuned"] in finals[0].systems
+    assert len(finals[0].systems) == 3
 
 
 def test_it_is_judged_by_the_finals_and_by_what_was_simulated(whole):
@@ -125,9 +131,43 @@ def test_a_tuned_plan_that_kept_no_rate_meets_the_best_all_the_same(race, tmp_pa
     """Else one slow minute, or a wrong choice, would leave the grid without its verdict."""
     tuned = make_experiment(make_course(OLD), make_asked(OLD), race).asked["tuned"]
     kept = run_whole(tmp_path, truth=lambda name: 1.8 if name in (tuned, DEFAULT) else 1.0, race=race)
-    (final,) = (block for block in kept.blocks if block.name.startswith("final"))
-    assert tuned in final.systems
+    assert all(tuned in block.systems for block in list_final_blocks(kept))
     assert judge(kept)[0].figure.value < 0.8
+
+
+def test_a_plan_that_met_a_slow_minute_in_the_grid_is_met_again_about_its_peak(race, tmp_path):
+    """All rates of its first final lie below its peak."""
+    named, kept_blocks = plan(8, 20).name, []
+
+    def slow_at_first(name):
+        return 1.3 if name == named and not any(named in block.systems for block in kept_blocks) else 1.0
+
+    def note(block):
+        kept_blocks.append(block)
+        return block
+
+    kept = run_whole(tmp_path, race=race, plans=(named,), truth=slow_at_first, change=note)
+    space, finals = read_space(kept.asked), list_finals(list_seen(kept), named)
+    first = [one for one in finals if one.block == list_final_blocks(kept)[0].name]
+    assert fit_peak(first, space.limit).boundary == ALL_KEPT
+    assert fit_peak(finals, space.limit).known
+    assert judge(kept)[0].figure.value == pytest.approx(1.0, abs=0.08)
+
+
+def test_what_is_left_counts_down_to_nothing(race, tmp_path):
+    """`start`, the plans and the finals that are still to come."""
+    experiment = make_experiment(make_course(OLD), make_asked(OLD), race, (plan(8, 20).name,))
+    kept = start_result(KIND, experiment.name, experiment.asked, tmp_path, HOST)
+    left = [experiment.estimate(kept)]
+    while (block := experiment.next_block(kept)) is not None:
+        measured, records = measure_block(block, OLD, lambda _: 1.0, number=len(kept.blocks))
+        kept = keep_block(kept, measured, records)
+        left.append(experiment.estimate(kept))
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == 0.0
+    # Of five servers, whose starts are no part of these blocks' seconds.
+    took = 5 * UP_S + sum(block.seconds for block in kept.blocks)
+    assert left[0] == pytest.approx(took, rel=0.2)
 
 
 def test_what_slow_minutes_cost_is_told_apart(race, tmp_path):
@@ -209,6 +249,10 @@ def test_batches_double_as_far_as_one_alone_keeps_the_limit():
 
 def test_a_whole_grid_has_the_windows_of_the_race(whole):
     assert count_fewest_requests(whole) == pytest.approx(REQUESTS_TIMES[0] * least_requests(99), rel=0.02)
+
+
+def list_final_blocks(kept) -> list[KeptBlock]:
+    return [block for block in kept.blocks if block.name.startswith(FINAL)]
 
 
 def count_fewest_requests(kept) -> float:

@@ -332,7 +332,10 @@ def _judge_tuned(kept: Kept, space: Space) -> Verdict:
     if not ratios:
         return Verdict(what=what, why="the finals were not measured")
     best = min(ratios, key=lambda name: ratios[name].value)
-    return Verdict(what=what, figure=ratios[best], unit="×", limit=LEAST_REACHED, why=f"the best: {best}")
+    beyond = [one for one in (tuned, best) if not is_bracketed(list_seen(kept), one, space.limit)]
+    doubt = f"; the peak of {' and '.join(beyond)} lies beyond the rates that were tried" if beyond else ""
+    why = f"the best: {best}{doubt}"
+    return Verdict(what=what, figure=ratios[best], unit="×", limit=LEAST_REACHED, why=why)
 
 
 def compare_with_tuned(kept: Kept, space: Space) -> Mapping[str, Interval]:

@@ -148,8 +148,10 @@ def test_a_plan_that_met_a_slow_minute_in_the_grid_is_met_again_about_its_peak(r
 
     kept = run_whole(tmp_path, race=race, plans=(named,), truth=slow_at_first, change=note)
     space, finals = read_space(kept.asked), list_finals(list_seen(kept), named)
-    first = [one for one in finals if one.block == list_final_blocks(kept)[0].name]
-    assert fit_peak(first, space.limit).boundary == ALL_KEPT
+    number = list_final_blocks(kept)[0].number
+    cut = dataclasses.replace(kept, blocks=tuple(one for one in kept.blocks if one.number <= number))
+    assert fit_peak(list_finals(list_seen(cut), named), space.limit).boundary == ALL_KEPT
+    assert judge(cut)[0].why.endswith(f"{named}; the peak of {named} lies beyond the rates that were tried")
     assert fit_peak(finals, space.limit).known
     assert judge(kept)[0].figure.value == pytest.approx(1.0, abs=0.08)
 

@@ -118,13 +118,12 @@ class Course:
     def least_s(self) -> float:
         """With the fewest plans, all at once, and the finals; LoadTestError for a limit that is none."""
         predicted = self.predict((), FEWEST_ENTRANTS)
-        return self.start_s + self._cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, predicted)
+        start = self.cost_start(guess_peak(predicted, DEFAULT))
+        return start + self._cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, predicted)
 
-    @property
-    def start_s(self) -> float:
-        """Of `start`, in each layout; LoadTestError for a limit that is none."""
-        rate = START_SHARE * guess_peak(self.predict((), FEWEST_ENTRANTS), DEFAULT)
-        return len(self.space.times) * (UP_S + 2 * self.windows.cost_s(rate))
+    def cost_start(self, peak: float) -> float:
+        """Seconds of `start`, in each layout; `peak` is the default's simulated one."""
+        return len(self.space.times) * (UP_S + 2 * self.windows.cost_s(START_SHARE * peak))
 
     def estimate(self, kept: Kept) -> float:
         """What is left of the budget, which bounds the rounds that no one can foresee; or what is never saved

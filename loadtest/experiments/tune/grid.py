@@ -47,6 +47,7 @@ from loadtest.experiments.tune.race import (
     MOST_FINALS,
     Race,
     Stage,
+    count_blocks,
     guess_peak,
     scale_rates,
 )  # fmt: skip
@@ -107,7 +108,7 @@ class Grid:
     def estimate(self, kept: Kept) -> float:
         """Seconds that are left, if each plan's peak is between its first rates."""
         space, windows, begun = self.course.space, self.course.windows, kept.find(START) is not None
-        names, finals = list_names(space, kept.asked), _count_finals(kept)
+        names, finals = list_names(space, kept.asked), count_blocks(list_done(kept), FINAL)
         peak = self._guess_peak(list_points(space, kept) if begun else (), DEFAULT)
 
         def cost(shares: Sequence[float], repeats: int = 1) -> float:
@@ -116,7 +117,7 @@ class Grid:
 
         finalists = min(1 + BEST, len({*names, self.tuned}))
         final = UP_S * (not finals) + max(0, FINALS - finals) * cost(FINAL_RATES, FINAL_REPEATS)
-        start = 0.0 if begun else self.course.start_s
+        start = 0.0 if begun else self.course.cost_start(peak)
         return start + len({*names} - {*list_tried(kept)}) * (UP_S + cost(RATES)) + finalists * final
 
     def _next_plan(self, kept: Kept) -> Stage | None:
@@ -144,7 +145,7 @@ class Grid:
     def _next_final(self, kept: Kept) -> Stage | None:
         """Each about its peak as it is known by then: one slow minute in the grid else puts all rates of a
         plan below it (seen: batch 1 of BERT was measured at 26 to 32/s, all of which it kept)."""
-        space, seen, finals = self.course.space, list_seen(kept), _count_finals(kept)
+        space, seen, finals = self.course.space, list_seen(kept), count_blocks(list_done(kept), FINAL)
         peaks = find_peaks(space, kept)
         # Above all rates that were tried is the better for it.
         others = [name for name in peaks if name != self.tuned and peaks[name].boundary != NONE_KEPT]
@@ -157,10 +158,6 @@ class Grid:
         race = Race(predicted=predicted, limit=space.limit, done={})
         rates = {name: scale_rates(race.find_centre(name, seen), FINAL_RATES) for name in predicted}
         return Stage(name=f"{FINAL}-{finals + 1}", rates=rates, repeats=FINAL_REPEATS)
-
-
-def _count_finals(kept: Kept) -> int:
-    return sum(name.startswith(FINAL) for name in list_done(kept))
 
 
 def list_names(space: Space, asked: Mapping[str, Any]) -> list[str]:
@@ -331,8 +328,8 @@ def _judge_tuned(kept: Kept, space: Space) -> Verdict:
     what = f"{kept.asked['model']}: the tuned plan, {tuned}, against the best of {count}"
     if not ratios:
         return Verdict(what=what, why="the finals were not measured")
-    best = min(ratios, key=lambda name: ratios[name].value)
-    beyond = [one for one in (tuned, best) if not is_bracketed(list_seen(kept), one, space.limit)]
+    best, seen = min(ratios, key=lambda name: ratios[name].value), list_seen(kept)
+    beyond = [one for one in (tuned, best) if not is_bracketed(seen, one, space.limit)]
     doubt = f"; the peak of {' and '.join(beyond)} lies beyond the rates that were tried" if beyond else ""
     why = f"the best: {best}{doubt}"
     return Verdict(what=what, figure=ratios[best], unit="×", limit=LEAST_REACHED, why=why)

@@ -67,16 +67,13 @@ class Race:
 
     def next_stage(self, seen: Sequence[Seen], can_afford: Callable[[Stage, bool], bool]) -> Stage | None:
         """None when all is told. `can_afford` a round with the finals kept back, or without."""
-        if not self._count(FINAL):
+        if not count_blocks(self.done, FINAL):
             if heat := self._next_heat():
                 return heat
             stage = self._next_round(seen)
             if stage and can_afford(stage, True):
                 return stage
         return self._next_final(seen, can_afford)
-
-    def _count(self, kind: str) -> int:
-        return sum(name.startswith(kind) for name in self.done)
 
     def _next_heat(self) -> Stage | None:
         """As many at once as the memory holds, the default always among them."""
@@ -86,7 +83,7 @@ class Race:
             return None
         entrants = [name for name in (DEFAULT, *waiting[: self.most_up - 1]) if name not in self.out]
         rates = scale_rates(max(self.predicted.values()), FIRST_RATES)
-        return Stage(name=f"{RACE}-{self._count(RACE) + 1}", rates=dict.fromkeys(entrants, rates))
+        return Stage(name=f"{RACE}-{count_blocks(self.done, RACE) + 1}", rates=dict.fromkeys(entrants, rates))
 
     def _list_rounds(self) -> list[Sequence[str]]:
         """The plans of each block of the race."""
@@ -102,22 +99,24 @@ class Race:
         ]
 
     def _next_round(self, seen: Sequence[Seen]) -> Stage | None:
-        left, rounds = self.list_left(seen), self._count(RACE) - len(self._list_heats())
+        left, rounds = self.list_left(seen), count_blocks(self.done, RACE) - len(self._list_heats())
         # One that is left alone goes on until its peak is between the rates.
         own = [one for one in seen if left and one.plan == left[0]]
         done = len(left) < 2 and (not own or fit_peak(own, self.limit).known)
         if done or rounds >= MOST_ROUNDS:
             return None
         rates = scale_rates(self.find_centre(left[0], seen), NEXT_RATES)
-        return Stage(name=f"{RACE}-{self._count(RACE) + 1}", rates=dict.fromkeys(left[: self.most_up], rates))
+        return Stage(
+            name=f"{RACE}-{count_blocks(self.done, RACE) + 1}",
+            rates=dict.fromkeys(left[: self.most_up], rates),
+        )
 
     def _next_final(self, seen: Sequence[Seen], can_afford: Callable[[Stage, bool], bool]) -> Stage | None:
-        winner, finals = self.find_winner(seen), self._count(FINAL)
+        winner, finals = self.find_winner(seen), count_blocks(self.done, FINAL)
         if finals >= MOST_FINALS or not seen or DEFAULT in self.out:
             return None
         pair = (DEFAULT, winner) if winner else (DEFAULT,)
-        seems_better = is_gain(compare_finals(seen, winner, self.limit))
-        unproven = seems_better and not is_proven(seen, winner)
+        unproven = not is_proven(seen, winner) and is_gain(compare_finals(seen, winner, self.limit))
         if finals >= FINALS and not unproven and all(is_bracketed(seen, name, self.limit) for name in pair):
             return None
         rates = {name: scale_rates(self.find_centre(name, seen), FINAL_RATES) for name in pair}
@@ -158,6 +157,11 @@ class Race:
         if peak.boundary == NONE_KEPT:
             return min(self.predicted.get(name) or peak.value, peak.value / OUTWARD)
         return peak.value
+
+
+def count_blocks(done: Mapping[str, Sequence[str]], kind: str) -> int:
+    """How many were measured."""
+    return sum(name.startswith(kind) for name in done)
 
 
 def guess_peak(predicted: Mapping[str, float], name: str) -> float:

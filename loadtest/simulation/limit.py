@@ -40,7 +40,7 @@ def find_least_cost(service: ServiceTimes, limit: Limit) -> float:
     costs = []
     overhead = service.overhead
     for batch, samples in service.samples:
-        seconds = overhead.pace * np.array(samples) + batch * overhead.per_request_s
+        seconds = overhead.pace * np.array(samples) + overhead.others_s(batch)
         in_time = np.mean(seconds + overhead.outside_s <= limit.seconds)
         costs.append(float(np.mean(seconds) / (batch * in_time)) if in_time else np.inf)
     return min(costs)

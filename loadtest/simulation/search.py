@@ -50,7 +50,7 @@ class Point:
     quoted_s: float
     """The percentile of the limit; infinite when too many were refused."""
     worker_s: float
-    """Seconds of a worker for each request that was answered."""
+    """Seconds that workers computed for each request that was answered."""
     kept: bool
 
 

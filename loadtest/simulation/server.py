@@ -50,7 +50,7 @@ class Simulated:
     ended: np.ndarray
     """When it was answered; infinite: refused."""
     worker_s: float
-    """Seconds in which workers were busy, all together."""
+    """Seconds that the workers themselves computed, all together; not what others took of their cores."""
 
     @property
     def latency(self) -> np.ndarray:
@@ -96,6 +96,7 @@ class _Run:
         self._plan, self._table, self._arrivals = plan, list_quantiles(service), arrivals
         self._draws = random.integers(0, QUANTILES, len(arrivals)).tolist()
         self._outside = service.overhead.outside_s
+        self._others = [service.overhead.others_s(size) for size in range(plan.batch + 1)]
         self._instances = [_Instance(idle=plan.workers // plan.instances) for _ in range(plan.instances)]
         self._door: deque[int] = deque()
         self._events: list[tuple[float, int, int, int, list[int]]] = []
@@ -189,5 +190,5 @@ class _Run:
         one.idle -= 1
         took = self._table[len(batch)][self._draws[self._batches]]
         self._batches += 1
-        self._worker_s += took
+        self._worker_s += took - self._others[len(batch)]
         heapq.heappush(self._events, (now + took, _END, where, self._batches, batch))

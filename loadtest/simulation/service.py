@@ -21,11 +21,17 @@ class Overhead:
     pace: float = 1.0
     """A batch takes so many times as long as when it was timed: what a worker does beside the model, and the
     machine's speed at that moment."""
+    per_batch_s: float = 0.0
+    """And so much longer whatever its size,"""
     per_request_s: float = 0.0
-    """And for each request so much longer: TorchServe, door and load generator take it from the same cores.
-    A worker of several cores waits for the one that is taken."""
+    """and for each request: TorchServe, door and load generator take it from the same cores. A worker of
+    several cores waits for the one that is taken."""
     outside_s: float = 0.0
     """A request waits so much longer without keeping a worker busy."""
+
+    def others_s(self, batch: int) -> float:
+        """Seconds of a batch's time that others take."""
+        return self.per_batch_s + batch * self.per_request_s
 
 
 NO_OVERHEAD = Overhead()
@@ -85,5 +91,6 @@ def list_quantiles(times: ServiceTimes) -> list[list[float]]:
         below = wanted < sizes[0]
         slope = (known[1] - known[0]) / (sizes[1] - sizes[0])
         table[below] = np.maximum(known[0] + (wanted[below, None] - sizes[0]) * slope, 0.0)
-    whole = times.overhead.pace * table + wanted[:, None] * times.overhead.per_request_s
+    whole = times.overhead.pace * table
+    whole[1:] += np.array([times.overhead.others_s(batch) for batch in range(1, len(whole))])[:, None]
     return [list(row) for row in whole.tolist()]

@@ -109,8 +109,8 @@ def test_the_order_of_plans_is_that_of_their_peaks():
 @pytest.mark.parametrize(
     "overhead",
     [
-        Overhead(pace=1.3, per_request_s=0.001, outside_s=0.003),
-        Overhead(pace=0.9, per_request_s=0.004),
+        Overhead(pace=1.3, per_batch_s=0.0024, per_request_s=0.0004, outside_s=0.003),
+        Overhead(pace=0.9, per_batch_s=0.009, per_request_s=0.0015),
         Overhead(),
     ],
 )
@@ -133,12 +133,11 @@ def measure(plan: ServerPlan, live: ServiceTimes, rate: float, seed: int) -> Liv
     """Of a window of 740 requests, a second of warm-up before it."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, 740 + int(rate))
     due = np.cumsum(gaps) - 1
-    other_s = live.overhead.per_request_s
     return LivePoint(
         plan=plan, service=TIMES, due=tuple(due.tolist()), begin_s=0.0,
         p50_s=pick(replay(plan, live, due, begin_s=0, end_s=math.inf, seed=7), 50),
-        worker_s=simulate(plan, live, due, seed=7).worker_s / len(due) - other_s,
-        other_s=other_s,
+        worker_s=simulate(plan, live, due, seed=7).worker_s / len(due),
+        other_s=live.overhead.others_s(plan.batch) / plan.batch,
     )  # fmt: skip
 
 

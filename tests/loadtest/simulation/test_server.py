@@ -138,12 +138,14 @@ def test_two_instances_with_a_lock_each_do_not_wait_for_one_anothers_batches():
 
 
 def test_the_overhead_keeps_workers_busy_but_for_the_part_outside():
-    overhead = Overhead(pace=1.5, per_request_s=0.002, outside_s=0.5)
+    overhead = Overhead(pace=1.5, per_batch_s=0.03, per_request_s=0.002, outside_s=0.5)
     service = replace(FOUR, overhead=overhead)
     plan = ServerPlan(workers=1, batch=4, delay_s=0.001)
-    first, second = 1.5 * 0.16 + 4 * 0.002, 1.5 * 0.1 + 0.002
+    first, second = 1.5 * 0.16 + 0.03 + 4 * 0.002, 1.5 * 0.1 + 0.03 + 0.002
     ended = serve(plan, service, 0, 0, 0, 0, 0)
     assert ended == pytest.approx([first + 0.5] * 4 + [first + 0.001 + second + 0.5])
+    own = simulate(plan, service, np.zeros(5)).worker_s
+    assert own == pytest.approx(1.5 * (0.16 + 0.1))
 
 
 def test_between_measured_batches_times_are_interpolated_and_below_extended():

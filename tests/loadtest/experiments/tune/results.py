@@ -31,7 +31,7 @@ from tests.loadtest.making import make_trial as make_plain_trial
 from tests.loadtest.simulated import EXPECTED
 
 MODEL = "resnet50"
-LIVE = Overhead(pace=1.05, per_request_s=0.0006, outside_s=0.002)
+LIVE = Overhead(pace=1.05, per_batch_s=0.0006, per_request_s=0.0001, outside_s=0.002)
 """What a real server adds."""
 Change = Callable[[KeptBlock], KeptBlock]
 
@@ -140,7 +140,9 @@ def measure_turn(machine: Machine, turn: Turn, block: Block, repeat: int) -> tup
     if turn.level == AUTO:
         one, times = machine.servers[name]
         rate = find_capacity(one.simulate_as(100), times)
-        trial = make_plain_trial(name, rate, scenario=scenario, level=64.0, cpu=take_cpu(rate, 1 / rate))
+        trial = make_plain_trial(
+            name, rate, scenario=scenario, level=64.0, cpu=take_cpu(rate, 1 / rate, one.batch)
+        )
         return trial, make_records([(0, float("nan"), 0.0, 0.1, 200, 0, "")], [ANSWER])
     rate = float(turn.level)
     arrivals = f"{block.name} {repeat}"
@@ -159,13 +161,14 @@ def measure_turn(machine: Machine, turn: Turn, block: Block, repeat: int) -> tup
     )
     outcome = Rows(records=records, wall_zero=0.0, cpu_shares=(0.1,))
     trial = make_trial(load, outcome, repeat=repeat, duration_s=scenario.duration_s)
-    each = found.worker_s / np.isfinite(found.ended).sum() - LIVE.per_request_s
-    cores = machine.servers[name][0].cores_per_worker
-    return dataclasses.replace(trial, cpu=take_cpu(trial.rate, float(cores * each))), records
+    each = found.worker_s / np.isfinite(found.ended).sum()
+    one, _ = machine.servers[name]
+    cpu = take_cpu(trial.rate, float(one.cores_per_worker * each), one.batch)
+    return dataclasses.replace(trial, cpu=cpu), records
 
 
-def take_cpu(rate: float, worker_s: float) -> CpuUse:
-    """Seconds for a request."""
-    each = {"worker": worker_s, "TorchServe": LIVE.per_request_s}
+def take_cpu(rate: float, worker_s: float, batch: int) -> CpuUse:
+    """Seconds for a request, in full batches."""
+    each = {"worker": worker_s, "TorchServe": LIVE.others_s(batch) / batch}
     used = {role: seconds * rate * QUIET.seconds for role, seconds in each.items()}
     return dataclasses.replace(QUIET, by_role=used)

@@ -20,8 +20,8 @@ from tests.loadtest.experiments.tune.results import make_asked, make_course, mak
 ONE_CORE, TWO_CORES = (2, 1), (1, 2)
 PROFILES = [make_profile(*ONE_CORE), make_profile(*TWO_CORES, 0.55)]
 LIVE = {
-    ONE_CORE: Overhead(pace=1.2, per_request_s=0.003),
-    TWO_CORES: Overhead(pace=1.1, per_request_s=0.0025, outside_s=0.001),
+    ONE_CORE: Overhead(pace=1.2, per_batch_s=0.0072, per_request_s=0.0012),
+    TWO_CORES: Overhead(pace=1.1, per_batch_s=0.006, per_request_s=0.001, outside_s=0.001),
 }
 
 
@@ -42,8 +42,8 @@ def measure_start(space: Space, layouts: list[Layout]) -> Points:
         server, times = space.simulate(one), serve(space, one.layout)
         due = np.cumsum(np.random.default_rng(5).exponential(1 / 75, 900)) - 1
         found = replay(server, times, due, begin_s=0, end_s=math.inf, seed=3)
-        other_s = LIVE[one.layout].per_request_s
-        worker_s = simulate(server, times, np.sort(due), seed=3).worker_s / len(due) - other_s
+        other_s = LIVE[one.layout].others_s(one.batch) / one.batch
+        worker_s = simulate(server, times, np.sort(due), seed=3).worker_s / len(due)
         point = space.make_point(
             one, due=tuple(due.tolist()), begin_s=0.0,
             p50_s=pick(found, 50), worker_s=worker_s, other_s=other_s,

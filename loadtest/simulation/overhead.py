@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,17 +49,30 @@ def find_overhead(point: LivePoint) -> Overhead:
     """The workers' pace by their CPU time; what others take from their cores; the rest of the median."""
     per_request_s = point.other_s / (1 + BATCH_IN_REQUESTS / point.plan.batch)
     busy = Overhead(per_batch_s=BATCH_IN_REQUESTS * per_request_s, per_request_s=per_request_s)
-    for _ in range(ROUNDS):
-        simulated = _simulate_worker_s(point, busy)
-        busy = dataclasses.replace(busy, pace=busy.pace * point.worker_s / simulated)
+
+    def slow_down(pace: float) -> ServiceTimes:
+        return dataclasses.replace(point.service, overhead=dataclasses.replace(busy, pace=pace))
+
+    pace = find_pace(point.plan, slow_down, point.due, point.worker_s)
+    busy = dataclasses.replace(busy, pace=pace)
     rest = point.p50_s - _simulate_p50(point, busy)
     return dataclasses.replace(busy, outside_s=max(0.0, rest))
 
 
-def _simulate_worker_s(point: LivePoint, overhead: Overhead) -> float:
+def find_pace(
+    plan: ServerPlan, slow_down: Callable[[float], ServiceTimes], due: Sequence[float], worker_s: float
+) -> float:
+    """How many times slower a machine was in an open loop whose requests were due then; `slow_down` has the
+    service times of one so many times slower, `worker_s` is as in LivePoint."""
+    pace = 1.0
+    for _ in range(ROUNDS):
+        pace *= worker_s / _simulate_worker_s(plan, slow_down(pace), due)
+    return pace
+
+
+def _simulate_worker_s(plan: ServerPlan, service: ServiceTimes, due: Sequence[float]) -> float:
     """For a request."""
-    service, due = dataclasses.replace(point.service, overhead=overhead), np.sort(point.due)
-    found = [simulate(point.plan, service, due, seed=seed).worker_s for seed in SEEDS]
+    found = [simulate(plan, service, np.sort(due), seed=seed).worker_s for seed in SEEDS]
     return float(np.mean(found)) / len(due)
 
 

@@ -38,7 +38,7 @@ from loadtest.experiments.tune.evidence import (
 )  # fmt: skip
 from loadtest.experiments.tune.experiment import UP_S, Course, find_cost
 from loadtest.experiments.tune.outcome import find_outcome
-from loadtest.experiments.tune.pace import list_ratios, take_medians
+from loadtest.experiments.tune.pace import WORKER, find_cpu_s
 from loadtest.experiments.tune.race import (
     FINAL_RATES,
     FINAL_REPEATS,
@@ -55,7 +55,8 @@ from loadtest.experiments.tune.raced import FINAL, is_bracketed, list_finals
 from loadtest.experiments.tune.space import Overheads, Points, Space, find_overheads, predict, read_space
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, pick
-from loadtest.results.trial import Series, Trial
+from loadtest.results.trial import Series
+from loadtest.simulation.overhead import find_pace
 from loadtest.simulation.search import replay_percentiles
 from loadtest.simulation.server import replay
 from loadtest.simulation.service import ServiceTimes
@@ -225,7 +226,7 @@ class Met:
 def list_met(space: Space, kept: Kept) -> list[Met]:
     """Each plan at one of the lowest rates that were asked of it first, whichever had the usual pace."""
     overheads, windows = find_overheads(space, list_points(space, kept)), list(_list_lowest(kept))
-    paces = _find_paces(space, overheads, kept, [window.trials[0] for window in windows])
+    paces = [_find_pace(space, overheads, window) for window in windows]
     # The last one of a plan stays: that whose pace is the nearest.
     pairs = sorted(zip(windows, paces, strict=True), key=lambda pair: -abs(math.log(pair[1])))
     chosen = {window.system: (window, pace) for window, pace in pairs}
@@ -242,21 +243,12 @@ def _list_lowest(kept: Kept) -> Iterator[Series]:
         yield from valid
 
 
-def _find_paces(space: Space, overheads: Overheads, kept: Kept, trials: Sequence[Trial]) -> list[float]:
-    """To that of `start`; all 1 where a window does not tell. Threads of one worker spend CPU time on waiting
-    for each other, so what another layout than the default's takes in all of its windows is its own."""
-    start = kept.find(START)
-    assert start is not None  # measured first
-    first = (series for series in kept.list_series(start) if series.system == DEFAULT)
-    opened = [series.trials[0] for series in first if series.scenario.is_open]
-    ratios = list_ratios(space, overheads, (*opened, *trials))
-    layouts = [space.find_candidate(trial.system).layout for trial in trials]
-    if ratios is None or space.default.layout not in layouts:
-        return [1.0] * len(trials)
-    usual, *own = ratios
-    medians = take_medians(np.array(own), layouts)
-    common = medians[layouts.index(space.default.layout)] / usual
-    return [float(one) for one in common * np.array(own) / medians]
+def _find_pace(space: Space, overheads: Overheads, window: Series) -> float:
+    """To that of its layout's `start`; 1 where the window does not tell."""
+    one = space.find_candidate(window.system)
+    spent = find_cpu_s(window.trials[0], WORKER) / one.cores_per_worker
+    slow_down, due = space.find_times(one, overheads).scale, window.records[0].begun.tolist()
+    return find_pace(space.simulate(one), slow_down, due, spent) if spent else 1.0
 
 
 def _meet(space: Space, overheads: Overheads, window: Series, pace: float) -> Met:

@@ -182,6 +182,21 @@ def test_what_slow_minutes_cost_is_told_apart(race, tmp_path):
     assert near_p99.figure.value >= 0.9
 
 
+def test_a_slow_minute_of_another_layout_is_told_too(tmp_path):
+    """Beside what its workers took in `start`, however few of its plans are measured."""
+    usual, slow = plan(4).name, "w1x2-b4-d1"
+
+    def truth(name):
+        return halve_both_cores(name) * (1.15 if name == slow else 1.0)
+
+    asked = ask_for_both_cores(200.0)
+    kept = run_whole(tmp_path, default=plan(2), asked=asked, truth=truth, plans=(usual, slow), drift=0.0)
+    met = {one.plan: one for one in list_met(read_space(kept.asked), kept)}
+    assert met[usual].pace == pytest.approx(1.0, abs=PACE_WITHIN)
+    assert met[slow].pace == pytest.approx(1.15, rel=PACE_WITHIN)
+    assert met[slow].paced[0] == pytest.approx(met[slow].p50[1], rel=0.03)
+
+
 def test_the_chance_of_few_requests_is_told(whole, monkeypatch):
     """Draws of times with a heavy tail are as far from each other as live windows would be."""
     monkeypatch.setattr(grid, "read_space", lambda asked: spread_times(read_space(asked)))

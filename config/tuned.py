@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,6 +30,7 @@ OF_ALL = ("workers", "cores_per_worker", "allocator", "openmp", "cores")
 """Numbers that have the name of the input they stand in for."""
 BY_MODEL = ("batch", "delay_ms", "variant")
 """The variant is what auto had become: the other numbers are of it."""
+BY_MODEL_FACTS = ("archives", "engines")
 CHOSEN = (*OF_ALL, *BY_MODEL, "queue")
 DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
 """What serves, and what computes beside the engines."""
@@ -177,14 +178,25 @@ def read_versions(engines: Iterable[str]) -> dict[str, str]:
 def explain_stale(tuned: Tuned, topology: Topology, inputs: Inputs) -> str:
     """Which of what it was made for is another now: then → now; empty where all is as it was."""
     now = describe_present(topology, inputs)
-    names = dict.fromkeys([*now, *tuned.made_for])
+    both = {*now["models"]} & {*(tuned.made_for.get("models") or ())}
+    then, now = _leave_models(tuned.made_for, both), _leave_models(now, both)
     changed = [
-        _show(name, then, now.get(name))
-        for name in names
-        if not _is_same(name, then := tuned.made_for.get(name), now.get(name))
+        _show(name, then.get(name), now.get(name))
+        for name in dict.fromkeys([*now, *then])
+        if not _is_same(name, then.get(name), now.get(name))
     ]
     asked, limit = inputs.slo_p99_ms, tuned.limit.get("ms")
     return "; ".join([*changed, *([f"limit: {limit} ms → {asked} ms"] if asked not in (None, limit) else [])])
+
+
+def _leave_models(facts: Mapping[str, Any], models: Collection[str]) -> dict[str, Any]:
+    """Of one that is served only then, or only now, its name says all."""
+    left = {
+        name: {model: value for model, value in facts[name].items() if model in models}
+        for name in BY_MODEL_FACTS
+        if isinstance(facts.get(name), dict)
+    }
+    return {**facts, **left}
 
 
 def _is_same(name: str, then: Any, now: Any) -> bool:

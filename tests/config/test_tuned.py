@@ -122,6 +122,16 @@ def test_what_makes_it_stale(inputs, changes, said):
     assert explain_stale(stale, TOPOLOGY, inputs) == said
 
 
+def test_of_other_models_only_the_names_are_told(inputs):
+    """Nothing was built anew, and no engine changed."""
+    tuned = make_tuned(inputs)
+    served = replace(inputs, models=("bert",))
+    assert explain_stale(tuned, TOPOLOGY, served) == "models: ['bert', 'resnet50'] → ['bert']"
+    archives = {**tuned.made_for["archives"], "bert": "another"}
+    stale = replace(tuned, made_for={**tuned.made_for, "archives": archives})
+    assert explain_stale(stale, TOPOLOGY, served).endswith("→ ['bert']; archives: bert built anew")
+
+
 @pytest.mark.parametrize(
     ("backend", "said"),
     [

@@ -64,16 +64,16 @@ def find_pace(
 ) -> float:
     """How many times slower a machine was in an open loop whose requests were due then; `slow_down` has the
     service times of one so many times slower, `worker_s` is as in LivePoint."""
-    pace = 1.0
+    pace, arrivals = 1.0, np.sort(due)
     for _ in range(ROUNDS):
-        pace *= worker_s / _simulate_worker_s(plan, slow_down(pace), due)
+        pace *= worker_s / _simulate_worker_s(plan, slow_down(pace), arrivals)
     return pace
 
 
-def _simulate_worker_s(plan: ServerPlan, service: ServiceTimes, due: Sequence[float]) -> float:
+def _simulate_worker_s(plan: ServerPlan, service: ServiceTimes, arrivals: np.ndarray) -> float:
     """For a request."""
-    found = [simulate(plan, service, np.sort(due), seed=seed).worker_s for seed in SEEDS]
-    return float(np.mean(found)) / len(due)
+    found = [simulate(plan, service, arrivals, seed=seed).worker_s for seed in SEEDS]
+    return float(np.mean(found)) / len(arrivals)
 
 
 def _simulate_p50(point: LivePoint, overhead: Overhead) -> float:

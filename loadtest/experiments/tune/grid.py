@@ -299,6 +299,7 @@ def judge(kept: Kept) -> list[Verdict]:
             ("p50", P50_WITHIN, None, AT_ITS_PACE, [(one.paced[0], one.p50[1]) for one in met]),
             (quoted, QUOTED_WITHIN, None, AT_ITS_PACE, [(one.paced[1], one.quoted[1]) for one in met]),
         )
+        if pairs or limit  # What is told beside them is left out where no plan tells it; that fails nothing.
     ]  # fmt: skip
     return [_judge_tuned(kept, space), *told]
 

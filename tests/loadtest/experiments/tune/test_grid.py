@@ -182,6 +182,13 @@ def test_what_slow_minutes_cost_is_told_apart(race, tmp_path):
     assert near_p99.figure.value >= 0.9
 
 
+def test_where_no_plan_met_the_usual_pace_nothing_fails_by_it(whole, monkeypatch):
+    monkeypatch.setattr(grid, "PACE_WITHIN", -1.0)
+    told = judge(whole)
+    assert all(verdict.figure for verdict in told)
+    assert [one.why for one in told[3:]] == [AT_ITS_PACE] * 2
+
+
 def test_a_slow_minute_of_another_layout_is_told_too(tmp_path):
     """Beside what its workers took in `start`, however few of its plans are measured."""
     usual, slow = plan(4).name, "w1x2-b4-d1"

@@ -192,8 +192,11 @@ def run_tune(options: Options) -> int:
             plans = () if options.grid == "1" else options.grid.replace(",", " ").split()
             kept = run_grid(wish, site, results=options.results, resume=options.resume, plans=plans)
             return finish(kept)
-        kepts, keep = run_models(wish, site, results=options.results, resume=options.resume)
-    return _finish_tuning(kepts, keep)
+        kepts, keep, problems = run_models(wish, site, results=options.results, resume=options.resume)
+    code = _finish_tuning(kepts, keep)
+    if problems:
+        raise LoadTestError("; ".join(problems))
+    return code
 
 
 def _finish_tuning(kepts: Sequence[Kept], keep: Callable[[], Path]) -> int:

@@ -108,9 +108,11 @@ class Course:
         predicted = predict_best(self.space, points, most)
         if not any(predicted.values()):
             what = "with what the server was seen to take" if points else "by the model's own times"
+            more = len(self.space.times) == 1 and self.space.default.workers % 2 == 0
+            other = "; fewer workers of more cores are tried with one of MODELS and without WORKERS"
             raise LoadTestError(
                 f"SLO_P99_MS must be a limit that some plan can keep: got {self.space.limit}, and {what} "
-                "every plan is later even where requests come alone; ask for a higher one"
+                f"every plan is later even where requests come alone; ask for a higher one{other * more}"
             )
         return predicted
 

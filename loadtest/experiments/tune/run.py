@@ -21,15 +21,24 @@ from loadtest.trials.runner import run_experiment
 
 def run_models(
     wish: Wish, site: Site, *, results: Path, resume: str
-) -> tuple[list[Kept], Callable[[], Path]]:
-    """What was kept of each model, and what writes the file, for when all of it can be told."""
+) -> tuple[list[Kept], Callable[[], Path], list[str]]:
+    """What was kept of each model, what writes the file for these, for when all of it can be told, and why
+    others could not be tuned; LoadTestError where none could."""
     plan = plan_all(wish, site)
-    kepts = []
-    for model in wish.models:
-        folder = find_resumed(resume, model, wish, results)
-        experiment = prepare(wish, model, plan, site)
-        kepts.append(run_experiment(experiment, site, results=results, resume=folder))
-    return kepts, lambda: keep_tuned(kepts, plan.inputs, wish.run_dir)
+    folders = {model: find_resumed(resume, model, wish, results) for model in wish.models}
+    kepts: dict[str, Kept] = {}
+    problems: list[str] = []
+    for model, folder in folders.items():
+        try:
+            experiment = prepare(wish, model, plan, site)
+            kepts[model] = run_experiment(experiment, site, results=results, resume=folder)
+        except LoadTestError as problem:
+            problems.append(f"{model}: {problem}")
+            site.say(f"{model}: could not be tuned: {problem}")
+    if not kepts:
+        raise LoadTestError("; ".join(problems))
+    inputs = replace(plan.inputs, models=tuple(kepts))
+    return [*kepts.values()], lambda: keep_tuned([*kepts.values()], inputs, wish.run_dir), problems
 
 
 def run_mix(

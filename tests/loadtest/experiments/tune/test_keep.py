@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from config.topology import read_topology
 from config.tuned import judge_tuned, read_tuned
+from loadtest import actions
+from loadtest.commands import main
+from loadtest.errors import LoadTestError
+from loadtest.experiments.tune import run
 from loadtest.experiments.tune.keep import keep_tuned
 from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.report import write_report
@@ -32,6 +38,44 @@ def test_what_was_found_is_what_the_next_plan_goes_by(whole, tmp_path):
     used, (said,) = judge_tuned(file, read_topology(), inputs)
     assert said.startswith("tuned: used, for p99 ≤ 200 ms: ")
     assert f"trials in results/{whole.folder.name}" in used.decide("batch", MODEL).reason
+
+
+def fail_others(monkeypatch, kept, models):
+    """Of these models only that of `kept` can be tuned."""
+
+    def run_experiment(experiment, site, **_):
+        if experiment != MODEL:
+            raise LoadTestError("no plan keeps it")
+        return kept
+
+    inputs = make_inputs(models=models, precision="int8")
+    monkeypatch.setattr(run, "plan_all", lambda wish, site: SimpleNamespace(inputs=inputs))
+    monkeypatch.setattr(run, "prepare", lambda wish, model, plan, site: model)
+    monkeypatch.setattr(run, "run_experiment", run_experiment)
+    monkeypatch.setattr(actions, "open_site", lambda options: nullcontext(SimpleNamespace(say=print)))
+
+
+def tune(tmp_path, models):
+    options = ["--models", " ".join(models), "--precision", "int8", "--run-dir", str(tmp_path)]
+    return main(["tune", "--resume", "", "--results", str(tmp_path), "--", *options])
+
+
+def test_a_model_that_cannot_be_tuned_costs_the_others_nothing(whole, tmp_path, monkeypatch, capsys):
+    fail_others(monkeypatch, whole, ("bert", MODEL))
+    assert tune(tmp_path, ("bert", MODEL)) == 1
+    told = capsys.readouterr()
+    assert "bert: could not be tuned: no plan keeps it" in told.out
+    assert "written: " in told.out
+    assert told.err == "error: bert: no plan keeps it\n"
+    # Raced alone, its numbers hold for it alone.
+    assert read_tuned(tmp_path / "tuned.json").made_for["models"] == [MODEL]
+
+
+def test_where_no_model_can_be_tuned_nothing_is_written(whole, tmp_path, monkeypatch, capsys):
+    fail_others(monkeypatch, whole, ("bert",))
+    assert tune(tmp_path, ("bert",)) == 1
+    assert capsys.readouterr().err == "error: bert: no plan keeps it\n"
+    assert not (tmp_path / "tuned.json").exists()
 
 
 @pytest.mark.parametrize("asked", [{"precision": "auto"}, {"backend": "auto", "precision": "int8"}])

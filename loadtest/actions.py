@@ -195,7 +195,7 @@ def run_tune(options: Options) -> int:
         kepts, keep, problems = run_models(wish, site, results=options.results, resume=options.resume)
     code = _finish_tuning(kepts, keep)
     if problems:
-        raise LoadTestError("; ".join(problems))
+        raise LoadTestError("\n".join(problems))
     return code
 
 

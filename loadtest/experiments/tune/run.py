@@ -36,7 +36,7 @@ def run_models(
             problems.append(f"{model}: {problem}")
             site.say(f"{model}: could not be tuned: {problem}")
     if not kepts:
-        raise LoadTestError("; ".join(problems))
+        raise LoadTestError("\n".join(problems))
     inputs = replace(plan.inputs, models=tuple(kepts))
     return [*kepts.values()], lambda: keep_tuned([*kepts.values()], inputs, wish.run_dir), problems
 

@@ -34,7 +34,8 @@ def run_models(
             kepts[model] = run_experiment(experiment, site, results=results, resume=folder)
         except LoadTestError as problem:
             problems.append(f"{model}: {problem}")
-            site.say(f"{model}: could not be tuned: {problem}")
+            if len(wish.models) > 1:  # told at once: the others take a quarter of an hour each
+                site.say(f"{model}: could not be tuned: {problem}")
     if not kepts:
         raise LoadTestError("\n".join(problems))
     inputs = replace(plan.inputs, models=tuple(kepts))

@@ -89,6 +89,12 @@ def read_candidate(plan: Plan, model: str) -> Candidate:
     )
 
 
+def list_layouts(default: Candidate, *, free: bool) -> list[Layout]:
+    """The default's, and half as many workers of twice the cores: MLPerf's servers use two for a limit."""
+    other = (default.workers // 2, 2 * default.cores_per_worker)
+    return [default.layout, other] if free and default.workers % 2 == 0 else [default.layout]
+
+
 def list_candidates(
     layouts: Sequence[tuple[int, int]], batches: Sequence[int], delays_ms: Sequence[int]
 ) -> list[Candidate]:

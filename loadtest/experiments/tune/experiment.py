@@ -16,7 +16,7 @@ from typing import Any
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.blocks import OWN_SHARE, SERVER_MIB
-from loadtest.experiments.tune.candidate import DEFAULT, Candidate
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_layouts
 from loadtest.experiments.tune.evidence import (
     SATURATED,
     START,
@@ -108,11 +108,12 @@ class Course:
         predicted = predict_best(self.space, points, most)
         if not any(predicted.values()):
             what = "with what the server was seen to take" if points else "by the model's own times"
-            more = len(self.space.times) == 1 and self.space.default.workers % 2 == 0
-            other = "; fewer workers of more cores are tried with one of MODELS and without WORKERS"
+            others = len(list_layouts(self.space.default, free=True)) > len(self.space.times)
+            hint = "fewer workers of more cores are tried with one of MODELS and without WORKERS"
+            do = f"ask for a higher one; {hint}" if others else "ask for a higher one"
             raise LoadTestError(
                 f"SLO_P99_MS must be a limit that some plan can keep: got {self.space.limit}, and {what} "
-                f"every plan is later even where requests come alone; ask for a higher one{other * more}"
+                f"every plan is later even where requests come alone; {do}"
             )
         return predicted
 

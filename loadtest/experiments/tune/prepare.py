@@ -17,7 +17,7 @@ from config.rules.service import list_sizes
 from handlers.engines import name_variant
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.blocks import USABLE_MEMORY, read_available_mib
-from loadtest.experiments.tune.candidate import Candidate, Layout, read_candidate
+from loadtest.experiments.tune.candidate import Candidate, Layout, list_layouts, read_candidate
 from loadtest.experiments.tune.experiment import Course, fit_windows, make_experiment
 from loadtest.experiments.tune.grid import make_experiment as make_grid
 from loadtest.experiments.tune.space import read_space
@@ -168,12 +168,6 @@ def prepare(wish: Wish, model: str, plan: Plan, site: Site) -> Experiment:
     if wish.grid is None:
         return make_experiment(course, asked)
     return make_grid(course, asked, wish.grid, wish.plans)
-
-
-def list_layouts(default: Candidate, *, free: bool) -> list[Layout]:
-    """The default's, and half as many workers of twice the cores: MLPerf's servers use two for a limit."""
-    other = (default.workers // 2, 2 * default.cores_per_worker)
-    return [default.layout, other] if free and default.workers % 2 == 0 else [default.layout]
 
 
 def make_layout_arguments(layout: Layout) -> list[str]:

@@ -38,8 +38,10 @@ def run_models(
                 site.say(f"{model}: could not be tuned: {problem}")
     if not kepts:
         raise LoadTestError("\n".join(problems))
-    inputs = replace(plan.inputs, models=tuple(kepts))
-    return [*kepts.values()], lambda: keep_tuned([*kepts.values()], inputs, wish.run_dir), problems
+    # In the order of every plan's inputs: in another one the file would be stale.
+    inputs = replace(plan.inputs, models=tuple(name for name in plan.inputs.models if name in kepts))
+    found = [*kepts.values()]
+    return found, lambda: keep_tuned(found, inputs, wish.run_dir), problems
 
 
 def run_mix(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from config.topology import read_topology
-from config.tuned import judge_tuned, read_tuned
+from config.tuned import explain_stale, judge_tuned, read_tuned
 from loadtest import actions
 from loadtest.commands import main
 from loadtest.errors import LoadTestError
@@ -40,11 +40,11 @@ def test_what_was_found_is_what_the_next_plan_goes_by(whole, tmp_path):
     assert f"trials in results/{whole.folder.name}" in used.decide("batch", MODEL).reason
 
 
-def fail_others(monkeypatch, kept, models):
-    """Of these models only that of `kept` can be tuned."""
+def fake_races(monkeypatch, kept, models, failing=()):
+    """All end as `kept`, but of those that fail."""
 
     def run_experiment(experiment, site, **_):
-        if experiment != MODEL:
+        if experiment in failing:
             raise LoadTestError("no plan keeps it")
         return kept
 
@@ -61,7 +61,7 @@ def tune(tmp_path, models):
 
 
 def test_a_model_that_cannot_be_tuned_costs_the_others_nothing(whole, tmp_path, monkeypatch, capsys):
-    fail_others(monkeypatch, whole, ("bert", MODEL))
+    fake_races(monkeypatch, whole, ("bert", MODEL), failing=("bert",))
     assert tune(tmp_path, ("bert", MODEL)) == 1
     told = capsys.readouterr()
     assert "bert: could not be tuned: no plan keeps it" in told.out
@@ -71,8 +71,15 @@ def test_a_model_that_cannot_be_tuned_costs_the_others_nothing(whole, tmp_path, 
     assert read_tuned(tmp_path / "tuned.json").made_for["models"] == [MODEL]
 
 
+def test_the_order_in_which_models_are_named_makes_nothing_stale(whole, tmp_path, monkeypatch):
+    fake_races(monkeypatch, whole, ("bert", MODEL))
+    assert tune(tmp_path, (MODEL, "bert")) == 0
+    inputs = make_inputs(models=("bert", MODEL), precision="int8")
+    assert explain_stale(read_tuned(tmp_path / "tuned.json"), read_topology(), inputs) == ""
+
+
 def test_where_no_model_can_be_tuned_nothing_is_written(whole, tmp_path, monkeypatch, capsys):
-    fail_others(monkeypatch, whole, ("bert",))
+    fake_races(monkeypatch, whole, ("bert",), failing=("bert",))
     assert tune(tmp_path, ("bert",)) == 1
     told = capsys.readouterr()
     assert told.err == "error: bert: no plan keeps it\n"

@@ -8,13 +8,12 @@ import pytest
 
 from loadtest.commands import main
 from loadtest.errors import LoadTestError
-from loadtest.experiments.tune.candidate import Candidate
+from loadtest.experiments.tune.candidate import Candidate, list_layouts
 from loadtest.experiments.tune.prepare import (
     check_wish,
     find_payloads,
     fix_variant,
     list_bodies,
-    list_layouts,
     read_wish,
 )
 from loadtest.experiments.tune.run import find_resumed

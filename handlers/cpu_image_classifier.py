@@ -12,6 +12,7 @@ from handlers.shared.bodies import as_bytes, decode_base64, is_json, parse_json_
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
 from handlers.shared.images import decode_image
+from handlers.shared.outputs import NONE
 from handlers.shared.pictures.picture import LIMITS
 from handlers.shared.preprocessing import PREPROCESSINGS, ImageSize
 from handlers.shared.torchserve import TorchServeHandler
@@ -61,9 +62,9 @@ class CpuImageClassifier(TorchServeHandler):
         """uint8 (crop, crop, 3) each → normalised float32 (N, 3, crop, crop)."""
         return (self.preprocessing.pack([sample for (sample,) in rows], channels_last=channels_last),)
 
-    def to_answer(self, probabilities: np.ndarray, sample: torch.Tensor) -> list[dict[str, Any]]:
-        best = np.argsort(-probabilities, kind="stable")[: self.top_k]
+    def to_answer(self, scores: np.ndarray, sample: torch.Tensor) -> list[dict[str, Any]]:
+        best = np.argsort(-scores, kind="stable")[: self.top_k]
+        name = "score" if self.activation == NONE else "probability"
         return [
-            {"label": self.labels[index], "index": int(index), "probability": float(probabilities[index])}
-            for index in best
+            {"label": self.labels[index], "index": int(index), name: float(scores[index])} for index in best
         ]

@@ -14,6 +14,7 @@ from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
 from handlers.shared.errors import RequestError
 from handlers.shared.options import BUCKETS, PACKING
+from handlers.shared.outputs import NONE, SIGMOID, YES
 from handlers.shared.packing import PackedRows, pack_rows
 from handlers.shared.shapes import Layout, ShapeGrid, WholeBatch
 from handlers.shared.texts import Text, TextTokenizer, Tokens
@@ -44,7 +45,9 @@ class CpuTextClassifier(TorchServeHandler):
         self.max_texts = int(definition.model["max_texts_per_request"])
         self.padding_id = int(definition.model["padding_id"])
         self.tokenizer = TextTokenizer(
-            definition.directory / "tokenizer.json", max_tokens=self.token_lengths[-1]
+            definition.directory / "tokenizer.json",
+            max_tokens=self.token_lengths[-1],
+            **definition.model["tokenizer"],
         )
         super().configure(definition)
 
@@ -139,11 +142,14 @@ class CpuTextClassifier(TorchServeHandler):
     def answer_alone(self, model: torch.nn.Module, sample: Tokens) -> torch.Tensor:
         return answer_alone(model.model, sample.ids)
 
-    def to_answer(self, probabilities: np.ndarray, sample: Tokens) -> dict[str, Any]:
-        best = int(probabilities.argmax())
-        answer = {
-            "label": self.labels[best],
-            "probabilities": dict(zip(self.labels, probabilities.tolist(), strict=True)),
-        }
+    def to_answer(self, scores: np.ndarray, sample: Tokens) -> dict[str, Any]:
+        answer = self._name(dict(zip(self.labels, scores.tolist(), strict=True)))
         cut = sample.describe_cut()
         return {**answer, "truncated": cut} if cut else answer
+
+    def _name(self, scores: dict[str, float]) -> dict[str, Any]:
+        if self.activation == NONE:
+            return {"scores": scores}
+        if self.activation == SIGMOID:
+            return {"labels": [one for one, p in scores.items() if p >= YES], "probabilities": scores}
+        return {"label": max(scores, key=scores.__getitem__), "probabilities": scores}

@@ -68,6 +68,7 @@ class Reference:
     logits: np.ndarray
     """float32 (inputs, classes)."""
     labels: Sequence[str]
+    activation: str
     thresholds: Thresholds
 
     def compare(self, state: LoadState, **sources: str) -> Figures:
@@ -77,6 +78,7 @@ class Reference:
             self.logits,
             held_out=self.held_out,
             labels=self.labels,
+            activation=self.activation,
             thresholds=self.thresholds,
             **sources,
         )
@@ -105,11 +107,17 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
 
 def _ask_eager(staging: Path, held_out: Dataset, thresholds: Thresholds) -> Reference:
     eager = _load_eager(staging)
-    labels = eager.classifier.labels
-    check_labels(held_out, labels)
-    samples = _read_samples(eager.classifier, held_out)
-    logits = _run(eager, samples)
-    return Reference(held_out=held_out, samples=samples, logits=logits, labels=labels, thresholds=thresholds)
+    classifier = eager.classifier
+    check_labels(held_out, classifier.labels, classifier.activation)
+    samples = _read_samples(classifier, held_out)
+    return Reference(
+        held_out=held_out,
+        samples=samples,
+        logits=_run(eager, samples),
+        labels=classifier.labels,
+        activation=classifier.activation,
+        thresholds=thresholds,
+    )
 
 
 def _measure_plain(staging: Path, engine: str, precision: str, reference: Reference) -> Outcome:

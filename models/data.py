@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.errors import BuildError
+from models.labels import split_lines
 from models.synthetic import FAMILIES, SUBJECTS, encode_member, write_member
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -46,7 +47,13 @@ def _read_images(folder: Path, most_labelled: int) -> Dataset:
     if not folder.is_dir():
         raise BuildError(f"images are taken from a folder: got {folder}")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
-    nested = bool(files) and all(file.parent != folder for file in files)
+    loose = [file.name for file in files if file.parent == folder]
+    nested = bool(files) and not loose
+    if loose and len(loose) < len(files):
+        raise BuildError(
+            f"{folder}: all images must be in folders named by their class, or none: got {loose[0]} beside "
+            "such folders"
+        )
     chosen = _thin(files, most_labelled if nested else MOST)
     labels = tuple(file.relative_to(folder).parts[0] for file in chosen) if nested else None
     return Dataset(source=folder.name, bodies=tuple(file.read_bytes() for file in chosen), labels=labels)
@@ -56,11 +63,17 @@ def _read_texts(file: Path, most_labelled: int) -> Dataset:
     if not file.is_file():
         raise BuildError(f"texts are taken from a file with one a line: got {file}")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise BuildError(f"{file} must be UTF-8: got {error}") from error
-    lines = [line for line in text.splitlines() if line.strip()]
-    labelled = bool(lines) and all("\t" in line for line in lines)
+    lines = [line for line in split_lines(text) if line.strip()]
+    plain = next((line for line in lines if "\t" not in line), None)
+    labelled = bool(lines) and plain is None
+    if plain is not None and any("\t" in line for line in lines):
+        raise BuildError(
+            f"{file}: each line must be label<TAB>text, or none may have a tab: got {plain[:60]!r} beside "
+            "lines with one"
+        )
     lines = _thin(lines, most_labelled if labelled else MOST)
     if labelled:
         pairs = [line.split("\t", 1) for line in lines]

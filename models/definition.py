@@ -15,7 +15,9 @@ KINDS = {
     "text": ("token_lengths", "row_tokens", "tokens_per_run", "max_texts_per_request", "attention"),
 }
 """Fields of `model` that the handler of each kind reads."""
-OPTIONAL_KIND_FIELDS = {"image": ("preprocess",), "text": ()}
+OPTIONAL_KIND_FIELDS = {"image": ("preprocess", "problem_type"), "text": ()}
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+"""As handlers/shared/outputs.py knows them, which needs torch; a test compares."""
 PREPROCESSINGS = ("fast", "reference")
 """As handlers/shared/preprocessing.py knows them; a test compares."""
 PRECISION_FIELDS = ("self_check_relative_error", "canary_relative", "canary_absolute")
@@ -155,6 +157,11 @@ def _check_sections(definition: ModelDefinition) -> None:
 
 def _check_image(path: Path, model: dict[str, Any]) -> None:
     size, preprocess = model["size"], model.get("preprocess", "fast")
+    problem_type = model.get("problem_type")
+    if problem_type not in (None, *PROBLEM_TYPES):
+        raise BuildError(
+            f"{path}: model.problem_type must be one of {', '.join(PROBLEM_TYPES)}: got {problem_type}"
+        )
     _check_fields(f"{path}: model.size", size, ("resize", "crop"))
     if size["crop"] > size["resize"]:
         raise BuildError(

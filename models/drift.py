@@ -26,7 +26,6 @@ from handlers.shared.steps import build_graph
 from models.classifiers import load_classifier
 from models.data import read_dataset
 from models.errors import BuildError
-from models.gate.figures import softmax
 
 EAGER = LoadOptions(precision="fp32", engine="eager", threads=None, off=frozenset(SWITCHES))
 
@@ -75,7 +74,7 @@ def _pass(state: LoadState, way: Preprocessing, body: bytes) -> tuple[np.ndarray
     spent = 1000 * (time.perf_counter() - started)
     with torch.no_grad():
         logits = state.model(inputs).numpy()
-    return sample.numpy().astype(int), softmax(logits)[0], spent
+    return sample.numpy().astype(int), torch.softmax(torch.from_numpy(logits), dim=1)[0].numpy(), spent
 
 
 def _compare(results: dict[str, list[tuple[np.ndarray, np.ndarray, float]]]) -> Drift:

@@ -37,7 +37,7 @@ def write_canary(definition: ModelDefinition, prepared: Prepared, staging: Path)
 
 
 def answer_canary(staging: Path) -> dict[str, float]:
-    """Label → probability that the packed handler answers in eager FP32, best first, at most five.
+    """Label → score that the packed handler answers in eager FP32, best first, at most five.
 
     Without the load's steps: they warm and check every shape, and this is one request of one shape.
     """
@@ -53,9 +53,9 @@ def answer_canary(staging: Path) -> dict[str, float]:
 
 def _expected(answer: Any) -> dict[str, float]:
     pairs = (
-        list(answer["probabilities"].items())
+        list((answer["scores"] if "scores" in answer else answer["probabilities"]).items())
         if isinstance(answer, dict)
-        else [(one["label"], one["probability"]) for one in answer]
+        else [(one["label"], one.get("probability", one.get("score"))) for one in answer]
     )
     # ImageNet has two classes "crane" and two "maillot": by its name such an answer cannot be told apart.
     times = Counter(label for label, _ in pairs)

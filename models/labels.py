@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +14,20 @@ from models.errors import BuildError
 def read_labels(path: Path) -> list[str]:
     """Class names in the order of the model's outputs; BuildError when the file is not one of the forms."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".txt":
-            return [line.strip() for line in text.splitlines() if line.strip()]
+            return [line.strip() for line in split_lines(text) if line.strip()]
         return _parse(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise BuildError(
             f"{path.name} must be names in UTF-8, one a line in a .txt file, else a JSON list of names or "
             f'{{"0": "name", …}} without gaps: got {error!r}'
         ) from error
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines as editors show them: str.splitlines also ends one at U+0085 and U+2028, which texts hold."""
+    return re.split("\r\n|\n|\r", text)
 
 
 def check_different(labels: Sequence[str], *, source: str) -> None:

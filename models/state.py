@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from models.errors import BuildError
-from models.files import SUFFIXES
+from models.files import SUFFIXES, list_shards
 from models.pickles import describe_failure, pick_tensors, read_pickle
 
 SHOWN = 5
@@ -16,7 +16,12 @@ SHOWN = 5
 
 
 def read_state(path: Path, *, allow_pickle: bool = False) -> dict[str, torch.Tensor]:
-    """Tensors by name from safetensors or a `torch.save` file of tensors; pickled code is never run."""
+    """Tensors by name from safetensors, a `torch.save` file of tensors, or the shards that an index names;
+    pickled code is never run."""
+    shards = list_shards(path)
+    if shards:
+        states = [read_state(shard, allow_pickle=allow_pickle) for shard in shards]
+        return {name: tensor for state in states for name, tensor in state.items()}
     if path.suffix not in SUFFIXES:
         raise BuildError(f"weights must be one of {', '.join(SUFFIXES)}: got {path.name}")
     try:

@@ -32,7 +32,7 @@ class Canary:
     content_type: str
     """How it is sent."""
     expected: Mapping[str, float]
-    """Label → probability, best first."""
+    """Label → probability (or value, of a regression), best first."""
     tolerance: Mapping[str, Mapping[str, float]]
     """Precision → {relative, absolute}."""
 
@@ -199,22 +199,24 @@ def check_answer(canary: Canary, precision: str, answer: Any) -> str | None:
     Right: the best expected label is in the answer, its probability within absolute + relative × expected.
     """
     label, expected = next(iter(canary.expected.items()))
-    got = read_probabilities(answer).get(label)
+    got = read_scores(answer).get(label)
     if got is None:
         return f"expected the label {label!r}: got {json.dumps(answer)[:200]}"
     tolerance = canary.tolerance[precision]
-    allowed = tolerance["absolute"] + tolerance["relative"] * expected
+    allowed = tolerance["absolute"] + tolerance["relative"] * abs(expected)
     if not abs(got - expected) <= allowed:  # `not <=` is also true for NaN
-        return f"expected {label!r} with probability {expected:.4f} ± {allowed:.4f}: got {got:.4f}"
+        return f"expected {label!r} with {expected:.4f} ± {allowed:.4f}: got {got:.4f}"
     return None
 
 
-def read_probabilities(answer: Any) -> dict[str, float]:
-    """Label → probability of an image model's list or a text model's object; nothing of anything else."""
+def read_scores(answer: Any) -> dict[str, float]:
+    """Label → probability (or value, of a regression) of an image model's list or a text model's object;
+    nothing of anything else."""
     try:
         if isinstance(answer, list):
-            return {str(entry["label"]): float(entry["probability"]) for entry in answer}
-        return {str(label): float(likely) for label, likely in answer["probabilities"].items()}
+            return {str(one["label"]): float(one.get("probability", one.get("score"))) for one in answer}
+        scores = answer.get("probabilities", answer.get("scores"))
+        return {str(label): float(score) for label, score in scores.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         return {}
 

@@ -12,7 +12,7 @@ import binascii
 import codecs
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -145,12 +145,21 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def take_field(parsed: Mapping[str, Any], field: str, *, wanted: str) -> Any:
-    """One field of a JSON object or a form; RequestError names what is there instead, in bounds."""
+    """The only field of a JSON object or a form; RequestError names what is there instead, or beside it, in
+    bounds: what is sent and not read would change no answer."""
     if field not in parsed:
-        there = ", ".join(repr(str(key)[:SHOWN_CHARACTERS]) for key in sorted(parsed, key=str)[:SHOWN_KEYS])
         missing = f'the request has no "{field}"'
-        raise RequestError(f"{missing}: got {there or 'no field'}; send {wanted}", cause=missing)
+        raise RequestError(f"{missing}: got {_name_keys(parsed)}; send {wanted}", cause=missing)
+    others = [key for key in parsed if key != field]
+    if others:
+        beside = f'"{field}" must be the only field'
+        raise RequestError(f"{beside}: got {_name_keys(others)} too; send {wanted}", cause=beside)
     return parsed[field]
+
+
+def _name_keys(keys: Iterable[Any]) -> str:
+    shown = [repr(str(key)[:SHOWN_CHARACTERS]) for key in sorted(keys, key=str)[:SHOWN_KEYS]]
+    return ", ".join(shown) or "no field"
 
 
 def decode_base64(value: Any, *, field: str) -> bytes:

@@ -35,6 +35,8 @@ class Classifier(ABC):
     """Whether channels_last applies."""
     libraries: ClassVar[tuple[str, ...]]
     """Distributions whose versions belong in the describe answer."""
+    activation: str
+    """How the outputs are read: one of outputs.SOFTMAX, SIGMOID, NONE."""
     LIMITS: ClassVar[Mapping[str, int]] = {}
     """What one request may cost where no plan says so, by name, with the unit in the name."""
 
@@ -42,6 +44,7 @@ class Classifier(ABC):
         """Read what is needed of the definition before anything else is called."""
         self.definition = definition
         self.labels = definition.labels
+        self.activation = definition.model["activation"]
         self.limits = dict(self.LIMITS)
         self.layout = self.choose_layout(frozenset())
 
@@ -106,5 +109,6 @@ class Classifier(ABC):
         return logits
 
     @abstractmethod
-    def to_answer(self, probabilities: np.ndarray, sample: Any) -> Any:
-        """One sample's answer from its probabilities, float32 (classes,)."""
+    def to_answer(self, scores: np.ndarray, sample: Any) -> Any:
+        """One sample's answer from its scores, float32 (outputs,): probabilities, or the values themselves
+        where `activation` is NONE."""

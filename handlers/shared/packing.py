@@ -119,7 +119,9 @@ def pack_rows(
         for segment, text in enumerate(row, start=1):
             end = begin + len(text)
             ids[number, begin:end] = text
-            positions[number, begin:end] = np.arange(first_position, first_position + len(text))
+            # A text can spell RoBERTa's padding token: it stands before the first position, counting none.
+            counted = np.asarray(text) != first_position - 1
+            positions[number, begin:end] = first_position - 1 + np.cumsum(counted) * counted
             segments[number, begin:end] = segment
             starts[place] = number * width + begin
             place, begin = place + 1, end

@@ -23,6 +23,7 @@ from handlers.shared.evidence import (
 )
 from handlers.shared.log import log
 from handlers.shared.options import LoadOptions
+from handlers.shared.outputs import activate
 from handlers.shared.profiling import Phases, Profiler
 from handlers.shared.replies import Reply, fail, refuse, to_json
 from handlers.shared.shapes import Fill, Run
@@ -118,14 +119,14 @@ class ModelRuntime:
         return [_reply(one.request, answers) for one in items]
 
     def _infer(self, samples: list[Any]) -> np.ndarray:
-        """Probabilities, float32 (len(samples), classes), in the samples' order."""
+        """Scores, float32 (len(samples), outputs), in the samples' order."""
         result = np.empty((len(samples), len(self._classifier.labels)), dtype=np.float32)
         needed = [self._classifier.sample_length(sample) for sample in samples]
         for run in self._layout.plan_runs(needed):
             result[list(run.samples)] = self._run(run, samples)
             self.fill.count(run, needed)
         if not np.isfinite(result).all():
-            raise RequestError("the model's probabilities are no numbers (NaN or infinite)", status=500)
+            raise RequestError("the model's outputs are no numbers (NaN or infinite)", status=500)
         return result
 
     def _run(self, run: Run, samples: list[Any]) -> np.ndarray:
@@ -134,7 +135,7 @@ class ModelRuntime:
         with self.profiler.watching():
             logits = self._loaded.run(inputs)[: len(run.samples)]
         self.model_seconds += time.perf_counter() - began
-        return torch.softmax(logits, dim=1).numpy()
+        return activate(logits, self._classifier.activation).numpy()
 
     def describe(self) -> dict[str, Any]:
         """What is really in effect in this process; docs/verify.md has each item."""

@@ -14,6 +14,7 @@ from handlers.engines.engine import Engine
 from handlers.shared.classifier import Classifier
 from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.options import LoadOptions
+from handlers.shared.outputs import relative_error
 from handlers.shared.shapes import Run, Shape
 from handlers.shared.work import Work
 
@@ -91,17 +92,9 @@ class LoadState(LoadedModel):
     def compare(self, shape: Shape, logits: torch.Tensor) -> float:
         """The largest relative error of a run of one shape's examples against FP32 eager, each alone."""
         samples = list(self.arrange(shape).samples)
-        return relative_error(logits[: len(samples)], self.reference[samples])
+        got, expected = logits[: len(samples)], self.reference[samples]
+        return relative_error(got, expected, self.classifier.activation)
 
     def finish(self) -> LoadedModel:
         """Without what only the load needed."""
         return LoadedModel(**{one.name: getattr(self, one.name) for one in fields(LoadedModel)})
-
-
-def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest ||got − expected|| / ||expected|| over the rows of two (N, classes) tensors.
-
-    Rows are centred first: a constant added to all logits changes no probability, and would hide errors.
-    """
-    got, expected = got - got.mean(dim=1, keepdim=True), expected - expected.mean(dim=1, keepdim=True)
-    return float(((got - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-12)).max())

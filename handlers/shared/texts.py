@@ -58,17 +58,25 @@ class Tokens:
 
 
 class TextTokenizer:
-    """A Hugging Face `tokenizer.json`, cutting at `max_tokens`."""
+    """A Hugging Face `tokenizer.json`, cutting at `max_tokens`.
 
-    def __init__(self, path: Path, *, max_tokens: int) -> None:
+    `truncation_side`, `right` or `left`, is the end that is cut off; with `split_special_tokens` a text that
+    spells a special token is read as text. transformers keeps both in tokenizer_config.json.
+    """
+
+    def __init__(
+        self, path: Path, *, max_tokens: int, truncation_side: str, split_special_tokens: bool
+    ) -> None:
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_tokens)
+        self._tokenizer.enable_truncation(max_tokens, direction=truncation_side)
+        self._tokenizer.encode_special_tokens = split_special_tokens
+        self._from_end = truncation_side == "left"
         self._max_characters = CHARACTERS_PER_TOKEN * max_tokens
 
     def read(self, text: str) -> Text:
         """What will be used of a text; RequestError for what is not valid Unicode: the tokenizer raises."""
-        read = text[: self._max_characters]
+        read = text[-self._max_characters :] if self._from_end else text[: self._max_characters]
         try:
             read.encode()
         except UnicodeEncodeError as error:

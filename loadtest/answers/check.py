@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from loadtest.drivers.records import NO_ANSWER, Records
-from server.archives import read_probabilities as read_own
+from server.archives import read_scores as read_own
 
 EXAMPLES = 3
 """Wrong answers that are shown; one bug mostly shows the same way each time."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
+from handlers.shared.outputs import NONE, SIGMOID, SOFTMAX, activate
 from models.data import Dataset
 from models.errors import BuildError
 from models.gate.intervals import count_needed, find_interval
@@ -39,13 +42,18 @@ class Figures:
     """Where the held-out inputs come from."""
     calibration: str | None
     """Where INT8's calibration inputs come from."""
-    agreement: float
-    """Share of all inputs with the same top-1 answer."""
+    agreement: float | None
+    """Share of all inputs with the same answer: the top-1 class, or yes and no of every output where each is
+    read by sigmoid; None where outputs are values."""
     largest_probability_difference: float
+    """Of a value, where outputs are values."""
     least_cosine: float
-    """Of the centred logits, over the inputs."""
+    """Of the logits over the inputs, centred where a softmax reads them."""
     decided: int
-    """Inputs where FP32's best two classes are at least UNDECIDED_MARGIN apart."""
+    """Inputs where FP32's best two classes, or one output's yes and no, are UNDECIDED_MARGIN or more apart."""
+    explained: float | None = None
+    """Where each output is read by itself: 1 − Σ(got − FP32)² / Σ(FP32 − its mean)² over the inputs (R²); of
+    the worst output where outputs are values, which may have different units, else of all together."""
     agreement_decided: float | None = None
     """Share of these with the same top-1 answer; None where there are none."""
     agreement_undecided: float | None = None
@@ -78,44 +86,73 @@ def compare(
     *,
     held_out: Dataset,
     labels: Sequence[str],
+    activation: str,
     thresholds: Thresholds,
     calibration: str | None = None,
     recipe: str | None = None,
 ) -> Figures:
-    """Figures from two logits arrays, float32 (inputs, classes)."""
-    p_got, p_expected = softmax(got), softmax(expected)
-    a, b = got - got.mean(axis=1, keepdims=True), expected - expected.mean(axis=1, keepdims=True)
+    """Figures from two logits arrays, float32 (inputs, outputs)."""
+    read = partial(_activate, activation=activation)
+    centre = activation == SOFTMAX
+    a, b = (logits - logits.mean(axis=1, keepdims=True) * centre for logits in (got, expected))
     cosine = (a * b).sum(axis=1) / np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
-    same = got.argmax(axis=1) == expected.argmax(axis=1)
-    best_two = np.sort(p_expected, axis=1)[:, -2:]
-    decided = best_two[:, 1] - best_two[:, 0] >= UNDECIDED_MARGIN
     return Figures(
         samples=len(got),
         source=held_out.source,
         calibration=calibration,
         recipe=recipe,
-        agreement=round(float(same.mean()), DIGITS),
-        largest_probability_difference=round(float(np.abs(p_got - p_expected).max()), DIGITS),
+        largest_probability_difference=round(float(np.abs(read(got) - read(expected)).max()), DIGITS),
         least_cosine=round(float(cosine.min()), DIGITS),
-        decided=int(decided.sum()),
-        agreement_decided=_share(same[decided]),
-        agreement_undecided=_share(same[~decided]),
+        explained=None if activation == SOFTMAX else _explain(got, expected, activation),
+        **_compare_answers(got, expected, activation),
         **_compare_labelled(got, expected, held_out, labels, thresholds.labelled_loss_points),
     )
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities, float32 (inputs, classes)."""
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return shifted / shifted.sum(axis=1, keepdims=True)
+def _activate(logits: np.ndarray, activation: str) -> np.ndarray:
+    return activate(torch.from_numpy(logits), activation).numpy()
+
+
+def _compare_answers(got: np.ndarray, expected: np.ndarray, activation: str) -> dict[str, Any]:
+    if activation == NONE:
+        return {"agreement": None, "decided": 0}
+    p_expected = _activate(expected, activation)
+    if activation == SIGMOID:
+        # Yes and no are two classes, of p and 1 − p.
+        clear = np.abs(2 * p_expected - 1) >= UNDECIDED_MARGIN
+        alike = (got >= 0) == (expected >= 0)
+        same, same_clear, decided = alike.all(axis=1), (alike | ~clear).all(axis=1), clear.any(axis=1)
+    else:
+        best_two = np.sort(p_expected, axis=1)[:, -2:]
+        decided = best_two[:, 1] - best_two[:, 0] >= UNDECIDED_MARGIN
+        same = same_clear = got.argmax(axis=1) == expected.argmax(axis=1)
+    return {
+        "agreement": _share(same),
+        "decided": int(decided.sum()),
+        "agreement_decided": _share(same_clear[decided]),
+        "agreement_undecided": _share(same[~decided]),
+    }
+
+
+def _explain(got: np.ndarray, expected: np.ndarray, activation: str) -> float:
+    errors = ((got - expected) ** 2).sum(axis=0)
+    spread = ((expected - expected.mean(axis=0)) ** 2).sum(axis=0)
+    if activation == SIGMOID:
+        errors, spread = errors.sum(), spread.sum()
+    return round(float((1 - errors / np.maximum(spread, 1e-12)).min()), DIGITS)
 
 
 def _share(these: np.ndarray) -> float | None:
     return round(float(these.mean()), DIGITS) if len(these) else None
 
 
-def check_labels(held_out: Dataset, labels: Sequence[str]) -> None:
+def check_labels(held_out: Dataset, labels: Sequence[str], activation: str) -> None:
     """BuildError where inputs have labels that the model never answers: they would count as lost by all."""
+    if held_out.labels is not None and activation != SOFTMAX:
+        raise BuildError(
+            f"the labels of {held_out.source} are names of one class of several, which this model does not "
+            f"choose among (its outputs are read by {activation}); give the inputs without labels"
+        )
     unknown = sorted(set(held_out.labels or ()) - set(labels))
     if unknown:
         raise BuildError(
@@ -126,7 +163,8 @@ def check_labels(held_out: Dataset, labels: Sequence[str]) -> None:
 
 def _name(labels: Sequence[str], most: int = 4) -> str:
     more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return ", ".join(labels[:most]) + more
+    # As Python writes them: a byte order mark, or a blank that is none, is seen.
+    return ", ".join(map(repr, labels[:most])) + more
 
 
 def _compare_labelled(

@@ -88,7 +88,7 @@ def _rank(trial: Trial) -> tuple[float, float, float]:
     figures = trial.figures
     assert figures is not None
     loss = figures.labelled_loss_points if labels_decide(figures) else None
-    return (loss or 0.0, -(figures.agreement_decided or 0.0), -figures.least_cosine)
+    return (loss or 0.0, -(figures.agreement_decided or figures.explained or 0.0), -figures.least_cosine)
 
 
 def render_tried(records: Sequence[dict[str, Any]]) -> list[str]:

@@ -10,13 +10,17 @@ from models.gate.figures import UNDECIDED_MARGIN, Figures, Thresholds
 
 LEAST_DECIDED = 0.5
 """Share of the inputs that FP32 must decide; see UNDECIDED_MARGIN."""
+LEAST_R2 = 0.9
+"""Of outputs read by sigmoid, beside their agreement: where FP32 says no to all inputs, so does a model that
+computes nothing. It allows errors of a third of the spread, as the self-check of INT8 does."""
 
 
 def judge(figures: Figures, thresholds: Thresholds) -> str | None:
     """None when the precision may be served, else by how much it failed."""
-    return (
-        _judge_loss(figures, thresholds) if labels_decide(figures) else _judge_agreement(figures, thresholds)
-    )
+    if labels_decide(figures):
+        return _judge_loss(figures, thresholds)
+    spread = _judge_spread(figures, thresholds)
+    return spread if spread or figures.agreement is None else _judge_agreement(figures, thresholds)
 
 
 def labels_decide(figures: Figures) -> bool:
@@ -27,7 +31,21 @@ def labels_decide(figures: Figures) -> bool:
 
 def describe(figures: Figures) -> str:
     """What was seen, in a line, and no more than was shown."""
+    if figures.agreement is None:
+        return f"R² {figures.explained:.4f} of the outputs to FP32's on {_name_inputs(figures)}"
     return _describe_loss(figures) if labels_decide(figures) else _describe_agreement(figures)
+
+
+def _judge_spread(figures: Figures, thresholds: Thresholds) -> str | None:
+    """Of outputs that are read each by itself; of classes nothing."""
+    needed = thresholds.agreement if figures.agreement is None else min(LEAST_R2, thresholds.agreement)
+    # Written so that NaN fails too.
+    if figures.explained is None or figures.explained >= needed:
+        return None
+    return (
+        f"the outputs differ from FP32's on {_name_inputs(figures)}: R² is {figures.explained:.4f}, at least "
+        f"{needed:g} is needed"
+    )
 
 
 def _judge_loss(figures: Figures, thresholds: Thresholds) -> str | None:
@@ -88,7 +106,8 @@ def _excuse_labels(figures: Figures) -> str:
         return ""
     return (
         f"the labels decide nothing (FP32 is right on {figures.labelled_accuracy_fp32:.1%}, one and the same "
-        f"answer would be on {figures.labelled_guess:.1%}); "
+        f"answer would be on {figures.labelled_guess:.1%}: probably the names are in another order than the "
+        "training's, see labels.txt or id2label); "
     )
 
 

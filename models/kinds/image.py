@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torchvision.models import get_model, get_model_weights
 
+from handlers.shared.outputs import choose_activation
 from handlers.shared.preprocessing import ImageSize
 from models.canary import write_canary_image
 from models.definition import ModelDefinition
@@ -41,6 +42,7 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
             **definition.model,
             "architecture": definition.architecture,
             "architecture_options": definition.architecture_options,
+            "activation": choose_activation(definition.model.get("problem_type"), len(labels)),
         },
         canary_file=CANARY,
         canary_content_type="image/jpeg",

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PretrainedConfig
+from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
+from handlers.shared.outputs import SOFTMAX
+from handlers.shared.texts import TextTokenizer
 from handlers.shared.transformer import leave_torchao
 from models.canary import write_canary_text
 from models.definition import ModelDefinition
 from models.download import check_file
 from models.errors import BuildError
-from models.files import TOKENIZER_FILES, find_labels_file, find_weights_file, has_tokenizer, hash_file
+from models.files import find_weights_file, hash_file
 from models.kinds import Prepared, prefer_pretrained
-from models.labels import check_different, read_labels
-from models.packing import describe_packing
+from models.kinds.folder import (
+    PROOF_TEXTS,
+    Folder,
+    describe_tokenizer,
+    limit_tokens,
+    prove_reading,
+    read_folder,
+    shorten,
+)
+from models.labels import check_different
+from models.packing import check_padding, describe_packing
 from models.progress import say
 from models.random_weights import SEED, capture_features, find_head, fit_head
 from models.repository import fetch_repository
@@ -33,10 +44,8 @@ from models.vocabulary import NOTE, make_tokenizer
 CANARY = "canary.txt"
 HEAD_TEXTS = 6
 """Texts of each subject from which random weights' head learns."""
-OWN_ATTENTIONS = ("eager", "sdpa")
-"""Implementations that are part of transformers and torch."""
-SHOWN_CHARACTERS = 300
-"""Of transformers' messages, which can be pages."""
+PLAIN_TOKENIZER = {"truncation_side": "right", "split_special_tokens": False}
+"""transformers' defaults; see TextTokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +59,9 @@ class Source:
     """A `tokenizers.Tokenizer`, or anything with its `save(path)`."""
     padding_id: int
     weights: str
+    activation: str = SOFTMAX
+    folder: Folder | None = None
+    """Where the weights come from a Hugging Face folder."""
     notes: tuple[str, ...] = ()
 
 
@@ -57,26 +69,38 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     """Fill `staging`; BuildError when the weights asked for cannot be had or do not fit."""
     transformers_logging.set_verbosity_error()
     source = _SOURCES[request.source](definition, request)
-    _check_lengths(definition, source.config)
     check_different(source.labels, source=source.weights)
+    limit = limit_tokens(source.model, source.config, source.folder and source.folder.tokenizer)
+    lengths = _fit_lengths(definition.model, limit)
+    longest = lengths["token_lengths"][-1]
+    tokenizer = describe_tokenizer(source.folder.tokenizer) if source.folder else PLAIN_TOKENIZER
+    _save(source, staging)
+    reader = TextTokenizer(staging / "tokenizer.json", max_tokens=longest, **tokenizer)
+    if source.folder:
+        prove_reading(source.folder, source.model, reader, longest=longest)
     packing = describe_packing(
         source.model,
         vocabulary=source.config.vocab_size,
         padding_id=source.padding_id,
-        longest=max(definition.model["token_lengths"]),
+        longest=longest,
+        activation=source.activation,
     )
     if "impossible" in packing:
         say(f"  {definition.name}: texts cannot share rows: {packing['impossible']}; each is padded instead")
-    _save(source, staging)
+        texts = [tokens.ids for tokens in reader.encode([reader.read(text) for text in PROOF_TEXTS])]
+        check_padding(source.model, texts, padding_id=source.padding_id, activation=source.activation)
     write_canary_text(staging / CANARY)
     return Prepared(
         weights=source.weights,
-        notes=source.notes,
+        notes=(*source.notes, *_note_limit(longest, limit)),
         model={
             **definition.model,
+            **lengths,
             "architecture": source.config.model_type,
             "padding_id": source.padding_id,
             "packing": packing,
+            "activation": source.activation,
+            "tokenizer": tokenizer,
         },
         canary_file=CANARY,
         canary_content_type="text/plain; charset=utf-8",
@@ -95,13 +119,21 @@ def _save(source: Source, staging: Path) -> None:
     source.tokenizer.save(str(staging / "tokenizer.json"))
 
 
-def _check_lengths(definition: ModelDefinition, config: PretrainedConfig) -> None:
-    longest = max(definition.model["token_lengths"])
-    limit = getattr(config, "max_position_embeddings", longest)
-    if longest > limit:
-        raise BuildError(
-            f"{definition.path}: token_lengths must be at most {limit} for this model: got {longest}"
-        )
+def _fit_lengths(model: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
+    """The definition's token_lengths and row_tokens, none longer than the model takes."""
+    lengths = sorted(model["token_lengths"])
+    if limit is not None and limit < lengths[-1]:
+        lengths = [*(length for length in lengths if length < limit), limit]
+    return {
+        "token_lengths": lengths,
+        "row_tokens": max([one for one in lengths if one <= model["row_tokens"]], default=lengths[0]),
+    }
+
+
+def _note_limit(longest: int, limit: int | None) -> tuple[str, ...]:
+    if limit is None or limit <= longest:
+        return ()
+    return (f"texts are cut at {longest} tokens (token_lengths in model.yaml); the model takes {limit}",)
 
 
 def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -170,72 +202,29 @@ def _from_file(
     labels: list[str] | None,
 ) -> Source:
     """Weights in a Hugging Face folder; `labels` None takes labels.txt or the config's id2label."""
-    folder = file.parent
-    config = _read_config(folder)
-    tokenizer = _read_tokenizer(folder, vocabulary=config.vocab_size)
-    names = labels or _read_folder_labels(folder, config)
-    if len(names) != config.num_labels:
-        raise BuildError(
-            f"the model has {config.num_labels} classes, but {len(names)} labels are named: {names}"
-        )
-    model = _build_model(config, definition, folder)
+    folder = read_folder(file.parent, labels=labels)
+    model = _build_model(folder.config, definition, folder.path)
     state = read_state(file, allow_pickle=request.allow_pickle)
-    load_state(model, _drop_old_buffers(state, model), source=f"{folder.name}/{file.name}")
+    load_state(model, _drop_old_buffers(state, model), source=f"{folder.path.name}/{file.name}")
     return Source(
         model=model,
-        config=config,
-        labels=names,
-        tokenizer=tokenizer.backend_tokenizer,
-        padding_id=int(tokenizer.pad_token_id),
+        config=folder.config,
+        labels=folder.labels,
+        tokenizer=folder.tokenizer.backend_tokenizer,
+        padding_id=int(folder.tokenizer.pad_token_id),
         weights=weights,
+        activation=folder.activation,
+        folder=folder,
     )
-
-
-def _read_config(folder: Path) -> PretrainedConfig:
-    _refuse_foreign_code(folder / "config.json")
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # transformers has no common class for what may be wrong with it
-        raise BuildError(f"{folder}/config.json cannot be read as a model's: {_shorten(error)}") from error
-    if not isinstance(getattr(config, "vocab_size", None), int):
-        raise BuildError(
-            f"{folder}/config.json must be a text model's, with vocab_size: got {config.model_type}"
-        )
-    return config
-
-
-def _refuse_foreign_code(file: Path) -> None:
-    """BuildError for a config whose attention is code of the hub: transformers 4.57 would run it.
-
-    CVE-2026-4372: `_attn_implementation_internal: OWNER/NAME`, of the config or of one inside it.
-    """
-    try:
-        names = list(_find_attentions(json.loads(file.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, RecursionError):
-        return  # AutoConfig says better what is wrong with it
-    foreign = [name for name in names if name not in OWN_ATTENTIONS]
-    if foreign:
-        raise BuildError(
-            f"{file}: attention must be one of {', '.join(OWN_ATTENTIONS)}: got {foreign[0]!r}, which may be "
-            "code of the hub; take the field out"
-        )
-
-
-def _find_attentions(value: Any, *, inside: bool = False) -> Iterator[str]:
-    """Every string below a key that speaks of the attention's implementation."""
-    pairs = dict(enumerate(value)) if isinstance(value, list) else value
-    for key, one in pairs.items() if isinstance(pairs, dict) else ():
-        named = inside or "attn_implementation" in str(key)
-        if named and isinstance(one, str):
-            yield one
-        yield from _find_attentions(one, inside=named)
 
 
 def _make_model(config: PretrainedConfig, definition: ModelDefinition) -> torch.nn.Module:
     """With the attention that is served: packing is proven with it."""
     attention = definition.model["attention"]
     leave_torchao()
-    return AutoModelForSequenceClassification.from_config(config, attn_implementation=attention).eval()
+    model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
+    # A checkpoint in half precision has its type in the config, and the model would be made in it.
+    return model.float().eval()
 
 
 def _build_model(config: PretrainedConfig, definition: ModelDefinition, folder: Path) -> torch.nn.Module:
@@ -243,50 +232,14 @@ def _build_model(config: PretrainedConfig, definition: ModelDefinition, folder: 
         return _make_model(config, definition)
     except Exception as error:
         raise BuildError(
-            f"{folder}/config.json makes no sequence classifier of transformers: {_shorten(error)}"
+            f"{folder}/config.json makes no sequence classifier of transformers: {shorten(error)}"
         ) from error
-
-
-def _shorten(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:SHOWN_CHARACTERS]}"
 
 
 def _drop_old_buffers(state: dict[str, torch.Tensor], model: torch.nn.Module) -> dict[str, torch.Tensor]:
     # Checkpoints from before transformers 4.31 carry the position_ids buffer, which is computed now.
     own = model.state_dict().keys()
     return {key: value for key, value in state.items() if key in own or not key.endswith("position_ids")}
-
-
-def _read_tokenizer(folder: Path, *, vocabulary: int) -> Any:
-    if not has_tokenizer(folder):
-        raise BuildError(f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES)}); save it with the model")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
-    except Exception as error:
-        raise BuildError(f"the tokenizer in {folder} cannot be read: {_shorten(error)}") from error
-    if not tokenizer.is_fast:
-        raise BuildError(f"the tokenizer in {folder} must be a fast one: got {type(tokenizer).__name__}")
-    if tokenizer.pad_token_id is None:
-        raise BuildError(
-            f"the tokenizer in {folder} must have a padding token: got none; "
-            "set tokenizer.pad_token and save it again"
-        )
-    if len(tokenizer) > vocabulary:
-        raise BuildError(f"the tokenizer has {len(tokenizer)} tokens, the model's vocabulary {vocabulary}")
-    return tokenizer
-
-
-def _read_folder_labels(folder: Path, config: PretrainedConfig) -> list[str]:
-    file = find_labels_file(folder)
-    if file is not None:
-        return read_labels(file)
-    indices = list(range(config.num_labels))
-    if sorted(config.id2label) != indices:
-        raise BuildError(
-            f"{folder}/config.json: id2label must name classes 0 to {indices[-1]}: "
-            f"got {sorted(config.id2label)}"
-        )
-    return [str(config.id2label[index]) for index in indices]
 
 
 def _make_config(definition: ModelDefinition, *, labels: list[str]) -> PretrainedConfig:

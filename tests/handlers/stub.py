@@ -25,6 +25,7 @@ class StubClassifier(Classifier):
     convolutional = False
     libraries = ()
     labels = ("no", "yes")
+    activation = "softmax"
 
     def __init__(self) -> None:
         self.definition = SimpleNamespace(name="stub")

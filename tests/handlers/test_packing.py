@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from handlers.cpu_text_classifier import CpuTextClassifier
+from handlers.shared.outputs import relative_error
 from handlers.shared.packing import PLACE, PackedRows, pack_rows
 from handlers.shared.shapes import Run
-from handlers.shared.state import relative_error
 from handlers.shared.transformer import PackedLogits, answer_alone
 from models.packing import describe_packing
 from tests.handlers.context import FakeContext
@@ -106,8 +106,8 @@ def test_a_text_is_answered_alike_with_any_neighbours_and_alone():
         with torch.no_grad():
             logits = packed(*inputs)
         expected = torch.cat([*(answer_alone(model, one) for one in others), alone])
-        assert relative_error(logits[:4], expected) < 1e-4
-        assert relative_error(logits[4:5], alone) < 1e-4
+        assert relative_error(logits[:4], expected, "softmax") < 1e-4
+        assert relative_error(logits[4:5], alone, "softmax") < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,9 @@ def test_a_text_is_answered_alike_with_any_neighbours_and_alone():
     [("bert", {}, 0), ("roberta", {}, 2), ("xlm-roberta", {}, 2), ("electra", {"embedding_size": 32}, 0)],
 )
 def test_families_that_are_exact_are_packed(kind, changes, first_position):
-    found = describe_packing(make(kind, **changes), vocabulary=200, padding_id=1, longest=128)
+    found = describe_packing(
+        make(kind, **changes), vocabulary=200, padding_id=1, longest=128, activation="softmax"
+    )
     assert found == {"first_position": first_position}
 
 
@@ -134,7 +136,12 @@ def test_what_cannot_be_packed_is_recognised(kind, changes, why):
     config = AutoConfig.for_model(kind, **{**plain, "vocab_size": 200, "num_labels": 3, **changes})
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_config(config).eval()
-    assert why in describe_packing(model, vocabulary=200, padding_id=1, longest=128)["impossible"]
+    assert (
+        why
+        in describe_packing(model, vocabulary=200, padding_id=1, longest=128, activation="softmax")[
+            "impossible"
+        ]
+    )
 
 
 def load(tiny_text, monkeypatch, forward=None):

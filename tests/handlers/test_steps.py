@@ -14,7 +14,7 @@ from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.engines import ENGINES
 from handlers.shared import evidence, steps
 from handlers.shared.evidence import describe_layout, find_symbol_library
-from handlers.shared.state import relative_error
+from handlers.shared.outputs import relative_error
 from tests.handlers.context import FakeContext
 
 EAGER = steps.list_steps(ENGINES["eager"])
@@ -94,11 +94,18 @@ def test_a_missing_definition_is_a_clear_error(tmp_path, caplog):
 def test_relative_error_is_the_worst_rows_and_ignores_what_softmax_ignores():
     expected = torch.tensor([[-3.0, 3.0], [-5.0, 5.0]])
     got = torch.tensor([[-3.3, 3.3], [95.0, 105.0]])
-    assert relative_error(got, expected) == pytest.approx(0.1)
+    assert relative_error(got, expected, "softmax") == pytest.approx(0.1)
+    assert relative_error(got, expected, "sigmoid") > 1  # where a constant added to a logit changes the score
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "none"])
+def test_a_wrong_single_output_is_an_error(activation):
+    # A row of one output that is centred is 0, whatever the model answers.
+    assert relative_error(torch.tensor([[9.0]]), torch.tensor([[1.0]]), activation) == pytest.approx(8.0)
 
 
 def test_nan_never_passes_the_self_check():
-    assert not relative_error(torch.tensor([[float("nan")]]), torch.tensor([[1.0]])) <= 1.0
+    assert not relative_error(torch.tensor([[float("nan")]]), torch.tensor([[1.0]]), "none") <= 1.0
 
 
 def test_layouts_are_told_apart():

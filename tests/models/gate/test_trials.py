@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from handlers.shared.outputs import relative_error
 from handlers.shared.shapes import Shape
-from handlers.shared.state import relative_error
 from models.gate.trials import measure_error
 
 REFERENCE = torch.tensor([[1.0, -1.0], [2.0, -2.0], [1.0, -1.0], [4.0, -4.0]])
@@ -28,7 +28,7 @@ def test_the_error_is_the_worst_of_all_examples_on_one_shape_for_each_length():
     state = SimpleNamespace(
         classifier=SimpleNamespace(layout=SimpleNamespace(list_shapes=lambda: shapes)),
         inputs=lambda shape: list(range(shape.batch_size)),
-        compare=lambda shape, logits: relative_error(logits, REFERENCE[: shape.batch_size]),
+        compare=lambda shape, logits: relative_error(logits, REFERENCE[: shape.batch_size], "softmax"),
         run=run,
     )
     assert measure_error(state) == pytest.approx(0.5)

@@ -27,7 +27,9 @@ def label(*, lost: int, gained: int, right: int, samples: int = 300) -> Figures:
     got[right : right + gained] = [5.0, 0.0]
     held_out = Dataset(source="mine.tsv", bodies=(b"",) * samples, labels=("cat",) * samples)
     # One and the same answer would be right on all: the guess is put down, as other classes would do it.
-    figures = compare(got, sure, held_out=held_out, labels=CLASSES, thresholds=Thresholds())
+    figures = compare(
+        got, sure, held_out=held_out, labels=CLASSES, activation="softmax", thresholds=Thresholds()
+    )
     return dataclasses.replace(figures, labelled_guess=0.25)
 
 
@@ -84,10 +86,9 @@ def test_more_right_answers_are_a_gain():
 def test_labels_that_fp32_only_guesses_decide_nothing():
     figures = dataclasses.replace(label(lost=30, gained=30, right=150), labelled_guess=0.5)
     assert not labels_decide(figures)
-    assert judge(figures, Thresholds()) == (
-        "the labels decide nothing (FP32 is right on 50.0%, one and the same answer would be on 50.0%); "
-        "agreement with FP32 is 80.0% of 300 mine.tsv inputs, at least 99.0% is needed"
-    )
+    reason = judge(figures, Thresholds())
+    assert "agreement with FP32 is 80.0% of 300 mine.tsv inputs, at least 99.0% is needed" in reason
+    assert "another order" in reason  # what is likely wrong where FP32 knows no more than chance
     agreeing = dataclasses.replace(figures, agreement_decided=1.0)
     assert describe(agreeing).startswith("the labels decide nothing (FP32 is right on 50.0%")
 
@@ -95,13 +96,57 @@ def test_labels_that_fp32_only_guesses_decide_nothing():
 def test_labels_must_be_the_models():
     held_out = Dataset(source="photos", bodies=(b"",) * 2, labels=("cat", "holiday"))
     with pytest.raises(BuildError) as caught:
-        check_labels(held_out, CLASSES)
+        check_labels(held_out, CLASSES, "softmax")
     assert str(caught.value) == (
-        "the labels of photos must be classes of the model (cat, dog): got holiday; "
+        "the labels of photos must be classes of the model ('cat', 'dog'): got 'holiday'; "
         "name them as the model does, or give the inputs without labels"
     )
-    check_labels(dataclasses.replace(held_out, labels=("cat", "dog")), CLASSES)
-    check_labels(dataclasses.replace(held_out, labels=None), CLASSES)
+    check_labels(dataclasses.replace(held_out, labels=("cat", "dog")), CLASSES, "softmax")
+    check_labels(dataclasses.replace(held_out, labels=None), CLASSES, "softmax")
+
+
+def test_labels_of_one_class_do_not_judge_outputs_that_are_no_choice():
+    held_out = Dataset(source="photos", bodies=(b"",), labels=("cat",))
+    with pytest.raises(BuildError, match="without labels"):
+        check_labels(held_out, CLASSES, "sigmoid")
+
+
+def compare_outputs(got, expected, activation):
+    held_out = Dataset(source="mine", bodies=(b"",) * len(expected))
+    labels = [str(number) for number in range(expected.shape[1])]
+    return compare(
+        got, expected, held_out=held_out, labels=labels, activation=activation, thresholds=Thresholds()
+    )
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "none"])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_outputs_that_are_read_alone_pass_as_they_are_and_fail_as_a_constant(activation, outputs):
+    """A constant is what centring, a softmax over one output and rare labels took for right."""
+    expected = np.random.RandomState(0).normal(-6, 1, (40, outputs)).astype(np.float32)
+    assert judge(compare_outputs(expected.copy(), expected, activation), Thresholds()) is None
+    constant = np.broadcast_to(expected.mean(axis=0), expected.shape).astype(np.float32)
+    figures = compare_outputs(constant, expected, activation)
+    assert figures.explained == pytest.approx(0, abs=1e-4)
+    assert "R²" in judge(figures, Thresholds())
+
+
+def test_the_worst_value_decides_whatever_its_unit():
+    chance = np.random.RandomState(0)
+    expected = np.stack([chance.normal(0, 1000, 50), chance.normal(0, 1, 50)], axis=1).astype(np.float32)
+    got = expected.copy()
+    got[:, 1] += chance.normal(0, 0.5, 50)  # a quarter of that output's variance, nothing of both together
+    assert judge(compare_outputs(got, expected, "none"), Thresholds()) is not None
+
+
+def test_labels_agree_where_each_yes_and_no_does():
+    expected = np.array([[3.0, -3.0], [-3.0, 3.0], [3.0, 3.0], [0.01, -3.0]] * 10, dtype=np.float32)
+    got = expected.copy()
+    got[3::4, 0] = -0.01  # undecided in FP32
+    figures = compare_outputs(got, expected, "sigmoid")
+    assert (figures.agreement, figures.agreement_decided, figures.decided) == (0.75, 1.0, 40)
+    got[0, 1] = 3.0
+    assert compare_outputs(got, expected, "sigmoid").agreement_decided == 0.975
 
 
 @pytest.mark.parametrize(
@@ -142,7 +187,9 @@ def test_undecided_inputs_are_counted_apart():
     got = expected.copy()
     got[3:, 1] = 1.0
     held_out = Dataset(source="mine", bodies=(b"",) * 5)
-    figures = compare(got, expected, held_out=held_out, labels=CLASSES, thresholds=Thresholds())
+    figures = compare(
+        got, expected, held_out=held_out, labels=CLASSES, activation="softmax", thresholds=Thresholds()
+    )
     assert (figures.decided, figures.agreement) == (3, 0.6)
     assert (figures.agreement_decided, figures.agreement_undecided) == (1.0, 0.0)
     assert describe(figures) == (
@@ -156,7 +203,9 @@ def test_figures_follow_from_the_logits():
     expected = np.array([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0]], dtype=np.float32)
     got = expected.copy()
     got[3] = [0.0, 2.0]
-    figures = compare(got, expected, held_out=held_out, labels=CLASSES, thresholds=Thresholds())
+    figures = compare(
+        got, expected, held_out=held_out, labels=CLASSES, activation="softmax", thresholds=Thresholds()
+    )
     assert (figures.samples, figures.agreement, figures.least_cosine) == (4, 0.75, -1.0)
     assert figures.largest_probability_difference == pytest.approx(0.7616, abs=1e-4)
     assert (figures.labelled_accuracy_fp32, figures.labelled_accuracy) == (0.75, 1.0)

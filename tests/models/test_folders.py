@@ -1,0 +1,259 @@
+"""A Hugging Face folder is answered as transformers' pipeline answers it, or rejected at build by name."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertForSequenceClassification, pipeline
+
+from handlers.cpu_text_classifier import CpuTextClassifier
+from models.build import build_archive
+from models.errors import BuildError, InputError
+from models.request import WeightsRequest
+from tests.conftest import TINY_TEXT, write_definition
+from tests.handlers.context import FakeContext
+from tests.models import folders
+from tests.models.folders import TEXTS, edit, make_bert, make_bert_tokenizer, save
+
+LENGTHS = {"token_lengths": [16, 64, 512], "row_tokens": 64, "tokens_per_run": 128}
+DEFINITION = {**TINY_TEXT, "architecture_options": {}, "model": {**TINY_TEXT["model"], **LENGTHS}}
+
+
+def build(tmp_path: Path, folder: Path) -> Path:
+    """The folder as the worker finds it, unpacked."""
+    definition = write_definition(tmp_path / "definitions", DEFINITION)
+    build_archive(
+        definition, WeightsRequest(source="path", path=folder), store=tmp_path, workspaces=tmp_path / "work"
+    )
+    with zipfile.ZipFile(tmp_path / "tiny_text.mar") as packed:
+        packed.extractall(tmp_path / "unpacked")
+    return tmp_path / "unpacked"
+
+
+def ask(archive: Path, texts: list[str]) -> list[dict]:
+    handler = CpuTextClassifier()
+    handler.initialize(FakeContext(archive))
+    return [
+        json.loads(one)
+        for one in handler.handle([{"body": {"text": text}} for text in texts], FakeContext(archive))
+    ]
+
+
+def ask_transformers(folder: Path, texts: list[str], **tokenizing) -> list[dict[str, float]]:
+    classify = pipeline(
+        "text-classification", model=str(folder), top_k=None, device="cpu", dtype=torch.float32
+    )
+    answers = [classify([text], truncation=True, **tokenizing)[0] for text in texts]
+    return [{one["label"]: one["score"] for one in answer} for answer in answers]
+
+
+def make_half(folder):
+    make_bert(folder)
+    model = BertForSequenceClassification.from_pretrained(folder).half()
+    return save(folder, model, make_bert_tokenizer(folder))
+
+
+def make_sharded(folder):
+    make_bert(folder)
+    model = BertForSequenceClassification.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    save(folder, model, make_bert_tokenizer(folder), max_shard_size="40KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    return folder
+
+
+def make_cut_at_left(folder):
+    return make_bert(folder, tokenizer=make_bert_tokenizer(folder, truncation_side="left"))
+
+
+def make_plain_specials(folder):
+    return make_bert(folder, tokenizer=make_bert_tokenizer(folder, split_special_tokens=True))
+
+
+def make_short(folder):
+    return make_bert(folder, tokenizer=make_bert_tokenizer(folder, model_max_length=40))
+
+
+def make_cased(folder):
+    return make_bert(folder, tokenizer=make_bert_tokenizer(folder, do_lower_case=False))
+
+
+def make_with_added_token(folder):
+    tokenizer = make_bert_tokenizer(folder)
+    tokenizer.add_tokens(["cold food"])
+    return make_bert(folder, tokenizer=tokenizer)
+
+
+KINDS = {
+    "plain": make_bert,
+    "three classes": lambda folder: make_bert(folder, ["a", "b", "c"]),
+    "yes or no": lambda folder: make_bert(folder, ["yes"]),
+    "regression": lambda folder: make_bert(folder, ["stars"], problem_type="regression"),
+    "two values": lambda folder: make_bert(folder, ["joy", "anger"], problem_type="regression"),
+    "multi-label": lambda folder: make_bert(
+        folder, ["toxic", "threat", "insult"], problem_type="multi_label_classification"
+    ),
+    "cut at the left": make_cut_at_left,
+    "special tokens as text": make_plain_specials,
+    "trained with 40 tokens": make_short,
+    "250 positions": lambda folder: make_bert(folder, max_position_embeddings=250),
+    "cased": make_cased,
+    "an added token": make_with_added_token,
+    "RoBERTa, 510 positions": folders.make_roberta,
+    "DistilBERT": folders.make_distilbert,
+    "half precision": make_half,
+    "sharded": make_sharded,
+}
+MOST_TOKENS = {"250 positions": 250, "RoBERTa, 510 positions": 510, "trained with 40 tokens": 40}
+"""What a text is cut at where that is not 512."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_is_answered_as_transformers_pipeline_answers_it(tmp_path, kind):
+    folder = KINDS[kind](tmp_path / "folder")
+    longest = MOST_TOKENS.get(kind, 512)
+    expected = ask_transformers(folder, TEXTS, max_length=longest)
+    got = ask(build(tmp_path, folder), TEXTS)
+    for answer, wanted in zip(got, expected, strict=True):
+        scores = answer["scores"] if "scores" in answer else answer["probabilities"]
+        assert scores == pytest.approx(wanted, abs=2e-4)
+    assert got[-1]["truncated"]["tokens_used"] == longest
+    assert expected[0] != pytest.approx(expected[1], abs=1e-3)  # else all of this would prove nothing
+
+
+def test_outputs_that_are_no_choice_name_no_class(tmp_path):
+    multi = ask(build(tmp_path / "a", KINDS["multi-label"](tmp_path / "multi")), TEXTS)
+    for answer in multi:
+        assert answer["labels"] == [name for name, p in answer["probabilities"].items() if p >= 0.5]
+    value = ask(build(tmp_path / "b", KINDS["regression"](tmp_path / "value")), TEXTS[:1])[0]
+    assert set(value) == {"scores"}
+
+
+def write_json(file, raw):
+    file.write_text(json.dumps(raw))
+
+
+def order_labels_txt(folder):
+    (folder / "labels.txt").write_text("positive\nnegative\n")
+
+
+def keep_sentencepiece_alone(folder):
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "spm.model").write_bytes(b"\n\x0e")
+    edit(folder / "tokenizer_config.json", tokenizer_class="DebertaV2Tokenizer")
+
+
+REJECTED = {
+    "another task": (
+        lambda f: edit(f / "config.json", architectures=["BertForTokenClassification"]),
+        "architectures",
+    ),
+    "embeddings": (lambda f: edit(f / "config.json", architectures=["BertModel"]), "architectures"),
+    "own code": (lambda f: edit(f / "config.json", auto_map={"AutoConfig": "mine.Config"}), "auto_map"),
+    "own tokenizer": (
+        lambda f: edit(f / "tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.T", None]}),
+        "auto_map",
+    ),
+    "quantised": (
+        lambda f: edit(f / "config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
+        "quantization_config",
+    ),
+    "task parameters": (
+        lambda f: edit(
+            f / "config.json", task_specific_params={"text-classification": {"problem_type": "regression"}}
+        ),
+        "task_specific_params",
+    ),
+    "activation of a CrossEncoder": (
+        lambda f: edit(f / "config.json", sentence_transformers={"activation_fn": "mine.Softplus"}),
+        "activation function",
+    ),
+    "labels.txt in another order": (order_labels_txt, "labels.txt"),
+    "label2id in another order": (
+        lambda f: edit(f / "config.json", label2id={"positive": 0, "negative": 1}),
+        "label2id",
+    ),
+    "SentencePiece alone": (keep_sentencepiece_alone, "SentencePiece"),
+    "no tokenizer": (
+        lambda f: [(f / name).unlink() for name in ("tokenizer.json", "vocab.txt")],
+        "no tokenizer",
+    ),
+    "adapter": (lambda f: write_json(f / "adapter_config.json", {"peft_type": "LORA"}), "adapter"),
+}
+
+
+@pytest.mark.parametrize("what", REJECTED)
+def test_what_is_not_served_is_rejected_by_name(tmp_path, what):
+    folder = make_bert(tmp_path / "folder")
+    change, name = REJECTED[what]
+    change(folder)
+    with pytest.raises((BuildError, InputError)) as caught:
+        build(tmp_path, folder)
+    assert name in str(caught.value)[: 200 + len(str(folder))]
+
+
+def test_a_shard_that_is_missing_is_named(tmp_path):
+    folder = make_sharded(tmp_path / "folder")
+    shard = sorted(folder.glob("model-*.safetensors"))[0]
+    shard.unlink()
+    with pytest.raises(InputError, match=shard.name):
+        build(tmp_path, folder)
+
+
+def test_a_tokenizer_that_cuts_a_text_by_chance_is_rejected(tmp_path):
+    folder = make_bert(tmp_path / "folder")
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    raw["model"] = {
+        "type": "BPE",
+        "dropout": 0.1,
+        "unk_token": "[UNK]",
+        "vocab": raw["model"]["vocab"],
+        "merges": [],
+    }
+    write_json(folder / "tokenizer.json", raw)
+    edit(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    with pytest.raises(BuildError, match="dropout"):
+        build(tmp_path, folder)
+
+
+def test_token_types_that_would_not_reach_the_model_are_rejected(tmp_path):
+    folder = make_bert(tmp_path / "folder")
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    for piece in raw["post_processor"]["single"]:
+        next(iter(piece.values()))["type_id"] = (
+            1  # as Funnel's and XLNet's tokenizers number a single text's ends
+        )
+    write_json(folder / "tokenizer.json", raw)
+    edit(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    with pytest.raises(BuildError, match="token_type_ids"):
+        build(tmp_path, folder)
+
+
+def test_a_model_whose_answer_depends_on_padding_is_rejected(tmp_path):
+    folder = folders.make_gpt2(tmp_path / "folder", pad_token_id=None)
+    with pytest.raises(BuildError, match="padded texts"):
+        build(tmp_path, folder)
+
+
+def test_a_cross_encoder_is_read_by_its_own_activation_function(tmp_path):
+    folder = KINDS["yes or no"](tmp_path / "folder")
+    edit(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
+    model = BertForSequenceClassification.from_pretrained(folder)
+    with torch.no_grad():
+        logit = model(**make_bert_tokenizer(tmp_path / "t")(TEXTS[0], return_tensors="pt")).logits.item()
+    assert ask(build(tmp_path, folder), TEXTS[:1])[0]["scores"]["yes"] == pytest.approx(logit, abs=1e-4)
+
+
+def test_a_pair_of_texts_is_rejected_by_name(tmp_path):
+    archive = build(tmp_path, make_bert(tmp_path / "folder"))
+    handler = CpuTextClassifier()
+    handler.initialize(FakeContext(archive))
+    context = FakeContext(archive)
+    (reply,) = handler.handle([{"body": {"text": "a", "text_pair": "b"}}], context)
+    assert context.statuses[0][0] == 400
+    assert "text_pair" in json.loads(reply)["error"]

@@ -50,7 +50,8 @@ class Figures:
     least_cosine: float
     """Of the logits over the inputs, centred where a softmax reads them."""
     decided: int
-    """Inputs where FP32's best two classes, or one output's yes and no, are UNDECIDED_MARGIN or more apart."""
+    """Inputs where FP32's best two classes, or yes and no of an output, are at least UNDECIDED_MARGIN
+    apart."""
     explained: float | None = None
     """Where each output is read by itself: 1 − Σ(got − FP32)² / Σ(FP32 − its mean)² over the inputs (R²); of
     the worst output where outputs are values, which may have different units, else of all together."""

@@ -17,6 +17,7 @@ from torchvision.transforms import functional as reference
 from handlers.shared import images
 from handlers.shared.errors import RequestError
 from handlers.shared.images import decode_image
+from handlers.shared.outputs import PROBLEM_TYPES
 from handlers.shared.pictures.exif import turn_upright
 from handlers.shared.pictures.picture import LIMITS
 from handlers.shared.pictures.readers import read_picture
@@ -269,3 +270,4 @@ def test_cmyk_jpegs_are_turned_as_pillow_does():
 
 def test_the_definition_allows_exactly_the_preprocessings_there_are():
     assert tuple(PREPROCESSINGS) == definition.PREPROCESSINGS
+    assert tuple(PROBLEM_TYPES) == definition.PROBLEM_TYPES

@@ -59,6 +59,25 @@ def test_text_files_hold_labels_or_not(tmp_path):
     assert labelled.bodies[0] == b"text 0"
 
 
+def test_a_byte_order_mark_and_the_ends_of_lines_of_other_editors_change_no_label(tmp_path):
+    lines = "\r\n".join(f"good\ttext {n}\u2028on" for n in range(9))
+    (tmp_path / "windows.tsv").write_bytes(f"\ufeff{lines}\r\n".encode())
+    dataset = read_dataset("text", tmp_path / "windows.tsv")
+    assert dataset.labels == ("good",) * 9
+    assert dataset.bodies[8] == "text 8\u2028on".encode()
+
+
+def test_inputs_of_which_some_have_labels_are_rejected(tmp_path):
+    (tmp_path / "mixed.tsv").write_text("\n".join(["good\ttext"] * 9 + ["no label"]))
+    with pytest.raises(BuildError, match="'no label'"):
+        read_dataset("text", tmp_path / "mixed.tsv")
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    for name in ("cat/a.jpg", "b.jpg"):
+        (tmp_path / "photos" / name).write_bytes(encode_member(0, 0))
+    with pytest.raises(BuildError, match=r"b\.jpg"):
+        read_dataset("image", tmp_path / "photos")
+
+
 @pytest.mark.parametrize(("line", "judged"), [("good\ttext {}", 3000), ("text {}", 500)])
 def test_labels_are_read_where_they_judge_as_many_as_were_given(tmp_path, line, judged):
     (tmp_path / "many.tsv").write_text("\n".join(line.format(number) for number in range(3000)))

@@ -18,20 +18,23 @@ from tests.conftest import TINY_TEXT, write_definition
 from tests.handlers.context import FakeContext
 from tests.models import folders
 from tests.models.folders import TEXTS, edit, make_bert, make_bert_tokenizer, save
+from tests.models.gates import with_int8
 
 LENGTHS = {"token_lengths": [16, 64, 512], "row_tokens": 64, "tokens_per_run": 128}
 DEFINITION = {**TINY_TEXT, "architecture_options": {}, "model": {**TINY_TEXT["model"], **LENGTHS}}
 
 
-def build(tmp_path: Path, folder: Path) -> Path:
+def build(tmp_path: Path, folder: Path, raw: dict = DEFINITION, **asked: str) -> Path:
     """The folder as the worker finds it, unpacked."""
-    definition = write_definition(tmp_path / "definitions", DEFINITION)
-    build_archive(
-        definition, WeightsRequest(source="path", path=folder), store=tmp_path, workspaces=tmp_path / "work"
-    )
+    definition, weights = write_definition(tmp_path / "definitions", raw), from_path(folder)
+    build_archive(definition, weights, store=tmp_path, workspaces=tmp_path / "work", **asked)
     with zipfile.ZipFile(tmp_path / "tiny_text.mar") as packed:
         packed.extractall(tmp_path / "unpacked")
     return tmp_path / "unpacked"
+
+
+def from_path(folder: Path) -> WeightsRequest:
+    return WeightsRequest(source="path", path=folder)
 
 
 def ask(archive: Path, texts: list[str]) -> list[dict]:
@@ -131,6 +134,17 @@ def test_outputs_that_are_no_choice_name_no_class(tmp_path):
         assert answer["labels"] == [name for name, p in answer["probabilities"].items() if p >= 0.5]
     value = ask(build(tmp_path / "b", KINDS["regression"](tmp_path / "value")), TEXTS[:1])[0]
     assert set(value) == {"scores"}
+
+
+@pytest.mark.parametrize("kind", ["yes or no", "regression", "multi-label"])
+def test_int8_of_outputs_that_are_no_choice_is_judged_by_them(tmp_path, kind):
+    folder = KINDS[kind](tmp_path / "folder")
+    archive = build(tmp_path, folder, with_int8(DEFINITION, agreement=0.8), precision="int8")
+    packed = json.loads((archive / "definition.json").read_text())
+    figures = packed["accuracy"]["ipex int8"]
+    assert 0.8 < figures["explained"] < 1
+    assert (figures["agreement"] is None) == (kind == "regression")
+    assert packed["refused"] == {}
 
 
 def write_json(file, raw):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torchvision.models import get_model
+from torchvision.transforms._presets import ImageClassification
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -138,12 +141,15 @@ def test_an_empty_state_dict_is_refused(tmp_path):
     ("name", "content", "expected"),
     [
         ("labels.txt", "a\n\nb \n", ["a", "b"]),
+        ("labels.txt", "\ufeffants\r\nbees\r\n", ["ants", "bees"]),  # as Windows' editors write it
+        ("labels.txt", "one\u2028two\nthree\x85four", ["one\u2028two", "three\x85four"]),
+        ("labels.json", '\ufeff["a", "b"]', ["a", "b"]),
         ("labels.json", '["a", "b"]', ["a", "b"]),
         ("index_to_name.json", '{"1": ["n2", "b"], "0": "a"}', ["a", "b"]),
     ],
 )
 def test_labels_are_read_in_each_form(tmp_path, name, content, expected):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content.encode())
     assert read_labels(tmp_path / name) == expected
 
 
@@ -151,6 +157,33 @@ def test_labels_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "labels.txt").write_bytes(b"caf\xe9")
     with pytest.raises(BuildError, match=r"labels\.txt must be names in UTF-8"):
         read_labels(tmp_path / "labels.txt")
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_type", "read"),
+    [
+        ("cat\n", None, torch.sigmoid),
+        ("cat\n", "regression", lambda logits: logits),
+        ("cat\ndog\nhorse\n", "multi_label_classification", torch.sigmoid),
+        ("cat\ndog\nhorse\n", None, lambda logits: logits.softmax(-1)),
+    ],
+)
+def test_a_head_of_images_is_read_as_transformers_reads_one(tmp_path, labels, problem_type, read):
+    names = labels.split()
+    (tmp_path / "labels.txt").write_text(labels)
+    model = make_resnet(len(names)).eval()
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    fields = {**TINY_IMAGE["model"], "preprocess": "reference", "problem_type": problem_type}
+    definition = write_definition(tmp_path / "models", {**TINY_IMAGE, "model": fields})
+    build_archive(definition, from_path(tmp_path / "mine.pth"), store=tmp_path)
+    with zipfile.ZipFile(tmp_path / "tiny_image.mar") as packed:
+        packed.extractall(tmp_path / "out")
+    picture = Image.open(tmp_path / "out" / "canary.jpg")
+    with torch.no_grad():
+        expected = read(model(ImageClassification(crop_size=64, resize_size=72)(picture)[None])[0])
+    assert answer_canary(tmp_path / "out") == pytest.approx(
+        dict(zip(names, expected.tolist(), strict=True)), rel=2e-3
+    )
 
 
 @pytest.mark.parametrize("saved", [[torch.zeros(1)], {0: torch.zeros(1)}, torch.zeros(1), {"model": [1]}])
@@ -248,8 +281,6 @@ def test_a_hugging_face_folder_is_packed_with_its_labels_and_tokenizer(bert_fold
 
 def test_the_packed_folder_answers_as_transformers_does(bert_folder, text_definition, tmp_path):
     build_archive(text_definition, from_path(bert_folder), store=tmp_path)
-    import zipfile
-
     zipfile.ZipFile(tmp_path / "tiny_text.mar").extractall(tmp_path / "out")
     got = answer_canary(tmp_path / "out")
     text = (tmp_path / "out" / "canary.txt").read_text()
@@ -282,13 +313,6 @@ def test_a_text_model_with_foreign_keys_is_refused(bert_folder, text_definition,
         BuildError, match=r"missing keys: bert\.embeddings.* and \d+ more; unexpected keys: encoder\.weight"
     ):
         prepare_text(text_definition, from_path(bert_folder), staging)
-
-
-def test_lengths_beyond_the_models_positions_are_refused(bert_folder, tmp_path, staging):
-    model = {**TINY_TEXT["model"], "token_lengths": [16, 64]}
-    definition = write_definition(tmp_path / "long", {**TINY_TEXT, "model": model})
-    with pytest.raises(BuildError, match="token_lengths must be at most 32 for this model: got 64"):
-        prepare_text(definition, from_path(bert_folder), staging)
 
 
 def test_a_trainer_folder_is_read(bert_folder, text_definition, staging):
@@ -324,7 +348,7 @@ def change_json(path, **changes):
         ({"model_type": "no-such-type"}, r"config\.json cannot be read as a model's: "),
         ({"model_type": "resnet"}, "makes no sequence classifier of transformers: ValueError"),
         ({"id2label": {"0": "bad", "1": "good", "2": "good"}}, "must have a name of its own: got 'good'"),
-        ({"id2label": {"0": "bad", "2": "fair", "5": "good"}}, "id2label must name classes 0 to 2"),
+        ({"id2label": {"0": "bad", "2": "fair", "5": "good"}}, "id2label must name outputs 0 to 2"),
     ],
 )
 def test_a_wrong_config_is_answered(bert_folder, text_definition, staging, changes, message):
@@ -354,7 +378,7 @@ def test_a_config_that_names_transformers_own_attention_is_read(bert_folder, tex
 
 def test_a_config_that_is_no_json_is_answered(bert_folder, text_definition, staging):
     (bert_folder / "config.json").write_text("{")
-    with pytest.raises(BuildError, match=r"config\.json cannot be read as a model's"):
+    with pytest.raises(BuildError, match=r"config\.json cannot be read as JSON"):
         prepare_text(text_definition, from_path(bert_folder), staging)
 
 

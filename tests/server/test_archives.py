@@ -181,7 +181,14 @@ def test_a_canary_answer_is_right_within_absolute_plus_relative(archive, answer,
 
 def test_a_wrong_answer_says_expected_and_got(archive):
     wrong = check_answer(archive.canary, "fp32", {"probabilities": {"good": 0.5}})
-    assert wrong == "expected 'good' with probability 0.7500 ± 0.0085: got 0.5000"
+    assert wrong == "expected 'good' with 0.7500 ± 0.0085: got 0.5000"
+
+
+def test_a_value_below_zero_is_judged_by_its_size(archive):
+    canary = dataclasses.replace(archive.canary, expected={"stars": -2.0})
+    relative = canary.tolerance["fp32"]["relative"]
+    assert check_answer(canary, "fp32", {"scores": {"stars": -2.0 * (1 + 0.9 * relative)}}) is None
+    assert check_answer(canary, "fp32", {"scores": {"stars": -1.5}}) is not None
 
 
 def test_samples_are_written_for_curl(archive, tmp_path):

@@ -66,7 +66,7 @@ def read_folder(path: Path, *, labels: list[str] | None) -> Folder:
     _reject_foreign_code(path / "config.json", raw)
     _reject_unserved(path, raw)
     config = _read_config(path)
-    names = labels or _read_labels(path, config)
+    names = _read_labels(path, config, labels)
     if len(names) != config.num_labels:
         raise BuildError(
             f"the model has {config.num_labels} outputs, but {len(names)} labels are named: {names}"
@@ -210,7 +210,7 @@ def _check_tokenizer_files(folder: Path) -> None:
     )
 
 
-def _read_labels(folder: Path, config: PretrainedConfig) -> list[str]:
+def _read_labels(folder: Path, config: PretrainedConfig, given: list[str] | None) -> list[str]:
     indices = list(range(config.num_labels))
     if sorted(config.id2label) != indices:
         raise BuildError(
@@ -221,11 +221,11 @@ def _read_labels(folder: Path, config: PretrainedConfig) -> list[str]:
     backwards = {index: str(name) for name, index in config.label2id.items()}
     _check_order(folder, said, "label2id", [backwards.get(index, "") for index in indices])
     file = find_labels_file(folder)
-    if file is None:
-        return said
-    names = read_labels(file)
-    _check_order(folder, said, file.name, names)
-    return names
+    source, names = "model.yaml", given
+    if names is None and file is not None:
+        source, names = file.name, read_labels(file)
+    _check_order(folder, said, source, names or said)
+    return names or said
 
 
 def _check_order(folder: Path, said: list[str], source: str, names: list[str]) -> None:

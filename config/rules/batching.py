@@ -11,7 +11,9 @@ from config.plan import Inputs, ModelPlan, Setting, Settings
 from config.rules.by_model import find_number
 from config.rules.limits import plan_limits
 from config.rules.service import (
+    LEAST_OF_CAPACITY,
     NEAR_BEST,
+    NEAR_CAPACITY,
     SERVER_BATCH_MS,
     SERVICES_IN_LIMIT,
     Service,
@@ -126,24 +128,23 @@ def _choose_batch(model: ModelDefinition, inputs: Inputs, figures: Figures) -> S
 
 def _explain_size(service: Service, size: int, limit_ms: int, figures: Figures) -> str:
     took, rate = service.take_ms(size), figures.workers * service.rate(size)
-    within = (
+    served = (
+        f"{rate:.3g}/s of {figures.workers} workers with {render_ms(SERVER_BATCH_MS)} ms of TorchServe's for "
+        "each batch"
+    )
+    answered = (
         f"{SERVICES_IN_LIMIT} × {render_ms(took)} ms (one computed before it, its own, and as long to wait)"
     )
     if service.tail_ms:
-        within += f" + {render_ms(service.tail_ms)} (what the longest of a hundred takes more)"
+        answered += f" + {render_ms(service.tail_ms)} (what the longest of a hundred takes more)"
     if service.late_ms(size) <= limit_ms:
-        return (
-            f"the smallest within {1 - NEAR_BEST:.0%} of the best rate, {rate:.3g}/s of {figures.workers} "
-            f"workers with {render_ms(SERVER_BATCH_MS)} ms of TorchServe's for each batch, of those with "
-            f"{within} ≤ {limit_ms} ms, SLO_P99_MS"
-        )
-    alone = f"the smallest: {within} is beyond {limit_ms} ms, SLO_P99_MS"
-    if took + service.tail_ms > limit_ms:
-        longest = f"the longest of a hundred takes {render_ms(took + service.tail_ms)} ms alone"
-        return f"{alone}, WHICH CANNOT BE KEPT: {longest}"
-    if 2 * took > limit_ms:
-        return f"{alone}, WHICH CANNOT BE KEPT: who meets one batch waits {render_ms(2 * took)} ms"
-    return alone
+        near = f"the smallest within {1 - NEAR_BEST:.0%} of the best rate"
+        return f"{near}, {served}, of those with {answered} ≤ {limit_ms} ms, SLO_P99_MS"
+    near = f"the smallest within {1 - NEAR_CAPACITY:.0%} of the capacity"
+    return (
+        f"{near}, {served}; SLO_P99_MS={limit_ms} CANNOT BE KEPT at such rates: {answered} > {limit_ms} ms, "
+        f"and no batch keeps it at {LEAST_OF_CAPACITY:.0%} of the capacity"
+    )
 
 
 def _plan_delay(model: ModelDefinition, inputs: Inputs, tuned: Tuned) -> Setting:

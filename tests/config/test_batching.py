@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from config.plan import ModelPlan
 from config.rules.batching import MIN_QUEUE
-from config.rules.service import MOST_TEXTS, Service, choose_size, fit, list_sizes
-from tests.config.planning import make_model, plan_machine
-from tests.config.test_variants import MODELS, make_job, time_job
+from config.rules.service import MOST_TEXTS, fit, list_sizes
+from tests.config.planning import TEXTS, make_model, plan_machine
+from tests.config.test_variants import ALL, MODELS, make_job, time_job
 
 WARMED = (1, 2, 4, 8, 16)
-ANY = range(1, 33)
-
-
-def make_service(fixed_ms: float, each_ms: float, tail_ms: float = 0.0) -> Service:
-    return Service(fixed_ms=fixed_ms, each_ms=each_ms, source="a test", tail_ms=tail_ms)
 
 
 def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16), tail_s=0.0) -> dict[str, dict[str, float]]:
@@ -26,45 +22,78 @@ def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16), tail_s=0.0) -> 
     }
 
 
+def plan_timed(taken_ms: dict[int, float], *, tail_ms=0.0, **changes) -> ModelPlan:
+    """Planned by what batches take: of texts, of which any number is a batch, where 24 are timed; else of
+    what is warmed in WARMED."""
+    fields = {"worker_memory_mib": ALL, "precisions": ("bf16", "fp32", "int8")}
+    models = (make_model("bert", **fields, **TEXTS) if 24 in taken_ms else make_model("resnet50", **fields),)
+    asked = {"precision": "int8", "topology": "live", **changes}
+    timings = time_job(
+        make_job("two-cores", models, **asked),
+        tail_s=tail_ms / 1000,
+        **{models[0].name: {"int8": {size: ms / 1000 for size, ms in taken_ms.items()}}},
+    )
+    return plan_machine("two-cores", models, timings, **asked).models[models[0].name]
+
+
+BERT_AVX2 = {1: 99.0, 8: 471.0, 24: 1321.3}
+"""INT8, packed texts of mixed lengths, on two slow cores; 24 as the line through the two that were seen."""
+BERT_AVX2_FP32 = {1: 139.0, 8: 682.0, 24: 1923.1}
+BERT_ZEN4 = {1: 20.9, 8: 130.8, 24: 382.0}
+RESNET50 = {1: 13.5, 4: 45.0, 16: 171.0}
+
+
 @pytest.mark.parametrize(
-    ("fixed_ms", "each_ms", "limit_ms", "sizes", "size"),
+    ("taken_ms", "tail_ms", "limit_ms", "batch", "kept"),
     [
-        # ResNet50 INT8 on a fast core: 4 is near 8's rate, and 8 is beyond 200 ms
-        (3, 10.5, 200, WARMED, 4),
-        (3, 10.5, 100, WARMED, 2),
-        (3, 10.5, 500, WARMED, 8),
-        (3, 10.5, 2000, WARMED, 8),
-        # nothing is fixed but what TorchServe takes for each batch
-        (0, 10, 500, WARMED, 8),
-        (0, 100, 2000, WARMED, 1),
-        # all is fixed: as many as there are
-        (10, 0, 200, WARMED, 16),
-        (10, 0, 200, ANY, 32),
-        (50, 1, 200, ANY, 16),
-        # BERT INT8
-        (6, 7.7, 200, ANY, 6),
-        (6, 7.7, 100, ANY, 3),
-        (6, 7.7, 500, ANY, 13),
-        # nothing fits
-        (3, 80, 200, WARMED, 1),
-        (3, 80, 200, (4, 8), 4),
-        # just within, just beyond
-        (0, 50, 150, WARMED, 1),
-        (30, 10, 150, WARMED, 2),
-        (30, 10, 149, WARMED, 1),
+        # 3 + 10.5 ms each: 64.5, 76.9, 85.1, 89.9, 92.5/s by batches of 1, 2, 4, 8, 16 with TorchServe's 2 ms
+        (RESNET50, 0, 2000, 8, True),  # 0.972 of 16's rate
+        (RESNET50, 0, 500, 8, True),  # 3 × 171 ms are beyond
+        (RESNET50, 0, 200, 4, True),  # 3 × 87
+        (RESNET50, 0, 100, 2, True),
+        (RESNET50, 0, 41, 1, True),  # 0.70 of the capacity
+        (RESNET50, 0, 40, 4, False),  # nothing keeps it; 4 has 0.920 of 16's rate, 2 has 0.831
+        # 30 + 10 each: 38.5, 55.6, 71.4, 83.3/s by 2, 4, 8, 16
+        ({1: 40, 4: 70, 16: 190}, 0, 210, 4, True),
+        ({1: 40, 4: 70, 16: 190}, 0, 209, 16, False),  # 2 keeps it, at 0.46 of the capacity
+        # all is each one's
+        ({1: 100, 4: 400, 16: 1600}, 0, 2000, 1, True),
+        ({1: 100, 4: 400, 16: 1600}, 0, 200, 1, False),
+        # all is fixed
+        ({1: 10, 4: 10, 16: 10}, 0, 200, 16, True),
+        # 45.9 + 53.1 each: 18.3/s by 32 texts, a tenth less is 16.5, 6 have 16.4 and 7 have 16.7
+        (BERT_AVX2, 0, 200, 7, False),
+        (BERT_AVX2, 300, 500, 7, False),  # the longest of a hundred takes 399 ms alone
+        (BERT_AVX2, 0, 296, 7, False),
+        (BERT_AVX2, 0, 298, 1, True),  # 9.9/s, above 9.15
+        (BERT_AVX2, 0, 500, 2, True),  # 3 × 152.1
+        (BERT_AVX2, 0, 1000, 5, True),  # 3 × 311.6
+        # 61.4 + 77.6 each: 12.6/s by 32, a tenth less is 11.3, 5 have 11.1 and 6 have 11.4
+        (BERT_AVX2_FP32, 0, 200, 6, False),
+        # 50 + 1 each: half of 32's 381/s are 13's, 9 tenths 28's
+        ({1: 51, 8: 58, 24: 74}, 0, 200, 16, True),
+        ({1: 51, 8: 58, 24: 74}, 0, 189, 13, True),
+        ({1: 51, 8: 58, 24: 74}, 0, 188, 28, False),
+        # 6 + 7.7 each
+        ({1: 13.7, 8: 67.6, 24: 190.8}, 0, 100, 3, True),
+        ({1: 13.7, 8: 67.6, 24: 190.8}, 0, 200, 6, True),  # 0.979 of 7's
+        ({1: 13.7, 8: 67.6, 24: 190.8}, 0, 500, 13, True),
+        # 5.2 + 15.7 each, and what the longest of a hundred takes more
+        (BERT_ZEN4, 0, 130, 2, True),
+        (BERT_ZEN4, 76, 130, 4, False),
+        (BERT_ZEN4, 76, 160, 1, True),
+        (BERT_ZEN4, 0, 200, 3, True),
+        (BERT_ZEN4, 76, 200, 2, True),
+        (BERT_ZEN4, 0, 1000, 9, True),
     ],
-)
-def test_size(fixed_ms, each_ms, limit_ms, sizes, size):
-    assert choose_size(make_service(fixed_ms, each_ms), sizes, limit_ms) == size
+)  # fmt: skip
+def test_batch_by_what_batches_take_and_the_limit(taken_ms, tail_ms, limit_ms, batch, kept):
+    planned = plan_timed(taken_ms, tail_ms=tail_ms, slo_p99_ms=limit_ms).batch_size
+    assert (planned.value, "CANNOT BE KEPT" not in planned.reason) == (batch, kept)
 
 
-@pytest.mark.parametrize(
-    ("limit_ms", "size", "without"), [(130, 1, 2), (160, 1, 3), (200, 2, 3), (250, 3, 4), (1000, 9, 9)]
-)
-def test_what_the_longest_takes_more_leaves_less_of_the_limit(limit_ms, size, without):
-    """BERT INT8 on a core of Zen 4; simulated, batches of 2 serve 0.77 of those of 1 within 130 ms."""
-    assert choose_size(make_service(5.2, 15.7, tail_ms=76), ANY, limit_ms) == size
-    assert choose_size(make_service(5.2, 15.7), ANY, limit_ms) == without
+def test_for_latency_nothing_is_batched_whatever_that_gives_away():
+    assert plan_timed(BERT_AVX2, profile="latency").batch_size.value == 1
 
 
 def test_the_tail_is_that_of_the_smallest_batch():
@@ -168,29 +197,12 @@ def test_the_reason_cites_timings_limit_and_rate():
     )
 
 
-@pytest.mark.parametrize(
-    ("speed", "limit_ms", "said"),
-    [
-        (14, None, "the smallest: 3 × 71.4 ms (one computed before it, its own, and as long to wait) is "
-         "beyond 200 ms, SLO_P99_MS; 0 ms"),
-        (14, 300, "the smallest within 3%"),
-        (9, None, "beyond 200 ms, SLO_P99_MS, WHICH CANNOT BE KEPT: who meets one batch waits 222.2 ms; "),
-        (9, 500, "the smallest within 3%"),
-    ],
-)  # fmt: skip
-def test_a_limit_that_is_tight_or_cannot_be_kept_is_said(speed, limit_ms, said):
-    planned = plan_resnet50(speed, slo_p99_ms=limit_ms)
-    assert planned.batch_size.value == 1
-    assert said in planned.batch_size.reason
-
-
-def test_the_longest_of_a_hundred_is_in_the_reason():
-    planned = plan_resnet50(40, tail_s=0.06)
-    assert planned.batch_size.value == 1
-    longest = "and as long to wait) + 60 (what the longest of a hundred takes more) ≤ 200 ms"
-    assert longest in planned.batch_size.reason
-    late = plan_resnet50(40, tail_s=0.18).batch_size.reason
-    assert "WHICH CANNOT BE KEPT: the longest of a hundred takes 205 ms alone; " in late
+def test_the_reason_says_what_is_served_and_what_is_beyond_the_limit():
+    said = plan_timed({1: 100, 4: 400, 16: 1600}, tail_ms=60).batch_size.reason
+    capacity, beyond, _ = said.split("; ", 2)
+    assert "10% of the capacity, 19.6/s of 2 workers" in capacity
+    assert beyond.startswith("SLO_P99_MS=200 CANNOT BE KEPT at such rates: 3 × 100 ms")
+    assert "+ 60 (what the longest of a hundred takes more) > 200 ms" in beyond
 
 
 @pytest.mark.parametrize(

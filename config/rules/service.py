@@ -155,15 +155,10 @@ def list_sizes(model: ModelDefinition) -> Sequence[int]:
 
 
 def choose_size(service: Service, sizes: Sequence[int], limit_ms: int) -> int:
-    """The smallest near the best rate of those within the limit; where there is none, or they serve too
-    little, the smallest near the capacity, which is beyond the limit."""
-
-    def find_smallest(among: Sequence[int], share: float) -> int:
-        least = share * max(map(service.rate, among))
-        return min(size for size in among if service.rate(size) >= least)
-
-    if fitting := [size for size in sizes if service.late_ms(size) <= limit_ms]:
-        size = find_smallest(fitting, NEAR_BEST)
-        if service.rate(size) >= LEAST_OF_CAPACITY * max(map(service.rate, sizes)):
-            return size
-    return find_smallest(sizes, NEAR_CAPACITY)
+    """The smallest near the best rate of those within the limit; where that is too little, or there is none,
+    the smallest near the capacity, which is beyond the limit."""
+    fitting = [size for size in sizes if service.late_ms(size) <= limit_ms]
+    best, capacity = max(map(service.rate, fitting), default=0.0), max(map(service.rate, sizes))
+    if best >= LEAST_OF_CAPACITY * capacity:
+        return min(size for size in fitting if service.rate(size) >= NEAR_BEST * best)
+    return min(size for size in sizes if service.rate(size) >= NEAR_CAPACITY * capacity)

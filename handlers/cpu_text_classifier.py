@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from handlers.shared.bodies import RAW, decode_text, is_json, parse_json_object, take_field
+from handlers.shared.bodies import RAW, Body, decode_text, is_json, parse_json_object, take_field
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
 from handlers.shared.errors import RequestError
@@ -108,8 +108,8 @@ class CpuTextClassifier(TorchServeHandler):
             return decode_text(body, wanted=FORM)
         fields = parse_json_object(body, wanted=FORM, max_values=self.limits["json_values"])
         value = take_field(fields, "text", wanted=FORM)
-        # A form's fields are bytes.
-        return decode_text(value, wanted=FORM) if isinstance(value, RAW) else value
+        # A form's field, which has a charset of its own.
+        return decode_text(value, wanted=FORM) if isinstance(value, (*RAW, Body)) else value
 
     def example_samples(self, count: int) -> list[Tokens]:
         canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()

@@ -38,6 +38,8 @@ FOREIGN_MARKS = {
 """Byte order marks of what is not UTF-8."""
 
 UTF8_NAMES = ("", "utf-8", "utf8", "us-ascii")
+BODY_NAMES = ("data", "body")
+"""Fields of a form that are the body itself; others stand for the field of a JSON object."""
 URLENCODED = "application/x-www-form-urlencoded"
 RAW = (bytes, bytearray, memoryview)
 
@@ -47,11 +49,14 @@ class Body:
     """One request's body and what its headers say of it."""
 
     content: Any
-    """Bytes; what the server has parsed (a dict, list or str); or a form's fields, a dict of bytes."""
+    """Bytes; what the server has parsed (a dict, list or str); or a form's fields, a dict of bytes
+    or bodies."""
     content_type: str = ""
     """In lower case, without parameters; empty where nothing was said."""
     charset: str = ""
     """In lower case; empty where nothing was said."""
+    form: str = ""
+    """The Content-Type of a form that nobody has opened yet (forms.open_form); its `content` is all of it."""
 
 
 def as_body(body: Any) -> Body:

@@ -1,8 +1,9 @@
 """What TorchServe hands over of one request: a row of named values, and its headers.
 
 Read in TorchServe 0.12: InferenceRequestHandler.parseRequest puts a plain body under `body`, a form's fields
-under their names and a query's parameters beside them; ts/service.py adds to the headers, which keep the
-client's case, each value's own content type under the value's name.
+under their names (without HAProxy in front, which hides them: forms.py) and a query's parameters beside them;
+ts/service.py adds to the headers, which keep the client's case, each value's own content type under the
+value's name.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from handlers.shared.bodies import Body
+from handlers.shared.bodies import BODY_NAMES, Body
+from handlers.shared.forms import FORM_TYPE
 
-BODY_NAMES = ("data", "body")
 PREDICTION_HEADERS = {"content-type", "explain"}
 """One of them is on every prediction whose row is empty: only a form, which is known by its content type, can
 have no fields, and /predictions sets `explain`. A describe call has neither."""
@@ -28,9 +29,12 @@ def is_describe(rows: Sequence[Mapping[str, Any]], headers: Sequence[Mapping[str
 
 
 def read_body(row: Mapping[str, Any], headers: Mapping[str, Any]) -> Body:
-    """The body of a plain request, or of a form: its `data` or `body` field, else all its fields."""
-    name = next((one for one in BODY_NAMES if one in row), None)
+    """The body of a plain request, a form that is still whole, or of one that TorchServe has taken apart its
+    `data` or `body` field, else all its fields."""
     said = _find_content_type(headers)
+    if said.lower().startswith(FORM_TYPE):
+        return Body(content=row.get("body", b""), form=said)
+    name = next((one for one in BODY_NAMES if one in row), None)
     if name is not None and said.lower().startswith("multipart/"):
         part = headers.get(name)
         said = part.get("content-type", "") if isinstance(part, Mapping) else ""

@@ -21,6 +21,7 @@ from handlers.shared.evidence import (
     describe_threads,
     read_versions,
 )
+from handlers.shared.forms import open_form
 from handlers.shared.log import log
 from handlers.shared.options import LoadOptions
 from handlers.shared.outputs import activate
@@ -90,6 +91,7 @@ class ModelRuntime:
 
     def _read(self, body: Any) -> Request | Reply:
         try:
+            body = open_form(body)
             check_content_type(body)
             return self._classifier.read_request(body)
         except BaseException as error:

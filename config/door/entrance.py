@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from config.door.files import LISTENER, DoorFiles
 from config.door.lines import RETRY_AFTER, explain, quote, render_refusal
 from config.door.process import ENDING
 from config.plan import Plan
+from config.render import ARCHIVE_VERSION
 from config.rules.network import HOST
 
 METRICS_OFFSET = 2
@@ -18,6 +20,11 @@ FORM = (
     "curl -H 'Content-Type: application/json' -d '{\"text\": \"…\"}' …"
 )
 """As the agent says it (server/agent/cpukit/Judge.java)."""
+
+PREFLIGHT = (
+    "pages of other origins are not served (no Access-Control-Allow-Origin is sent); ask from your page's "
+    "own server, which also keeps the token out of browsers"
+)
 
 NO_TOKEN = "no valid token: send the header Authorization: Bearer <token>; see make curl"
 
@@ -63,12 +70,23 @@ def _render_frontend(plan: Plan, files: DoorFiles) -> list[str]:
             "http-request set-path /ready if { path /ping }",
         ),
         *explain(
-            "the token, before a byte of the body is read: one header, and as it is in the file; strangers "
-            "fill no log",
-            f"acl token req.fhdr(authorization) -m str -f {quote(files.bearers)}",
+            "a browser asks so before it sends another page's request, and never with a token",
+            "acl preflight req.fhdr(access-control-request-method) -m found",
+            "http-request set-log-level silent if { method OPTIONS } preflight",
+            _refuse(403, PREFLIGHT, "if { method OPTIONS } preflight"),
+        ),
+        *explain(
+            "the token, before a byte of the body is read: one header, and as it is in the file but for the "
+            "case of Bearer (RFC 9110); strangers fill no log",
+            f"acl token \"req.fhdr(authorization),regsub('^bearer +','Bearer ',i)\" -m str -f "
+            f"{quote(files.bearers)}",
             "acl twice req.fhdr_cnt(authorization) gt 1",
             "http-request set-log-level silent if !probe !token",
             _refuse(401, NO_TOKEN, "if !probe !token or !probe twice", "www-authenticate Bearer"),
+        ),
+        *explain(
+            "TorchServe's address of one version: archives have no other",
+            f"http-request replace-path ^(/predictions/[^/]+)/{re.escape(ARCHIVE_VERSION)}$ \\1",
         ),
         *explain(
             "only what is planned is served",
@@ -132,6 +150,22 @@ def _render_rules(plan: Plan) -> list[str]:
                 FORM,
                 "if { req.fhdr(content-type) -m beg -i application/x-www-form-urlencoded } "
                 "!{ req.fhdr(content-length) 0 }",
+            ),
+        ),
+        *explain(
+            "which of two types is meant nobody knows",
+            _refuse(
+                400, "the header Content-Type came twice: send one", "if { req.fhdr_cnt(content-type) gt 1 }"
+            ),
+        ),
+        *explain(
+            "nothing here unpacks a body",
+            _refuse(
+                415,
+                "the body must be sent as it is, without Content-Encoding: got "
+                "%[req.fhdr(content-encoding),bytes(0,40),json(utf8ps)]",
+                "if { req.fhdr_cnt(content-encoding) gt 1 } or "
+                "{ req.fhdr(content-encoding) -m found } !{ req.fhdr(content-encoding) -m str -i identity }",
             ),
         ),
         *explain(

@@ -14,6 +14,8 @@ from config.rules.network import HOST
 
 HOW_SMALL = 'check "${{' + name_state("{instance}") + '}}"'
 """Asked whether it lives; disabled or enabled by a variable: HAProxy begins with what it ended with."""
+FORM_TYPE = "x-multipart/"
+"""As the handlers know it (handlers/shared/forms.py)."""
 RETRY_ON = "conn-failure empty-response junk-response 500 502 503"
 
 
@@ -100,6 +102,11 @@ def _render_frontend(plan: Plan, model: str, files: DoorFiles) -> list[str]:
             "what strangers show is not what instances are asked with; of the environment, so that it is in "
             "no file",
             f'http-request set-header authorization "Bearer ${{{INNER_TOKEN}}}"',
+        ),
+        *explain(
+            "a form reaches the handler whole: TorchServe would keep the last of several fields of one name",
+            f"http-request replace-header content-type ^[^/]*/(.*)$ {FORM_TYPE}\\1 "
+            "if { req.fhdr(content-type) -m beg -i multipart/ }",
         ),
         *explain(
             "a small body is whole before it waits: a slow one takes nobody's slot, and it can be sent again",

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from config.door.queues import FORM_TYPE
+from handlers.shared import forms
 from tests.door.doors import PATH, TOKEN, Answer, Door, open_door, read_answer, wait_for
 from tests.door.supervisors import Supervisor
 
 FORM = "content-type: application/x-www-form-urlencoded"
+PREFLIGHT = ("origin: https://a.example", "access-control-request-method: POST")
 
 
 def assert_refused(answer: Answer, status: int, text: str) -> None:
@@ -35,11 +38,32 @@ def assert_refused(answer: Answer, status: int, text: str) -> None:
         (("authorization: Bearer other",), {}, 401, "no valid token"),
         ((f"authorization: Bearer {TOKEN}",), {}, 401, "no valid token"),
         ((), {"path": "/predictions/other"}, 404, "of resnet50, or GET /ready"),
-        ((), {"path": "/predictions/resnet50/1.0"}, 404, "nothing is served there"),
+        (("authorization: of-strangers",), {"token": ""}, 401, "no valid token"),
+        (("authorization: Basic of-strangers",), {"token": ""}, 401, "no valid token"),
+        (("authorization: bearer OF-STRANGERS",), {"token": ""}, 401, "no valid token"),
+        (("authorization: bearer of-strangers x",), {"token": ""}, 401, "no valid token"),
+        ((), {"path": "/predictions/resnet50/2.0"}, 404, "nothing is served there"),
+        ((), {"path": "/predictions/resnet50/1x0"}, 404, "nothing is served there"),
+        ((), {"path": "/predictions/resnet50/1.0/1.0"}, 404, "nothing is served there"),
+        ((), {"path": "/predictions/other/1.0"}, 404, "nothing is served there"),
         ((), {"path": "/predictions/resnet50/../../models"}, 404, "nothing is served there"),
         ((), {"path": "/models", "method": "GET", "token": ""}, 401, "no valid token"),
         ((), {"method": "DELETE"}, 405, "POST or PUT"),
         ((FORM,), {}, 415, "curl -T photo.jpg"),
+        (("Content-Encoding: gzip",), {}, 415, "without Content-Encoding: got gzip"),
+        (("content-encoding: identity, br",), {}, 415, "got identity, br"),
+        (("content-encoding: identity", "content-encoding: gzip"), {}, 415, "without Content-Encoding"),
+        (("content-encoding: gzip", "content-encoding: identity"), {}, 415, "without Content-Encoding"),
+        (
+            ("content-type: image/jpeg", "Content-Type: multipart/form-data"),
+            {},
+            400,
+            "Content-Type came twice",
+        ),
+        (PREFLIGHT, {"method": "OPTIONS", "token": ""}, 403, "pages of other origins are not served"),
+        (PREFLIGHT, {"method": "OPTIONS"}, 403, "pages of other origins are not served"),
+        (PREFLIGHT, {"token": ""}, 401, "no valid token"),
+        ((), {"method": "OPTIONS"}, 405, "POST or PUT"),
         (("x-deadline-ms: 0",), {}, 400, "X-Deadline-Ms must be 1 to 300000, in ms: got 0"),
         (("x-deadline-ms: 300001",), {}, 400, "got 300001"),
         (("x-deadline-ms: 1e3",), {}, 400, "got 1e3"),
@@ -64,14 +88,60 @@ def test_a_wrong_token_is_told_before_a_byte_of_the_body_comes(quiet: Door):
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_too_large_is_told_before_a_byte_of_the_body_comes(quiet: Door):
+@pytest.mark.parametrize(
+    ("head", "status", "text"),
+    [
+        ("content-length: 16777217", 413, "the body may have 16777216 bytes: got 16777217"),
+        ("content-length: 9\r\ncontent-encoding: gzip", 415, "without Content-Encoding: got gzip"),
+        ("transfer-encoding: chunked\r\ncontent-encoding: gzip", 415, "without Content-Encoding: got gzip"),
+    ],
+)
+def test_what_cannot_be_taken_is_told_before_a_byte_of_the_body_comes(quiet: Door, head, status, text):
     with quiet.connect() as connection:
         connection.sendall(
             f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
-            "expect: 100-continue\r\ncontent-length: 16777217\r\n\r\n".encode()
+            f"expect: 100-continue\r\n{head}\r\n\r\n".encode()
         )
         answer = read_answer(connection)
-    assert_refused(answer, 413, "the body may have 16777216 bytes: got 16777217")
+    assert_refused(answer, status, text)
+
+
+@pytest.mark.parametrize(
+    ("headers", "asked"),
+    [
+        ((f"authorization: bearer {TOKEN}",), {"token": ""}),
+        ((f"Authorization: BEARER  {TOKEN}",), {"token": ""}),
+        (("content-encoding: Identity",), {}),
+        ((), {"path": f"{PATH}/1.0"}),
+        ((), {"path": f"{PATH}/1.0?a=b"}),
+        (PREFLIGHT, {}),
+    ],
+)
+def test_let_in(quiet: Door, headers, asked):
+    assert quiet.ask(b"x", *headers, **asked).status == 200
+    assert [seen.target for seen in quiet.list_seen()] == [PATH]
+
+
+@pytest.mark.parametrize("size", [5, 2_000_000])
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ('multipart/form-data; boundary="aB c"', 'x-multipart/form-data; boundary="aB c"'),
+        ("Multipart/Form-Data;boundary=x", "x-multipart/Form-Data;boundary=x"),
+        (" multipart/mixed", "x-multipart/mixed"),
+        (f"multipart/form-data; boundary={'y' * 12_000}", f"x-multipart/form-data; boundary={'y' * 12_000}"),
+        ("image/jpeg", "image/jpeg"),
+        ("text/plain; a=multipart/form-data", "text/plain; a=multipart/form-data"),
+    ],
+)
+def test_a_form_is_hidden_from_torchserve(quiet: Door, sent, seen, size):
+    assert quiet.ask(b"x" * size, f"Content-TYPE:{sent}").status == 200
+    [one] = quiet.list_seen()
+    assert (one.header("content-type"), one.count("content-type"), one.body_bytes) == (seen, 1, size)
+
+
+def test_the_handlers_know_the_name_of_a_hidden_form():
+    assert FORM_TYPE == forms.FORM_TYPE
 
 
 def test_the_largest_is_let_in(quiet: Door):

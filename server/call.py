@@ -85,7 +85,8 @@ def render_calls(
     for name, model in plan.models.items():
         if name in samples:
             body = _render_body(archives.get(name), samples[name])
-            lines.append(f"curl {header}{body} {client.inference_url}/predictions/{name}")
+            # A proxy that the shell names would be asked for an address that is only here.
+            lines.append(f"curl --noproxy '*' {header}{body} {client.inference_url}/predictions/{name}")
         else:
             lines.append(f"# {name}: no sample, because {model.archive.value} is gone from the model store")
     note = [_ELSEWHERE] if elsewhere else _render_token_note(client)

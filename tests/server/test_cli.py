@@ -67,7 +67,7 @@ def test_a_servers_lines_and_token_are_printed(folders, run, dummy, capsys):
     assert capsys.readouterr().out == "inf\n"
     assert cli.main(["curl", *folders]) == 0
     first = capsys.readouterr().out
-    assert first.startswith(f"curl -H @{run.path}/authorization ")
+    assert first.startswith(f"curl --noproxy '*' -H @{run.path}/authorization ")
     assert cli.main(["curl", *folders, "--hide-token"]) == 0
     assert "$TOKEN" in capsys.readouterr().out
     for archive in Path(folders[-1]).glob("*.mar"):

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from urllib3 import encode_multipart_formdata
 
 from config.plan import read_plan
 from server.processes import Process, find_marked, is_alive, send_signal
@@ -133,6 +134,33 @@ def test_it_answers_and_refuses_as_planned(door_kit, photo):
     assert late.status in (503, 504)
     with urllib.request.urlopen(f"http://127.0.0.1:{door_kit.port + 2}/metrics", timeout=60) as metrics:
         assert b"haproxy_server_status" in metrics.read()
+
+
+@pytest.mark.parametrize("size", [BYTES, 5_000_000])
+def test_a_form_of_one_field_is_answered_and_one_of_several_refused(door_kit, photo, size):
+    """What HAProxy holds in a buffer, and what it passes on; a boundary that is in the picture."""
+
+    def ask(model: str, *fields: tuple[str, object]):
+        return door_kit.predict(model, *encode_multipart_formdata(fields, boundary="x"))
+
+    picture = photo + b"\r\n--xy" * ((size - BYTES) // 7)
+    upload = ("data", ("photo.jpg", picture, "image/jpeg"))
+    answers = [
+        ask(MODEL, upload),
+        door_kit.predict(MODEL, picture),
+        door_kit.predict(f"{MODEL}/1.0", picture),
+    ]
+    assert [answer.status for answer in answers] == [200] * 3
+    assert [[one["label"] for one in answer.json] for answer in answers] == [
+        [one["label"] for one in answers[0].json]
+    ] * 3
+    twice = ask(MODEL, upload, upload)
+    assert (twice.status, "'data', 'data'" in twice.json["error"]) == (400, True)
+    assert ask("tiny_text", ("text", "good")).json["label"] in ("negative", "neutral", "positive")
+    texts = ask("tiny_text", ("text", "good"), ("text", "bad"))
+    assert (texts.status, "'text', 'text'" in texts.json["error"]) == (400, True)
+    cut = encode_multipart_formdata([upload], boundary="x")[0][:-9]
+    assert door_kit.predict(MODEL, cut, "multipart/form-data; boundary=x").status == 400
 
 
 def test_verify_is_good_and_status_names_both_instances(door_kit):

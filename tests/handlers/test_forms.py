@@ -7,7 +7,7 @@ import re
 import tracemalloc
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from urllib3.fields import RequestField
 from urllib3.filepost import encode_multipart_formdata
@@ -41,6 +41,11 @@ def opened(tmp_path, body: bytes, content_type: str):
     return open_form(read_body(rows[0], context.get_all_request_header(0)))
 
 
+steady = settings(
+    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
 @st.composite
 def draw_form(draw) -> tuple[bytes, str]:
     """(content, boundary): any bytes, and many that look like the boundary; but no line of it."""
@@ -52,6 +57,7 @@ def draw_form(draw) -> tuple[bytes, str]:
     return content, boundary
 
 
+@steady
 @given(
     form=draw_form(),
     name=st.sampled_from(["data", "body"]),
@@ -72,6 +78,7 @@ def test_what_urllib3_encodes_comes_out(tmp_path_factory, form, name, filename, 
 PIECES = [b"--x", b"--x--", b"\r\n", b"\n", b" ", b"\xff", b"\0", DATA, TEXT, b"a: b", b";", b'"', b"\\"]
 
 
+@steady
 @given(body=st.lists(st.sampled_from(PIECES), max_size=20).map(b"".join))
 def test_whatever_is_sent_is_a_body_or_a_4xx(tmp_path_factory, body):
     try:
@@ -155,6 +162,7 @@ def ask(handler, folder, body: bytes, content_type: str = f"{TYPE}x"):
         (whole(b"good", head=DATA + b"Content-Type: text/plain; charset=Latin1\r\n"), 415, "charset=latin1"),
         (whole("für".encode("latin-1"), head=TEXT), 400, "not UTF-8"),
         (whole(b"", head=TEXT), 400, "non-empty"),
+        (b"--x\r\n" + TEXT + b"\r\n--x--", 400, "non-empty"),
         (part(b"good", TEXT), 400, "is missing"),
         (part(b"good", TEXT) + b"--x-", 400, "is missing"),
         (whole(b"good", head=TEXT).replace(b"\r\n", b"\n"), 400, "lines end with CR LF"),

@@ -14,7 +14,7 @@ from handlers.shared.definition import Definition
 from handlers.shared.images import decode_image
 from handlers.shared.outputs import NONE
 from handlers.shared.pictures.picture import LIMITS
-from handlers.shared.preprocessing import PREPROCESSINGS, ImageSize
+from handlers.shared.preprocessing import make_preprocessing
 from handlers.shared.torchserve import TorchServeHandler
 from handlers.shared.weights import load_weights
 
@@ -31,9 +31,7 @@ class CpuImageClassifier(TorchServeHandler):
     def configure(self, definition: Definition) -> None:
         super().configure(definition)
         settings = definition.model
-        self.preprocessing = PREPROCESSINGS[settings.get("preprocess", "fast")](
-            ImageSize(**settings["size"]), mean=settings["mean"], std=settings["std"]
-        )
+        self.preprocessing = make_preprocessing(settings)
         self.top_k = min(settings["top_k"], len(self.labels))
 
     def build_model(self) -> torch.nn.Module:
@@ -59,7 +57,7 @@ class CpuImageClassifier(TorchServeHandler):
     def to_inputs(
         self, rows: Sequence[Sequence[torch.Tensor]], *, length: int, channels_last: bool
     ) -> tuple[torch.Tensor, ...]:
-        """uint8 (crop, crop, 3) each → normalised float32 (N, 3, crop, crop)."""
+        """uint8 (height, width, 3) each → normalised float32 (N, 3, height, width)."""
         return (self.preprocessing.pack([sample for (sample,) in rows], channels_last=channels_last),)
 
     def to_answer(self, scores: np.ndarray, sample: torch.Tensor) -> list[dict[str, Any]]:

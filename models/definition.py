@@ -11,14 +11,17 @@ from models.errors import BuildError, InputError
 
 MODELS_FOLDER = Path(__file__).parent
 KINDS = {
-    "image": ("top_k", "size", "mean", "std"),
+    "image": ("top_k",),
     "text": ("token_lengths", "row_tokens", "tokens_per_run", "max_texts_per_request", "attention"),
 }
 """Fields of `model` that the handler of each kind reads."""
-OPTIONAL_KIND_FIELDS = {"image": ("preprocess", "problem_type"), "text": ()}
+PRESET_FIELDS = ("size", "interpolation", "antialias", "mean", "std")
+"""How pictures are brought to a model; what is not said is that of the preset of `pretrained`."""
+OPTIONAL_KIND_FIELDS = {"image": (*PRESET_FIELDS, "preprocess", "problem_type"), "text": ()}
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 """As handlers/shared/outputs.py knows them, which needs torch; a test compares."""
 PREPROCESSINGS = ("fast", "reference")
+INTERPOLATIONS = ("bilinear", "bicubic")
 """As handlers/shared/preprocessing.py knows them; a test compares."""
 PRECISION_FIELDS = ("self_check_relative_error", "canary_relative", "canary_absolute")
 OPTIONAL_PRECISION_FIELDS = ("engines",)
@@ -156,20 +159,50 @@ def _check_sections(definition: ModelDefinition) -> None:
 
 
 def _check_image(path: Path, model: dict[str, Any]) -> None:
-    size, preprocess = model["size"], model.get("preprocess", "fast")
-    problem_type = model.get("problem_type")
-    if problem_type not in (None, *PROBLEM_TYPES):
+    if "size" in model:
+        _check_size(path, model["size"])
+    allowed = {
+        "preprocess": PREPROCESSINGS,
+        "interpolation": INTERPOLATIONS,
+        "antialias": (True, False),
+        "problem_type": PROBLEM_TYPES,
+    }
+    for field, values in allowed.items():
+        if field in model and model[field] not in values:
+            named = ", ".join(str(value).lower() for value in values)
+            raise BuildError(f"{path}: model.{field} must be one of {named}: got {model[field]}")
+    for field in ("mean", "std"):
+        levels = model.get(field, [0.5] * 3)
+        if not isinstance(levels, list) or len(levels) != 3:
+            raise BuildError(
+                f"{path}: model.{field} must be a number for each of red, green, blue: got {levels}"
+            )
+        for level in levels:
+            _check_number(f"{path}: model.{field}", level)
+        if max(levels) > 1 or (field == "std" and min(levels) == 0):
+            raise BuildError(
+                f"{path}: model.{field} must be of levels from 0 to 1: got {levels}; of levels from 0 to 255 "
+                "it is divided by 255"
+            )
+
+
+def _check_size(path: Path, size: Any) -> None:
+    _check_fields(f"{path}: model.size", size, ("resize",), optional=("crop",))
+    resize, crop = size["resize"], size.get("crop", size["resize"])
+    for field, side in (("resize", resize), ("crop", crop)):
+        sides = side if isinstance(side, list) else [side] * 2
+        if len(sides) != 2 or not all(type(one) is int and one > 0 for one in sides):
+            raise BuildError(
+                f"{path}: model.size.{field} must be one number of pixels, or [height, width]: got {side}"
+            )
+    if "crop" not in size and not isinstance(resize, list):
         raise BuildError(
-            f"{path}: model.problem_type must be one of {', '.join(PROBLEM_TYPES)}: got {problem_type}"
+            f"{path}: model.size must have a crop beside resize: {resize}, the shorter side; or "
+            f"resize: [{resize}, {resize}], which resizes both sides, whatever the picture's shape"
         )
-    _check_fields(f"{path}: model.size", size, ("resize", "crop"))
-    if size["crop"] > size["resize"]:
-        raise BuildError(
-            f"{path}: model.size.crop must be at most resize, {size['resize']}: got {size['crop']}"
-        )
-    if preprocess not in PREPROCESSINGS:
-        allowed = ", ".join(PREPROCESSINGS)
-        raise BuildError(f"{path}: model.preprocess must be one of {allowed}: got {preprocess}")
+    least, sides = ([one] * 2 if isinstance(one, int) else one for one in (resize, crop))
+    if any(side > most for side, most in zip(sides, least, strict=True)):
+        raise BuildError(f"{path}: model.size.crop must be at most resize, {resize}: got {crop}")
 
 
 def _check_text(path: Path, model: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from handlers.shared.classifier import Classifier
 from handlers.shared.errors import LoadError, RequestError
 from handlers.shared.images import decode_image
 from handlers.shared.options import SWITCHES, LoadOptions
-from handlers.shared.preprocessing import PREPROCESSINGS, ImageSize, Preprocessing
+from handlers.shared.preprocessing import PREPROCESSINGS, Preprocessing, make_preprocessing
 from handlers.shared.state import LoadState
 from handlers.shared.steps import build_graph
 from models.classifiers import load_classifier
@@ -58,10 +58,7 @@ def measure_drift(classifier: Classifier, photos: Path) -> Drift:
     bodies = read_dataset("image", photos).bodies
     state = LoadState(classifier=classifier, options=EAGER)
     build_graph(state)
-    size = ImageSize(**settings["size"])
-    ways = {
-        name: make(size, mean=settings["mean"], std=settings["std"]) for name, make in PREPROCESSINGS.items()
-    }
+    ways = {name: make_preprocessing(settings, way=name) for name in PREPROCESSINGS}
     results = {name: [_pass(state, way, body) for body in bodies] for name, way in ways.items()}
     return _compare(results)
 

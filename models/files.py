@@ -11,7 +11,8 @@ from pathlib import Path
 
 from models.errors import InputError
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar")
+"""The last two are Lightning's and timm's."""
 PREFERRED = (
     "model.safetensors",
     "model.safetensors.index.json",

@@ -10,14 +10,16 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors.torch import load_file, save
 
+from models.checkpoint import State, is_torchscript, make_stand_ins, pick_tensors
 from models.confinement import confine, limit_resources
 from models.errors import BuildError
 from models.workspace import open_workspace
@@ -31,21 +33,21 @@ SECONDS = 1200
 BASE_BYTES, TIMES = 2 << 30, 4
 """Memory beyond that of the libraries: tensors as read, contiguous, and as bytes."""
 ANSWER_BYTES = 1 << 16
-SHOWN, SHOWN_CHARACTERS = 5, 600
+SHOWN_CHARACTERS = 600
+CAUSE_CHARACTERS = 120
 
-State = dict[str, torch.Tensor]
 
-
-def read_pickle(path: Path, *, allowed: bool) -> State:
-    """Tensors by name; `allowed` is ALLOW_PICKLE: read in this process instead."""
+def read_pickle(path: Path, *, allowed: bool) -> tuple[State, str]:
+    """(tensors by name, what must be said of them); `allowed` is ALLOW_PICKLE: read in this process."""
     if allowed:
-        return pick_tensors(_load(path), name=path.name)
+        with path.open("rb") as source:
+            return pick_tensors(_load(source, path.name), name=path.name)
     _check_confinement(path)
     with open_workspace(WORKSPACES, "weights") as work:
-        problem = _run(path, work)
+        problem, note = _run(path, work)
         if problem:
             raise BuildError(problem)
-        return load_file(work / "result")
+        return load_file(work / "result"), note
 
 
 def _check_confinement(path: Path) -> None:
@@ -60,8 +62,9 @@ def _check_confinement(path: Path) -> None:
         )
 
 
-def _run(path: Path, work: Path) -> str:
-    """What is wrong with the file, by the process that reads it; empty when `result` holds the tensors."""
+def _run(path: Path, work: Path) -> tuple[str, str]:
+    """(what is wrong with the file, what must be said of it) by the process that reads it; nothing is wrong
+    when `result` holds the tensors."""
     (work / "empty").mkdir()
     said = work / "answer"
     with path.open("rb") as source, (work / "result").open("wb") as result, said.open("wb") as answer:
@@ -83,14 +86,14 @@ def _run(path: Path, work: Path) -> str:
         return _parse(path, answered.read(ANSWER_BYTES), code)
 
 
-def _parse(path: Path, said: bytes, code: int) -> str:
+def _parse(path: Path, said: bytes, code: int) -> tuple[str, str]:
     try:
         answer = json.loads(said)
     except ValueError:
         answer = None
-    if isinstance(answer, str) and code == 0:
-        return _clean(answer)
-    return f"{path.name} cannot be read as weights: what read it ended with code {code}"
+    if code == 0 and isinstance(answer, list) and [type(one) for one in answer] == [str, str]:
+        return _clean(answer[0]), _clean(answer[1])
+    return f"{path.name} cannot be read as weights: what read it ended with code {code}", ""
 
 
 def _clean(text: str) -> str:
@@ -100,41 +103,54 @@ def _clean(text: str) -> str:
 
 def convert() -> None:
     """The process without rights: one open file as safetensors to another, the outcome to its output."""
-    problem = ""
+    problem = note = ""
     try:
-        _convert()
+        note = _convert()
     except BuildError as error:
         problem = str(error)
     except Exception as error:  # torch.load has no common class for what may be wrong with a file
         problem = describe_failure(sys.argv[2], error)
-    os.write(1, json.dumps(problem).encode())
+    os.write(1, json.dumps([problem, note]).encode())
     os._exit(0)  # without what Python does at its end, which needs rights
 
 
-def _convert() -> None:
+def _convert() -> str:
     source, result = os.fdopen(int(sys.argv[3]), "rb"), os.fdopen(int(sys.argv[4]), "wb", buffering=0)
     size = os.fstat(source.fileno()).st_size
     torch.set_num_threads(1)
     _warm_up()
     limit_resources(memory_bytes=BASE_BYTES + TIMES * size, file_bytes=BASE_BYTES + TIMES * size)
     confine()
-    state = pick_tensors(_load(source), name=sys.argv[2])
+    state, note = pick_tensors(_load(source, sys.argv[2]), name=sys.argv[2])
     # Copies, because tensors of a state dict may share their memory and safetensors' may not.
     content = memoryview(save({name: tensor.detach().contiguous().clone() for name, tensor in state.items()}))
     while content:
         content = content[result.write(content) :]
+    return note
 
 
 def describe_failure(name: str, error: Exception) -> str:
-    """For what is no file of weights at all."""
+    """For what is no file of weights at all, without torch's advice to read it as code."""
+    cause = f"{type(error).__name__}: {error}"
+    if isinstance(error, pickle.UnpicklingError):
+        # What torch.load's unpickler said, before torch.load wrapped it in its advice.
+        cause = str(error.__context__ or "").split(". ")[0]
+    if not cause or "weights_only" in cause:
+        cause = "it is no file of torch.save"
     return (
-        f"{name} cannot be read as weights ({type(error).__name__}: {error}); "
-        "save it with torch.save(model.state_dict(), …) or as safetensors"
+        f"{name} cannot be read as weights ({' '.join(cause.split())[:CAUSE_CHARACTERS]}); "
+        'save it with torch.save(model.state_dict(), "weights.pth") or as safetensors'
     )
 
 
-def _load(source: Any) -> Any:
-    return torch.load(source, map_location="cpu", weights_only=True)
+def _load(source: BinaryIO, name: str) -> Any:
+    if is_torchscript(source):
+        raise BuildError(
+            f"{name} is a TorchScript file, which holds code; save its weights: "
+            f'torch.save(torch.jit.load("{name}").state_dict(), "weights.pth")'
+        )
+    with torch.serialization.safe_globals(make_stand_ins(source)):
+        return torch.load(source, map_location="cpu", weights_only=True)
 
 
 def _warm_up() -> None:
@@ -144,31 +160,4 @@ def _warm_up() -> None:
         example = {"a": torch.nn.Parameter(torch.zeros(2)), "b": torch.zeros(2, dtype=torch.int64)}
         torch.save(torch.nn.Module().state_dict() | example, small, _use_new_zipfile_serialization=zipped)
         small.seek(0)
-        save({"a": torch.load(small, weights_only=True)["b"]})
-
-
-def pick_tensors(state: Any, *, name: str) -> State:
-    """The state dict in what a file holds; BuildError says what it holds instead."""
-    # Training scripts often save {"state_dict": …} and DataParallel's "module." prefix.
-    for key in ("state_dict", "model"):
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
-    if not isinstance(state, dict) or not state or not all(_is_entry(*item) for item in state.items()):
-        raise BuildError(
-            f"{name} holds no state dict, which is tensors by name: got {_describe(state)}; "
-            "save it with torch.save(model.state_dict(), …)"
-        )
-    if all(key.startswith("module.") for key in state):
-        state = {key.removeprefix("module."): value for key, value in state.items()}
-    return state
-
-
-def _is_entry(key: object, value: object) -> bool:
-    return isinstance(key, str) and isinstance(value, torch.Tensor)
-
-
-def _describe(state: Any) -> str:
-    if not isinstance(state, dict):
-        return f"a {type(state).__name__}"
-    wrong = [f"{key!r}: {type(value).__name__}" for key, value in state.items() if not _is_entry(key, value)]
-    return f"{{{', '.join(wrong[:SHOWN])}}}"
+        save({"a": _load(small, "")["b"]})

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
+from models.checkpoint import State, pick_tensors
 from models.errors import BuildError
 from models.files import SUFFIXES, list_shards
-from models.pickles import describe_failure, pick_tensors, read_pickle
+from models.pickles import describe_failure, read_pickle
+from models.progress import say
 
-SHOWN = 5
+SHOWN = 3
 """Keys named in an error; the rest are counted."""
+SHOWN_CHARACTERS = 200
 
 
-def read_state(path: Path, *, allow_pickle: bool = False) -> dict[str, torch.Tensor]:
-    """Tensors by name from safetensors, a `torch.save` file of tensors, or the shards that an index names;
-    pickled code is never run."""
+def read_state(path: Path, *, allow_pickle: bool = False) -> State:
+    """As `read_checkpoint`, which says more."""
+    state, note = read_checkpoint(path, allow_pickle=allow_pickle)
+    if note:
+        say(f"  {note}")
+    return state
+
+
+def read_checkpoint(path: Path, *, allow_pickle: bool = False) -> tuple[State, str]:
+    """(tensors by name, what a person must know of the choice) from safetensors or a file of torch.save: a
+    state dict or a training script's checkpoint, or the shards that an index names; pickled code is never
+    run."""
     shards = list_shards(path)
     if shards:
         states = [read_state(shard, allow_pickle=allow_pickle) for shard in shards]
-        return {name: tensor for state in states for name, tensor in state.items()}
-    if path.suffix not in SUFFIXES:
+        return {name: tensor for state in states for name, tensor in state.items()}, ""
+    if not path.name.endswith(SUFFIXES):
         raise BuildError(f"weights must be one of {', '.join(SUFFIXES)}: got {path.name}")
     try:
         if path.suffix == ".safetensors":
@@ -34,27 +48,59 @@ def read_state(path: Path, *, allow_pickle: bool = False) -> dict[str, torch.Ten
         raise BuildError(describe_failure(path.name, error)) from error
 
 
-def load_state(model: torch.nn.Module, state: dict[str, torch.Tensor], *, source: str) -> None:
-    """Load strictly; BuildError names missing and unexpected keys and wrong shapes."""
+def strip_prefix(state: State, model: torch.nn.Module, *, source: str) -> State:
+    """Without what stands before all keys (`model.` of Lightning …), if they are the model's own then;
+    BuildError where a whole model is there, and more beside it."""
+    own = model.state_dict().keys()
+    first = next(iter(own))
+    for prefix in (key.removesuffix(first) for key in state if key.endswith(f".{first}")):
+        inside = {key.removeprefix(prefix): one for key, one in state.items() if key.startswith(prefix)}
+        if _list_weights(own ^ inside.keys()):
+            continue
+        others = [key for key in state if not key.startswith(prefix)]
+        if others:
+            raise BuildError(
+                f"{source} holds {', '.join(sorted(others)[:SHOWN])} beside a whole model under {prefix!r}; "
+                f"if that does without them, save it alone: torch.save({{key[{len(prefix)}:]: value "
+                f'for key, value in state.items() if key.startswith("{prefix}")}}, "weights.pth")'
+            )
+        return inside
+    return state
+
+
+def load_state(model: torch.nn.Module, state: State, *, source: str, cure: str = "") -> None:
+    """Load strictly; BuildError names missing and unexpected keys and wrong shapes, and ends with `cure`."""
     own = model.state_dict()
-    wrong = [
-        f"{key} is {tuple(state[key].shape)}, not {tuple(own[key].shape)}"
-        for key in own.keys() & state.keys()
-        if own[key].shape != state[key].shape
-    ]
-    # Counters of batches seen are no weights, and old files lack them.
-    missing = [key for key in own.keys() - state.keys() if not key.endswith("num_batches_tracked")]
+    fitting = OrderedDict(strip_prefix(state, model, source=source))
+    # The model's own version, which MNASNet asks for; parts of a model take keys of any version.
+    fitting._metadata = {"": own._metadata[""]}  # type: ignore[attr-defined]
+    wrong = []
+    for key in own.keys() & fitting.keys():
+        if own[key].shape != fitting[key].shape:
+            wrong.append(f"{key} is {tuple(fitting[key].shape)}, not {tuple(own[key].shape)}")
+            fitting[key] = own[key]
+    # By torch, because parts of a model may know keys of their earlier versions.
+    try:
+        found = model.load_state_dict(fitting, strict=False)
+    except RuntimeError as error:  # of shapes behind such keys
+        said = " ".join(str(error).split())[:SHOWN_CHARACTERS]
+        raise BuildError(f"{source} does not fit the model: {said}") from error
     report = [
-        _name_keys("missing keys", missing),
-        _name_keys("unexpected keys", list(state.keys() - own.keys())),
         _name_keys("wrong shapes", wrong),
+        _name_keys("missing keys", _list_weights(found.missing_keys)),
+        _name_keys("unexpected keys", found.unexpected_keys),
     ]
     if any(report):
-        raise BuildError(f"{source} does not fit the model: " + "; ".join(part for part in report if part))
-    model.load_state_dict(state, strict=False)
+        parts = [part for part in (*report, cure) if part]
+        raise BuildError(f"{source} does not fit the model: {'; '.join(parts)}")
 
 
-def _name_keys(what: str, keys: list[str]) -> str:
+def _list_weights(keys: Iterable[str]) -> list[str]:
+    """Counters of batches seen are no weights, and old files lack them."""
+    return [key for key in keys if not key.endswith("num_batches_tracked")]
+
+
+def _name_keys(what: str, keys: Sequence[str]) -> str:
     if not keys:
         return ""
     shown = ", ".join(sorted(keys)[:SHOWN])

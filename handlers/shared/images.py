@@ -46,7 +46,7 @@ SCALES = (8, 4, 2)
 def decode_image(
     data: bytes, preprocessing: Preprocessing, limits: Mapping[str, int] = LIMITS
 ) -> torch.Tensor:
-    """JPEG, PNG, WebP … → uint8 (crop, crop, 3) as people see it; RequestError if it cannot be."""
+    """JPEG, PNG, WebP … → uint8 (*size.seen, 3) as people see it; RequestError if it cannot be."""
     MEMORY.before_next()
     needed_mib, result = _decode_or_refuse(data, preprocessing, limits)
     if needed_mib > RETURNED_MIB or len(data) > RETURNED_BYTES:
@@ -82,7 +82,7 @@ def _choose_scale(picture: Picture, preprocessing: Preprocessing) -> int:
     """Twice the model's size keeps the quality; only JPEGs can be decoded smaller than they are."""
     if not (isinstance(picture, Jpeg) and preprocessing.scaled_decode):
         return 1
-    enough = 2 * preprocessing.size.resize
+    enough = 2 * preprocessing.size.largest
     possible = min(picture.width // enough, picture.height // enough)
     return next((scale for scale in SCALES if scale <= possible), 1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from safetensors.torch import load_file
 
@@ -13,7 +15,9 @@ SHOWN_CHARACTERS = 400
 
 def load_weights(model: torch.nn.Module, definition: Definition) -> torch.nn.Module:
     """Copy `model.safetensors` into `model`; LoadError names the keys that do not fit."""
-    state = load_file(definition.directory / WEIGHTS_FILE)
+    state = OrderedDict(load_file(definition.directory / WEIGHTS_FILE))
+    # The keys are this version's; MNASNet asks.
+    state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
     try:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from safetensors.torch import save_file
 from torchvision.models import get_model, get_model_weights
 
 from handlers.shared.outputs import choose_activation
-from handlers.shared.preprocessing import ImageSize
+from handlers.shared.preprocessing import make_preprocessing
 from models.canary import write_canary_image
-from models.definition import ModelDefinition
+from models.definition import PRESET_FIELDS, ModelDefinition
 from models.download import fetch_checkpoint
 from models.errors import BuildError
 from models.files import find_labels_file, find_weights_file, hash_file
@@ -21,11 +22,17 @@ from models.kinds import Prepared, prefer_pretrained
 from models.labels import read_labels
 from models.random_weights import SEED, make_random_classifier
 from models.request import WeightsRequest
-from models.state import load_state, read_state
+from models.state import State, load_state, read_checkpoint, strip_prefix
 
 CANARY = "canary.jpg"
 SHOWN = 3
 """Keys named in an error."""
+OWN_NORMALISATION = ("googlenet", "inception_v3")
+"""Architectures that torchvision builds with `transform_input=True` for its pretrained weights alone."""
+OLD_DENSENET = re.compile(
+    r"(denselayer\d+\.(?:norm|relu|conv))\.([12]\.(?:weight|bias|running_mean|running_var))$"
+)
+"""As in torchvision.models.densenet."""
 
 
 def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path) -> Prepared:
@@ -39,9 +46,9 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
         weights=weights,
         notes=notes,
         model={
-            **definition.model,
+            **read_preset(definition),
             "architecture": definition.architecture,
-            "architecture_options": definition.architecture_options,
+            "architecture_options": read_options(definition),
             "activation": choose_activation(definition.model.get("problem_type"), len(labels)),
         },
         canary_file=CANARY,
@@ -56,7 +63,7 @@ Source = tuple[torch.nn.Module, list[str], str, tuple[str, ...]]
 def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source:
     labels = read_default_labels(definition)
     model = make_random_classifier(
-        lambda: build_model(definition, len(labels)), size=ImageSize(**definition.model["size"])
+        lambda: build_model(definition, len(labels)), size=make_preprocessing(read_preset(definition)).size
     )
     note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
     return model, labels, f"random (seed {SEED})", (note,)
@@ -64,11 +71,12 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
     weights = find_pretrained(definition)
+    check_preset(definition)
     file = fetch_checkpoint(weights.url, sha256=definition.pretrained_sha256)
-    state = read_state(file, allow_pickle=request.allow_pickle)
+    state, _ = read_checkpoint(file, allow_pickle=request.allow_pickle)
     labels = list(weights.meta["categories"])
     model = build_model(definition, len(labels)).eval()
-    load_state(model, state, source=f"torchvision {definition.pretrained}")
+    load_state(model, rename_old(state), source=f"torchvision {definition.pretrained}")
     return model, labels, f"pretrained (torchvision {definition.pretrained}, sha256:{hash_file(file)})", ()
 
 
@@ -81,8 +89,11 @@ def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
 def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
     assert request.path is not None
     file = find_weights_file(request.path)
-    state = read_state(file, allow_pickle=request.allow_pickle)
-    classes = _count_classes(definition, state, file)
+    state, note = read_checkpoint(file, allow_pickle=request.allow_pickle)
+    # Only its keys are looked at; some architectures (regnet) cannot be built without memory.
+    model = build_model(definition, classes=2)
+    state = strip_prefix(rename_old(state), model, source=file.name)
+    classes = _count_classes(definition, model, state, file)
     labels_file = find_labels_file(file.parent)
     labels = read_labels(labels_file) if labels_file else read_default_labels(definition)
     if len(labels) != classes:
@@ -92,11 +103,57 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
             f"put labels.txt with {classes} lines beside the weights"
         )
     model = build_model(definition, len(labels)).eval()
-    load_state(model, state, source=file.name)
-    return model, labels, f"user ({file.name}, sha256:{hash_file(file)[:12]})", ()
+    _check_colours(model, state, file)
+    load_state(
+        model,
+        state,
+        source=file.name,
+        cure=f"is it a {definition.architecture}, as {definition.path} has it?",
+    )
+    return model, labels, f"user ({file.name}, sha256:{hash_file(file)[:12]})", (note,) if note else ()
 
 
 _SOURCES = {"auto": _from_auto, "pretrained": _from_pretrained, "random": _from_random, "path": _from_path}
+
+
+def read_preset(definition: ModelDefinition) -> dict[str, Any]:
+    """The definition's `model` section, with what it does not say of preprocessing as torchvision's preset of
+    `pretrained` has it."""
+    said = {"preprocess": "fast", **definition.model}
+    if all(field in said for field in PRESET_FIELDS):
+        return said
+    return {**_list_preset(find_pretrained(definition)), **said}
+
+
+def _list_preset(weights: Any) -> dict[str, Any]:
+    """`weights.transforms()` by the names that model.yaml has; a list of one is the shorter side."""
+    preset = weights.transforms()
+    (resize,), (crop,) = preset.resize_size, preset.crop_size
+    return {
+        "size": {"resize": resize, "crop": crop},
+        "interpolation": preset.interpolation.value,
+        "antialias": preset.antialias,
+        "mean": list(preset.mean),
+        "std": list(preset.std),
+    }
+
+
+def check_preset(definition: ModelDefinition) -> None:
+    """BuildError where a definition says other than the preset that public weights were made for."""
+    wanted = _list_preset(find_pretrained(definition))
+    wrong = {field: value for field, value in wanted.items() if definition.model.get(field, value) != value}
+    if definition.architecture_options.get("transform_input") is False:
+        raise BuildError(
+            f"{definition.path}: architecture_options say transform_input: false; {definition.pretrained} of "
+            f"{definition.architecture} was trained with true: write that"
+        )
+    if wrong:
+        said = ", ".join(f"{field}: {definition.model[field]}" for field in wrong)
+        right = ", ".join(f"{field}: {value}" for field, value in wrong.items())
+        raise BuildError(
+            f"{definition.path}: model says {said}; {definition.pretrained} of {definition.architecture} was "
+            f"trained for {right}; leave these fields out: they are the preset's then"
+        )
 
 
 def read_default_labels(definition: ModelDefinition) -> list[str]:
@@ -124,31 +181,74 @@ def find_pretrained(definition: ModelDefinition) -> Any:
 
 def build_model(definition: ModelDefinition, classes: int) -> torch.nn.Module:
     """The architecture with the definition's options, as the worker builds it."""
+    _check_input_form(definition)
+    options = read_options(definition)
     try:
-        return get_model(
-            definition.architecture, weights=None, num_classes=classes, **definition.architecture_options
-        )
+        return get_model(definition.architecture, weights=None, num_classes=classes, **options)
     except (TypeError, ValueError) as error:
         raise BuildError(
             f"{definition.path}: torchvision cannot build {definition.architecture} with "
-            f"architecture_options {definition.architecture_options}: {error}"
+            f"architecture_options {options}: {error}"
         ) from error
 
 
-def _count_classes(definition: ModelDefinition, state: dict[str, torch.Tensor], file: Path) -> int:
-    key = _find_classifier(definition)
+def read_options(definition: ModelDefinition) -> dict[str, Any]:
+    """The constructor's options: a vision transformer is built for the one size that it is given."""
+    if not definition.architecture.startswith("vit_"):
+        return definition.architecture_options
+    side = make_preprocessing(read_preset(definition)).size.seen[0]
+    return {"image_size": side, **definition.architecture_options}
+
+
+def _check_input_form(definition: ModelDefinition) -> None:
+    """BuildError where an architecture reads pictures in two ways and a state dict does not say which."""
+    if definition.architecture in OWN_NORMALISATION and not isinstance(
+        definition.architecture_options.get("transform_input"), bool
+    ):
+        raise BuildError(
+            f"{definition.path}: {definition.architecture} needs architecture_options: "
+            "{transform_input: true} or false: torchvision's pretrained weights, and what is fine-tuned from "
+            "them, normalise once more within the model, others do not, and a file of weights does not say"
+        )
+
+
+def rename_old(state: State) -> State:
+    """DenseNet's keys of before torch 0.4, which torchvision's own files have, by their names of today."""
+    return {OLD_DENSENET.sub(r"\1\2", key): value for key, value in state.items()}
+
+
+def _check_colours(model: torch.nn.Module, state: State, file: Path) -> None:
+    """BuildError for a model of pictures in grey: its first layer has one channel."""
+    key, own = next((key, value) for key, value in model.state_dict().items() if value.dim() == 4)
+    if key in state and state[key].dim() == 4 and state[key].shape[1] != own.shape[1]:
+        channels = state[key].shape[1]
+        cure = (
+            f"multiply {key} by torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1) for the same answers, "
+            "with mean and std three times the same in model.yaml"
+            if channels == 1
+            else "train it on RGB"
+        )
+        raise BuildError(
+            f"{file.name} takes pictures of {channels} channel{'s' if channels > 1 else ', grey'} ({key} is "
+            f"{tuple(state[key].shape)}), and here models are given RGB; {cure}"
+        )
+
+
+def _count_classes(definition: ModelDefinition, model: torch.nn.Module, state: State, file: Path) -> int:
+    key = _find_classifier(definition, model)
     if key not in state or state[key].dim() == 0:
+        layer = key.split(".")[0]
+        near = sorted(one for one in state if one.split(".")[0] == layer) or sorted(state)
         raise BuildError(
             f"{file.name} does not fit the model: it has no {key}, the classifier of "
-            f"{definition.architecture}; its keys are {', '.join(sorted(state)[:SHOWN])} …"
+            f"{definition.architecture}; it has {', '.join(near[:SHOWN])} …; name its architecture in "
+            f"{definition.path}, or rename the keys of a classifier that is one linear layer"
         )
     return state[key].shape[0]
 
 
-def _find_classifier(definition: ModelDefinition) -> str:
+def _find_classifier(definition: ModelDefinition, model: torch.nn.Module) -> str:
     """Key of the last layer's weights; taken from a model, for files keep keys in any order."""
-    with torch.device("meta"):
-        model = build_model(definition, classes=2)
     modules = list(model.named_modules())
     # A few architectures (squeezenet) end in a convolution instead.
     for kind in (torch.nn.Linear, torch.nn.Conv2d):

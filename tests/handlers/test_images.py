@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torchvision.transforms import InterpolationMode
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as reference
 
 from handlers.shared import images
@@ -22,6 +22,7 @@ from handlers.shared.pictures.exif import turn_upright
 from handlers.shared.pictures.picture import LIMITS
 from handlers.shared.pictures.readers import read_picture
 from handlers.shared.preprocessing import (
+    INTERPOLATIONS,
     PREPROCESSINGS,
     FastPreprocessing,
     ImageSize,
@@ -51,6 +52,43 @@ def test_reference_pixels_are_torchvisions_exactly(size, form):
     data = encode(draw_image(*size, seed=1), form)
     expected = torchvisions_pixels(Image.open(io.BytesIO(data)))
     np.testing.assert_array_equal(decode_image(data, REFERENCE).numpy(), expected)
+
+
+OTHER_SIZES = [
+    ImageSize(resize=72, crop=64, interpolation="bicubic"),
+    ImageSize(resize=[64, 64]),
+    ImageSize(resize=[48, 80], interpolation="bicubic"),
+    ImageSize(resize=[90, 70], crop=[64, 66], interpolation="bicubic"),
+    ImageSize(resize=72, crop=[40, 64], antialias=False),
+    ImageSize(resize=[48, 80], interpolation="bicubic", antialias=False),
+]
+
+
+def torchvisions(size: ImageSize) -> v2.Compose:
+    """Its own transforms; a list of one number is the shorter side."""
+    mode = InterpolationMode(size.interpolation)
+    sides = [size.resize] if isinstance(size.resize, int) else size.resize
+    crop = v2.CenterCrop(size.crop) if size.crop else v2.Identity()
+    return v2.Compose([v2.Resize(sides, mode, antialias=size.antialias), crop])
+
+
+@pytest.mark.parametrize("size", OTHER_SIZES)
+@pytest.mark.parametrize("picture", SIZES)
+def test_every_resize_that_can_be_said_is_torchvisions(size, picture):
+    drawn = draw_image(*picture, seed=1)
+    transform = torchvisions(size)
+    exact = ReferencePreprocessing(size, mean=MEAN, std=STD)
+    fast = FastPreprocessing(size, mean=MEAN, std=STD)
+    got, close = (decode_image(encode(drawn), way).numpy().astype(int) for way in (exact, fast))
+    if size.antialias:
+        np.testing.assert_array_equal(got, np.asarray(transform(drawn)))
+        # From version 13 Pillow may take columns before rows; it rounds in between.
+        assert np.abs(close - got).mean() < 0.3
+        return
+    # Pillow has no such resize: of tensors, which torchvision computes in uint8 or, bilinear, in floats.
+    expected = transform(reference.pil_to_tensor(drawn)).permute(1, 2, 0).numpy().astype(int)
+    assert np.abs(got - expected).max() <= (0 if size.interpolation == "bicubic" else 1)
+    np.testing.assert_array_equal(close, got)
 
 
 def test_reference_inputs_are_torchvisions_exactly():
@@ -225,11 +263,13 @@ def test_very_long_pictures_cost_no_more_than_their_pixels(size, way, monkeypatc
     assert made == [(64, 64)]
 
 
-def test_large_jpegs_are_decoded_at_a_smaller_scale():
+@pytest.mark.parametrize("size", [SIZE, *(size for size in OTHER_SIZES if size.antialias)])
+def test_large_jpegs_are_decoded_at_a_smaller_scale(size):
     picture = draw_image(1600, 1200, seed=8)
     limits = {**LIMITS, "pixels": 800 * 600}
-    small = decode_image(encode(picture, "JPEG", quality=95), FAST, limits).numpy().astype(int)
-    exact = torchvisions_pixels(picture).astype(int)
+    fast = FastPreprocessing(size, mean=MEAN, std=STD)
+    small = decode_image(encode(picture, "JPEG", quality=95), fast, limits).numpy().astype(int)
+    exact = np.asarray(torchvisions(size)(picture)).astype(int)
     assert np.abs(small - exact).mean() < 3
     assert "1600×1200 = 1920000 pixels" in str(refuse(encode(picture, "JPEG"), REFERENCE, pixels=800 * 600))
 
@@ -268,6 +308,17 @@ def test_cmyk_jpegs_are_turned_as_pillow_does():
     np.testing.assert_array_equal(decode_image(data, REFERENCE), expected)
 
 
+def test_without_antialiasing_no_jpeg_is_decoded_smaller():
+    """Its pixels are averages; such a model has learnt from single ones."""
+    size = ImageSize(resize=72, crop=64, antialias=False)
+    data = encode(draw_image(1600, 1200, seed=8), "JPEG", quality=95)
+    decoded = reference.pil_to_tensor(Image.open(io.BytesIO(data)))
+    expected = torchvisions(size)(decoded).permute(1, 2, 0).numpy().astype(int)
+    got = decode_image(data, FastPreprocessing(size, mean=MEAN, std=STD)).numpy().astype(int)
+    assert np.abs(got - expected).max() <= 1
+
+
 def test_the_definition_allows_exactly_the_preprocessings_there_are():
     assert tuple(PREPROCESSINGS) == definition.PREPROCESSINGS
     assert tuple(PROBLEM_TYPES) == definition.PROBLEM_TYPES
+    assert tuple(INTERPOLATIONS) == definition.INTERPOLATIONS

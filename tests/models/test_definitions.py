@@ -49,7 +49,24 @@ def test_an_unknown_model_is_answered_with_the_known_ones():
             r"precisions\.fp32\.canary_relative must be a number, 0 or more: got 'much'",
         ),
         ({"accuracy_gate": {"agrement": 0.9}}, r"accuracy_gate: .*unknown fields \['agrement'\]"),
-        ({"model": {"top_k": 3}}, r"model: missing fields \['mean', 'size', 'std'\]"),
+        ({"model": {}}, r"model: missing fields \['top_k'\]"),
+        ({"model": {"top_k": 3, "sizes": 1}}, r"model: .*unknown fields \['sizes'\]"),
+        *(
+            ({"model": {"top_k": 3, **said}}, message)
+            for said, message in [
+                ({"size": 224}, r"model\.size must hold resize"),
+                ({"size": {"resize": 256}}, r"must have a crop beside resize: 256.*resize: \[256, 256\]"),
+                ({"size": {"resize": [256], "crop": 224}}, r"size\.resize must be one .*got \[256\]"),
+                ({"size": {"resize": 256, "crop": 0}}, r"size\.crop must be one number of pixels.*got 0"),
+                ({"size": {"resize": 224, "crop": 256}}, r"crop must be at most resize, 224: got 256"),
+                ({"size": {"resize": [200, 300], "crop": 224}}, r"at most resize, \[200, 300\]: got 224"),
+                ({"interpolation": "lanczos"}, "interpolation must be one of bilinear, bicubic: got lanczos"),
+                ({"antialias": "no"}, "antialias must be one of true, false: got no"),
+                ({"mean": 0.5}, "mean must be a number for each of red, green, blue: got 0.5"),
+                ({"mean": [123.7, 116.3, 103.5]}, "mean must be of levels from 0 to 1: got .123.7.*by 255"),
+                ({"std": [0.2, 0.2, 0]}, "std must be of levels from 0 to 1"),
+            ]
+        ),
         ({"batch_sizes": 4}, "batch_sizes must be a list"),
         ({"colour": "red"}, r"unknown fields \['colour'\]"),
     ],

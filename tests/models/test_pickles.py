@@ -7,10 +7,10 @@ import torch
 
 from models import pickles
 from models.__main__ import _parse_arguments, main, parse_order
+from models.checkpoint import pick_tensors
 from models.definition import read_definition
 from models.errors import BuildError, InputError
 from models.fresh import plan_build
-from models.pickles import pick_tensors
 from models.request import DataRequest, parse_allow_pickle
 from models.state import read_state
 
@@ -94,13 +94,13 @@ def test_a_file_that_blows_itself_up_is_stopped(tmp_path):
 
 
 def test_a_message_cannot_move_the_cursor(tmp_path):
-    assert pickles._parse(tmp_path / "a.pt", b'"a\\u001b[2Jb"', 0) == "a [2Jb"
+    assert pickles._parse(tmp_path / "a.pt", b'["a\\u001b[2Jb", ""]', 0) == ("a [2Jb", "")
 
 
-@pytest.mark.parametrize(("said", "code"), [(b"", 0), (b"[]", 0), (b"{", 0), (b'""', -31)])
+@pytest.mark.parametrize(("said", "code"), [(b"", 0), (b"[]", 0), (b"{", 0), (b'["", ""]', -31)])
 def test_a_process_that_ends_without_a_word_is_told(tmp_path, said, code):
     told = f"a.pt cannot be read as weights: what read it ended with code {code}"
-    assert pickles._parse(tmp_path / "a.pt", said, code) == told
+    assert pickles._parse(tmp_path / "a.pt", said, code) == (told, "")
 
 
 def test_allow_pickle_is_a_switch():

@@ -20,6 +20,7 @@ from models.errors import BuildError
 from models.files import find_labels_file, find_weights_file, hash_file
 from models.kinds import Prepared, prefer_pretrained
 from models.labels import read_labels
+from models.progress import say
 from models.random_weights import SEED, make_random_classifier
 from models.request import WeightsRequest
 from models.state import State, load_state, read_checkpoint, strip_prefix
@@ -110,6 +111,7 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
         source=file.name,
         cure=f"is it a {definition.architecture}, as {definition.path} has it?",
     )
+    _tell_preset(definition)
     return model, labels, f"user ({file.name}, sha256:{hash_file(file)[:12]})", (note,) if note else ()
 
 
@@ -123,6 +125,19 @@ def read_preset(definition: ModelDefinition) -> dict[str, Any]:
     if all(field in said for field in PRESET_FIELDS):
         return said
     return {**_list_preset(find_pretrained(definition)), **said}
+
+
+def _tell_preset(definition: ModelDefinition) -> None:
+    """Nobody but its trainer knows what a model was trained to see."""
+    taken = {
+        field: read_preset(definition)[field] for field in PRESET_FIELDS if field not in definition.model
+    }
+    if taken:
+        values = ", ".join(f"{field} {value}" for field, value in taken.items())
+        say(
+            f"  {definition.name}: pictures are given as {definition.pretrained} had them ({values}); a model "
+            f"trained otherwise says so in {definition.path}"
+        )
 
 
 def _list_preset(weights: Any) -> dict[str, Any]:

@@ -129,14 +129,12 @@ def read_preset(definition: ModelDefinition) -> dict[str, Any]:
 
 def _tell_preset(definition: ModelDefinition) -> None:
     """Nobody but its trainer knows what a model was trained to see."""
-    taken = {
-        field: read_preset(definition)[field] for field in PRESET_FIELDS if field not in definition.model
-    }
+    preset = read_preset(definition)
+    taken = ", ".join(f"{field} {preset[field]}" for field in PRESET_FIELDS if field not in definition.model)
     if taken:
-        values = ", ".join(f"{field} {value}" for field, value in taken.items())
         say(
-            f"  {definition.name}: pictures are given as {definition.pretrained} had them ({values}); a model "
-            f"trained otherwise says so in {definition.path}"
+            f"  {definition.name}: pictures are prepared as for {definition.pretrained} ({taken}); "
+            f"if yours were not in training, say how in {definition.path}"
         )
 
 

@@ -23,6 +23,12 @@ def definition(tmp_path):
 
 
 @pytest.fixture
+def public(tmp_path):
+    """A definition that public weights fit: their own preset."""
+    return write_definition(tmp_path / "models", {**TINY_IMAGE, "model": {"top_k": 3}})
+
+
+@pytest.fixture
 def user_file(tmp_path):
     (tmp_path / "user").mkdir()
     return write_weights(tmp_path / "user" / "best.pth", seed=1)
@@ -88,24 +94,24 @@ def test_a_path_that_is_gone_when_it_is_needed_is_named(tmp_path, definition, us
         build_archive(changed, NOT_GIVEN, store=tmp_path)
 
 
-def test_without_weights_and_archive_auto_is_meant(tmp_path, definition, offline):
-    build_archive(definition, NOT_GIVEN, store=tmp_path)
+def test_without_weights_and_archive_auto_is_meant(tmp_path, public, offline):
+    build_archive(public, NOT_GIVEN, store=tmp_path)
     packed = read_archive_definition(tmp_path / "tiny_image.mar")
     assert packed["request"] == {"source": "auto", "path": "", "files": ""}
     assert packed["weights"].startswith("random")
 
 
 def test_random_for_want_of_internet_is_built_again_when_it_is_back(
-    tmp_path, definition, offline, monkeypatch, capsys
+    tmp_path, public, offline, monkeypatch, capsys
 ):
-    build_archive(definition, AUTO, store=tmp_path)
-    assert not build_archive(definition, AUTO, store=tmp_path)
+    build_archive(public, AUTO, store=tmp_path)
+    assert not build_archive(public, AUTO, store=tmp_path)
     assert "pretrained weights still cannot be had: no internet" in capsys.readouterr().out
     monkeypatch.setattr(fresh, "fetch_pretrained", lambda definition: None)
     checkpoint = tmp_path / "net.pth"
     torch.save(get_model("resnet18", num_classes=1000).state_dict(), checkpoint)
     monkeypatch.setattr("models.kinds.image.fetch_checkpoint", lambda url, sha256: checkpoint)
-    assert build_archive(definition, AUTO, store=tmp_path)
+    assert build_archive(public, AUTO, store=tmp_path)
     assert read_archive_definition(tmp_path / "tiny_image.mar")["weights"].startswith("pretrained")
 
 

@@ -173,7 +173,9 @@ def test_a_head_of_images_is_read_as_transformers_reads_one(tmp_path, labels, pr
     (tmp_path / "labels.txt").write_text(labels)
     model = make_resnet(len(names)).eval()
     torch.save(model.state_dict(), tmp_path / "mine.pth")
-    fields = {**TINY_IMAGE["model"], "preprocess": "reference", "problem_type": problem_type}
+    fields = {**TINY_IMAGE["model"], "preprocess": "reference"}
+    if problem_type:
+        fields["problem_type"] = problem_type
     definition = write_definition(tmp_path / "models", {**TINY_IMAGE, "model": fields})
     build_archive(definition, from_path(tmp_path / "mine.pth"), store=tmp_path)
     with zipfile.ZipFile(tmp_path / "tiny_image.mar") as packed:

@@ -260,7 +260,7 @@ compare: load-tools ## Two results, A and B, side by side: fail on a regression
 	@$(LOADTEST) compare --a '$(A)' --b '$(B)' --bound '$(BOUND)'
 
 .PHONY: load-tools
-load-tools:
+load-tools: ## Install what the load tests need (for a machine that only sends)
 	@$(SETUP) --with loadtest
 
 .PHONY: lint

@@ -22,7 +22,8 @@ PAGE = "results.md"
 MARK = "<!-- Written by `make report OUTPUT=docs` from kept results. What is changed by hand is lost. -->"
 INTRODUCTION = (
     "Every figure here comes from a kept result, the latest of its experiment that is whole and valid. Below "
-    "each title stand the machine and the day; elsewhere expect other figures, and measure them."
+    "each title stand the machine and the day; elsewhere expect other figures, and measure them. Options and "
+    "targets are those of that day, and may have other names or values now."
 )
 COMMANDS = {
     "targets": "make targets",

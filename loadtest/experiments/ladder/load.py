@@ -27,7 +27,7 @@ TIMEOUT_S = 120.0
 
 
 TIMING = Timing(seconds=3.75, warm_up_s=1.5, repeats=3)
-"""BERT's servers need half a minute each to start: with this its ladder takes 25 minutes on two cores."""
+"""BERT's servers need half a minute each to start: with this its ladder takes 30 minutes on two cores."""
 
 
 def count_users(rung: Rung) -> int:

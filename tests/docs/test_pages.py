@@ -81,6 +81,13 @@ def test_readme_is_short_and_maps_every_page():
     assert {name for name in PAGES_BY_NAME if name.startswith("docs/") and "ladder" not in name} <= linked
 
 
+def test_readmes_figures_are_those_of_the_results():
+    figures = re.findall(r"\d[\d.]*×? \([\d.]+-[\d.]+\)", README.read_text(encoding="utf-8"))
+    assert len(figures) == 18, "both rates and a ratio of each row"
+    results = PAGES_BY_NAME["docs/results.md"].read_text(encoding="utf-8")
+    assert [figure for figure in figures if figure not in results] == []
+
+
 def find_symptoms() -> list[str]:
     text = PAGES_BY_NAME["docs/troubleshooting.md"].read_text(encoding="utf-8")
     return [span for span in re.findall(r"^### `([^`]+)`", text, re.MULTILINE) if " " in span]

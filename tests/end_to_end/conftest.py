@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from handlers.engines.stacks import name_store, read_stack
+from loadtest.results.kept import list_results, read_kept
+from loadtest.results.trial import Series
 from models.build import build_archive
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_bf16, write_definition
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
@@ -18,6 +23,8 @@ from tests.workers import for_all_workers
 
 STORE = ROOT / "run" / name_store(read_stack(Path(sys.prefix))).replace("model", "test")
 """Not model-store/: the tests must not replace archives that a person's server is serving."""
+LOADS = {"resnet50": "one-photo", "bert": "one-text"}
+"""Model → what `load_with` sends."""
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +46,41 @@ def kit(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
         (kit.run_dir / "start.txt").write_text(started.stdout)
         assert started.returncode == 0, started.stdout + started.stderr
         yield kit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What came of one short `make loadtest DRIVER=` of both models."""
+
+    done: subprocess.CompletedProcess[str]
+    folder: Path
+    """Of the kept result."""
+    series: dict[str, Series]
+    """By model; each of one trial."""
+
+
+@pytest.fixture(scope="session")
+def load_with(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Load]:
+    """Driver → a few seconds of a few users for each model; once in a test run."""
+    folder = tmp_path_factory.mktemp("load")
+    scenarios = {model: folder / f"{model}-short.yaml" for model in LOADS}
+    for model, payloads in LOADS.items():
+        short = {"warm_up_s": 1, "duration_s": 3, "repeats": 1, "arrival": {"loop": "closed"}, "steps": [2]}
+        scenarios[model].write_text(yaml.safe_dump({"model": model, "payloads": payloads, **short}))
+
+    @functools.cache
+    def run(driver: str) -> Load:
+        command = [sys.executable, "-m", "loadtest", "run", "--run-dir", str(kit.run_dir), "--driver", driver]
+        command += ["--scenario", " ".join(map(str, scenarios.values())), "--results", str(folder)]
+        before = list_results(folder)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+        results = [one for one in list_results(folder) if one not in before]
+        assert len(results) == 1, done.stdout + done.stderr
+        kept = read_kept(results[0])
+        all_series = [series for block in kept.blocks for series in kept.list_series(block)]
+        return Load(done=done, folder=results[0], series={one.scenario.model: one for one in all_series})
+
+    return run
 
 
 @pytest.fixture(scope="session")

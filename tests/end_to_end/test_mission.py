@@ -1,7 +1,7 @@
 """The mission on the real thing: ResNet50 and BERT served as `make serve` serves them, asked, and measured.
 
-What is asserted here is never weakened. Only `served` and the readers below it may follow how a server is
-started, described and put under load.
+What is asserted here is never weakened. Only `served`, the readers right below it and conftest's `load_with`
+may follow how a server is started, describes itself and is put under load.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_account(raw: Mapping[str, Any]) -> Account:
     )
 
 
-# What follows is TorchServe's, the kernel's and clients' own, whatever becomes of the kit.
+# All that follows is read where TorchServe, its launcher and the kernel have it, whatever becomes of the kit.
 
 
 def read_properties(file: Path) -> dict[str, str]:

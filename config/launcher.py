@@ -34,6 +34,8 @@ class LauncherArgs:
     """--ninstances, where TorchServe appends none"""
     disable_numactl: bool = False
     """--disable_numactl"""
+    disable_taskset: bool = False
+    """--disable_taskset: without numactl too nothing is bound"""
 
     def render(self) -> str:
         """As TorchServe takes them: one string, split at single blanks, so no blank inside the core list."""
@@ -46,7 +48,8 @@ class LauncherArgs:
             parts.append(f"--ncores_per_instance {self.cores_per_instance}")
         if self.instances is not None:
             parts.append(f"--ninstances {self.instances}")
-        return " ".join([*parts, "--disable_numactl"] if self.disable_numactl else parts)
+        parts += ["--disable_numactl"] if self.disable_numactl else []
+        return " ".join([*parts, "--disable_taskset"] if self.disable_taskset else parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ class Launched:
     instances: int
     """Copies of the worker that are started; anything but 1 breaks TorchServe."""
     cpus: tuple[int, ...]
-    """The numbers handed to `numactl -C` or `taskset -c`."""
+    """The numbers handed to `numactl -C` or `taskset -c`; none where neither is used."""
     memory_nodes: tuple[int, ...] | None
     """The numbers handed to `numactl -m`; None with taskset."""
     omp_num_threads: int
@@ -71,7 +74,8 @@ def simulate_launcher(
     ninstances = workers if workers > 1 else args.instances or -1
     cores, ninstances, per_instance = _select_cores(args, physical, ninstances)
     start = rank * per_instance if workers > 1 else 0
-    cpus = sorted(cores)[start : start + per_instance]
+    bound = not (args.disable_numactl and args.disable_taskset)
+    cpus = sorted(cores)[start : start + per_instance] if bound else []
     numactl = numactl_works and not args.disable_numactl
     return Launched(
         instances=1 if workers > 1 else ninstances,

@@ -118,7 +118,8 @@ class Layout:
     cores_per_worker: Setting
     """int: physical cores, and OpenMP threads, of one worker."""
     core_list: Setting
-    """[cpu …]: all CPUs that work, one per physical core, in rank order."""
+    """[cpu …]: all CPUs that work, one per physical core, in rank order; where workers are not pinned, all
+    that they may run on."""
     worker_cpus: Setting
     """[[cpu …] per rank]: the CPUs worker `rank` of every model may run on."""
     memory_nodes: Setting
@@ -230,6 +231,17 @@ class Plan:
     """What the door in front does; empty without one."""
     instances: Mapping[str, InstancePlan] = field(default_factory=dict)
     """What is behind the door, by name; empty without one."""
+
+    @property
+    def launched(self) -> bool:
+        """Whether the launcher starts the workers; it may not on a machine that it cannot read."""
+        return str(self.properties["cpu_launcher_enable"].value).lower() == "true"
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it binds them to CPUs, too; not of the whole behind a door."""
+        args = self.properties["cpu_launcher_args"].value if self.launched else "--disable_taskset"
+        return "--disable_taskset" not in args.split(" ")
 
     def to_json(self) -> str:
         """Sorted keys, so the same plan is the same bytes."""

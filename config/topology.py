@@ -21,6 +21,8 @@ FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8"
 
 CPU_FOLDER = "sys/devices/system/cpu"
 NODE_FOLDER = "sys/devices/system/node"
+EFFICIENT = "sys/devices/cpu_atom/cpus"
+"""Only where there are P-cores too (Linux 5.13, arch/x86/events/intel/core.c)."""
 MIB = 1 << 20
 
 
@@ -74,6 +76,8 @@ class Topology:
     """The CPU's name."""
     cpu_total: int
     """CPUs online in the machine, allowed or not."""
+    efficient_cpus: tuple[int, ...]
+    """E-cores of an Intel hybrid CPU: about half as fast as its P-cores."""
     mems_allowed: tuple[int, ...]
     """NUMA nodes this process may take memory from."""
     numactl: bool
@@ -84,6 +88,16 @@ class Topology:
     """The launcher's own probe (`numactl -C 0 -m 0`) succeeds; if not, it falls back to taskset."""
     lscpu_view: tuple[str, ...]
     """The lines `lscpu --parse=CPU,Core,Socket,Node` prints: all the launcher knows about the machine."""
+
+    @property
+    def owns_cpus(self) -> bool:
+        """Whether CPUs may be chosen by name: those of a cpuset smaller than the machine, or all there are.
+
+        A quota below the CPUs says how much of them is ours, and not which: whoever else has one sees the
+        same CPUs, and would choose the same first ones.
+        """
+        owned = len(self.cpus_allowed) < self.cpu_total
+        return owned or self.quota_cpus is None or self.quota_cpus >= len(self.cpus_allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, lists instead of tuples."""
@@ -114,6 +128,7 @@ def parse_topology(files: MachineFiles) -> Topology:
         memory_limit_mib=memory_mib,
         memory_source=memory_source,
         cpu_total=len(online),
+        efficient_cpus=parse_id_list(files.read(EFFICIENT) or ""),
         **_read_cpuinfo(files),
         **_read_binding(files, allowed, cores),
         lscpu_view=probes.read_lscpu(files, online),

@@ -121,9 +121,9 @@ def _render_workers(plan: Plan) -> str:
 
 def _list_unpinned(site: Site) -> list[str]:
     """Nothing where the workers are pinned; else that they are not, and why."""
-    launchers = [plan.properties["cpu_launcher_enable"] for plan in (*site.instances.values(), site.plan)]
-    reasons = dict.fromkeys(launcher.reason for launcher in launchers if launcher.value != "true")
-    return [f"NOT PINNED: {reason}" for reason in list(reasons)[:1]]
+    plans = [*site.instances.values()] or [site.plan]
+    reasons = [plan.layout.worker_cpus.reason for plan in plans if not plan.pinned]
+    return [f"NOT PINNED: {reason}" for reason in reasons[:1]]
 
 
 def _render_variants(plan: Plan) -> str:

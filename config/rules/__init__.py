@@ -98,11 +98,12 @@ def plan_server(
     cut = choose_layout(topology, inputs, fitting)
     server_cpus = _choose_server_cpus(topology, cut, share)
     pinned = _choose_pinning(topology, inputs, cut, server_cpus)
-    if share and pinned.args is None:  # nothing else keeps its workers off the others' CPUs
+    if share and pinned.args is None and topology.owns_cpus:  # nothing else keeps it off the others' CPUs
         server_cpus = server_cpus or topology.cpus_allowed
     plans = batching.plan_models(models, inputs, _list_figures(chosen, cut))
     jvm = java.plan_java(topology, inputs)
-    launched, found = pinned.args is not None, chosen.libraries
+    launch = environment.Launch(launched=pinned.args is not None, bound=pinned.bound)
+    found = chosen.libraries
     return Plan(
         inputs=inputs,
         machine=topology.to_dict(),
@@ -110,9 +111,9 @@ def plan_server(
             topology, inputs, cut, pinned, server_cpus, fitting, chosen.tuned, of_share=share is not None
         ),
         libraries=found,
-        environment=environment.plan_environment(models, plans, inputs.off, found, cut.cores, launched),
+        environment=environment.plan_environment(models, plans, inputs.off, found, cut.cores, launch),
         worker_environment=environment.plan_worker_environment(
-            found, cut.cores, launched, {one.engine.value for one in plans.values()}
+            found, cut.cores, launch, {one.engine.value for one in plans.values()}
         ),
         properties=_plan_properties(topology, inputs, pinned, found, plans, jvm),
         java=jvm,
@@ -133,8 +134,9 @@ def _list_figures(chosen: Chosen, cut: Candidate) -> batching.Figures:
 
 
 def _choose_server_cpus(topology: Topology, cut: Candidate, share: Share | None) -> Chunk | None:
-    """Under a quota everything stays on as many CPUs as it feeds: then nothing can ever be throttled."""
-    if share and not share.confined:
+    """Of CPUs of our own under a quota everything stays on as many as it feeds: then nothing can ever be
+    throttled."""
+    if not topology.owns_cpus or (share and not share.confined):
         return None
     if topology.quota_cpus is None or topology.quota_cpus >= len(topology.cpus_allowed):
         return topology.cpus_allowed if share else None
@@ -146,6 +148,8 @@ def _choose_pinning(
 ) -> pinning.Pinning:
     if not inputs.pinning:
         return pinning.unpinned(cut.chunks, "switched off with --no-pinning: a baseline")
+    if not topology.owns_cpus:
+        return pinning.choose_unbound(topology, cut.chunks)
     counted = inputs.stack != DEFAULT_STACK
     return pinning.choose_pinning(topology, cut.chunks, server_cpus, counted=counted)
 
@@ -162,22 +166,23 @@ def _plan_layout(
     of_share: bool,
 ) -> Layout:
     everywhere = server_cpus or topology.cpus_allowed
-    worker_cpus = cut.chunks if pinned.args else (everywhere,) * len(cut.chunks)
+    worker_cpus = cut.chunks if pinned.bound else (everywhere,) * len(cut.chunks)
     return Layout(
         workers_per_model=Setting(
             value=len(cut.chunks),
             reason=tuned.explain("workers") or reasons.explain_workers(topology, inputs, cut, fitting),
         ),
         cores_per_worker=Setting(
-            value=cut.cores, reason=tuned.explain("cores_per_worker") or reasons.explain_cores(inputs, cut)
+            value=cut.cores,
+            reason=tuned.explain("cores_per_worker") or reasons.explain_cores(topology, inputs, cut),
         ),
         core_list=Setting(
-            value=sorted(cpu for chunk in cut.chunks for cpu in chunk),
-            reason=reasons.explain_list(topology, of_share=of_share),
+            value=sorted({cpu for chunk in worker_cpus for cpu in chunk}),
+            reason=reasons.explain_list(topology, of_share=of_share) if pinned.bound else pinned.args_reason,
         ),
         worker_cpus=Setting(
             value=[list(chunk) for chunk in worker_cpus],
-            reason=reasons.explain_worker_cpus(cut) if pinned.args else pinned.args_reason,
+            reason=reasons.explain_worker_cpus(cut) if pinned.bound else pinned.args_reason,
         ),
         memory_nodes=Setting(
             value=[None if nodes is None else list(nodes) for nodes in pinned.memory_nodes],

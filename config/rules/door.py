@@ -87,7 +87,8 @@ def _check_names(instances: Mapping[str, Plan]) -> None:
 
 
 def _plan_process(instances: Mapping[str, Plan], memory_mib: int) -> dict[str, Setting]:
-    cores = sum(len(plan.layout.core_list.value) for plan in instances.values())
+    layouts = [plan.layout for plan in instances.values()]
+    cores = sum(layout.workers_per_model.value * layout.cores_per_worker.value for layout in layouts)
     return {
         "memory_mib": Setting(value=memory_mib, reason="what the door may take, kept free of the workers'"),
         "threads": Setting(

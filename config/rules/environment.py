@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
 from config.plan import Libraries, ModelPlan, Setting, Settings
@@ -21,6 +22,20 @@ PRIMITIVES_PER_SHAPE = 256
 """Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers,
 DenseNet121 121, BERT 74."""
 
+UNBOUND = "none"
+"""KMP_AFFINITY where CPUs are shared: the launcher keeps a value that is there, and would bind each worker's
+threads to the first CPUs. Not `disabled`: with that IPEX finds no CPUs, and its import fails (2.8)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How workers come to be."""
+
+    launched: bool
+    """By the launcher."""
+    bound: bool
+    """Which keeps each on CPUs of its own."""
+
 
 def plan_environment(
     models: Sequence[ModelDefinition],
@@ -28,7 +43,7 @@ def plan_environment(
     off: Sequence[str],
     libraries: Libraries,
     cores_per_worker: int,
-    launched: bool,
+    launch: Launch,
 ) -> dict[str, Setting]:
     """What is set on TorchServe and inherited by the workers."""
     settings = {
@@ -40,21 +55,22 @@ def plan_environment(
         ),
         **_plan_process(models, libraries),
     }
-    return settings if launched else {**settings, **_without_launcher(libraries, cores_per_worker)}
+    if not launch.launched:
+        return {**settings, **_without_launcher(libraries, cores_per_worker)}
+    return settings if launch.bound else {**settings, **_plan_affinity(libraries, launch)}
 
 
 def plan_timing_environment(
     models: Sequence[ModelDefinition],
     libraries: Libraries,
     cores: int,
-    *,
-    launched: bool,
+    launch: Launch,
 ) -> dict[str, str]:
     """What a worker is seen with, but for the options of its model, which name its engine: the switch that
     TorchServe hands over is not read then."""
     settings = {
         **_plan_process(models, libraries),
-        **plan_worker_environment(libraries, cores, launched, ()),
+        **plan_worker_environment(libraries, cores, launch, ()),
     }
     for engine in SWITCHED.values():
         del settings[ENGINES[engine].switch_variable]
@@ -102,11 +118,11 @@ def _bound_caches(capacity: int) -> Settings:
 
 
 def plan_worker_environment(
-    libraries: Libraries, cores_per_worker: int, launched: bool, engines: Collection[str]
+    libraries: Libraries, cores_per_worker: int, launch: Launch, engines: Collection[str]
 ) -> dict[str, Setting]:
     """What the launcher sets by itself; left to it, because it is the proof that it ran and found the
     library."""
-    if not launched:
+    if not launch.launched:
         return {
             name: setting
             for name, setting in _without_launcher(libraries, cores_per_worker).items()
@@ -118,13 +134,22 @@ def plan_worker_environment(
             value=str(cores_per_worker), reason="the launcher sets one thread per core"
         ),
         **_preload_list(libraries),
+        **_plan_affinity(libraries, launch),
     }
     if libraries.openmp.value == "intel":
-        settings["KMP_AFFINITY"] = Setting(
-            value=KMP_AFFINITY, reason="the launcher pins Intel OpenMP's threads"
-        )
         settings["KMP_BLOCKTIME"] = _plan_blocktime()
     return settings
+
+
+def _plan_affinity(libraries: Libraries, launch: Launch) -> Settings:
+    if libraries.openmp.value != "intel":
+        return {}
+    if launch.bound:
+        return {
+            "KMP_AFFINITY": Setting(value=KMP_AFFINITY, reason="the launcher pins Intel OpenMP's threads")
+        }
+    reason = "given to the launcher, which keeps it: its own value would bind threads to shared CPUs"
+    return {"KMP_AFFINITY": Setting(value=UNBOUND, reason=reason)}
 
 
 def _set_by_torchserve(engines: Collection[str]) -> Settings:

@@ -99,7 +99,8 @@ def plan_shares(topology: Topology, inputs: Inputs, models: Sequence[str], count
     """By name, in the order of models and cores."""
     runs = _split(topology, inputs, models, count)
     total = sum(len(cores) for _, cores in runs)
-    confined = bool(inputs.cores) or _is_throttled(topology)
+    shared = not (topology.owns_cpus or inputs.cores)
+    confined = not shared and (bool(inputs.cores) or _is_throttled(topology))
     beside = {served: sum(served == other for other, _ in runs) for served, _ in runs}
     return tuple(
         Share(
@@ -107,7 +108,7 @@ def plan_shares(topology: Topology, inputs: Inputs, models: Sequence[str], count
             port=find_port(inputs, number),
             models=served,
             workers=_divide_workers(inputs, beside[served], served),
-            topology=_take(topology, cores, total),
+            topology=_take(topology, cores, total, shared=shared),
             confined=confined,
         )
         for number, (served, cores) in enumerate(runs, start=1)
@@ -176,22 +177,29 @@ def _divide_workers(inputs: Inputs, count: int, models: Sequence[str]) -> int | 
     )
 
 
-def _take(topology: Topology, cores: Sequence[Core], total: int) -> Topology:
-    """The machine with nothing but these cores, and their part of quota and memory."""
-    whole = {cpu: core for core in topology.cores for cpu in core.siblings}
+def _take(topology: Topology, cores: Sequence[Core], total: int, *, shared: bool) -> Topology:
+    """The machine with nothing but these cores, and their part of quota and memory; all its cores where they
+    are shared."""
     door_mib = count_door_mib(topology)
     memory_mib = max(0, topology.memory_limit_mib - door_mib) * len(cores) // total
+    return replace(
+        topology if shared else _keep_cores(topology, cores),
+        quota_cpus=_take_quota(topology.quota_cpus, len(cores), total),
+        usable_cores=len(cores),
+        memory_limit_mib=memory_mib,
+        memory_source=f"for {len(cores)} of {total} cores, of {topology.memory_limit_mib} MiB less "
+        f"{door_mib} for the door; {topology.memory_source}",
+    )
+
+
+def _keep_cores(topology: Topology, cores: Sequence[Core]) -> Topology:
+    whole = {cpu: core for core in topology.cores for cpu in core.siblings}
     return replace(
         topology,
         cpus_allowed=tuple(sorted(cpu for core in cores for cpu in core.siblings)),
         cores=tuple(replace(whole[core.cpu], cpu=core.cpu) for core in cores),
         nodes=tuple(sorted({core.node for core in cores})),
         sockets=len({core.socket for core in cores}),
-        quota_cpus=_take_quota(topology.quota_cpus, len(cores), total),
-        usable_cores=len(cores),
-        memory_limit_mib=memory_mib,
-        memory_source=f"for {len(cores)} of {total} cores, of {topology.memory_limit_mib} MiB less "
-        f"{door_mib} for the door; {topology.memory_source}",
     )
 
 

@@ -52,7 +52,8 @@ def choose_layout(topology: Topology, inputs: Inputs, max_workers: int) -> Candi
     check_sizes(inputs, topology)
     _check_memory(inputs, topology, max_workers)
     limit = inputs.workers or min(max_workers, MAX_WORKERS)
-    candidates = list(_candidates(cores, inputs, limit))
+    everywhere = list(_candidates(cores, inputs, limit))
+    candidates = _separate(everywhere, cores, topology, inputs, limit) or everywhere
     if not candidates:
         raise _does_not_fit(inputs, topology)
     return min(candidates, key=lambda candidate: _rank(candidate, inputs))
@@ -60,10 +61,12 @@ def choose_layout(topology: Topology, inputs: Inputs, max_workers: int) -> Candi
 
 def choose_cores(topology: Topology) -> tuple[Core, ...]:
     """As many cores as the quota feeds, with their allowed siblings; if not all, the fullest NUMA node
-    first."""
+    first. Where CPUs are shared only their number counts, and no node or cache is a worker's own."""
     allowed = set(topology.cpus_allowed)
     cores = [replace(core, siblings=tuple(sorted(allowed & set(core.siblings)))) for core in topology.cores]
-    if topology.usable_cores < len(cores):
+    if not topology.owns_cpus:
+        cores = sorted((replace(core, node=0, l3=0) for core in cores), key=lambda core: core.cpu)
+    elif topology.usable_cores < len(cores):
         sizes = {node: sum(core.node == node for core in cores) for node in topology.nodes}
         cores.sort(key=lambda core: (-sizes[core.node], core.node, core.l3, core.cpu))
     return tuple(cores[: topology.usable_cores])
@@ -105,6 +108,17 @@ def _candidates(cores: Sequence[Core], inputs: Inputs, limit: int) -> Iterator[C
                 if chunks := _arrange(slots[:workers]):
                     yield Candidate(unit=unit, cores=size, chunks=chunks)
                     break
+
+
+def _separate(
+    everywhere: Sequence[Candidate], cores: Sequence[Core], topology: Topology, inputs: Inputs, limit: int
+) -> list[Candidate]:
+    """Of a hybrid CPU, workers of several cores on P-cores alone: with an E-core each step waits for it."""
+    fast = [core for core in cores if core.cpu not in topology.efficient_cpus]
+    if not 0 < len(fast) < len(cores) or not topology.owns_cpus:
+        return []
+    alone = (candidate for candidate in everywhere if candidate.cores == 1)
+    return [*alone, *_candidates(fast, inputs, limit)]
 
 
 def _groups(cores: Sequence[Core], inputs: Inputs) -> Iterator[tuple[str, list[list[Core]]]]:

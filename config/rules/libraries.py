@@ -36,7 +36,7 @@ ALLOCATOR_REASONS = {
 }
 
 OPENMP_REASONS = {
-    "intel": "Intel's kernels are tuned for it, and KMP_AFFINITY pins its threads one to a core",
+    "intel": "Intel's kernels are tuned for it, and KMP_AFFINITY can pin its threads one to a core",
     "gnu": "torch's own libgomp, which no launcher setting pins inside the worker's CPUs",
 }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from config.files import render_id_list
 from config.launcher import Launched, LauncherArgs, LauncherError, simulate_launcher
 from config.rules.layout import Chunk
+from config.rules.reasons import explain_shared
 from config.topology import Topology
 
 
@@ -24,6 +25,11 @@ class Pinning:
     """Per rank: what `numactl -m` gets; None = memory is not bound."""
     memory_reason: str
     """Why."""
+
+    @property
+    def bound(self) -> bool:
+        """Whether each worker is kept on CPUs of its own."""
+        return self.args is not None and not self.args.disable_taskset
 
 
 def choose_pinning(
@@ -46,8 +52,28 @@ def choose_pinning(
     )
 
 
+def choose_unbound(topology: Topology, chunks: Sequence[Chunk]) -> Pinning:
+    """The launcher for its libraries and threads alone: it counts cores without binding to any.
+
+    One worker's count is said, because TorchServe says none, and as many would be started as fit.
+    """
+    reason = explain_shared(topology)
+    args = LauncherArgs(
+        cores_per_instance=len(chunks[0]),
+        instances=1 if len(chunks) == 1 else None,
+        disable_numactl=True,
+        disable_taskset=True,
+    )
+    try:
+        _simulate(args, topology, len(chunks), numactl=False)
+    except LauncherError as error:
+        return unpinned(chunks, f"{reason}; the launcher cannot be used on this machine: {error}")
+    memory = "not bound: a worker may run on any NUMA node"
+    return replace(unpinned(chunks, reason), args=args, memory_reason=memory)
+
+
 def unpinned(chunks: Sequence[Chunk], reason: str) -> Pinning:
-    """Without the launcher nothing is bound."""
+    """Nothing is bound."""
     return Pinning(args=None, args_reason=reason, memory_nodes=(None,) * len(chunks), memory_reason=reason)
 
 

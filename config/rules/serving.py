@@ -24,7 +24,9 @@ def plan_cpu_switches(
     return {
         **settings,
         "cpu_launcher_enable": Setting(
-            value="true", reason="the launcher pins each worker to its cores and preloads the libraries"
+            value="true",
+            reason=f"the launcher {'pins each worker to its cores' if pinning.bound else 'sets threads'} "
+            "and preloads the libraries",
         ),
         "cpu_launcher_args": Setting(
             value=args,

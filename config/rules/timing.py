@@ -8,7 +8,7 @@ from typing import Any
 from config.definitions import ModelDefinition
 from config.plan import Inputs, Plan
 from config.rules.engines import find_need
-from config.rules.environment import plan_timing_environment
+from config.rules.environment import Launch, plan_timing_environment
 from config.rules.requests import PRECISIONS
 from config.rules.service import list_sizes
 from config.timings import ModelJob, TimingJob
@@ -54,12 +54,14 @@ def _list_settings(
 ) -> dict[str, Any]:
     """Nothing of what is chosen by the timings."""
     cores = plan.layout.cores_per_worker.value
+    bound = inputs.pinning and (topology.owns_cpus or bool(inputs.cores))
+    launch = Launch(launched=inputs.pinning, bound=bound)
     return {
         "cpu_model": topology.model_name,
         "slots": plan.layout.worker_cpus.value,
         "threads": cores,
         "off": list(inputs.off),
-        "environment": plan_timing_environment(models, plan.libraries, cores, launched=inputs.pinning),
+        "environment": plan_timing_environment(models, plan.libraries, cores, launch),
     }
 
 

@@ -65,13 +65,19 @@ def _merge_layout(topology: Topology, shares: Sequence[Share], plans: Plans, why
             value=min(setting.value for setting in cores.values()), reason=_join_reasons(cores)
         ),
         core_list=Setting(
-            value=sorted(cpu for plan in plans.values() for cpu in plan.layout.core_list.value),
-            reason=f"{reasons.explain_list(topology)}; of the instances: {cpus}",
+            value=sorted({cpu for plan in plans.values() for cpu in plan.layout.core_list.value}),
+            reason=f"{_explain_list(topology, plans)}; of the instances: {cpus}",
         ),
         worker_cpus=_concatenate(plans, lambda plan: plan.layout.worker_cpus),
         memory_nodes=_concatenate(plans, lambda plan: plan.layout.memory_nodes),
         server_cpus=_merge_server_cpus(plans),
     )
+
+
+def _explain_list(topology: Topology, plans: Plans) -> str:
+    if any(plan.pinned for plan in plans.values()):
+        return reasons.explain_list(topology)
+    return _join_reasons(_read(plans, lambda plan: plan.layout.core_list))
 
 
 def _merge_server_cpus(plans: Plans) -> Setting:

@@ -154,7 +154,10 @@ def find_reached(kept: Kept, precision: str) -> float | None:
     except LoadTestError:
         return None
     alone, plan = find_alone(series), series.facts.plan
-    return alone[1] / len(plan["layout"]["core_list"]["value"]) if alone and plan else None
+    if not (alone and plan):
+        return None
+    workers, cores = (plan["layout"][name]["value"] for name in ("workers_per_model", "cores_per_worker"))
+    return alone[1] / (workers * cores)
 
 
 def render(best: Mapping[str, float], reached: Mapping[str, float]) -> list[str]:

@@ -52,7 +52,7 @@ class Instance:
         self._report = report
         self._kept = Kept(name, self._launch, report)
         self._judge = Judge(memory_mib=int(plan.machine["memory_limit_mib"]))
-        self._launched = plan.properties["cpu_launcher_enable"].value == "true"
+        self._launched = plan.launched
 
     def _launch(self) -> subprocess.Popen[bytes]:
         """What it prints goes where ours does; in a session of its own: a Ctrl-C is ours to pass on."""

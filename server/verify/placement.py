@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from config.files import render_id_list
 from config.plan import Plan
@@ -13,6 +13,10 @@ from server.verify.findings import Finding, cannot_check, compare
 THROTTLED_MS = 1.0
 """Of each period of 100 ms. The kernel's bookkeeping takes some microseconds from a group that just fills its
 quota; one thread too many takes tens of milliseconds."""
+SHARED_THROTTLED_MS = 50.0
+"""Where CPUs are shared, and what runs beside the workers (Java, HAProxy) has others than theirs: what that
+takes from a full quota is throttled. Each CPU's time is summed (cpu.stat): a thread too many loses 100 ms."""
+SHARED = "not pinned: CPUs are shared under a quota"
 _RESTART = "make stop && make serve"
 _PINNING_CURE = (
     "if the worker was moved by hand, restart: make stop && make serve; if it never was pinned, look for "
@@ -24,11 +28,13 @@ def check_affinity(plan: Plan, seen: WorkerEvidence) -> Finding:
     """Every thread stays on the rank's CPUs, and together they may use all of them.
 
     Threads of an OpenMP team are bound to one CPU each (KMP_AFFINITY granularity=fine), so no one thread need
-    be allowed on all CPUs of its rank.
+    be allowed on all CPUs of its rank. Where nothing is pinned each must be allowed on all.
     """
     asked = plan_cpus(plan, seen)
     evidence = "/proc/PID/task/*/status"
     threads = seen.thread_cpus or {}
+    if not plan.pinned:
+        return _check_unbound(plan, asked, threads, evidence)
     outside = [thread for thread, cpus in threads.items() if not set(cpus) <= set(asked)]
     used = union_of_cpus(seen)
     same = not outside and used == set(asked)
@@ -39,18 +45,34 @@ def check_affinity(plan: Plan, seen: WorkerEvidence) -> Finding:
     return compare("CPU affinity", render_cpus(asked), got, evidence=evidence, cure=_PINNING_CURE, same=same)
 
 
+def _check_unbound(
+    plan: Plan, asked: tuple[int, ...], threads: Mapping[str, tuple[int, ...]], evidence: str
+) -> Finding:
+    bound = [cpus for cpus in threads.values() if set(cpus) != set(asked)]
+    expected = SHARED if is_shared(plan) else "not pinned"
+    got = f"{expected}, {len(threads)} threads on {render_cpus(asked)}"
+    if bound:
+        where = render_id_list({cpu for cpus in bound for cpu in cpus})
+        got = f"{len(bound)} of {len(threads)} threads are bound to CPU {where}"
+    cure = f"something else than the plan bound them (taskset, a variable): {_RESTART}"
+    return compare(
+        "CPU affinity", expected, got, evidence=evidence, cure=cure, same=bool(threads) and not bound
+    )
+
+
 def check_launcher(plan: Plan, seen: WorkerEvidence) -> Finding:
     """The launcher that pinned the worker is still above it: TorchServe ends a worker through it."""
-    if not is_pinned(plan):
+    if not plan.launched:
         return compare("launcher", "none planned", "none planned", evidence="the plan", cure="")
     got = "above the worker" if seen.launcher else "none: the worker has lost it, or never had one"
     cure = f"TorchServe does not see such a worker end: {_RESTART}"
     return compare("launcher", "above the worker", got, evidence="/proc/PID/stat (parent)", cure=cure)
 
 
-def is_pinned(plan: Plan) -> bool:
-    """Whether the plan uses the launcher; it may not on a machine the launcher cannot read."""
-    return str(plan.properties["cpu_launcher_enable"].value).lower() == "true"
+def is_shared(plan: Plan) -> bool:
+    """Whether nothing is bound because a quota does not say which CPUs are ours (Topology.owns_cpus)."""
+    quota = plan.machine["quota_cpus"]
+    return not plan.pinned and quota is not None and quota < len(plan.machine["cpus_allowed"])
 
 
 def plan_cpus(plan: Plan, seen: WorkerEvidence) -> tuple[int, ...]:
@@ -118,7 +140,8 @@ def plan_policy(plan: Plan, seen: WorkerEvidence) -> str:
 
 def check_throttling(plan: Plan, seen: WorkerEvidence) -> Finding:
     """The kernel took no time from the worker for using up a CPU quota since it was ready."""
-    asked = f"at most {THROTTLED_MS:g} ms a period"
+    limit = SHARED_THROTTLED_MS if is_shared(plan) else THROTTLED_MS
+    asked = f"at most {limit:g} ms a period"
     evidence = f"throttled time, {len(seen.throttled_files)} × cpu.stat"
     cure = "fewer workers or cores (make serve WORKERS=…), or a larger CPU quota; others may share it"
     if not seen.throttled_files:
@@ -133,5 +156,5 @@ def check_throttling(plan: Plan, seen: WorkerEvidence) -> Finding:
     got = f"{seen.throttled_ms_per_period:.2g} ms, {seen.throttled} times since ready"
     if seen.throttled_loading:
         evidence += f"; {seen.throttled_loading} times while loading"
-    within = seen.throttled_ms_per_period <= THROTTLED_MS
+    within = seen.throttled_ms_per_period <= limit
     return compare("no throttling", asked, got, evidence=evidence, cure=cure, same=within)

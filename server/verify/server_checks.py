@@ -9,7 +9,7 @@ from config.plan import Plan
 from server.contents import render_changes
 from server.verify.evidence import ModelEvidence, ServerEvidence
 from server.verify.findings import Finding, cannot_check, compare
-from server.verify.placement import find_rank, is_pinned, render_cpus, union_of_cpus
+from server.verify.placement import find_rank, render_cpus, union_of_cpus
 
 _RESTART = "make stop && make serve"
 
@@ -28,7 +28,7 @@ def check_workers(plan: Plan, seen: ModelEvidence) -> Finding:
 
 def check_ranks(plan: Plan, seen: ModelEvidence) -> Finding:
     """Each rank's CPUs have exactly one worker of the model."""
-    if not is_pinned(plan):
+    if not plan.pinned:
         return compare("ranks", "not pinned", "not pinned", evidence="the plan", cure="")
     cpus = plan.layout.worker_cpus.value
     ranks = Counter(
@@ -71,13 +71,16 @@ def check_plan(_plan: Plan, seen: ServerEvidence) -> Finding:
 
 
 def check_server_cpus(plan: Plan, seen: ServerEvidence) -> Finding:
-    """TorchServe itself stays on the CPUs it is confined to; beyond them a quota would be overdrawn."""
+    """TorchServe itself stays on the CPUs it is confined to; beyond them a quota would be overdrawn. Else it
+    may use all there are."""
     planned = plan.layout.server_cpus.value
     got = render_cpus(seen.server_cpus) if seen.server_cpus else "cannot be read"
+    if not planned and set(seen.server_cpus or ()) >= set(plan.machine["cpus_allowed"]):
+        got = "not confined"
     return compare(
         "server's CPUs",
         render_cpus(planned) if planned else "not confined",
-        got if planned else "not confined",
+        got,
         evidence="/proc/PID/task/*/status of java",
         cure=_RESTART,
     )

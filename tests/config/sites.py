@@ -33,8 +33,13 @@ def check_shares(topology: Topology, site: Site) -> None:
     whole, plans = site.plan, list(site.instances.values())
     shares = [plan.machine for plan in plans]
     cpus = [cpu for share in shares for cpu in share["cpus_allowed"]]
-    assert len(cpus) == len(set(cpus))
-    assert set(cpus) <= set(topology.cpus_allowed)
+    if topology.owns_cpus or whole.inputs.cores:
+        assert len(cpus) == len(set(cpus))
+        assert set(cpus) <= set(topology.cpus_allowed)
+    else:
+        assert all(share["cpus_allowed"] == list(topology.cpus_allowed) for share in shares)
+        threads = [plan.layout.workers_per_model.value * plan.layout.cores_per_worker.value for plan in plans]
+        assert sum(threads) <= max(1, topology.quota_cpus)
     assert (
         sum(share["memory_limit_mib"] for share in shares) + count_door_mib(topology)
         <= topology.memory_limit_mib
@@ -54,7 +59,8 @@ def check_instance(plan: Plan) -> None:
     assert {cpu for rank in plan.layout.worker_cpus.value for cpu in rank} <= own
     confined = plan.layout.server_cpus.value
     assert confined is None or set(confined) <= own
-    assert confined is not None or plan.properties["cpu_launcher_enable"].value == "true"
+    shared = plan.machine["quota_cpus"] is not None and plan.machine["quota_cpus"] < len(own)
+    assert confined is not None or plan.launched or shared
     assert plan.inputs.front == "none"
     assert (plan.door, plan.instances) == ({}, {})
     assert plan.properties["inference_address"].value == f"http://127.0.0.1:{plan.inputs.port}"
@@ -65,7 +71,7 @@ def check_whole(whole: Plan, plans: list[Plan]) -> None:
     ranks = [rank for plan in plans for rank in plan.layout.worker_cpus.value]
     assert whole.layout.worker_cpus.value == ranks
     assert len(whole.layout.memory_nodes.value) == len(ranks)
-    assert whole.layout.core_list.value == sorted(cpu for p in plans for cpu in p.layout.core_list.value)
+    assert whole.layout.core_list.value == sorted({cpu for p in plans for cpu in p.layout.core_list.value})
     for name, model in whole.models.items():
         assert model.workers.value == sum(p.models[name].workers.value for p in plans if name in p.models)
     assert whole.java.bodies_mib.value == sum(plan.java.bodies_mib.value for plan in plans)

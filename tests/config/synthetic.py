@@ -26,6 +26,8 @@ class Machine:
     cores: int = 8
     threads: int = 1
     """CPUs per core."""
+    efficient: int = 0
+    """Of the cores the last, without SMT: a hybrid CPU of one socket."""
     adjacent: bool = False
     """Siblings are neighbours (0, 1), as on cloud machines; else i and i + N."""
     interleaved: bool = False
@@ -51,6 +53,8 @@ class Machine:
 
     def cpu(self, socket: int, core: int, thread: int) -> int:
         """The kernel's number of a hardware thread."""
+        if core >= self.cores - self.efficient:
+            return core + (self.threads - 1) * (self.cores - self.efficient)
         number = core * self.sockets + socket if self.interleaved else socket * self.cores + core
         if self.adjacent:
             return number * self.threads + thread
@@ -60,7 +64,7 @@ class Machine:
         """(CPU, socket, core) of every online CPU."""
         for socket in range(self.sockets):
             for core in range(self.cores):
-                for thread in range(self.threads):
+                for thread in range(1 if core >= self.cores - self.efficient else self.threads):
                     cpu = self.cpu(socket, core, thread)
                     if cpu not in self.offline:
                         yield cpu, socket, core
@@ -73,6 +77,8 @@ def render_machine(machine: Machine) -> str:
     lines = [f"{CPUS}/online:{render_id_list(online)}"]
     for place in places:
         lines += _cpu_lines(machine, place, places)
+    if machine.efficient:
+        lines.append(f"sys/devices/cpu_atom/cpus:{render_id_list(online[-machine.efficient :])}")
     lines += _node_lines(machine, places) + _process_lines(machine, online)
     return "\n".join([*lines, *machine.groups]) + "\n"
 
@@ -171,6 +177,10 @@ FIXTURES: dict[str, Machine] = {
             "cpu,cpuacct/cpu.cfs_quota_us:150000", "cpu,cpuacct/cpu.cfs_period_us:100000",
             "cpuset/cpuset.effective_cpus:0-3", "memory/memory.limit_in_bytes:12884901888",
         ),
+    ),
+    "hybrid": Machine(
+        cores=12, threads=2, adjacent=True, efficient=4, memory_gib=64, flags="avx avx2",
+        model_name="12th Gen Intel(R) Core(TM) i7-12700",
     ),
     "offline-cpus": Machine(cores=6, threads=2, offline=(2, 7, 8, 11)),
     "no-numa": Machine(cores=4, nodes=0, numactl=False, memory_gib=16),

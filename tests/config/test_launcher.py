@@ -68,11 +68,14 @@ def test_the_real_launcher_does_what_is_planned(machine, profile):
         )
         assert len(commands) == 1
         command = commands[0]
+        assert threads == plan.layout.cores_per_worker.value
+        if not plan.pinned:
+            assert command == [sys.executable, "-u", "worker.py"]
+            continue
         nodes = plan.layout.memory_nodes.value[rank]
         assert command[0] == ("taskset" if nodes is None else "numactl")
         assert expand(command[2]) == plan.layout.worker_cpus.value[rank]
         assert nodes is None or command[3:5] == ["-m", ",".join(map(str, nodes))]
-        assert threads == plan.layout.cores_per_worker.value
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,24 @@ def test_model_and_launcher_agree(args, workers, numactl):
         assert (len(commands), threads) == (model.instances, model.omp_num_threads)
         assert expand(commands[0][2]) == list(model.cpus)
         assert (commands[0][0] == "numactl") == (model.memory_nodes is not None)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_with_numactl_and_taskset_off_nothing_is_bound(workers):
+    run_cpu = pytest.importorskip("torch.backends.xeon.run_cpu")
+    args = LauncherArgs(
+        cores_per_instance=2,
+        instances=1 if workers == 1 else None,
+        disable_numactl=True,
+        disable_taskset=True,
+    )
+    for rank in range(workers):
+        commands, threads = launch_really(
+            run_cpu, args.render(), ADJACENT, workers=workers, rank=rank, numactl=True
+        )
+        model = simulate_launcher(args, ADJACENT, workers=workers, rank=rank, numactl_works=True)
+        assert (commands, threads) == ([[sys.executable, "-u", "worker.py"]], 2)
+        assert (model.instances, model.cpus, model.memory_nodes, model.omp_num_threads) == (1, (), None, 2)
 
 
 def test_node_id_takes_core_numbers_for_cpus():

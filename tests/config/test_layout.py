@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from config.errors import ConfigError
-from tests.config.planning import make_model, plan_machine
+from config.topology import Topology, count_usable_cores, read_topology
+from tests.config.planning import MACHINES, make_model, plan_machine
 
 LIST32 = ",".join(map(str, range(32)))
+UNBOUND = "--disable_numactl --disable_taskset"
 LIST16 = ",".join(map(str, range(16)))
 
 # (machine, profile): workers, cores each, the CPU arguments of the launcher
@@ -30,8 +34,11 @@ TABLE = {
     ("container-cpuset", "throughput"): (
         4, 1, "--core_list 10,11,12,13 --ncores_per_instance 1 --disable_numactl",
     ),
-    ("container-quota-v2", "throughput"): (2, 1, "--core_list 0,1 --ncores_per_instance 1 --disable_numactl"),
-    ("container-quota-v1", "throughput"): (1, 1, "--core_list 0 --ncores_per_instance 1 --disable_numactl"),
+    ("container-quota-v2", "throughput"): (2, 1, f"--ncores_per_instance 1 {UNBOUND}"),
+    ("container-quota-v2", "latency"): (1, 2, f"--ncores_per_instance 2 --ninstances 1 {UNBOUND}"),
+    ("container-quota-v1", "throughput"): (1, 1, f"--ncores_per_instance 1 --ninstances 1 {UNBOUND}"),
+    ("hybrid", "throughput"): (12, 1, "--core_list 0,2,4,6,8,10,12,14,16,17,18,19 --ncores_per_instance 1"),
+    ("hybrid", "latency"): (1, 8, "--core_list 0,2,4,6,8,10,12,14 --ncores_per_instance 8"),
     ("offline-cpus", "throughput"): (5, 1, "--core_list 0,1,3,4,5 --ncores_per_instance 1"),
 }  # fmt: skip
 
@@ -56,6 +63,8 @@ def test_layout(machine, profile):
         ("amd-l3-groups", {"workers": 2, "cores_per_worker": 2}, [[0, 1], [8, 9]]),
         ("two-sockets-smt", {"workers": 2, "cores_per_worker": 1}, [[0], [16]]),
         ("two-sockets-smt", {"workers": 1, "cores_per_worker": 32}, [list(range(32))]),
+        ("hybrid", {"workers": 2}, [[0, 2, 4, 6], [8, 10, 12, 14]]),
+        ("hybrid", {"cores_per_worker": 12}, [[0, 2, 4, 6, 8, 10, 12, 14, 16, 17, 18, 19]]),
     ],
 )
 def test_given_numbers(machine, changes, expected):
@@ -90,7 +99,7 @@ def test_memory_binding_per_rank():
     ("machine", "why"),
     [
         ("container-cpuset", "not bound: numactl -m does not work here"),
-        ("container-quota-v2", "not bound: numactl -m does not work here"),
+        ("container-quota-v2", "not bound: a worker may run on any NUMA node"),
         ("no-numa", "the launcher cannot be used on this machine: lscpu is missing or shows no NUMA node"),
     ],
 )
@@ -109,9 +118,76 @@ def test_launcher_that_cannot_run_is_switched_off():
     assert "KMP_AFFINITY" not in {**plan.environment, **plan.worker_environment}
 
 
-def test_quota_confines_the_server_to_the_workers_cpus():
-    assert plan_machine("container-quota-v2").layout.server_cpus.value == [0, 1]
+def own(machine: str, quota: float | None, **changes) -> Topology:
+    """A recorded machine with another quota, and no control group's word for it."""
+    topology = read_topology(MACHINES / machine)
+    usable = count_usable_cores(len(topology.cores), quota)
+    return dataclasses.replace(topology, quota_cpus=quota, usable_cores=usable, **changes)
+
+
+@pytest.mark.parametrize(
+    ("machine", "quota", "owned"),
+    [
+        ("single-socket", None, True),
+        ("single-socket", 8.0, True),  # it covers all CPUs
+        ("single-socket", 7.9, False),
+        ("single-socket", 0.5, False),
+        ("two-sockets-smt", 32.0, False),  # all cores, and half of the CPUs
+        ("two-sockets-smt", 64.0, True),
+        ("container-cpuset", None, True),
+        ("container-cpuset", 2.0, True),  # a cpuset smaller than the machine
+        ("container-quota-v1", 1.5, False),
+        ("container-quota-v1", 4.0, True),
+    ],
+)
+def test_only_cpus_of_our_own_are_pinned(machine, quota, owned):
+    topology = own(machine, quota)
+    plan = plan_machine(topology)
+    assert (topology.owns_cpus, plan.pinned) == (owned, owned)
+    threads = plan.layout.workers_per_model.value * plan.layout.cores_per_worker.value
+    assert threads == max(1, min(len(topology.cores), int(quota or 1e9)))
+    assert plan.worker_environment["OMP_NUM_THREADS"].value == str(plan.layout.cores_per_worker.value)
+    everywhere = [list(topology.cpus_allowed)] * plan.layout.workers_per_model.value
+    assert (plan.layout.worker_cpus.value == everywhere) != owned
+    affinity = plan.worker_environment["KMP_AFFINITY"].value
+    assert affinity == ("granularity=fine,compact,1,0" if owned else "none")
+    # Set before the launcher, which would set its own.
+    assert plan.environment.get("KMP_AFFINITY") == (
+        None if owned else plan.worker_environment["KMP_AFFINITY"]
+    )
+
+
+def test_what_is_shared_is_bound_nowhere_and_says_why():
+    plan = plan_machine("container-quota-v2")
+    layout = plan.layout
+    assert (layout.server_cpus.value, layout.core_list.value) == (None, list(range(8)))
+    assert layout.memory_nodes.value == [None, None]
+    for setting in (layout.worker_cpus, layout.core_list, layout.server_cpus):
+        assert "CPUs are shared under a quota of 2.5 of 8 CPUs" in setting.reason
+    gnu = plan_machine("container-quota-v2", openmp="gnu")
+    assert "KMP_AFFINITY" not in {**gnu.environment, **gnu.worker_environment}
+
+
+def test_no_node_or_cache_is_a_workers_own_where_cpus_are_shared():
+    """Of two nodes of 16 cores a quota of 24 would be one whole and half of the other."""
+    layout = plan_machine(own("two-sockets-smt", 24.0), profile="latency").layout
+    assert (layout.workers_per_model.value, layout.cores_per_worker.value) == (2, 12)
+    assert "NUMA" not in layout.cores_per_worker.reason
+
+
+def test_cpus_of_our_own_under_a_quota_confine_the_server_to_the_workers():
+    assert plan_machine(own("container-cpuset", 2.5)).layout.server_cpus.value == [10, 11]
     assert plan_machine("container-cpuset").layout.server_cpus.value is None
+
+
+def test_kinds_of_cores_are_told_of():
+    told = {
+        changes: plan_machine("hybrid", **dict(changes)).layout.cores_per_worker.reason
+        for changes in ((), (("profile", "latency"),), (("cores_per_worker", 12),))
+    }
+    assert [("P-cores alone" in reason, "wait for those" in reason) for reason in told.values()] == [
+        (False, False), (True, False), (False, True),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_shares_are_sound(folder, machine, request_, kept, quota):
             topology, **{name: plan.machine[name] for name in ("cpus_allowed", "quota_cpus")}
         )
         check_cpus(share, plan)
+        assert plan.pinned == (plan.launched and topology.owns_cpus)
         if request_.get("pinning", True):
             check_launcher(topology, plan)
             check_nodes(topology, plan, request_)
@@ -110,9 +111,13 @@ def test_shares_are_sound(folder, machine, request_, kept, quota):
 def check_cpus(topology: Topology, plan) -> None:
     workers, cores = plan.layout.workers_per_model.value, plan.layout.cores_per_worker.value
     core_list = plan.layout.core_list.value
+    assert workers * cores <= max(1, int(topology.quota_cpus or len(topology.cores)))
+    if not plan.pinned:
+        assert core_list == list(topology.cpus_allowed) or plan.layout.server_cpus.value == core_list
+        assert plan.layout.worker_cpus.value == [core_list] * workers
+        return
     assert len(core_list) == len(set(core_list)) == workers * cores
     assert set(core_list) <= set(topology.cpus_allowed)
-    assert len(core_list) <= max(1, int(topology.quota_cpus or len(core_list)))
     used = [core for core in topology.cores if set(core.siblings) & set(core_list)]
     assert len(used) == len(core_list)  # one CPU per physical core
     confined = plan.layout.server_cpus.value
@@ -120,7 +125,7 @@ def check_cpus(topology: Topology, plan) -> None:
 
 
 def check_launcher(topology: Topology, plan) -> None:
-    if plan.properties["cpu_launcher_enable"].value == "false":
+    if not plan.launched:
         assert not topology.numa
         return
     args = parse_args(plan.properties["cpu_launcher_args"].value)
@@ -132,7 +137,7 @@ def check_launcher(topology: Topology, plan) -> None:
             args, topology.lscpu_view, workers=workers, rank=rank, numactl_works=numactl
         )
         assert launched.instances == 1
-        assert list(launched.cpus) == plan.layout.worker_cpus.value[rank]
+        assert list(launched.cpus) == (plan.layout.worker_cpus.value[rank] if plan.pinned else [])
         assert launched.omp_num_threads == plan.layout.cores_per_worker.value
         nodes = plan.layout.memory_nodes.value[rank]
         assert launched.memory_nodes == (None if nodes is None else tuple(nodes))
@@ -141,7 +146,7 @@ def check_launcher(topology: Topology, plan) -> None:
 
 def check_nodes(topology: Topology, plan, request_) -> None:
     """Only who names the number of cores may get a worker that crosses nodes."""
-    if "cores_per_worker" in request_ or not topology.numa:
+    if "cores_per_worker" in request_ or not topology.numa or not plan.pinned:
         return
     nodes = {cpu: core.node for core in topology.cores for cpu in core.siblings}
     for cpus in plan.layout.worker_cpus.value:
@@ -155,5 +160,7 @@ def parse_args(text: str) -> LauncherArgs:
         node_id=int(value["--node_id"]) if "--node_id" in words else None,
         core_list=tuple(map(int, value["--core_list"].split(","))) if "--core_list" in words else (),
         cores_per_instance=int(value["--ncores_per_instance"]) if "--ncores_per_instance" in words else None,
+        instances=int(value["--ninstances"]) if "--ninstances" in words else None,
         disable_numactl="--disable_numactl" in words,
+        disable_taskset="--disable_taskset" in words,
     )

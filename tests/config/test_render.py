@@ -112,4 +112,4 @@ def test_environment_file():
 def test_table_shows_setting_value_and_reason():
     table = render_table(plan_machine("container-quota-v2"))
     assert "physical cores 8, usable 2 (quota: 2.5 CPUs)" in table
-    assert re.search(r"server_cpus +\[0, 1\]\n +the quota of 2.5 CPUs counts TorchServe too", table)
+    assert re.search(r"server_cpus +-\n +not confined: CPUs are shared under a quota of 2.5 of 8 CPUs", table)

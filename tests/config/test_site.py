@@ -12,7 +12,7 @@ from config.rules import make_plan
 from config.rules.instances import split_cores
 from config.rules.layout import choose_cores
 from config.rules.site import Site, make_site
-from config.topology import Topology, read_topology
+from config.topology import Topology, count_usable_cores, read_topology
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
 from tests.config.sites import INNER, check_shares, make_door, refuse
 from tests.config.synthetic import Machine, render_machine
@@ -38,8 +38,8 @@ def test_shares_are_disjoint_and_all_there_is(machine):
     topology, site = read_topology(MACHINES / machine), make_door(machine)
     check_shares(topology, site)
     used = {cpu for plan in site.instances.values() for cpu in plan.machine["cpus_allowed"]}
-    working = {cpu for core in choose_cores(topology) for cpu in core.siblings}
-    assert used == working
+    cores = choose_cores(topology) if topology.owns_cpus else topology.cores
+    assert used == {cpu for core in cores for cpu in core.siblings}
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,41 @@ def test_an_instance_leaves_the_cpus_of_others_where_nothing_pins_it():
     )
 
 
-def test_under_a_quota_all_instances_together_stay_on_what_it_feeds():
-    site = make_door("container-quota-v2")
-    assert [plan.layout.server_cpus.value for plan in site.instances.values()] == [[0], [1]]
-    assert site.plan.layout.server_cpus.value == [0, 1]
+def make_quota(machine: str, quota: float) -> Topology:
+    topology = read_topology(MACHINES / machine)
+    usable = count_usable_cores(len(topology.cores), quota)
+    return dataclasses.replace(topology, quota_cpus=quota, usable_cores=usable)
+
+
+def test_of_cpus_of_our_own_under_a_quota_all_instances_together_stay_on_what_it_feeds():
+    site = make_door(make_quota("container-cpuset", 2.5))
+    assert [plan.layout.server_cpus.value for plan in site.instances.values()] == [[10], [11]]
+    assert site.plan.layout.server_cpus.value == [10, 11]
+
+
+@pytest.mark.parametrize(
+    ("machine", "quota", "threads"),
+    # the quota's whole part, shared out to two; of two nodes too, none of which is ours
+    [("single-socket", 2.5, [1, 1]), ("single-socket", 5.0, [3, 2]), ("two-sockets-smt", 24.0, [12, 12])],
+)
+def test_instances_on_shared_cpus_have_the_quotas_threads_together(machine, quota, threads):
+    topology = make_quota(machine, quota)
+    site = make_door(topology)
+    check_shares(topology, site)
+    plans = site.instances.values()
+    assert [p.layout.workers_per_model.value * p.layout.cores_per_worker.value for p in plans] == threads
+    assert all(cpus == list(topology.cpus_allowed) for cpus in site.plan.layout.worker_cpus.value)
+    assert {plan.layout.server_cpus.value for plan in (site.plan, *plans)} == {None}
+    assert site.plan.layout.core_list.value == list(topology.cpus_allowed)
+    assert "node" not in site.plan.layout.workers_per_model.reason
+    assert sum(plan.machine["memory_limit_mib"] for plan in plans) < topology.memory_limit_mib
+
+
+def test_cores_that_are_named_are_our_own_whatever_the_quota():
+    site = make_door("container-quota-v2", cores="bert=3,resnet50=5")
+    assert [plan.layout.worker_cpus.value for plan in site.instances.values()] == [[[3]], [[5]]]
+    assert [plan.layout.server_cpus.value for plan in site.instances.values()] == [[3], [5]]
+    assert all(plan.pinned for plan in site.instances.values())
 
 
 def test_the_whole_is_asked_at_the_door():

@@ -22,6 +22,7 @@ TABLE = {
     "container-cpuset": (8, 4, 4, [1], 1, None, 32768, False),
     "container-quota-v2": (8, 8, 2, [0], 1, 2.5, 16384, False),
     "container-quota-v1": (4, 4, 1, [0], 1, 1.5, 12288, False),
+    "hybrid": (20, 12, 12, [0], 1, None, 65536, True),
     "offline-cpus": (8, 5, 5, [0], 1, None, 65536, True),
     "no-numa": (4, 4, 4, [0], 1, None, 16384, False),
 }

@@ -75,7 +75,8 @@ def check_server_cpus(plan: Plan, seen: ServerEvidence) -> Finding:
     may use all there are."""
     planned = plan.layout.server_cpus.value
     got = render_cpus(seen.server_cpus) if seen.server_cpus else "cannot be read"
-    if not planned and set(seen.server_cpus or ()) >= set(plan.machine["cpus_allowed"]):
+    everywhere = not seen.running or {*plan.machine["cpus_allowed"]} <= {*(seen.server_cpus or ())}
+    if not planned and everywhere:
         got = "not confined"
     return compare(
         "server's CPUs",

@@ -346,6 +346,69 @@ def test_a_plan_without_pinning_asks_for_all_its_cpus_and_no_ranks(plan, evidenc
     assert judge(free, started_from(evidence, free)).good
 
 
+def share_cpus(plan, evidence):
+    """As a plan and a server are where two CPUs are shared under a quota of one."""
+    shared = with_layout(
+        with_property(plan, cpu_launcher_args="--ncores_per_instance 1 --disable_numactl --disable_taskset"),
+        worker_cpus=[[0, 1]] * 2,
+        memory_nodes=[None] * 2,
+        server_cpus=None,
+    )
+    affinity = {"KMP_AFFINITY": Setting(value="none", reason="test")}
+    shared = dataclasses.replace(
+        shared,
+        machine={**plan.machine, "quota_cpus": 1.0, "cpus_allowed": [0, 1]},
+        worker_environment={**plan.worker_environment, **affinity},
+    )
+    free = both(
+        set_field(thread_cpus={"7": (0, 1), "8": (0, 1)}, memory_policies={"default": 9}),
+        set_environment(KMP_AFFINITY="none"),
+    )
+    models = {
+        name: dataclasses.replace(model, workers=tuple(map(free, model.workers)))
+        for name, model in evidence.models.items()
+    }
+    seen = dataclasses.replace(started_from(evidence, shared), models=models, server_cpus=(0, 1))
+    return shared, seen
+
+
+def test_shared_cpus_are_as_planned_where_no_thread_is_bound(plan, evidence):
+    shared, seen = share_cpus(plan, evidence)
+    result = judge(shared, seen)
+    assert result.good, [one.finding for one in result.differences]
+    said = {one.finding.asked for one in result.judged if one.finding.item == "CPU affinity"}
+    assert said == {"not pinned: CPUs are shared under a quota"}
+
+
+@pytest.mark.parametrize(
+    ("change", "blamed"),
+    [
+        (set_field(thread_cpus={"7": (0, 1), "8": (0,)}), {"CPU affinity"}),
+        (set_field(thread_cpus={"7": (1,), "8": (1,)}), {"CPU affinity"}),
+        (set_field(thread_cpus={"7": (0,), "8": (1,)}), {"CPU affinity"}),  # each bound, together on all
+        (set_field(thread_cpus={"7": (0, 1, 2), "8": (0, 1)}), {"CPU affinity"}),
+        (set_environment(KMP_AFFINITY="granularity=fine,compact,1,0"), {"environment"}),
+        (set_field(launcher=None), {"launcher"}),
+        (NO_JEMALLOC, {"allocator", "allocator options"}),
+        (LIBGOMP, {"OpenMP"}),
+        (set_described("threads", {"intra_op": 2}), {"threads"}),
+        # what runs beside the workers, and one thread too many
+        (set_field(throttled=90, throttled_ms_per_period=30.0), set()),
+        (set_field(throttled=90, throttled_ms_per_period=100.0), {"no throttling"}),
+    ],
+)
+def test_what_differs_on_shared_cpus(plan, evidence, change, blamed):
+    shared, seen = share_cpus(plan, evidence)
+    result = judge(shared, with_worker(seen, change))
+    assert {one.finding.item for one in result.differences} == blamed
+
+
+@pytest.mark.parametrize(("cpus", "good"), [((0, 1), True), ((1,), False), (None, False)])
+def test_a_server_that_is_not_confined_may_use_all_cpus(plan, evidence, cpus, good):
+    shared, seen = share_cpus(plan, evidence)
+    assert judge(shared, dataclasses.replace(seen, server_cpus=cpus)).good is good
+
+
 def test_where_nothing_is_bound_missing_numa_maps_are_not_checkable_but_no_difference(plan, evidence):
     unbound = with_layout(plan, memory_nodes=[None, None])
     for model in list(evidence.models):

@@ -10,7 +10,7 @@ from loadtest.experiments.ceiling import RESNET50, STRETCH_S, Work, read_reached
 from loadtest.results.kept import read_kept
 from tests.loadtest.making import change_facts, make_kept, make_series
 
-TWO_CORES = {"layout": {"core_list": {"value": [0, 1]}}}
+TWO_CORES = {"layout": {"workers_per_model": {"value": 2}, "cores_per_worker": {"value": 1}}}
 
 
 def test_a_products_rate_comes_from_its_time():

@@ -138,6 +138,7 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
     return {
         "cpu_model": topology.model_name,
         "cpus": list(topology.cpus_allowed),
+        "quota_cpus": topology.quota_cpus,
         "memory_mib": topology.memory_limit_mib,
         "models": list(inputs.models),
         "archives": read_archive_ids(Path(inputs.model_store), inputs.models),

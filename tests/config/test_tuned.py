@@ -105,6 +105,7 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text, message):
         ({}, ""),
         ({"cpu_model": "Z80"}, f"cpu model: Z80 → {TOPOLOGY.model_name}"),
         ({"cpus": [0]}, "cpus: [0] → [0, 1]"),
+        ({"quota_cpus": 1.0}, "quota cpus: 1.0 → None"),
         ({"memory_mib": TOPOLOGY.memory_limit_mib + 300}, ""),
         ({"memory_mib": 8000}, f"memory mib: 8000 → {TOPOLOGY.memory_limit_mib}"),
         ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),

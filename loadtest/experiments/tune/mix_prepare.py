@@ -59,6 +59,11 @@ def check_mix(wish: Wish, text: str) -> dict[str, float]:
 
 def prepare_mix(wish: Wish, shares: Mapping[str, float], plan: Plan, site: Site) -> Experiment:
     """`plan` is the default one of all models together; takes its times and those of the splits."""
+    if not read_topology().owns_cpus:
+        raise LoadTestError(
+            "MIX needs CPUs of our own, to give each model some: got CPUs that are shared under a quota; "
+            "give the server a cpuset"
+        )
     models = " ".join(wish.models)
     site.say(f"{models}: timing batches, all workers busy alike (kept in {wish.run_dir})")
     arguments = [*wish.arguments, *fix_variants(plan)]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from config.rules.cores import parse_cores
-from config.topology import Core
+from config.topology import Core, read_topology
 from loadtest.__main__ import main
 from loadtest.answers.check import Expected
 from loadtest.drivers.outcome import Outcome as Rows
 from loadtest.drivers.records import make_records
 from loadtest.drivers.schedule import order_payloads, plan_arrivals
 from loadtest.errors import LoadTestError
-from loadtest.experiments.tune import mix
+from loadtest.experiments.tune import mix, mix_prepare
 from loadtest.experiments.tune.candidate import DEFAULT
 from loadtest.experiments.tune.mix_prepare import check_mix
 from loadtest.experiments.tune.windows import Windows
@@ -29,7 +29,7 @@ from loadtest.simulation.search import Limit
 from loadtest.systems.fleet import Member
 from loadtest.systems.system import System
 from loadtest.trials.trial import Load, make_trial
-from tests.config.planning import make_inputs
+from tests.config.planning import MACHINES, make_inputs
 from tests.loadtest.making import ANSWER, GOOD, HOST, QUIET, make_facts
 from tests.loadtest.simulated import EXPECTED
 
@@ -42,6 +42,13 @@ ANSWERS = Expected(
     source="test", answers=EXPECTED.answers * 10, fp32=EXPECTED.fp32 * 10, tolerances=EXPECTED.tolerances * 10
 )
 PREDICTED = {APART: 110.0, DEFAULT: 100.0}
+
+
+def test_shared_cpus_are_not_split(monkeypatch):
+    shared = read_topology(MACHINES / "container-quota-v2")
+    monkeypatch.setattr(mix_prepare, "read_topology", lambda: shared)
+    with pytest.raises(LoadTestError, match="MIX needs CPUs of our own"):
+        mix_prepare.prepare_mix(None, SHARES, None, None)
 
 
 @pytest.mark.parametrize(

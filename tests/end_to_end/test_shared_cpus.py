@@ -1,0 +1,72 @@
+"""A server under a CPU quota smaller than the machine: bound nowhere, with as many threads as the quota has."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shared_node import ControlGroup, control_group
+from config.plan import read_plan
+from tests.end_to_end.kit import Kit, find_port, running
+
+ALL = os.sched_getaffinity(0)
+pytestmark = pytest.mark.skipif(
+    len(ALL) < 2 or len(ALL) < (os.cpu_count() or 1),
+    reason="CPUs are shared only where there are two or more, and no cpuset makes some of them ours",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupKit(Kit):
+    """All that is called runs in a control group."""
+
+    group: ControlGroup
+
+    def command(self, *arguments: str) -> list[str]:
+        return self.group.wrap(super().command(*arguments))
+
+
+@pytest.fixture
+def shared_kit(tmp_path, tiny_models, tiny_store) -> Iterator[GroupKit]:
+    """With half a CPU less than there are."""
+    group = control_group(f"cpu-kit-test-{os.getpid()}", quota_cpus=len(ALL) - 0.5)
+    try:
+        made = group.__enter__()
+    except OSError as problem:
+        pytest.skip(f"no control group can be made here: {problem}")
+    try:
+        places = {"run_dir": tmp_path / "run", "store": tiny_store, "models_dir": tiny_models}
+        yield GroupKit(group=made, port=find_port(), **places)
+    finally:
+        group.__exit__(None, None, None)
+
+
+def read_masks(pid: int) -> list[set[int]]:
+    """Of each of its threads."""
+    return [os.sched_getaffinity(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()]
+
+
+@pytest.mark.parametrize("front", ["haproxy", "none"])
+def test_nothing_is_bound_and_a_thread_that_is_bound_is_caught(shared_kit, front):
+    threads = len(ALL) - 1
+    shared_kit.plan("tiny_image", "--front", front, "--profile", "latency")
+    plan = read_plan(shared_kit.run_dir)
+    assert plan.layout.workers_per_model.value * plan.layout.cores_per_worker.value == threads
+    with running(shared_kit) as started:
+        assert started.returncode == 0, started.stdout + started.stderr
+        processes = shared_kit.processes()
+        assert len(processes) > 3  # JVM, launcher, worker, and what stays beside them
+        for pid in processes:
+            assert all(mask == ALL for mask in read_masks(pid)), Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert shared_kit.verify() == (0, {})
+        (worker,) = shared_kit.workers("tiny_image")
+        os.sched_setaffinity(worker, {min(ALL)})  # its main thread, which computes
+        code, differing = shared_kit.verify()
+        assert (code, set(differing)) == (1, {"CPU affinity"})
+        assert [finding["pid"] for finding in differing["CPU affinity"]] == [worker]
+        os.sched_setaffinity(worker, ALL)
+        assert shared_kit.verify() == (0, {})

@@ -141,15 +141,15 @@ def main() -> None:
     asked = parser.parse_args()
     cpus = sorted(os.sched_getaffinity(0))
     half = len(cpus) // 2
-    limits = {QUOTA: [{"quota_cpus": half}] * 2, CPUSET: [{"cpus": cpus[:half]}, {"cpus": cpus[-half:]}]}
+    limits = [(QUOTA, half, []), (QUOTA, half, []), (CPUSET, None, cpus[:half]), (CPUSET, None, cpus[-half:])]
     servers: dict[str, list[Server]] = {QUOTA: [], CPUSET: []}
     sums: dict[str, list[float]] = {QUOTA: [], CPUSET: []}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shared-node-")))
         body = folder / "canary.jpg"
         body.write_bytes(zipfile.ZipFile(asked.store / f"{MODEL}.mar").read(body.name))
-        for number, (kind, limit) in enumerate((kind, one) for kind in limits for one in limits[kind]):
-            made = control_group(f"shared-node-{os.getpid()}-{number}", **limit)  # type: ignore[arg-type]
+        for number, (kind, quota, own) in enumerate(limits):
+            made = control_group(f"shared-node-{os.getpid()}-{number}", quota_cpus=quota, cpus=own)
             group, port = stack.enter_context(made), asked.port + 100 * number
             stack.callback(Server(group=group, run_dir=folder / str(port), port=port).call, "server", "stop")
             servers[kind].append(start(kind, group, folder, port, asked.store))

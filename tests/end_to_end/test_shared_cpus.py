@@ -1,4 +1,4 @@
-"""A server under a CPU quota smaller than the machine: bound nowhere, with as many threads as the quota has."""
+"""A server under a CPU quota smaller than the machine: bound nowhere, with the quota's threads."""
 
 from __future__ import annotations
 

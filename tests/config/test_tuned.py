@@ -105,7 +105,6 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text, message):
         ({}, ""),
         ({"cpu_model": "Z80"}, f"cpu model: Z80 → {TOPOLOGY.model_name}"),
         ({"cpus": [0]}, "cpus: [0] → [0, 1]"),
-        ({"quota_cpus": 1.0}, "quota cpus: 1.0 → None"),
         ({"memory_mib": TOPOLOGY.memory_limit_mib + 300}, ""),
         ({"memory_mib": 8000}, f"memory mib: 8000 → {TOPOLOGY.memory_limit_mib}"),
         ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),
@@ -121,6 +120,11 @@ def test_what_makes_it_stale(inputs, changes, said):
     tuned = make_tuned(inputs)
     stale = replace(tuned, made_for={**tuned.made_for, **changes})
     assert explain_stale(stale, TOPOLOGY, inputs) == said
+
+
+def test_tuned_without_a_quota_is_stale_under_one(inputs):
+    tuned = make_tuned(inputs)
+    assert explain_stale(tuned, replace(TOPOLOGY, quota_cpus=1.5), inputs) == "quota cpus: None → 1.5"
 
 
 def test_of_other_models_only_the_names_are_told(inputs):

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.shared_node import ControlGroup, control_group
 from config.plan import read_plan
+from server.processes import find_marked
 from tests.end_to_end.kit import Kit, find_port, running
 
 ALL = os.sched_getaffinity(0)
@@ -58,10 +59,11 @@ def test_nothing_is_bound_and_a_thread_that_is_bound_is_caught(shared_kit, front
     assert plan.layout.workers_per_model.value * plan.layout.cores_per_worker.value == threads
     with running(shared_kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
-        processes = shared_kit.processes()
-        assert len(processes) > 3  # JVM, launcher, worker, and what stays beside them
-        for pid in processes:
-            assert all(mask == ALL for mask in read_masks(pid)), Path(f"/proc/{pid}/cmdline").read_bytes()
+        folders = [shared_kit.run_dir, *(shared_kit.run_dir / "instances").glob("*")]
+        processes = [process for folder in folders for process in find_marked(folder)]
+        assert {"TorchServe", "worker", "launcher"} <= {process.role for process in processes}
+        for process in processes:  # and HAProxy, and what stays beside them
+            assert all(mask == ALL for mask in read_masks(process.pid)), process
         assert shared_kit.verify() == (0, {})
         (worker,) = shared_kit.workers("tiny_image")
         os.sched_setaffinity(worker, {min(ALL)})  # its main thread, which computes

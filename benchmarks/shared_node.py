@@ -2,11 +2,9 @@
 
     python -m benchmarks.shared_node --seconds 30 --turns 6
 
-Four kit servers of ResNet50 FP32 run, each in a control group of its own: two with a quota of as many CPUs as
-half of the machine has, two with half of the machine's CPUs as a cpuset. A window is a closed loop (`ab`) at
-both servers of a kind at once; the kinds take turns, the first of a pair alternating. Needs root, and control
-groups that can be made (version 1, or 2 with cpu and cpuset). The load generator runs outside of the groups,
-on the same CPUs, alike for both kinds.
+Four kit servers of ResNet50 FP32 run, each in a control group of its own: two with a quota of half of the CPUs,
+two with one half of them each as a cpuset. A window is a closed loop (`ab`, outside of the groups) at both of a
+kind at once; the kinds take turns. Needs root and control groups of version 1, or 2 with cpu and cpuset.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from config.plan import read_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 CGROUPS = Path("/sys/fs/cgroup")
-PERIOD_US = 100_000
 MODEL = "resnet50"
 QUOTA, CPUSET = "quota", "cpuset"
 FAILED = re.compile(r"(Failed requests|Non-2xx responses): +([1-9]\d*)")
@@ -55,30 +52,26 @@ def control_group(
     """With a quota or a cpuset; removed when all that ran in it has ended. OSError where none can be made."""
     second = (CGROUPS / "cgroup.controllers").exists()
     files: list[tuple[str, str, str]] = []
-    if quota_cpus is not None and second:
-        files.append(("cpu", "cpu.max", f"{round(quota_cpus * PERIOD_US)} {PERIOD_US}"))
-    elif quota_cpus is not None:
-        files.append(("cpu", "cpu.cfs_quota_us", str(round(quota_cpus * PERIOD_US))))
+    if quota_cpus is not None:  # of a period of 100 ms, the kernel's default
+        files.append(("cpu", "cpu.max" if second else "cpu.cfs_quota_us", str(round(quota_cpus * 100_000))))
     if cpus:
         nodes = (CGROUPS / ("cpuset.mems.effective" if second else "cpuset/cpuset.mems")).read_text()
         files += [("cpuset", "cpuset.mems", nodes), ("cpuset", "cpuset.cpus", render_id_list(cpus))]
     if second:
         (CGROUPS / "cgroup.subtree_control").write_text("+cpu +cpuset")
-    folders = {(CGROUPS if second else CGROUPS / controller) / name for controller, _, _ in files}
+    places = [(CGROUPS if second else CGROUPS / controller) / name for controller, _, _ in files]
+    folders = tuple(dict.fromkeys(places))
     try:
-        for folder in folders:
+        for folder, (_, file, value) in zip(places, files, strict=True):
             folder.mkdir(exist_ok=True)
-        for controller, file, value in files:
-            ((CGROUPS if second else CGROUPS / controller) / name / file).write_text(value)
-        yield ControlGroup(folders=tuple(folders))
+            (folder / file).write_text(value)
+        yield ControlGroup(folders=folders)
     finally:
         for folder in folders:
             for _ in range(50):  # the kernel counts ended processes a moment longer
                 with contextlib.suppress(OSError):
                     folder.rmdir()
-                if not folder.exists():
-                    break
-                time.sleep(0.1)
+                time.sleep(0.1 * folder.exists())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +98,6 @@ class Server:
         )
 
 
-def read_rate(load: subprocess.Popen[str]) -> float:
-    """Requests a second; anything but answers of 200 ends the run."""
-    text = load.communicate()[0]
-    found = re.search(r"Requests per second: +([\d.]+)", text)
-    if load.returncode or not found or FAILED.search(text):
-        raise SystemExit(f"ab failed:\n{text}")
-    return float(found[1])
-
-
 def start(kind: str, group: ControlGroup, folder: Path, port: int, store: Path) -> Server:
     """Planned inside of its group, and ready."""
     one = Server(group=group, run_dir=folder / str(port), port=port)
@@ -127,8 +111,13 @@ def start(kind: str, group: ControlGroup, folder: Path, port: int, store: Path) 
 
 
 def measure(servers: Sequence[Server], body: Path, seconds: int, users: int) -> list[float]:
-    """Each server's rate, all loaded at once."""
-    return [read_rate(load) for load in [one.start_load(body, seconds, users) for one in servers]]
+    """Requests a second of each, all loaded at once; anything but answers of 200 ends the run."""
+    loads = [one.start_load(body, seconds, users) for one in servers]
+    texts = [load.communicate()[0] for load in loads]
+    found = [re.search(r"Requests per second: +([\d.]+)", text) for text in texts]
+    if not all(found) or FAILED.search("".join(texts)):
+        raise SystemExit(f"ab failed:\n{''.join(texts)}")
+    return [float(one[1]) for one in found if one]
 
 
 def main() -> None:

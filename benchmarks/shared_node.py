@@ -2,9 +2,9 @@
 
     python -m benchmarks.shared_node --seconds 30 --turns 6
 
-Four kit servers of ResNet50 FP32 run, each in a control group of its own: two with a quota of half of the CPUs,
-two with one half of them each as a cpuset. A window is a closed loop (`ab`, outside of the groups) at both of a
-kind at once; the kinds take turns. Needs root and control groups of version 1, or 2 with cpu and cpuset.
+Four kit servers of ResNet50 FP32 run, each in a control group of its own: two with half of the CPUs each as a
+quota, two as a cpuset. A window is a closed loop (`ab`, outside of the groups) at both of a kind at once; the
+kinds take turns. Needs root and control groups of version 1, or 2 with cpu and cpuset.
 """
 
 from __future__ import annotations

@@ -6,74 +6,90 @@ MODELS ?= resnet50 bert
 PYTHON ?= python3
 RUN_DIR ?= run
 
-# Each stack has an environment and archives of its own: .venv-current, model-store-current.
-SUFFIX := $(addprefix -,$(filter-out ipex,$(STACK)))
+# Values become text of commands as quoted words alone, and are never expanded as text of make: whatever is in them
+# reaches a program as it was given. Only these three, and `value`, name a value that can be given.
+quote = '$(subst ','\'',$(1))'
+given = $(call quote,$(value $(1)))
+listed = -- $(foreach one,$(value $(1)),$(call quote,$(one)))
+
+# Each stack has an environment and archives of its own: .venv-current, model-store-current. Its name is part of paths.
+$(if $(filter-out ipex current,$(value STACK))$(word 2,$(value STACK)),\
+	$(error refused: STACK must be one of ipex, current: got $(value STACK)))
+SUFFIX := $(addprefix -,$(filter-out ipex,$(value STACK)))
 VENV := .venv$(SUFFIX)
 VENV_PYTHON := $(VENV)/bin/python
-ANY_PYTHON = $(or $(wildcard $(VENV_PYTHON)),$(PYTHON))
-# The table of knobs (config/knobs/table.py) judges the names that were given, here and in the environment, before
-# anything runs, and says which are knobs. A Python that cannot do that says so, and stops the set-up too.
+ANY_PYTHON = $(call quote,$(or $(wildcard $(VENV_PYTHON)),$(value PYTHON)))
+# The table of knobs (config/knobs/table.py) judges what was given, here and in the environment, before anything
+# runs, and says which are knobs. A Python that cannot do that says so, and stops the set-up too.
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
-KNOBS := $(shell cd '$(dir $(lastword $(MAKEFILE_LIST)))' && \
-	$(ANY_PYTHON) -S -E -m config.knobs check '$(MAKECMDGOALS)' '$(MAKELEVEL)' '$(GIVEN)')
+# make would expand a command line's values for the programs' environment, and leaves newlines out of $(shell …).
+unexport $(GIVEN)
+define NEWLINE
+
+
+endef
+$(foreach name,$(GIVEN),$(if $(findstring $(NEWLINE),$(value $(name))),\
+	$(error refused: $(name) must be one line: got $(value $(name)))))
+KNOBS := $(shell cd $(call quote,$(dir $(lastword $(MAKEFILE_LIST)))) && \
+	$(ANY_PYTHON) -X utf8 -S -E -m config.knobs check $(call quote,$(MAKECMDGOALS)) '$(MAKELEVEL)' \
+	$(foreach name,$(GIVEN),$(call quote,$(name)=$(value $(name)))))
 $(if $(filter refused:,$(firstword $(KNOBS))),$(error $(KNOBS)))
-TIMINGS = $(RUN_DIR)/timings.json
-TUNED_PLAN = $(RUN_DIR)/tuned.json
-PLAN_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --backend '$(BACKEND)' --profile '$(PROFILE)' \
-	--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
-	--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --port '$(PORT)' \
-	--batch '$(BATCH)' --delay-ms '$(DELAY_MS)' --queue '$(QUEUE)' --slo-p99-ms '$(SLO_P99_MS)' \
-	--front '$(FRONT)' --instances '$(INSTANCES)' --cores '$(CORES)' --deadline-ms '$(DEADLINE_MS)' \
-	--tls-cert '$(TLS_CERT)' --tls-key '$(TLS_KEY)' \
-	--topology '$(TOPOLOGY)' --run-dir '$(RUN_DIR)' $(if $(TOPOLOGY),,--timings '$(TIMINGS)') \
-	$(if $(filter 0,$(TUNED)),,--tuned '$(TUNED_PLAN)')
-BUILD_INPUTS = --models '$(MODELS)' --precision '$(PRECISION)' --backend '$(BACKEND)' \
-	--weights '$(WEIGHTS)' --calibration '$(CALIBRATION)' --eval '$(EVAL)' --allow-pickle '$(ALLOW_PICKLE)'
+TIMINGS = $(value RUN_DIR)/timings.json
+TUNED_PLAN = $(value RUN_DIR)/tuned.json
+PLAN_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION) --backend=$(call given,BACKEND) --profile=$(call given,PROFILE) \
+	--workers=$(call given,WORKERS) --cores-per-worker=$(call given,CORES_PER_WORKER) \
+	--allocator=$(call given,ALLOCATOR) --openmp=$(call given,OPENMP) --port=$(call given,PORT) \
+	--batch=$(call given,BATCH) --delay-ms=$(call given,DELAY_MS) --queue=$(call given,QUEUE) --slo-p99-ms=$(call given,SLO_P99_MS) \
+	--front=$(call given,FRONT) --instances=$(call given,INSTANCES) --cores=$(call given,CORES) --deadline-ms=$(call given,DEADLINE_MS) \
+	--tls-cert=$(call given,TLS_CERT) --tls-key=$(call given,TLS_KEY) \
+	--topology=$(call given,TOPOLOGY) --run-dir=$(call given,RUN_DIR) $(if $(value TOPOLOGY),,--timings=$(call quote,$(TIMINGS))) \
+	$(if $(filter 0,$(value TUNED)),,--tuned=$(call quote,$(TUNED_PLAN)))
+BUILD_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION) --backend=$(call given,BACKEND) \
+	--weights=$(call given,WEIGHTS) --calibration=$(call given,CALIBRATION) --eval=$(call given,EVAL) --allow-pickle=$(call given,ALLOW_PICKLE)
 # MODELS only when given: an image without archives is the default.
-IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(MODELS))
-IMAGE_INPUTS = --engine '$(ENGINE)' --tag '$(or $(IMAGE),cpu-kit:latest)' --network '$(NETWORK)' \
-	--models '$(IMAGE_MODELS)'
-SETUP = $(PYTHON) -m setup --stack '$(STACK)' --torch-index '$(TORCH_INDEX)'
+IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(value MODELS))
+IMAGE_INPUTS = --engine=$(call given,ENGINE) --tag=$(call quote,$(or $(value IMAGE),cpu-kit:latest)) --network=$(call given,NETWORK) \
+	--models=$(call quote,$(IMAGE_MODELS))
+SETUP = $(call given,PYTHON) -m setup --stack=$(call given,STACK) --torch-index=$(call given,TORCH_INDEX)
 SERVER = $(ANY_PYTHON) -m server
-LOCKS := requirements$(addprefix /,$(filter-out ipex,$(STACK)))
+LOCKS := requirements$(addprefix /,$(filter-out ipex,$(value STACK)))
 CODE = $(wildcard config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
-LOAD_INPUTS = --run-dir '$(RUN_DIR)' --url '$(URL)' --scenario '$(SCENARIO)' --duration '$(DURATION)' \
-	--users '$(USERS)' --rate '$(RATE)' --driver '$(DRIVER)' --payloads '$(PAYLOADS)' --processes '$(PROCESSES)'
+LOAD_INPUTS = --run-dir=$(call given,RUN_DIR) --url=$(call given,URL) --scenario=$(call given,SCENARIO) --duration=$(call given,DURATION) \
+	--users=$(call given,USERS) --rate=$(call given,RATE) --driver=$(call given,DRIVER) --payloads=$(call given,PAYLOADS) --processes=$(call given,PROCESSES)
 # With --check they only judge their values: before archives are built for minutes.
-TIMING = --seconds '$(SECONDS)' --repeats '$(REPEATS)' --resume '$(RESUME)'
+TIMING = --seconds=$(call given,SECONDS) --repeats=$(call given,REPEATS) --resume=$(call given,RESUME)
 STARTS = --store run/test-store$(SUFFIX)
-TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING) $(foreach row,$(TARGET),'$(row)')
-LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model '$(MODEL)' --rungs '$(RUNGS)'
-TUNE = $(LOADTEST) tune --percentile '$(PERCENTILE)' --budget-minutes '$(BUDGET_MINUTES)' \
-	--payloads '$(PAYLOADS)' --resume '$(RESUME)' --grid '$(GRID)' --mix '$(MIX)'
-PROFILED = $(LOADTEST) profile $(STARTS) --model '$(MODEL)' --against '$(AGAINST)' --seconds '$(SECONDS)' \
-	--precision '$(PRECISION)'
-SOAK = $(LOADTEST) soak $(STARTS) --minutes '$(MINUTES)'
-HARM = $(LOADTEST) harm $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' \
-	$(foreach name,$(EXPERIMENT),'$(name)')
-CHAOS = $(LOADTEST) chaos $(STARTS) $(foreach name,$(EXPERIMENT),'$(name)')
-FUZZ = $(LOADTEST) fuzz $(STARTS) --precision '$(PRECISION)' --port '$(PORT)' --bodies '$(BODIES)' --seed '$(SEED)'
+TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING)
+LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model=$(call given,MODEL) --rungs=$(call given,RUNGS)
+TUNE = $(LOADTEST) tune --percentile=$(call given,PERCENTILE) --budget-minutes=$(call given,BUDGET_MINUTES) \
+	--payloads=$(call given,PAYLOADS) --resume=$(call given,RESUME) --grid=$(call given,GRID) --mix=$(call given,MIX)
+PROFILED = $(LOADTEST) profile $(STARTS) --model=$(call given,MODEL) --against=$(call given,AGAINST) --seconds=$(call given,SECONDS) \
+	--precision=$(call given,PRECISION)
+SOAK = $(LOADTEST) soak $(STARTS) --minutes=$(call given,MINUTES)
+HARM = $(LOADTEST) harm $(STARTS) --precision=$(call given,PRECISION) --port=$(call given,PORT)
+CHAOS = $(LOADTEST) chaos $(STARTS)
+FUZZ = $(LOADTEST) fuzz $(STARTS) --precision=$(call given,PRECISION) --port=$(call given,PORT) --bodies=$(call given,BODIES) --seed=$(call given,SEED)
 # With every precision: what is measured is served in several.
 TEST_MODELS = resnet50 bert
-BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models '$(TEST_MODELS)' --weights random --precision auto \
+BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models=$(call quote,$(TEST_MODELS)) --weights random --precision auto \
 	--store run/test-store$(SUFFIX)
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
 ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
-NO_SERVER = $(shell $(SERVER) status --run-dir '$(RUN_DIR)' >/dev/null 2>&1 || echo serve)
-SERVE_FIRST := $(if $(ASKED_LOAD),$(if $(URL),,$(NO_SERVER)))
+NO_SERVER = $(shell $(SERVER) status --run-dir=$(call given,RUN_DIR) >/dev/null 2>&1 || echo serve)
+SERVE_FIRST := $(if $(ASKED_LOAD),$(if $(value URL),,$(NO_SERVER)))
 E2E = tests/end_to_end
 IMAGE_TESTS = tests/image
 # The option when the switch is 1; `inputs` refuses what is neither 0 nor 1.
 FLAG = $(if $(filter 1,$(1)),$(2))
 # A dry run reads an environment that is there as it is: a plan is wanted, not an installation.
-SETUP_TO_PLAN = $(if $(and $(filter 1,$(DRY_RUN)),$(wildcard $(VENV)/setup.json)),,setup)
+SETUP_TO_PLAN = $(if $(and $(filter 1,$(value DRY_RUN)),$(wildcard $(VENV)/setup.json)),,setup)
 # It takes no timings either, and there are none of another machine. Otherwise they come after the archives and
 # before the plan.
-TIMINGS_TO_PLAN = $(if $(or $(TOPOLOGY),$(filter 1,$(DRY_RUN))),,timings)
+TIMINGS_TO_PLAN = $(if $(or $(value TOPOLOGY),$(filter 1,$(value DRY_RUN))),,timings)
 
 # A server is never started from half of a dry run.
-DRY_RUN_BUT_NOT_CONFIG = $(and $(filter 1,$(DRY_RUN)),$(filter serve models,$(MAKECMDGOALS)))
+DRY_RUN_BUT_NOT_CONFIG = $(and $(filter 1,$(value DRY_RUN)),$(filter serve models,$(MAKECMDGOALS)))
 $(if $(DRY_RUN_BUT_NOT_CONFIG),$(error DRY_RUN=1 is of `make config` alone: got make $(MAKECMDGOALS)))
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
@@ -92,7 +108,7 @@ help: ## Print this list
 
 .PHONY: setup
 setup: ## Install what is missing: system packages, .venv; then look for conflicts
-	@$(SETUP) --backend '$(BACKEND)'
+	@$(SETUP) --backend=$(call given,BACKEND)
 
 .PHONY: models
 models: inputs setup ## Build what is missing, out of date or newly asked for (PRECISION) into model-store/
@@ -100,57 +116,57 @@ models: inputs setup ## Build what is missing, out of date or newly asked for (P
 
 .PHONY: config
 config: inputs $(SETUP_TO_PLAN) $(TIMINGS_TO_PLAN) ## Plan for this machine (or TOPOLOGY) and write config.properties
-	@$(if $(filter 1,$(DRY_RUN)),:,$(VENV_PYTHON) -m server check-plan $(PLAN_INPUTS))
-	@$(VENV_PYTHON) -m config $(PLAN_INPUTS) $(call FLAG,$(DRY_RUN),--dry-run)
+	@$(if $(filter 1,$(value DRY_RUN)),:,$(VENV_PYTHON) -m server check-plan $(PLAN_INPUTS))
+	@$(VENV_PYTHON) -m config $(PLAN_INPUTS) $(call FLAG,$(value DRY_RUN),--dry-run)
 
 .PHONY: serve
 serve: check-ports config models ## All of the above, then start, wait until ready, verify, and say how to call it
-	@$(VENV_PYTHON) -m server start --run-dir '$(RUN_DIR)' $(call FLAG,$(FOREGROUND),--foreground) -- $(PLAN_INPUTS)
+	@$(VENV_PYTHON) -m server start --run-dir=$(call given,RUN_DIR) $(call FLAG,$(value FOREGROUND),--foreground) -- $(PLAN_INPUTS)
 
 .PHONY: reload
 reload: check-reload setup models ## New archives or other knobs without losing a request, where a door is in front
-	@$(VENV_PYTHON) -m server reload --run-dir '$(RUN_DIR)' -- $(PLAN_INPUTS)
+	@$(VENV_PYTHON) -m server reload --run-dir=$(call given,RUN_DIR) -- $(PLAN_INPUTS)
 
 .PHONY: status
 status: ## Say what is running: workers, engine, precision, weights, failures
-	@$(SERVER) status --run-dir '$(RUN_DIR)'
+	@$(SERVER) status --run-dir=$(call given,RUN_DIR)
 
 .PHONY: verify
 verify: ## Compare the live workers with the plan; exit 1 on any difference
-	@$(SERVER) verify --run-dir '$(RUN_DIR)' --format '$(or $(FORMAT),text)'
+	@$(SERVER) verify --run-dir=$(call given,RUN_DIR) --format=$(call quote,$(or $(value FORMAT),text))
 
 .PHONY: curl
 curl: ## Print the lines that call the models, with a good token
-	@$(SERVER) curl --run-dir '$(RUN_DIR)'
+	@$(SERVER) curl --run-dir=$(call given,RUN_DIR)
 
 .PHONY: systemd-unit
 systemd-unit: ## Print a systemd unit that serves what is planned (docs/systemd.md)
-	@$(ANY_PYTHON) -m server.unit --run-dir '$(RUN_DIR)' -- $(PLAN_INPUTS)
+	@$(ANY_PYTHON) -m server.unit --run-dir=$(call given,RUN_DIR) -- $(PLAN_INPUTS)
 
 .PHONY: stop
 stop: ## Stop the server and every process of it
-	@$(SERVER) stop --run-dir '$(RUN_DIR)'
+	@$(SERVER) stop --run-dir=$(call given,RUN_DIR)
 
 .PHONY: image
 image: ## Build the container image with docker, podman or buildah; MODELS= bakes archives in
-	@$(PYTHON) -m docker.image build $(IMAGE_INPUTS) --stack '$(STACK)' --weights '$(WEIGHTS)' --backend '$(BACKEND)' \
-		--torch-index '$(TORCH_INDEX)' --ca-file '$(CA_FILE)'
+	@$(call given,PYTHON) -m docker.image build $(IMAGE_INPUTS) --stack=$(call given,STACK) --weights=$(call given,WEIGHTS) --backend=$(call given,BACKEND) \
+		--torch-index=$(call given,TORCH_INDEX) --ca-file=$(call given,CA_FILE)
 
 .PHONY: image-run
 image-run: ## Run it in this terminal: not root, read-only, no capabilities; CPUS, CPUSET, MEMORY limit it
-	@$(PYTHON) -m docker.image run $(IMAGE_INPUTS) --store '$(or $(STORE),model-store$(SUFFIX))' --port '$(PORT)' \
-		--cpus '$(CPUS)' --cpuset '$(CPUSET)' --memory '$(MEMORY)' --token-file '$(TOKEN_FILE)' \
-		--bind-memory '$(BIND_MEMORY)' --precision '$(PRECISION)' --backend '$(BACKEND)' --profile '$(PROFILE)' \
-		--workers '$(WORKERS)' --cores-per-worker '$(CORES_PER_WORKER)' \
-		--allocator '$(ALLOCATOR)' --openmp '$(OPENMP)' --batch '$(BATCH)' --delay-ms '$(DELAY_MS)' \
-		--queue '$(QUEUE)' --slo-p99-ms '$(SLO_P99_MS)' --tuned '$(TUNED)' \
-		--front '$(FRONT)' --instances '$(INSTANCES)' --cores '$(CORES)' --deadline-ms '$(DEADLINE_MS)' \
-		--tls-cert '$(TLS_CERT)' --tls-key '$(TLS_KEY)'
+	@$(call given,PYTHON) -m docker.image run $(IMAGE_INPUTS) --store=$(call quote,$(or $(value STORE),model-store$(SUFFIX))) --port=$(call given,PORT) \
+		--cpus=$(call given,CPUS) --cpuset=$(call given,CPUSET) --memory=$(call given,MEMORY) --token-file=$(call given,TOKEN_FILE) \
+		--bind-memory=$(call given,BIND_MEMORY) --precision=$(call given,PRECISION) --backend=$(call given,BACKEND) --profile=$(call given,PROFILE) \
+		--workers=$(call given,WORKERS) --cores-per-worker=$(call given,CORES_PER_WORKER) \
+		--allocator=$(call given,ALLOCATOR) --openmp=$(call given,OPENMP) --batch=$(call given,BATCH) --delay-ms=$(call given,DELAY_MS) \
+		--queue=$(call given,QUEUE) --slo-p99-ms=$(call given,SLO_P99_MS) --tuned=$(call given,TUNED) \
+		--front=$(call given,FRONT) --instances=$(call given,INSTANCES) --cores=$(call given,CORES) --deadline-ms=$(call given,DEADLINE_MS) \
+		--tls-cert=$(call given,TLS_CERT) --tls-key=$(call given,TLS_KEY)
 
 .PHONY: image-test
 image-test: dev ## Build the image and run it under limits and faults (10 to 30 minutes)
-	@KIT_ENGINE='$(ENGINE)' KIT_NETWORK='$(NETWORK)' KIT_CA_FILE='$(CA_FILE)' KIT_STORE='$(STORE)' \
-		KIT_TORCH_INDEX='$(TORCH_INDEX)' KIT_PORT='$(PORT)' $(VENV_PYTHON) -m pytest $(IMAGE_TESTS) -v -s
+	@KIT_ENGINE=$(call given,ENGINE) KIT_NETWORK=$(call given,NETWORK) KIT_CA_FILE=$(call given,CA_FILE) KIT_STORE=$(call given,STORE) \
+		KIT_TORCH_INDEX=$(call given,TORCH_INDEX) KIT_PORT=$(call given,PORT) $(VENV_PYTHON) -m pytest $(IMAGE_TESTS) -v -s
 
 .PHONY: test
 test: test-unit test-e2e ## Run all tests
@@ -172,26 +188,26 @@ CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_stacks.py $(E2E)
 
 .PHONY: test-current
 test-current: ## Tests of STACK=current, with the torch of its environment: launcher, engines, INT8 over REST
-	@$(PYTHON) -m setup --stack current --torch-index '$(TORCH_INDEX)' --with dev
+	@$(call given,PYTHON) -m setup --stack current --torch-index=$(call given,TORCH_INDEX) --with dev
 	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(CURRENT_TESTS)
 
 .PHONY: targets
 targets: load-tools ## Measure the speed targets against their baselines (30 minutes; TARGET=row for one)
-	@$(TARGETS) --check
+	@$(TARGETS) --check $(call listed,TARGET)
 	@$(BUILD_TEST_STORE)
-	@$(TARGETS)
+	@$(TARGETS) $(call listed,TARGET)
 
 .PHONY: ceiling
 ceiling: load-tools ## What one core's arithmetic allows at best, against what the models reach
 	@$(LOADTEST) ceiling
 
-ladder profile: override TEST_MODELS = $(MODEL)
+ladder profile: override TEST_MODELS = $(value MODEL)
 
 .PHONY: ladder
 ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines|starts: each engine
 	@$(LADDER) --check
-	@$(BUILD_TEST_STORE) $(if $(filter engines starts,$(RUNGS)),--backend auto)
-	@$(if $(filter engines starts,$(RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
+	@$(BUILD_TEST_STORE) $(if $(filter engines starts,$(value RUNGS)),--backend auto)
+	@$(if $(filter engines starts,$(value RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
 	@$(LADDER)
 
 # What it finds must not depend on what it found before.
@@ -219,15 +235,15 @@ soak: load-tools ## Both models behind the door at 80 % of their peak for ten mi
 
 .PHONY: harm
 harm: load-tools ## Overload, dear bodies, lost workers: does the server stand? (10 minutes; EXPERIMENT=name for one)
-	@$(HARM) --check
+	@$(HARM) --check $(call listed,EXPERIMENT)
 	@$(BUILD_TEST_STORE)
-	@$(HARM)
+	@$(HARM) $(call listed,EXPERIMENT)
 
 .PHONY: chaos
 chaos: load-tools ## Fault after fault under load: who is answered, when is all well again? (15 minutes; EXPERIMENT=name)
-	@$(CHAOS) --check
+	@$(CHAOS) --check $(call listed,EXPERIMENT)
 	@$(BUILD_TEST_STORE)
-	@$(CHAOS)
+	@$(CHAOS) $(call listed,EXPERIMENT)
 
 .PHONY: fuzz
 fuzz: dev ## Send 5,500 broken bodies; exit 1 on any 5xx, lost worker or grown memory (5 minutes)
@@ -237,7 +253,7 @@ fuzz: dev ## Send 5,500 broken bodies; exit 1 on any 5xx, lost worker or grown m
 
 .PHONY: report
 report: load-tools ## Tables and pages of kept results again: the latest, or RESULT; OUTPUT=docs writes Markdown
-	@$(LOADTEST) report --output '$(OUTPUT)' $(foreach result,$(RESULT),'$(result)')
+	@$(LOADTEST) report --output=$(call given,OUTPUT) $(call listed,RESULT)
 
 .PHONY: loadtest
 loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the running server (6 minutes)
@@ -249,15 +265,15 @@ loadtest-ui: load-tools $(SERVE_FIRST) ## The same load with Locust's own web pa
 
 .PHONY: loadtest-peak
 loadtest-peak: load-tools $(SERVE_FIRST) ## Search the highest rate whose p99 keeps SLO_P99_MS
-	@$(LOADTEST) peak $(LOAD_INPUTS) --slo-p99-ms '$(SLO_P99_MS)'
+	@$(LOADTEST) peak $(LOAD_INPUTS) --slo-p99-ms=$(call given,SLO_P99_MS)
 
 .PHONY: loadtest-gate
 loadtest-gate: load-tools ## Two running servers, RUN_DIRs A and B, in turns: fail on a regression
-	@$(LOADTEST) gate $(LOAD_INPUTS) --a '$(A)' --b '$(B)' --bound '$(BOUND)' --pairs '$(PAIRS)'
+	@$(LOADTEST) gate $(LOAD_INPUTS) --a=$(call given,A) --b=$(call given,B) --bound=$(call given,BOUND) --pairs=$(call given,PAIRS)
 
 .PHONY: compare
 compare: load-tools ## Two results, A and B, side by side: fail on a regression
-	@$(LOADTEST) compare --a '$(A)' --b '$(B)' --bound '$(BOUND)'
+	@$(LOADTEST) compare --a=$(call given,A) --b=$(call given,B) --bound=$(call given,BOUND)
 
 .PHONY: load-tools
 load-tools: ## Install what the load tests need (for a machine that only sends)
@@ -294,7 +310,7 @@ lock: dev ## Renew constraints.txt and hashes/ of STACK after a change in requir
 
 .PHONY: clean
 clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv and tuned.json
-	@$(SERVER) clean --run-dir '$(RUN_DIR)'
+	@$(SERVER) clean --run-dir=$(call given,RUN_DIR)
 	@rm -rf -- model-store$(SUFFIX)/*.mar model-store$(SUFFIX)/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: distclean
@@ -306,24 +322,24 @@ distclean: clean ## As clean, and remove .venv
 .PHONY: inputs
 inputs:
 	@$(SETUP) --inputs \
-		--foreground '$(FOREGROUND)' --dry-run '$(DRY_RUN)' --tuned '$(TUNED)' -- $(PLAN_INPUTS)
-	@$(PYTHON) -m models check $(BUILD_INPUTS)
+		--foreground=$(call given,FOREGROUND) --dry-run=$(call given,DRY_RUN) --tuned=$(call given,TUNED) -- $(PLAN_INPUTS)
+	@$(call given,PYTHON) -m models check $(BUILD_INPUTS)
 
 # What batches, and auto, go by. Not beside a server that would have to be stopped anyway.
 .PHONY: timings
 timings: inputs setup check-plan models
 	@job=$$($(VENV_PYTHON) -m config $(PLAN_INPUTS) --timing-job) && \
-		$(VENV_PYTHON) -m models time --job "$$job" --output '$(TIMINGS)'
+		$(VENV_PYTHON) -m models time --job "$$job" --output=$(call quote,$(TIMINGS))
 
 # What PORT and RUN_DIR alone can tell: before anything is installed, built or written.
 .PHONY: check-ports
 check-ports: inputs
-	@$(PYTHON) -m server check-ports $(PLAN_INPUTS)
+	@$(call given,PYTHON) -m server check-ports $(PLAN_INPUTS)
 
 # What the running door has for good: before a second stack is installed, or archives are built.
 .PHONY: check-reload
 check-reload: inputs
-	@$(PYTHON) -m server check-reload --stack '$(STACK)' $(PLAN_INPUTS)
+	@$(call given,PYTHON) -m server check-reload --stack=$(call given,STACK) $(PLAN_INPUTS)
 
 .PHONY: check-plan
 check-plan:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.knobs import table
-from config.knobs.names import check_environment
+from config.knobs.names import check_environment, check_values
 from config.tuned import TUNED_FILE
 from server.errors import ServerError
 from server.processes import GRACEFUL_SECONDS
@@ -86,9 +86,10 @@ class Settings:
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Check what config does not: names, archives, token, times."""
-    misspelt = check_environment(environment, KNOBS)
-    if misspelt:
-        raise SettingsError("; ".join(misspelt))
+    wrong = check_environment(environment, KNOBS)
+    wrong += check_values({knob.name: environment[knob.name] for knob in KNOBS if knob.name in environment})
+    if wrong:
+        raise SettingsError("; ".join(wrong))
     store = Path(environment.get("MODEL_STORE") or MODEL_STORE)
     return Settings(
         models=find_models(environment.get("MODELS", ""), store),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from config.knobs.names import check_environment, check_given, list_read
+from config.knobs.names import check_environment, check_given, check_values, is_read, list_read
 from config.knobs.pages import render_help, render_markdown
 from config.knobs.table import KNOBS
 from config.terminal import print_in_any_locale
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`help`, `markdown`, `compose`, or `check GOALS LEVEL NAMES`, each list one word parted by blanks."""
+    """`help`, `markdown`, `compose`, or `check GOALS LEVEL NAME=VALUE…`, the goals in one word."""
     print_in_any_locale()
     if arguments == ["help"]:
         print(render_help())
@@ -20,23 +20,25 @@ def main(arguments: Sequence[str]) -> int:
         print(render_markdown(), end="")
     elif arguments == ["compose"]:
         check_compose()
-    elif len(arguments) == 4 and arguments[0] == "check":
-        goals, level, names = (text.split() for text in arguments[1:])
-        print(check(goals, names, of_parent=level != ["0"]))
+    elif len(arguments) > 2 and arguments[0] == "check":
+        given = dict(one.split("=", 1) for one in arguments[3:])
+        print(check(arguments[1].split(), given, of_parent=arguments[2] != "0"))
     else:
-        usage = "usage: python3 -m config.knobs help | markdown | compose | check GOALS LEVEL NAMES"
+        usage = "usage: python3 -m config.knobs help | markdown | compose | check GOALS LEVEL NAME=VALUE…"
         raise SystemExit(f"{usage}: got {arguments}")
     return 0
 
 
-def check(goals: Sequence[str], names: Sequence[str], *, of_parent: bool) -> str:
+def check(goals: Sequence[str], given: Mapping[str, str], *, of_parent: bool) -> str:
     """The names make keeps from the programs' environment; or `refused:` and why.
 
     Below another make the command line holds that one's values too, which are no business of ours.
     """
-    wrong = [] if of_parent else check_given(names, goals)
-    came = {*os.environ, *names} if of_parent else {*os.environ} - {*names}
+    wrong = [] if of_parent else check_given(given, goals)
+    came = {*os.environ, *given} if of_parent else {*os.environ} - {*given}
     wrong += check_environment(sorted(came - {*KNOBS}), list_read(goals))
+    values = {**os.environ, **given}
+    wrong += check_values({name: values[name] for name in KNOBS if name in values and is_read(name, goals)})
     if wrong:
         return f"refused: {'; '.join(wrong)}"
     return " ".join(name for name, knob in KNOBS.items() if knob.commands)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from config.knobs.knob import Knob
 from config.knobs.table import KNOBS
@@ -18,14 +19,15 @@ LETTERS_AN_EDIT = 3
 OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES"})
 """GNU make's own variables, which a command line may set."""
 
+EXPANDS_HOME = frozenset({"WEIGHTS", "CALIBRATION", "EVAL"})
+"""A path comes behind a model's name, where no shell looks for `~`: the builder does."""
+
 
 def check_given(names: Iterable[str], goals: Sequence[str]) -> list[str]:
     """What is wrong with the names on make's command line: each must be a knob that a goal reads."""
     unknown = [_explain_unknown(name) for name in names if name not in KNOBS and name not in OF_MAKE]
     return unknown + [
-        _explain_unread(KNOBS[name], goals)
-        for name in names
-        if name in KNOBS and not _read(KNOBS[name], goals)
+        _explain_unread(KNOBS[name], goals) for name in names if name in KNOBS and not is_read(name, goals)
     ]
 
 
@@ -40,9 +42,36 @@ def check_environment(names: Iterable[str], read: Collection[Knob]) -> list[str]
     ]
 
 
+def check_values(values: Mapping[str, str]) -> list[str]:
+    """What is wrong with the text of values, of knobs by name: each must be one line of UTF-8, as recipes,
+    configuration files and the paths in them are; and a shell leaves a `~` where it does not begin a word."""
+    wrong = []
+    for name, value in values.items():
+        if not _is_utf8(value):
+            wrong.append(f"{name} must be UTF-8: got {os.fsencode(value)!r}; do: give the path another name")
+        elif any(ord(letter) < ord(" ") or letter == "\x7f" for letter in value):
+            wrong.append(f"{name} must be one line, without control characters: got {value!r}")
+        elif value.startswith("~") and name not in EXPANDS_HOME:
+            wrong.append(f"{name} must be a path that the shell has expanded: got {value}; do: write $HOME")
+    return wrong
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        os.fsencode(value).decode("utf-8")
+    except ValueError:
+        return False
+    return True
+
+
 def list_read(goals: Sequence[str]) -> list[Knob]:
     """The knobs that are of these goals alone: no slip in PYTHON shall keep a server from being stopped."""
     return [knob for knob in KNOBS.values() if {*goals} & {*knob.commands}]
+
+
+def is_read(name: str, goals: Sequence[str]) -> bool:
+    """Whether a goal reads this knob; one that has none of its own (help, `inputs`) may have any."""
+    return any(KNOBS[name].is_read_by(goal) or not _has_knobs(goal) for goal in goals)
 
 
 def is_misspelt(name: str, knob: str) -> bool:
@@ -77,11 +106,6 @@ def count_edits(one: str, other: str) -> int:
                 best = min(best, earlier[j - 2] + 1)
             row.append(best)
     return row[-1]
-
-
-def _read(knob: Knob, goals: Sequence[str]) -> bool:
-    """A goal that has no knob of its own (help, a step such as `inputs`) may be given any."""
-    return any(knob.is_read_by(goal) or not _has_knobs(goal) for goal in goals)
 
 
 def _has_knobs(goal: str) -> bool:

@@ -64,6 +64,11 @@ def test_a_misspelt_knob_is_refused_with_the_right_name(store, given, meant):
         read_settings({"MODEL_STORE": str(store), "HOSTNAME": "x", given: "y"})
 
 
+def test_a_value_that_no_file_could_hold_is_refused_by_name(store):
+    with pytest.raises(SettingsError, match="TLS_CERT must be one line, without"):
+        read_settings({"MODEL_STORE": str(store), "TLS_CERT": "/run/secrets/x\n"})
+
+
 def test_what_else_is_in_a_containers_environment_is_no_concern(store):
     """Kubernetes adds a service's names, and knobs of other programs may be shared."""
     others = ("MODELS_PORT", "MODELS_SERVICE_HOST", "CPU_KIT_PORT", "WEIGHTS", "USER", "HOME", "OPENMPI")

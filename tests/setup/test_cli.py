@@ -170,10 +170,10 @@ def test_make_accepts_each_form_of_weights(tmp_path: Path) -> None:
 def test_make_models_hands_the_words_over_as_they_are() -> None:
     given = ["WEIGHTS=bert=random", "CALIBRATION=bert=/a b", "EVAL=bert=c.txt", "ALLOW_PICKLE=1"]
     run = make("-n", "models", "PRECISION=int8", *given)
-    asked = "--precision 'int8' --backend '' --weights 'bert=random' "
-    asked += "--calibration 'bert=/a b' --eval 'bert=c.txt' --allow-pickle '1'"
-    assert f"-m models build --models 'resnet50 bert' {asked}\n" in run.stdout
-    assert "--weights '' " in make("-n", "models").stdout
+    asked = "--precision='int8' --backend='' --weights='bert=random' "
+    asked += "--calibration='bert=/a b' --eval='bert=c.txt' --allow-pickle='1'"
+    assert f"-m models build --models='resnet50 bert' {asked}\n" in run.stdout
+    assert "--weights='' " in make("-n", "models").stdout
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_make_models_hands_the_words_over_as_they_are() -> None:
 def test_what_an_engine_needs_is_installed_once_it_is_named(backend: str, sets: list[str]) -> None:
     assert cli.list_engine_sets(REQUIREMENTS, backend) == sets
     assert (
-        f"-m setup --stack '' --torch-index '' --backend '{backend}'\n"
+        f"-m setup --stack='' --torch-index='' --backend='{backend}'\n"
         in make("-n", "serve", f"BACKEND={backend}").stdout
     )
 
@@ -193,7 +193,7 @@ def test_a_server_is_built_for_the_precision_it_is_planned_in(precision: str, tm
     steps = make("-n", "serve", f"PRECISION={precision}", f"RUN_DIR={tmp_path}").stdout.splitlines()
     for step in ("-m models check ", "-m models build ", "-m server start "):
         (line,) = [line for line in steps if step in line]
-        assert f"--precision '{precision}' " in line
+        assert f"--precision='{precision}' " in line
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_server_is_built_for_the_precision_it_is_planned_in(precision: str, tm
     ],
 )
 def test_what_is_measured_has_every_precision(command: tuple[str, ...], models: str) -> None:
-    wanted = f"models build --models '{models}' --weights random --precision auto "
+    wanted = f"models build --models='{models}' --weights random --precision auto "
     assert wanted in make("-n", *command).stdout
 
 
@@ -235,7 +235,7 @@ def test_auto_times_the_built_archives_and_plans_by_what_it_found(tmp_path: Path
     """Timings of archives that do not exist, or a plan without timings, would be refused."""
     steps = make("-n", "serve", "PRECISION=auto", f"RUN_DIR={tmp_path}").stdout
     wanted = (
-        "setup --stack '' --torch-index '' --backend ''\n",
+        "setup --stack='' --torch-index='' --backend=''\n",
         "server check-plan ",
         "models build ",
         "--timing-job",
@@ -245,8 +245,8 @@ def test_auto_times_the_built_archives_and_plans_by_what_it_found(tmp_path: Path
     assert order == sorted(order)
     planned = steps.index("-m config --models", steps.index("models time "))
     assert steps.index("server check-plan ", order[-1]) < planned < steps.index("-m server start ")
-    assert f"--timings '{tmp_path}/timings.json'" in steps[planned:].splitlines()[0]
-    assert f"--output '{tmp_path}/timings.json'\n" in steps
+    assert f"--timings='{tmp_path}/timings.json'" in steps[planned:].splitlines()[0]
+    assert f"--output='{tmp_path}/timings.json'\n" in steps
     assert steps.count("models build") == 1
 
 
@@ -258,7 +258,7 @@ def test_an_engine_is_installed_once_it_is_named_and_none_for_auto() -> None:
         ("bert=auto", []),
     ):
         steps = make("-n", "setup", f"BACKEND={backend}").stdout
-        assert steps.endswith(f" -m setup --stack '' --torch-index '' --backend '{backend}'\n")
+        assert steps.endswith(f" -m setup --stack='' --torch-index='' --backend='{backend}'\n")
         assert cli.list_engine_sets(REQUIREMENTS, backend) == sets
 
 
@@ -271,20 +271,20 @@ def test_every_plan_for_this_machine_is_timed_and_a_dry_run_never() -> None:
 
 def test_a_plan_for_another_machine_goes_by_no_timings_and_a_dry_run_by_those_there_are() -> None:
     assert "--timings" not in make("-n", "config", "TOPOLOGY=x").stdout
-    assert "--timings 'run/timings.json'" in make("-n", "config", "DRY_RUN=1").stdout
+    assert "--timings='run/timings.json'" in make("-n", "config", "DRY_RUN=1").stdout
 
 
 def test_a_tuned_plan_is_used_unless_it_is_switched_off() -> None:
     for words in ([], ["TUNED="], ["TUNED=1"]):
-        assert "--tuned 'run/tuned.json'" in make("-n", "config", *words).stdout, words
-    assert "--tuned 'run/tuned.json'" not in make("-n", "config", "TUNED=0").stdout
+        assert "--tuned='run/tuned.json'" in make("-n", "config", *words).stdout, words
+    assert "--tuned='run/tuned.json'" not in make("-n", "config", "TUNED=0").stdout
     assert make("inputs", "TUNED=no").stderr.startswith("setup: TUNED must be one of 0, 1: got no\n")
 
 
 def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:
     if not (ROOT / ".venv/setup.json").exists():
         pytest.skip("no environment that `make setup` has finished")
-    set_up = re.compile(r"-m setup --stack '' --torch-index '' --backend ''$", re.MULTILINE)
+    set_up = re.compile(r"-m setup --stack='' --torch-index='' --backend=''$", re.MULTILINE)
     dry = make("-n", "config", "DRY_RUN=1").stdout
     assert not set_up.search(dry)
     assert "--dry-run" in dry.splitlines()[-1]
@@ -304,7 +304,7 @@ def test_a_dry_run_installs_nothing_where_an_environment_is() -> None:
 )
 def test_long_measurements_judge_their_values_before_archives_are_built(command: str, given: str) -> None:
     steps = make("-n", command, given).stdout.splitlines()
-    measured, checked = steps[-1], steps.index(f"{steps[-1]} --check")
+    measured, checked = steps[-1], [step.replace(" --check", "") for step in steps].index(steps[-1])
     assert f"-m loadtest {command} " in measured
     assert any("models build " in step for step in steps[checked:])
     assert not any("models build " in step for step in steps[:checked])
@@ -532,7 +532,7 @@ def test_taken_ports_are_found_before_anything_is_installed_or_built() -> None:
         for step in (
             "--inputs",
             "server check-ports",
-            "-m setup --stack '' --torch-index '' --backend",
+            "-m setup --stack='' --torch-index='' --backend",
             "models build ",
         )
     ]
@@ -541,14 +541,14 @@ def test_taken_ports_are_found_before_anything_is_installed_or_built() -> None:
 
 def test_what_a_reload_cannot_change_is_refused_before_another_stack_is_installed() -> None:
     steps = make("-n", "reload", "STACK=current").stdout
-    words = ("--inputs", "server check-reload --stack 'current'", "--torch-index '' --backend", "build ")
+    words = ("--inputs", "server check-reload --stack='current'", "--torch-index='' --backend", "build ")
     order = [steps.index(step) for step in words]
     assert order == sorted(order)
 
 
 def test_make_starts_only_the_plan_it_asked_for() -> None:
     start = make("-n", "serve", "PRECISION=int8", "RUN_DIR=x").stdout.splitlines()[-1]
-    assert "-m server start --run-dir 'x'  -- --models 'resnet50 bert' --precision 'int8'" in start
+    assert "-m server start --run-dir='x'  -- --models='resnet50 bert' --precision='int8'" in start
 
 
 def test_every_command_of_make_prints_in_any_locale(tmp_path: Path) -> None:
@@ -606,7 +606,7 @@ def test_an_environment_that_other_servers_use_is_not_removed(
     assert cli.main(["--unused", "--venv", str(tmp_path / ".venv")]) == 1
     assert "(it was to be removed): got TorchServe 42 of RUN_DIR=/x" in capsys.readouterr().err
     steps = make("-n", "distclean").stdout
-    assert steps.index("setup --stack '' --torch-index '' --unused") < steps.index("rm -rf -- .venv")
+    assert steps.index("setup --stack='' --torch-index='' --unused") < steps.index("rm -rf -- .venv")
 
 
 def test_a_link_to_another_checkouts_environment_is_replaced_and_that_one_stays_whole(

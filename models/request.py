@@ -5,12 +5,14 @@ The one parser of these values. Standard library only: they are judged before an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from handlers.engines import backend
 from handlers.engines.engine import BASELINE
+from models.definition import list_models
 from models.errors import InputError
 from models.files import find_weights_file
 
@@ -119,9 +121,9 @@ def _assign(
 ) -> dict[str, str]:
     """Value by model; every value is one of `words` or a path that exists."""
     values: dict[str, str] = {}
-    for part in _split(text.strip(), words):
+    for part in _split(text.strip(), names, words):
         targets, value = _read_part(variable, part, names, words)
-        _check_value(variable, part, value, words=words, forms=forms)
+        _check_value(variable, part, value, words=words, forms=forms, names=names)
         if value not in words and len(targets) > 1:
             raise InputError(
                 f"{variable}={part} is a path for {len(targets)} models; "
@@ -134,10 +136,12 @@ def _assign(
     return values
 
 
-def _split(text: str, words: Collection[str]) -> list[str]:
-    if not text:
-        return []
-    return [text] if _is_value(text, words) else [part.strip() for part in text.split(",")]
+def _split(text: str, names: Sequence[str], words: Collection[str]) -> list[str]:
+    """At the commas before a model's name and an equals sign: any other is part of a path."""
+    if not text or _is_value(text, words):
+        return [text] if text else []
+    known = "|".join(map(re.escape, {*names, *list_models()}))
+    return [part.strip() for part in re.split(f",(?=\\s*(?:{known})=)", text)]
 
 
 def _read_part(
@@ -145,7 +149,7 @@ def _read_part(
 ) -> tuple[list[str], str]:
     """(the models it is for, the value). What exists is a path, even with an equals sign in it."""
     name, separator, value = part.partition("=")
-    if not separator or _is_value(part, words):
+    if not separator or "/" in name or _is_value(part, words):
         return list(names), part
     if name not in names:
         raise InputError(
@@ -154,11 +158,14 @@ def _read_part(
     return [name], value
 
 
-def _check_value(variable: str, part: str, value: str, *, words: Collection[str], forms: str) -> None:
+def _check_value(
+    variable: str, part: str, value: str, *, words: Collection[str], forms: str, names: Sequence[str]
+) -> None:
     if not value:
-        raise InputError(f"{variable} must be {forms}: got {part or 'nothing'!r} without a value")
+        raise InputError(f"{variable} must be {forms}: got {part!r} without a value")
     if not _is_value(value, words):
-        raise InputError(f"{variable} must be {forms}: got {value}, which does not exist")
+        commas = f"; a comma ends it before MODEL= of {', '.join(names)}" if "," in value else ""
+        raise InputError(f"{variable} must be {forms}: got {value}, which does not exist{commas}")
 
 
 def _is_value(text: str, words: Collection[str]) -> bool:

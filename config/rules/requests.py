@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from pathlib import PurePath
 
 from config.definitions import ModelDefinition
 from config.errors import ConfigError, must_be_one_of
@@ -130,12 +129,6 @@ def check_door(inputs: Inputs) -> None:
         raise ConfigError(f"TLS_CERT and TLS_KEY must be given together: got {given} alone")
     if inputs.generation not in GENERATIONS:
         raise must_be_one_of("--generation", inputs.generation, GENERATIONS)
-    if re.search(r"[\s,]", inputs.inner_token_file):
-        folder = str(PurePath(inputs.inner_token_file).parent)
-        raise ConfigError(
-            f"RUN_DIR must be without blanks and commas where FRONT={HAPROXY}, because Java's options are "
-            f"split at them: got {folder}; use another folder, or FRONT=none"
-        )
     models = list(parse_cores(inputs.cores))
     if len(models) > MAX_INSTANCES:
         raise ConfigError(
@@ -155,6 +148,11 @@ def check_no_door(inputs: Inputs) -> None:
     names = [name for name, is_given in given.items() if is_given]
     if names:
         raise ConfigError(f"{', '.join(names)} needs FRONT={HAPROXY}: got FRONT={inputs.front}")
+    if re.search(r"[\s,]", inputs.token_file):
+        raise ConfigError(
+            f"TOKEN_FILE must be without blanks and commas where FRONT={inputs.front}, because Java's "
+            f"options are split at them: got {inputs.token_file}; use another file, or FRONT={HAPROXY}"
+        )
 
 
 def check_machine(topology: Topology, inputs: Inputs) -> None:

@@ -120,8 +120,7 @@ def _plan_site(
 def _check_haproxy(inputs: Inputs, installed: Installed) -> None:
     if installed.haproxy is None and inputs.topology == "live":
         raise ConfigError(
-            f"FRONT={inputs.front}: haproxy is not on this machine: install it (apt install haproxy) or use "
-            f"FRONT={NO_FRONT}"
+            f"FRONT={inputs.front}: haproxy is not on this machine: run `make setup`, or use FRONT={NO_FRONT}"
         )
 
 

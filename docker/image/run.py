@@ -93,11 +93,17 @@ def _render_mounts(options: Namespace) -> list[str]:
     """An empty store is not mounted over baked-in archives."""
     store, mounts = Path(options.store).resolve(), []
     if any(store.glob("*.mar")):
-        mounts.append(f"--volume={store}:/model-store:ro")
+        mounts.append(_render_mount("STORE", store, "/model-store"))
     for knob in _list_files(options):
         file = check_file(knob, Path(getattr(options, knob.lower())))
-        mounts.append(f"--volume={file}:{SECRETS}/{FILES[knob][0]}:ro")
+        mounts.append(_render_mount(knob, file, f"{SECRETS}/{FILES[knob][0]}"))
     return mounts
+
+
+def _render_mount(knob: str, path: Path, inside: str) -> str:
+    if ":" in str(path):
+        raise ImageError(f"{knob} must be a path without colons, at which engines split mounts: got {path}")
+    return f"--volume={path}:{inside}:ro"
 
 
 def check_file(knob: str, file: Path) -> Path:

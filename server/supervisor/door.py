@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.door import list_variables
+from config.installed import find_haproxy
 from config.plan import Plan
 from server.errors import ServerError
 from server.haproxy import HaproxyError, Runtime, Stat
@@ -76,7 +76,7 @@ class Door:
         self._heard = time.monotonic()
         with self._run.door_log.open("ab") as log:
             return subprocess.Popen(
-                [find_haproxy(), "-db", "-f", str(self._run.door)],
+                [find_program(self._plan), "-db", "-f", str(self._run.door)],
                 cwd=self._run.path,
                 env=make_environment(self._run, self._plan, self._listener, serving),
                 pass_fds=[self._listener.fileno()],
@@ -196,9 +196,9 @@ class Door:
         return Part(phase=phase, pid=self._kept.pid, restarts=self._kept.restarts, causes=self._kept.causes)
 
 
-def find_haproxy() -> str:
-    """Its path; ServerError says how to get it. Debian puts it where a user's PATH does not look."""
-    found = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+def find_program(plan: Plan) -> str:
+    """HAProxy's path; ServerError says how to get it."""
+    found = find_haproxy(Path(plan.inputs.prefix))
     if not found:
         raise ServerError("HAProxy is not installed: run `make setup`, or serve without a door: FRONT=none")
     return found
@@ -226,7 +226,7 @@ def make_environment(
 def check_configuration(run: RunDir, plan: Plan, file: Path) -> None:
     """ServerError with HAProxy's own words where it does not take the configuration."""
     checked = subprocess.run(
-        [find_haproxy(), "-c", "-f", str(file)],
+        [find_program(plan), "-c", "-f", str(file)],
         cwd=run.path, env=make_environment(run, plan), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if checked.returncode:

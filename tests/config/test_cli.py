@@ -79,7 +79,8 @@ def test_a_door_has_a_folder_for_each_instance(arguments, alone, tmp_path, capsy
     ]  # fmt: skip
     assert [*read_plan(run).instances] == ["a1", "a2"]
     inner = read_plan(run / "instances/a2")
-    assert (inner.inputs.port, inner.inputs.token_file) == (8100, f"{run}/inner-token")
+    token = (run / "instances/a2" / inner.inputs.token_file).resolve()
+    assert (inner.inputs.port, token) == (8100, run / "inner-token")
     assert "inference_address=http://127.0.0.1:8100\n" in (run / "instances/a2/config.properties").read_text()
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == (

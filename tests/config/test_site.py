@@ -258,9 +258,9 @@ def test_the_whole_is_asked_at_the_door():
         ({"tls_key": "/k"}, "TLS_CERT and TLS_KEY must be given together: got TLS_KEY alone"),
         ({"generation": "c"}, "--generation must be one of a, b: got c"),
         ({"bind": "localhost"}, "--bind must be an IPv4 address such as 0.0.0.0 or 127.0.0.1: got localhost"),
-        ({"inner_token_file": "/my run/inner-token"}, "RUN_DIR must be without blanks and commas where "
-         "FRONT=haproxy, because Java's options are split at them: got /my run; use another folder, or "
-         "FRONT=none"),
+        ({"front": "none", "token_file": "/my token"}, "TOKEN_FILE must be without blanks and commas where "
+         "FRONT=none, because Java's options are split at them: got /my token; use another file, or "
+         "FRONT=haproxy"),
         ({"workers": 3}, "WORKERS must be 1 to 2 (usable physical cores): got 3"),
         ({"workers": 1, "instances": 2}, "WORKERS must be 2 or a multiple of it, because the 2 instances "
          "have equally many: got 1; change it, or give INSTANCES=1"),
@@ -294,6 +294,6 @@ def test_a_machine_without_haproxy():
     with pytest.raises(ConfigError) as error:
         make_site(topology, MODELS, make_inputs(front="haproxy", topology="live"), without)
     assert str(error.value) == (
-        "FRONT=haproxy: haproxy is not on this machine: install it (apt install haproxy) or use FRONT=none"
+        "FRONT=haproxy: haproxy is not on this machine: run `make setup`, or use FRONT=none"
     )
     assert make_site(topology, MODELS, make_inputs(topology="live"), without).instances == {}

@@ -51,10 +51,11 @@ def test_one_path_fits_one_model(tmp_path):
         ),
         ("~nobody-of-that-name/x", "got ~nobody-of-that-name/x, which does not exist"),
         ("bert=", "WEIGHTS must be auto, .*: got 'bert=' without a value"),
-        ("bert=random,", "got 'nothing' without a value"),
-        ("random,auto", "WEIGHTS must have one value for each model: got two for bert"),
-        ("bert=random,bert=auto", "got two for bert"),
-        ("bert=random,random", "got two for bert"),
+        ("bert=random,", "got random,, which does not exist; a comma ends it before MODEL= of bert"),
+        ("random,auto", "got random,auto, which does not exist; a comma ends it before MODEL= of bert"),
+        ("bert=random,bert=auto", "WEIGHTS must have one value for each model: got two for bert"),
+        ("bert=random,resnet50=auto", r"WEIGHTS names resnet50, which is not among MODELS \(bert\)"),
+        ("/x/vgg=1", "got /x/vgg=1, which does not exist"),
         ("vgg=random", r"WEIGHTS names vgg, which is not among MODELS \(bert\)"),
     ],
 )
@@ -75,6 +76,19 @@ def test_what_exists_is_a_path_whatever_its_name(tmp_path, monkeypatch, name):
 def test_a_models_path_may_hold_an_equals_sign(tmp_path):
     (tmp_path / "run=3").mkdir()
     assert parse_weights(f"bert={tmp_path}/run=3", BOTH)["bert"].path == tmp_path / "run=3"
+
+
+@pytest.mark.parametrize(
+    "name", ["a,b=c", "a, b", "x,", "the judge's model", "é", "a=b,c", "-x", '$HOME #%\\"']
+)
+def test_a_path_may_hold_commas_and_whatever_else_a_file_may(tmp_path, name):
+    folder = tmp_path / name / "model"
+    folder.mkdir(parents=True)
+    data = {"bert": folder, "resnet50": tmp_path / name}
+    for text in (f"bert={folder},resnet50={tmp_path / name}", f"resnet50={tmp_path / name}, bert={folder}"):
+        assert parse_paths("EVAL", text, BOTH) == data
+    assert parse_weights(f"bert={folder}", BOTH)["bert"].path == folder
+    assert parse_weights(str(folder), ["bert"])["bert"].path == folder
 
 
 def test_data_are_paths_that_exist(tmp_path):

@@ -54,6 +54,14 @@ def test_the_environment_is_the_plans(plan, run):
     assert got["HOME"] == "/home/a"
 
 
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C"}, {"LANG": "de_DE.ISO-8859-1", "LC_CTYPE": "POSIX"}])
+def test_java_opens_any_file_whatever_the_callers_locale(plan, run, locale):
+    got = render_environment(plan, run, locale)
+    assert {name: value for name, value in got.items() if name == "LANG" or name.startswith("LC_")} == {
+        "LC_ALL": "C.UTF-8"
+    }
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -61,14 +69,14 @@ def test_the_environment_is_the_plans(plan, run):
         "MAKEFLAGS", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME", "GOMP_CPU_AFFINITY",
         "MKL_NUM_THREADS", "MALLOC_ARENA_MAX", "_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS",
         "PYTORCH_JIT", "LD_LIBRARY_PATH", "IPEX_FP32_MATH_MODE", "ATEN_CPU_CAPABILITY", "PYTHONOPTIMIZE",
-        "PYTHONSTARTUP", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES",
+        "PYTHONSTARTUP", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES", "LANG", "LC_CTYPE",
     ],
 )  # fmt: skip
 def test_what_the_shell_has_set_does_not_reach_the_workers(plan, run, name):
     assert name not in render_environment(plan, run, {name: "stray"})
 
 
-@pytest.mark.parametrize("name", ["HOME", "JAVA_HOME", "LANG", "LC_ALL", "TZ", "ACCESS_LOG_LEVEL"])
+@pytest.mark.parametrize("name", ["HOME", "JAVA_HOME", "TZ", "ACCESS_LOG_LEVEL"])
 def test_what_says_nothing_of_speed_is_kept(plan, run, name):
     assert render_environment(plan, run, {name: "own"})[name] == "own"
 

@@ -92,6 +92,8 @@ def test_a_long_run_directory_gets_a_short_temporary_folder(tmp_path):
     run = RunDir.at(tmp_path / ("x" * 90))
     assert len(os.fsencode(run.temporary / ".ts.sock.65535")) <= 107
     assert run.temporary != RunDir.at(tmp_path / ("x" * 91)).temporary
+    odd = RunDir.at(tmp_path / "é, 'x'")
+    assert odd.temporary.parent == run.temporary.parent
     short = RunDir.at("/kit/run")
     assert str(short.temporary) == "/kit/run/tmp"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from config import installed
 from setup import facts
 
 DEBIAN = """631 libs found in cache `/etc/ld.so.cache'
@@ -90,9 +91,58 @@ def test_a_server_is_found_where_users_have_no_path_to(
     haproxy.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(facts, "SYSTEM_FOLDERS", ())
-    assert facts.find_tools() == frozenset()
+    assert facts.which("haproxy") is None
     monkeypatch.setattr(facts, "SYSTEM_FOLDERS", (str(haproxy.parent),))
-    assert facts.find_tools() == {"haproxy"}
+    assert facts.which("haproxy") == str(haproxy)
+
+
+FAKES = {
+    "HAProxy version 2.4.24-0ubuntu0.22.04.1 2023/10/31 - https://haproxy.org/": (2, 4),
+    "HA-Proxy version 2.0.33-0+deb10u1 2023/10/27": (2, 0),
+    "HAProxy version 2.6.12-1+deb12u1 2023/12/16 - https://haproxy.org/\nStatus: long-term": (2, 6),
+    "HAProxy version 3.0.11-1+deb13u1 2025/05/07": (3, 0),
+    "HAProxy version 2.10-dev3 2030/01/01": (2, 10),
+    "what": (0, 0),
+}
+
+
+def make_haproxy(file: Path, said: str) -> Path:
+    file.parent.mkdir(parents=True)
+    file.write_text(f"#!/bin/sh\n[ $1 = -v ] && echo '{said}'\n")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize(("said", "version"), FAKES.items())
+def test_haproxys_version_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: tuple[int, int]
+) -> None:
+    program = make_haproxy(tmp_path / "bin/haproxy", said)
+    monkeypatch.setenv("PATH", f"{program.parent}:/bin")
+    found = facts.read_haproxy(tmp_path / "no environment")
+    assert found
+    assert (found.path, found.version) == (str(program), version)
+
+
+def test_the_environments_haproxy_goes_before_the_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As set-up and the server, each for itself, look for it."""
+    system = make_haproxy(tmp_path / "bin/haproxy", "HAProxy version 2.4.24 2023/10/31")
+    monkeypatch.setenv("PATH", f"{system.parent}:/bin")
+    venv = tmp_path / "venv"
+    assert installed.find_haproxy(venv) == str(system)
+    own = make_haproxy(
+        venv / "lib/python3.12/site-packages" / facts.HAPROXY_WHEEL, "HAProxy version 2.8.25-5cf5d0683"
+    )
+    assert facts.read_haproxy(venv) == facts.Haproxy(path=str(own), version=(2, 8), text="2.8.25-5cf5d0683")
+    assert installed.find_haproxy(venv) == str(own)
+
+
+def test_where_there_is_no_haproxy_none_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(facts, "SYSTEM_FOLDERS", ())
+    assert facts.read_haproxy(tmp_path) is None
 
 
 def test_versions_are_read_without_importing(tmp_path: Path) -> None:

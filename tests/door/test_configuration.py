@@ -43,7 +43,7 @@ def test_nor_about_what_is_asked_for(tmp_path, asked):
 
 def test_paths_with_blanks_and_quotes():
     """Short: there are sockets in it."""
-    with tempfile.TemporaryDirectory(prefix="a b'c\"d$E#f", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="a b'c\"d$E#f\\g%h{é[1]", dir="/tmp") as folder:
         text = render_door(plan_behind_door(), list_files(Path(folder)))
         assert check(Path(folder), text) == (0, "Configuration file is valid\n")
 

@@ -98,14 +98,15 @@ def test_no_server_is_nothing_to_call(run, dummy):
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
-def test_curl_reads_the_header_from_the_file(one, run, bert):
+def test_curl_reads_header_and_body_from_files_of_any_name(one, run, bert, tmp_path):
     """Of its own arguments everyone on the machine may read; the token is not there."""
     write_keys(run)
     seen = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            seen.append(self.headers["Authorization"])
+        def do_PUT(self):
+            length = int(self.headers["Content-Length"])
+            seen.append((self.headers["Authorization"], self.rfile.read(length)))
             self.send_response(204)
             self.end_headers()
 
@@ -116,13 +117,16 @@ def test_curl_reads_the_header_from_the_file(one, run, bert):
         threading.Thread(target=server.handle_request, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         client = dataclasses.replace(make_client(one, run), inference_url=url)
-        line = render_calls(
-            one, {"bert": bert}, {"bert": Path("x")}, client, write_authorization(run, client)
-        )
+        image = dataclasses.replace(bert.canary, content_type="image/jpeg", file="a.jpg")
+        archives = {"bert": dataclasses.replace(bert, canary=image)}
+        samples = write_samples(archives, tmp_path / "the 'server' [1-2]{a,b} \"$(touch F) é\\")
+        line = render_calls(one, archives, samples, client, write_authorization(run, client))
         # An office's proxy, which knows no address of this machine.
         kept = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
         subprocess.run(
             ["sh", "-c", line.splitlines()[0]],
-            env={**kept, "http_proxy": "http://127.0.0.1:9"}, check=True, timeout=20, capture_output=True,
+            env={**kept, "http_proxy": "http://127.0.0.1:9"},
+            check=True, timeout=20, capture_output=True, cwd=tmp_path,
         )  # fmt: skip
-    assert seen == ["Bearer inf"]
+    assert seen == [("Bearer inf", image.body)]
+    assert not (tmp_path / "F").exists()

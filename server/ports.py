@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -78,7 +79,7 @@ def describe_holder(port: int, proc: Path = PROC) -> str:
         return "a process that cannot be seen from here (another user's, or outside this container)"
     run = (read_environment(pid, proc) or {}).get(MARK)
     if run:
-        return f"process {pid}, the server of the run directory {run} (make stop RUN_DIR={run})"
+        return f"process {pid}, the server of the run directory {run} (make stop RUN_DIR={shlex.quote(run)})"
     return f"process {pid} ({' '.join(process.command)[:80]})"
 
 

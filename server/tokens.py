@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 from pathlib import Path
 
 from config.atomic import write_text_atomically
@@ -42,7 +43,7 @@ def write_bearers(run: RunDir, plan: Plan) -> str:
 
 def read_given_token(file: Path) -> str:
     """One that a person brings."""
-    return read_token(file, cure=f"make one: openssl rand -base64 24 > {file}")
+    return read_token(file, cure=f"make one: openssl rand -base64 24 > {shlex.quote(str(file))}")
 
 
 def read_token(file: Path, cure: str = "without the file the next start makes one") -> str:

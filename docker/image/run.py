@@ -109,9 +109,10 @@ def _render_mount(knob: str, path: Path, inside: str) -> str:
 def check_file(knob: str, file: Path) -> Path:
     """It is read by user 10001 inside."""
     if not file.is_file():
-        raise ImageError(f"{knob}: no such file: {file}; {FILES[knob][1].format(file)}")
+        raise ImageError(f"{knob}: no such file: {file}; {FILES[knob][1].format(shlex.quote(str(file)))}")
     if not file.stat().st_mode & 0o004 and file.stat().st_uid != 10001:
-        raise ImageError(f"{knob}: user 10001 of the container cannot read {file}: chown 10001 {file}")
+        cure = f"chown 10001 {shlex.quote(str(file))}"
+        raise ImageError(f"{knob}: user 10001 of the container cannot read {file}: {cure}")
     return file.resolve()
 
 

@@ -230,6 +230,21 @@ def test_a_file_is_mounted_and_named_where_it_is_inside(tmp_path, option, knob, 
     assert {f"--volume={file}:{inside}:ro", f"--env={knob}={inside}"} <= set(command)
 
 
+@pytest.mark.parametrize(("option", "knob"), [("--store", "STORE"), ("--tls-key", "TLS_KEY")])
+def test_a_path_that_engines_would_split_is_refused(tmp_path, option, knob):
+    folder = tmp_path / "a:b, 'c'"
+    folder.mkdir()
+    (folder / "x.mar").touch()
+    given = folder if knob == "STORE" else folder / "x.mar"
+    with pytest.raises(ImageError, match=f"^{knob} must be a path without colons"):
+        make_run("--store", str(tmp_path / "none"), option, str(given))
+    plain = tmp_path / "b, 'c' =é"
+    folder.rename(plain)
+    given = plain if knob == "STORE" else plain / "x.mar"
+    words = make_run("--store", str(tmp_path / "none"), option, str(given))
+    assert [word for word in words if word.startswith(f"--volume={given}:/")]
+
+
 @pytest.mark.parametrize(
     ("knob", "do"), [("TOKEN_FILE", "make one: openssl rand -base64 24 > "), ("TLS_KEY", "give TLS_CERT and")]
 )

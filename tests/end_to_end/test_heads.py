@@ -24,7 +24,7 @@ def test_each_head_answers_over_rest_as_transformers_pipeline_does(tmp_path):
     kit = Kit(
         run_dir=tmp_path / "run", store=tmp_path / "store", port=find_port(), models_dir=tmp_path / "models"
     )
-    kit.plan(" ".join(HEADS))
+    kit.plan(" ".join(HEADS), "--workers", "1")
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         for name, kind in HEADS.items():

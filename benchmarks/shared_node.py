@@ -25,6 +25,7 @@ from pathlib import Path
 
 from config.files import render_id_list
 from config.plan import read_plan
+from server.throttling import find_loss, parse_stat
 
 ROOT = Path(__file__).resolve().parent.parent
 CGROUPS = Path("/sys/fs/cgroup")
@@ -142,12 +143,18 @@ def main() -> None:
             group, port = stack.enter_context(made), asked.port + 100 * number
             stack.callback(Server(group=group, run_dir=folder / str(port), port=port).call, "server", "stop")
             servers[kind].append(start(kind, group, folder, port, asked.store))
+        files = [folder / "cpu.stat" for one in servers[QUOTA] for folder in one.group.folders]
+        before: list[dict[str, float]] = []
         for turn in range(asked.turns + 1):
+            before = before if turn > 1 else [parse_stat(file.read_text()) for file in files]
             for kind in [QUOTA, CPUSET][:: 1 if turn % 2 else -1]:
                 rates = measure(servers[kind], body, asked.seconds, asked.users)
                 sums[kind] += [sum(rates)] if turn else []
                 each = " + ".join(f"{rate:.2f}" for rate in rates)
                 print(f"{turn or 'warm':<5}{kind:<7}{each} = {sum(rates):.2f}/s", flush=True)
+        for file, first in zip(files, before, strict=True):
+            loss = find_loss({"": first}, {"": parse_stat(file.read_text())})
+            print(f"{file.parent.name}: throttled {loss.times} times, {loss.ms_per_period:.1f} ms a period")
         for one in [*servers[QUOTA], *servers[CPUSET]]:
             one.call("server", "verify")
     ratios = [a / b for a, b in zip(sums[QUOTA], sums[CPUSET], strict=True)]

@@ -14,8 +14,9 @@ THROTTLED_MS = 1.0
 """Of each period of 100 ms. The kernel's bookkeeping takes some microseconds from a group that just fills its
 quota; one thread too many takes tens of milliseconds."""
 SHARED_THROTTLED_MS = 50.0
-"""Where CPUs are shared, and what runs beside the workers (Java, HAProxy) has others than theirs: what that
-takes from a full quota is throttled. Each CPU's time is summed (cpu.stat): a thread too many loses 100 ms."""
+"""The same for each CPU of the quota where CPUs are shared: what runs beside the workers (Java, HAProxy) has
+others than theirs then, and what it takes from a full quota is throttled. The time of all CPUs is summed
+(cpu.stat): with a quota of one a thread too many loses 100 ms."""
 SHARED = "not pinned: CPUs are shared under a quota"
 _RESTART = "make stop && make serve"
 _PINNING_CURE = (
@@ -140,7 +141,7 @@ def plan_policy(plan: Plan, seen: WorkerEvidence) -> str:
 
 def check_throttling(plan: Plan, seen: WorkerEvidence) -> Finding:
     """The kernel took no time from the worker for using up a CPU quota since it was ready."""
-    limit = SHARED_THROTTLED_MS if is_shared(plan) else THROTTLED_MS
+    limit = SHARED_THROTTLED_MS * plan.machine["quota_cpus"] if is_shared(plan) else THROTTLED_MS
     asked = f"at most {limit:g} ms a period"
     evidence = f"throttled time, {len(seen.throttled_files)} × cpu.stat"
     cure = "fewer workers or cores (make serve WORKERS=…), or a larger CPU quota; others may share it"

@@ -403,6 +403,14 @@ def test_what_differs_on_shared_cpus(plan, evidence, change, blamed):
     assert {one.finding.item for one in result.differences} == blamed
 
 
+@pytest.mark.parametrize(("quota", "good"), [(1.5, True), (1.0, False)])
+def test_throttling_on_shared_cpus_is_judged_by_the_quota(plan, evidence, quota, good):
+    shared, seen = share_cpus(plan, evidence)
+    shared = dataclasses.replace(shared, machine={**shared.machine, "quota_cpus": quota})
+    result = judge(shared, with_worker(seen, set_field(throttled=90, throttled_ms_per_period=60.0)))
+    assert result.good is good
+
+
 @pytest.mark.parametrize(("cpus", "good"), [((0, 1), True), ((1,), False), (None, False)])
 def test_a_server_that_is_not_confined_may_use_all_cpus(plan, evidence, cpus, good):
     shared, seen = share_cpus(plan, evidence)

@@ -53,7 +53,7 @@ IMAGE_INPUTS = --engine=$(call given,ENGINE) --tag=$(call quote,$(or $(value IMA
 SETUP = $(call given,PYTHON) -m setup --stack=$(call given,STACK) --torch-index=$(call given,TORCH_INDEX)
 SERVER = $(ANY_PYTHON) -m server
 LOCKS := requirements$(addprefix /,$(filter-out ipex,$(value STACK)))
-CODE = $(wildcard config docker handlers loadtest models server setup)
+CODE = $(wildcard benchmarks config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
 LOAD_INPUTS = --run-dir=$(call given,RUN_DIR) --url=$(call given,URL) --scenario=$(call given,SCENARIO) --duration=$(call given,DURATION) \
 	--users=$(call given,USERS) --rate=$(call given,RATE) --driver=$(call given,DRIVER) --payloads=$(call given,PAYLOADS) --processes=$(call given,PROCESSES)

@@ -276,7 +276,7 @@ compare: load-tools ## Two results, A and B, side by side: fail on a regression
 	@$(LOADTEST) compare --a=$(call given,A) --b=$(call given,B) --bound=$(call given,BOUND)
 
 .PHONY: load-tools
-load-tools: ## Install what the load tests need (for a machine that only sends)
+load-tools:
 	@$(SETUP) --with loadtest
 
 .PHONY: lint

@@ -49,7 +49,7 @@ def find_weights_file(path: Path) -> Path:
             'A.from_pretrained("FOLDER").merge_and_unload().save_pretrained("MERGED")\' '
             f"(got {path})"
         )
-    found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    found = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
     preferred = [path / name for name in PREFERRED if (path / name).is_file()]
     if preferred or len(found) == 1:
         return (preferred or found)[0]

@@ -108,7 +108,7 @@ def test_what_ends_the_process_is_not_held_up(handler, tmp_path, error):
 def test_a_number_that_is_none_is_an_error_and_never_leaves(handler, tmp_path, caplog):
     answers, statuses = ask(handler, tmp_path, b"20", b"13", b"40")
     assert statuses == {1: 500}
-    assert answers[1]["error"] == "the model's probabilities are no numbers (NaN or infinite)"
+    assert answers[1]["error"] == "the model's outputs are no numbers (NaN or infinite)"
     assert [answers[0]["tokens"], answers[2]["tokens"]] == [20, 40]
     assert len(read_log(caplog, "request_failed")) == 1
     with pytest.raises(ValueError, match="not JSON compliant"):

@@ -98,7 +98,7 @@ def test_a_wrong_canary_fails_at_once(torchserve, wait):
     with pytest.raises(StartFailed) as failed:
         wait()
     assert (failed.value.failure.model, failed.value.failure.step) == ("bert", "canary")
-    assert failed.value.failure.cause.startswith("wrong answer: expected 'good' with probability 0.7500")
+    assert failed.value.failure.cause.startswith("wrong answer: expected 'good' with 0.7500")
 
 
 def test_a_canary_without_an_answer_fails_at_once(torchserve, wait):

@@ -13,19 +13,10 @@ from models.checkpoint import State, pick_tensors
 from models.errors import BuildError
 from models.files import SUFFIXES, list_shards
 from models.pickles import describe_failure, read_pickle
-from models.progress import say
 
 SHOWN = 3
 """Keys named in an error; the rest are counted."""
 SHOWN_CHARACTERS = 200
-
-
-def read_state(path: Path, *, allow_pickle: bool = False) -> State:
-    """As `read_checkpoint`, which says more."""
-    state, note = read_checkpoint(path, allow_pickle=allow_pickle)
-    if note:
-        say(f"  {note}")
-    return state
 
 
 def read_checkpoint(path: Path, *, allow_pickle: bool = False) -> tuple[State, str]:
@@ -34,7 +25,7 @@ def read_checkpoint(path: Path, *, allow_pickle: bool = False) -> tuple[State, s
     run."""
     shards = list_shards(path)
     if shards:
-        states = [read_state(shard, allow_pickle=allow_pickle) for shard in shards]
+        states = [read_checkpoint(shard, allow_pickle=allow_pickle)[0] for shard in shards]
         return {name: tensor for state in states for name, tensor in state.items()}, ""
     if not path.name.endswith(SUFFIXES):
         raise BuildError(f"weights must be one of {', '.join(SUFFIXES)}: got {path.name}")

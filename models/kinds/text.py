@@ -21,8 +21,7 @@ from models.definition import ModelDefinition
 from models.download import check_file
 from models.errors import BuildError
 from models.files import find_weights_file, hash_file
-from models.kinds import Prepared, prefer_pretrained
-from models.kinds.folder import (
+from models.folder import (
     PROOF_TEXTS,
     Folder,
     describe_tokenizer,
@@ -31,13 +30,14 @@ from models.kinds.folder import (
     read_folder,
     shorten,
 )
+from models.kinds import Prepared, prefer_pretrained
 from models.labels import check_different
 from models.packing import check_padding, describe_packing
 from models.progress import say
 from models.random_weights import SEED, capture_features, find_head, fit_head
 from models.repository import fetch_repository
 from models.request import WeightsRequest
-from models.state import load_state, read_state
+from models.state import load_state, read_checkpoint
 from models.synthetic import SUBJECTS, write_member
 from models.vocabulary import NOTE, make_tokenizer
 
@@ -204,7 +204,7 @@ def _from_file(
     """Weights in a Hugging Face folder; `labels` None takes labels.txt or the config's id2label."""
     folder = read_folder(file.parent, labels=labels)
     model = _build_model(folder.config, definition, folder.path)
-    state = read_state(file, allow_pickle=request.allow_pickle)
+    state, note = read_checkpoint(file, allow_pickle=request.allow_pickle)
     load_state(model, _drop_old_buffers(state, model), source=f"{folder.path.name}/{file.name}")
     return Source(
         model=model,
@@ -215,6 +215,7 @@ def _from_file(
         weights=weights,
         activation=folder.activation,
         folder=folder,
+        notes=(note,) if note else (),
     )
 
 

@@ -17,7 +17,7 @@ from models.errors import BuildError
 from models.files import find_weights_file
 from models.kinds.image import prepare
 from models.request import WeightsRequest
-from models.state import load_state, read_checkpoint, read_state
+from models.state import load_state, read_checkpoint
 from tests.conftest import TINY_IMAGE, write_definition
 
 CAUSE = 200
@@ -205,16 +205,16 @@ def test_a_torchscript_file_is_rejected_with_the_line_that_saves_its_weights(tmp
     monkeypatch.chdir(tmp_path)
     torch.jit.script(NET).save("best.pt")
     with pytest.raises(BuildError, match=r"^best\.pt is a TorchScript file, which holds code") as caught:
-        read_state(tmp_path / "best.pt")
+        read_checkpoint(tmp_path / "best.pt")
     (line,) = re.findall(r"torch\.save\(.*\)", str(caught.value))
     exec(line)
-    assert read_state(tmp_path / "weights.pth").keys() == STATE.keys()
+    assert read_checkpoint(tmp_path / "weights.pth")[0].keys() == STATE.keys()
 
 
 @pytest.mark.parametrize("name", ["last.ckpt", "model_best.pth.tar"])
 def test_files_are_found_by_the_names_that_trainers_give_them(tmp_path, name):
     torch.save(STATE, tmp_path / name)
-    assert read_state(find_weights_file(tmp_path)).keys() == STATE.keys()
+    assert read_checkpoint(find_weights_file(tmp_path))[0].keys() == STATE.keys()
 
 
 @pytest.fixture

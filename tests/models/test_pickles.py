@@ -12,7 +12,7 @@ from models.definition import read_definition
 from models.errors import BuildError, InputError
 from models.fresh import plan_build
 from models.request import DataRequest, parse_allow_pickle
-from models.state import read_state
+from models.state import read_checkpoint
 
 EVIL = """
 import io, os, socket, sys
@@ -60,7 +60,7 @@ def test_code_that_runs_while_a_file_is_read_does_no_harm(tmp_path, monkeypatch,
     victim.touch()
     monkeypatch.setattr(pickles, "CHILD", EVIL.format(target=str(target), victim=str(victim), more=more))
     with pytest.raises(BuildError) as error:
-        read_state(file)
+        read_checkpoint(file)
     assert f"RuntimeError: done: {done}" in str(error.value)
     assert target.exists() == ("write" in done)
     assert victim.exists() != ("delete" in done)
@@ -68,7 +68,7 @@ def test_code_that_runs_while_a_file_is_read_does_no_harm(tmp_path, monkeypatch,
 
 def test_tensors_come_back_as_they_were(tmp_path, monkeypatch, file):
     monkeypatch.setattr(pickles, "WORKSPACES", tmp_path / "build")
-    state = read_state(file)
+    state, _ = read_checkpoint(file)
     assert state["a"].tolist() == [0, 1, 2, 3]
     assert state["b"].dtype == torch.bfloat16
     assert list((tmp_path / "build").iterdir()) == []
@@ -78,19 +78,19 @@ def test_where_no_such_process_can_be_made_a_pickle_is_refused_unless_allowed(mo
     unable = "from models import confinement; confinement.SECCOMP = -1; confinement.confine()"
     monkeypatch.setattr(pickles, "PROBE", f"import sys; sys.path.insert(0, sys.argv[1]); {unable}")
     with pytest.raises(BuildError) as error:
-        read_state(file)
+        read_checkpoint(file)
     assert str(error.value) == (
         "mine.pth is a pickle, which is only read in a process without rights, and this machine cannot make "
         "one: models.confinement.CannotConfine: seccomp is not to be had: Function not implemented; "
         "save it as safetensors, or trust it with ALLOW_PICKLE=1"
     )
-    assert read_state(file, allow_pickle=True).keys() == {"a", "b"}
+    assert read_checkpoint(file, allow_pickle=True)[0].keys() == {"a", "b"}
 
 
 def test_a_file_that_blows_itself_up_is_stopped(tmp_path):
     torch.save({"a": torch.zeros(1).expand(1 << 31)}, tmp_path / "bomb.pth")
     with pytest.raises(BuildError, match=r"bomb\.pth cannot be read as weights \(RuntimeError: .*allocate"):
-        read_state(tmp_path / "bomb.pth")
+        read_checkpoint(tmp_path / "bomb.pth")
 
 
 def test_a_message_cannot_move_the_cursor(tmp_path):

@@ -29,7 +29,7 @@ from models.kinds.image import prepare as prepare_image
 from models.kinds.text import prepare as prepare_text
 from models.labels import read_labels
 from models.request import WeightsRequest
-from models.state import read_state
+from models.state import read_checkpoint
 from tests.conftest import TINY_IMAGE, TINY_TEXT, write_definition
 
 
@@ -120,7 +120,7 @@ class Exploding:
 def test_pickled_code_is_never_run(tmp_path, capsys):
     (tmp_path / "evil.pth").write_bytes(pickle.dumps({"a": Exploding()}))
     with pytest.raises(BuildError, match=r"evil\.pth cannot be read as weights"):
-        read_state(tmp_path / "evil.pth")
+        read_checkpoint(tmp_path / "evil.pth")
     assert "ran" not in capsys.readouterr().out
 
 
@@ -128,13 +128,13 @@ def test_pickled_code_is_never_run(tmp_path, capsys):
 def test_other_files_are_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(BuildError, match=r"weights must be one of \.safetensors, \.pt, .*: got"):
-        read_state(tmp_path / name)
+        read_checkpoint(tmp_path / name)
 
 
 def test_an_empty_state_dict_is_refused(tmp_path):
     torch.save({"epoch": 3}, tmp_path / "a.pt")
     with pytest.raises(BuildError, match=r"a\.pt holds no state dict"):
-        read_state(tmp_path / "a.pt")
+        read_checkpoint(tmp_path / "a.pt")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_head_of_images_is_read_as_transformers_reads_one(tmp_path, labels, pr
 def test_what_is_no_state_dict_is_described(tmp_path, saved):
     torch.save(saved, tmp_path / "a.pt")
     with pytest.raises(BuildError, match=r"a\.pt holds no state dict, which is tensors by name: got "):
-        read_state(tmp_path / "a.pt")
+        read_checkpoint(tmp_path / "a.pt")
 
 
 def test_the_class_count_does_not_depend_on_the_order_of_keys(tmp_path, image_definition, staging):

@@ -139,10 +139,6 @@ verify: ## Compare the live workers with the plan; exit 1 on any difference
 curl: ## Print the lines that call the models, with a good token
 	@$(SERVER) curl --run-dir=$(call given,RUN_DIR)
 
-.PHONY: systemd-unit
-systemd-unit: ## Print a systemd unit that serves what is planned (docs/systemd.md)
-	@$(ANY_PYTHON) -m server.unit --run-dir=$(call given,RUN_DIR) -- $(PLAN_INPUTS)
-
 .PHONY: stop
 stop: ## Stop the server and every process of it
 	@$(SERVER) stop --run-dir=$(call given,RUN_DIR)

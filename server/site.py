@@ -18,7 +18,7 @@ from server.call import read_instances
 from server.contents import check_packed
 from server.errors import ServerError
 from server.launch import PRIVATE_UMASK, check_machine, is_inherited, prepare_folders
-from server.notify import HANDED_ON
+from server.notify import SOCKET as NOTIFY_SOCKET
 from server.ports import check_ports_free
 from server.progress import Report, ignore
 from server.ready import StartFailed
@@ -106,7 +106,7 @@ def _explain_death(run: RunDir, code: int, record: Record | None) -> Failure:
 def _launch(run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
     """In a session of its own, with its mark; what it and the starts print goes to logs/supervisor.log."""
     command = [sys.executable, "-m", "server", "supervise", "--run-dir", str(run.path)]
-    kept = {name: value for name, value in os.environ.items() if is_inherited(name) or name in HANDED_ON}
+    kept = {name: value for name, value in os.environ.items() if is_inherited(name) or name == NOTIFY_SOCKET}
     with run.supervisor_log.open("ab") as log:
         return subprocess.Popen(
             [*command, "--model-store", str(model_store)],

@@ -13,9 +13,8 @@ from handlers.engines.engine import STACKS
 LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
 """They start a server, with all that plans one, where none runs."""
 SCENARIOS = (*LOADS, "loadtest-gate")
-STARTS = ("config", "serve", "reload", "tune", *LOADS)
-PLANS = (*STARTS, "systemd-unit")
-BUILDS = ("models", *STARTS)
+PLANS = ("config", "serve", "reload", "tune", *LOADS)
+BUILDS = ("models", *PLANS)
 HARMS = ("harm", "fuzz")
 TURNS = ("ladder", "targets")
 """Systems that are compared take turns."""
@@ -35,7 +34,7 @@ SWITCH = ("0", "1")
 # fmt: off
 GROUPS: Mapping[str, tuple[Knob, ...]] = {
     "The six people use": (
-        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, "systemd-unit", *IMAGES),
+        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, *IMAGES),
              container=True, compose="",
              help="names of folders in models/; a container serves every archive, an image bakes in none"),
         Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8", "auto"),

@@ -89,7 +89,7 @@ class Supervisor:
         self.door = door
         self.instances = {instance.name: instance for instance in instances}
         self._report = report
-        self._notifier = Notifier.from_environment()
+        self._notifier = Notifier()
         self._telling = Telling(run.health, report)
         self._asked = threading.Event()
         self._turned_at = time.monotonic()

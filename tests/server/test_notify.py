@@ -1,164 +1,106 @@
-"""What systemd is told, once each, over both kinds of sockets; and that nothing of it can harm the server."""
+"""What systemd is told over its socket; that nothing of it can harm the server; and its unit."""
 
 from __future__ import annotations
 
+import configparser
+import shutil
 import socket
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from server.notify import LONGEST_STATUS, Notifier, send
+from server.cli import _make_parser
+from server.notify import LONGEST_STATUS, Notifier
+
+UNIT = Path(__file__).parents[2] / "deploy/cpu-kit.service"
 
 
-class Clock:
-    """Time as the test says."""
-
-    at = 100.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-class Manager:
-    """systemd's end of the socket."""
-
-    def __init__(self, name: str) -> None:
-        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.listening.setblocking(False)
-        self.listening.bind(name)
-
-    def take(self) -> list[list[str]]:
-        """The messages since the last look, as lines."""
-        messages = []
-        while True:
-            try:
-                messages.append(self.listening.recv(65536).decode().split("\n"))
-            except BlockingIOError:
-                return messages
-
-
-@pytest.fixture
-def listen() -> Iterator[Callable[[str], Manager]]:
-    started: list[Manager] = []
-
-    def start(name: str) -> Manager:
-        started.append(Manager(name))
-        return started[-1]
-
-    yield start
-    for manager in started:
-        manager.listening.close()
-
-
-@pytest.fixture
-def manager(listen, tmp_path, monkeypatch) -> Manager:
+@pytest.fixture(params=["notify", "@cpu-kit-test-of-notify"])
+def manager(request, tmp_path, monkeypatch) -> Iterator[socket.socket]:
+    """systemd's end of the socket, by path and abstract."""
     monkeypatch.chdir(tmp_path)  # a socket's name is short, a test's folder may not be
-    return listen("notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", request.param)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.setblocking(False)
+        listening.bind(request.param.replace("@", "\0"))
+        yield listening
 
 
-def notifier(watchdog_s: float = 30.0, clock: Clock | None = None) -> Notifier:
-    return Notifier(str(Path("notify").absolute()), watchdog_s, clock or Clock())
+def take(manager: socket.socket) -> list[str]:
+    return manager.recv(65536).decode().split("\n")
 
 
-def test_each_thing_is_told_once(manager):
-    told, clock = [], Clock()
-    one = notifier(clock=clock)
+def test_each_state_is_told_once_and_each_turn_that_it_lives(manager):
+    one, told = Notifier(), []
     for phase, message in (
-        ("starting", ""), ("starting", ""), ("ready", ""), ("ready", ""), ("degraded", "a1: no worker"),
-        ("ready", ""), ("reloading", "b1"), ("reloading", "b2"), ("ready", ""),
-        ("stopping", ""), ("stopping", ""), ("ended", ""),
+        ("starting", ""), ("ready", ""), ("ready", ""), ("degraded", "a1: no worker"), ("reloading", "b1"),
+        ("ready", ""), ("stopping", ""), ("ended", ""),
     ):  # fmt: skip
         one.tell(phase, message)
-        told.append([line for lines in manager.take() for line in lines if "MONOTONIC" not in line])
+        *lines, alive = take(manager)
+        assert alive == "WATCHDOG=1"
+        told.append(lines)
     assert told == [
-        ["STATUS=starting", "WATCHDOG=1"], [], ["READY=1", "STATUS=ready"], [],
-        ["STATUS=degraded: a1: no worker"], ["STATUS=ready"],
-        ["RELOADING=1", "STATUS=reloading: b1"], ["STATUS=reloading: b2"], ["READY=1", "STATUS=ready"],
-        ["STOPPING=1", "STATUS=stopping"], [], ["STATUS=ended"],
+        ["STATUS=starting"], ["READY=1", "STATUS=ready"], [], ["STATUS=degraded: a1: no worker"],
+        ["RELOADING=1", "STATUS=reloading: b1"], ["READY=1", "STATUS=ready"],
+        ["STOPPING=1", "STATUS=stopping"], ["STATUS=ended"],
     ]  # fmt: skip
 
 
-def test_a_reload_says_when_it_began(manager):
-    notifier().tell("reloading")
-    assert any(line.removeprefix("MONOTONIC_USEC=").isdecimal() for line in manager.take()[0])
-
-
-def test_the_watchdog_hears_at_most_once_a_second_and_only_from_a_turn(manager):
-    clock = Clock()
-    one = notifier(clock=clock)
-    for step in range(7):
-        clock.at = 100.0 + step * 0.5
-        one.tell("ready")
-    assert sum(message.count("WATCHDOG=1") for message in manager.take()) == 4
-    clock.at = 200.0
-    assert manager.take() == []
-
-
-def test_a_short_watchdog_is_fed_twice_in_its_time(manager):
-    clock = Clock()
-    one = notifier(1.0, clock)
-    for step in range(4):
-        clock.at = 100.0 + step * 0.5
-        one.tell("ready")
-    assert sum(message.count("WATCHDOG=1") for message in manager.take()) == 4
-
-
-def test_without_a_watchdog_there_is_nothing_to_feed(manager):
-    notifier(0.0).tell("ready")
-    assert manager.take() == [["READY=1", "STATUS=ready"]]
-
-
-def test_an_abstract_socket_is_reached(listen):
-    manager = listen("\0cpu-kit-test-of-notify")
-    Notifier("@cpu-kit-test-of-notify").tell("ready")
-    assert manager.take() == [["READY=1", "STATUS=ready"]]
-
-
 def test_a_message_cannot_speak_for_itself(manager):
-    notifier(0.0).tell("degraded", "a line\nMAINPID=1\r\nFDSTORE=1 " + "x" * LONGEST_STATUS)
-    (lines,) = manager.take()
-    assert [line.partition("=")[0] for line in lines] == ["READY", "STATUS"]
-    assert len(lines[1]) == len("STATUS=") + LONGEST_STATUS
+    Notifier().tell("degraded", "a line\nMAINPID=1\r\nFDSTORE=1 " + "x" * LONGEST_STATUS)
+    ready, status, alive = take(manager)
+    assert (ready, alive, len(status)) == ("READY=1", "WATCHDOG=1", len("STATUS=") + LONGEST_STATUS)
 
 
-def test_what_was_not_heard_is_told_again(listen, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    one = notifier(0.0)
+def test_what_was_not_heard_is_told_again_and_a_full_socket_is_not_waited_for(manager):
+    one = Notifier()
+    for turn in range(2000):  # more than a socket's queue holds
+        one.tell("starting", str(turn))
     one.tell("ready")
-    manager = listen("notify")
+    while True:
+        try:
+            manager.recv(65536)
+        except BlockingIOError:
+            break
     one.tell("ready")
-    assert manager.take() == [["READY=1", "STATUS=ready"]]
+    assert "READY=1" in take(manager)
 
 
-def test_a_manager_that_does_not_read_is_not_waited_for(manager):
-    address = str(Path("notify").absolute())
-    sent = [send(address, "WATCHDOG=1") for _ in range(2000)]  # more than a socket's queue holds
-    assert sent[0]
-    assert not sent[-1]
+@pytest.mark.parametrize("address", ["", "vsock:2:1234", "/no/such/socket", "/" + "x" * 200])
+def test_an_address_that_cannot_be_told_anything_harms_nobody(address, monkeypatch):
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    Notifier().tell("ready", "\udcff")
 
 
-@pytest.mark.parametrize(
-    "address", ["", "relative", "vsock:2:1234", "/no/such/socket", "/a\0b", "/" + "x" * 200]
-)
-def test_an_address_that_cannot_be_told_anything_harms_nobody(address):
-    Notifier(address, 30.0).tell("ready", "\udcff")
+def test_no_worker_inherits_the_address(manager, monkeypatch):
+    Notifier()
+    with pytest.raises(BlockingIOError):
+        Notifier().tell("ready") or take(manager)
 
 
-def test_the_environment_says_whom_and_loses_it(manager):
-    environment = {
-        "NOTIFY_SOCKET": str(Path("notify").absolute()),
-        "WATCHDOG_USEC": "30000000",
-        "WATCHDOG_PID": "1",
-        "HOME": "/",
-    }
-    Notifier.from_environment(environment).tell("ready")
-    assert manager.take() == [["READY=1", "STATUS=ready", "WATCHDOG=1"]]
-    assert environment == {"WATCHDOG_PID": "1", "HOME": "/"}
+def test_the_unit_starts_a_command_of_the_server_in_the_foreground():
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(UNIT.read_text())
+    service = unit["Service"]
+    python, *words = service["ExecStart"].split()
+    assert python == f"{service['WorkingDirectory']}/.venv/bin/python"
+    options = _make_parser().parse_args(words[2:])
+    assert words[:2] == ["-m", "server"]
+    assert options.foreground
+    assert service["ReadWritePaths"] == f"{service['WorkingDirectory']}/{options.run_dir}"
 
 
-@pytest.mark.parametrize("usec", ["", "soon", "-1"])
-def test_an_odd_watchdog_is_none(manager, usec):
-    environment = {"NOTIFY_SOCKET": str(Path("notify").absolute()), "WATCHDOG_USEC": usec}
-    Notifier.from_environment(environment).tell("ready")
-    assert manager.take() == [["READY=1", "STATUS=ready"]]
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_finds_nothing_wrong(tmp_path):
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").touch(mode=0o755)
+    file = tmp_path / UNIT.name
+    file.write_text(
+        UNIT.read_text().replace("/opt/cpu-kit", str(tmp_path)).replace("User=cpu-kit", "User=daemon")
+    )
+    done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -24,7 +24,7 @@ LISTED = ("TARGET", "EXPERIMENT", "RESULT")
 """Several words, each an argument of its own."""
 NOT_TRIED = ("help", "lock")
 """The one reads no value, the other starts pip and uv."""
-DECIDES_ALONE = {"systemd-unit": "TUNED", "reload": "TUNED", "tune": "TUNED", **dict.fromkeys(LOADS, "URL")}
+DECIDES_ALONE = {"reload": "TUNED", "tune": "TUNED", **dict.fromkeys(LOADS, "URL")}
 """Compared within make: with a URL, for one, a load test starts no server, and nothing else would be seen."""
 STUB = """#!/bin/sh
 case "$*" in *"config.knobs check"*) cd "$ROOT" && exec "$REAL" "$@" ;; esac

@@ -287,9 +287,9 @@ format: dev ## Rewrite the sources in the common format
 	@$(VENV_PYTHON) -m ruff format .
 
 .PHONY: audit
-audit: ## Known holes of what is installed, and which are accepted why (exit 3: PyPI cannot be asked)
+audit: ## Known vulnerabilities of what is installed, and which are accepted why (exit 3: nobody can be asked)
 	@$(SETUP) --with audit
-	@$(VENV_PYTHON) -m server.audit
+	@sh requirements/audit.sh $(VENV_PYTHON)
 
 .PHONY: lock
 lock: dev ## Renew constraints.txt and hashes/ of STACK after a change in requirements/

@@ -71,7 +71,7 @@ def test_no_line_is_too_long(name):
     if any(page.match(pattern) for pattern in GENERATED):
         return
     lines = enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
-    assert [number for number, line in lines if len(line) > COLUMNS] == []
+    assert [number for number, line in lines if len(line) > COLUMNS and line[:1] != "|"] == []
 
 
 def test_readme_is_short_and_maps_every_page():

@@ -128,16 +128,12 @@ reload: check-reload setup models ## New archives or other knobs without losing 
 	@$(VENV_PYTHON) -m server reload --run-dir=$(call given,RUN_DIR) -- $(PLAN_INPUTS)
 
 .PHONY: status
-status: ## Say what is running: workers, engine, precision, weights, failures
+status: ## Say what runs: workers, weights, failures, ports, and lines that call the models
 	@$(SERVER) status --run-dir=$(call given,RUN_DIR)
 
 .PHONY: verify
 verify: ## Compare the live workers with the plan; exit 1 on any difference
 	@$(SERVER) verify --run-dir=$(call given,RUN_DIR) --format=$(call quote,$(or $(value FORMAT),text))
-
-.PHONY: curl
-curl: ## Print the lines that call the models, with a good token
-	@$(SERVER) curl --run-dir=$(call given,RUN_DIR)
 
 .PHONY: stop
 stop: ## Stop the server and every process of it

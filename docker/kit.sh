@@ -4,5 +4,5 @@ cd /opt/kit || exit 1
 # A reload plans anew: by the container's environment, as its start did.
 [ "$1" = reload ] && exec .venv/bin/python -m docker.reload
 # What is printed is pasted outside the container, where the file with the token is not.
-[ "$1" = curl ] && set -- "$@" --hide-token
+[ "$1" = status ] && set -- "$@" --hide-token
 exec .venv/bin/python -m server "$@" --run-dir="${RUN_DIR:-/run/kit}"

@@ -12,13 +12,9 @@ from config.atomic import write_text_atomically
 from config.plan import Plan, read_plan
 from server.api import INFERENCE, MANAGEMENT, Client, read_tokens
 from server.archives import Archive
-from server.errors import ServerError
 from server.front import DoorClient
 from server.ports import inference_url, management_url
-from server.processes import find_marked
 from server.rundir import RunDir
-
-_ELSEWHERE = "# TOKEN is the one you gave, or what `kit token` prints in the container"
 
 
 def make_client(plan: Plan, run: RunDir) -> Client:
@@ -49,12 +45,6 @@ def read_instances(run: RunDir, plan: Plan) -> dict[str, tuple[RunDir, Plan]]:
     return {name: (instance, read_plan(instance.plan)) for name, instance in runs.items()}
 
 
-def check_running(run: RunDir) -> None:
-    """Raise when no server of this run directory is there to be called."""
-    if not any(process.is_java for process in find_marked(run.path)):
-        raise ServerError(f"no server runs from {run.path}: there is nothing to call; start one: make serve")
-
-
 def write_authorization(run: RunDir, client: Client) -> Path | None:
     """The file with the header that curl reads, for nobody else to read; None when tokens are off.
 
@@ -77,7 +67,7 @@ def render_calls(
     *,
     elsewhere: bool = False,
 ) -> str:
-    """One curl line per model, and how to get a new token; `elsewhere`, where our files are not, by name."""
+    """One curl line per model, and where the token is; `elsewhere`, where our files are not, by name."""
     header = f"-H @{shlex.quote(_shorten(authorization))} " if authorization else ""
     if elsewhere and authorization:
         header = '-H "Authorization: Bearer $TOKEN" '
@@ -89,7 +79,7 @@ def render_calls(
             lines.append(f"curl --noproxy '*' {header}{body} {client.inference_url}/predictions/{name}")
         else:
             lines.append(f"# {name}: no sample, because {model.archive.value} is gone from the model store")
-    note = [_ELSEWHERE] if elsewhere else _render_token_note(client)
+    note = _render_token_note(client, elsewhere=elsewhere)
     return "\n".join([*lines, *note])
 
 
@@ -119,9 +109,12 @@ def _shorten(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def _render_token_note(client: Client) -> list[str]:
+def _render_token_note(client: Client, *, elsewhere: bool) -> list[str]:
+    if isinstance(client, DoorClient):
+        what, where = ("TOKEN", "the container's ") if elsewhere else ("the token", "")
+        return [f"# {what} is in {where}{_shorten(client.token_file)}"]
     tokens = read_tokens(client.key_file)
     if not tokens.api:
         return []
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(tokens.inference_expires))
-    return [f"# the token is good until {until} or the next start; a new one: make curl"]
+    return [f"# the token is good until {until} or the next start; a new one: make status"]

@@ -24,9 +24,8 @@ from config.plan import Plan, read_plan
 from config.rules.network import plan_addresses
 from config.terminal import print_in_any_locale
 from server import verify
-from server.api import INFERENCE
 from server.archives import check_chosen, find_samples, read_archives, read_archives_left, write_samples
-from server.call import check_running, make_client, render_calls, write_authorization
+from server.call import make_client, render_calls, write_authorization
 from server.clean import clean
 from server.errors import ServerError
 from server.health import keep_health
@@ -44,7 +43,6 @@ from server.start import Interrupted, catch_signals, start, stay
 from server.status import render_failure, render_status
 from server.stop import stop
 from server.supervisor.command import supervise
-from server.users import check_own_server, describe_root, find_other_user
 
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl-C ended."""
@@ -56,8 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _make_parser().parse_args(arguments)
     run = RunDir.at(options.run_dir)
     try:
-        if options.command != "status":  # which says it as an answer
-            check_own_server(run)
         code = _COMMANDS[options.command](run, options)
         sys.stdout.flush()
         return code
@@ -95,10 +91,8 @@ def _make_parser() -> argparse.ArgumentParser:
         "start": "start TorchServe, wait until every model answers right, verify",
         "supervise": "own a server with a door (start runs it)",
         "reload": "move to new archives or another plan without losing a request",
-        "status": "what runs",
+        "status": "what runs, its ports, and lines that call the models",
         "verify": "compare the plan with the live workers",
-        "curl": "print lines that call the models",
-        "token": "print the token that predictions are asked for with",
         "stop": "end every process of the run directory",
         "clean": "stop, then delete what the kit put into the run directory",
     }
@@ -129,7 +123,7 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
         )
     if name == "reload":
         command.add_argument("asked", nargs="*", metavar="-- …", help="arguments of python -m config")
-    if name in ("start", "curl"):
+    if name in ("start", "status"):
         text = "the lines are pasted elsewhere: name $TOKEN, not the file that has it"
         command.add_argument("--hide-token", action="store_true", help=text)
     if name == "verify":
@@ -187,9 +181,6 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
             archives = read_archives(plan, store)
             if is_running(run, archives, progress.report):
                 return _stay_out(run, options)
-            as_root = describe_root()
-            if as_root:
-                progress.report(as_root)
             if options.foreground:
                 check_chosen(archives.values())
                 confine(plan)  # what stays beside the server counts against a quota too
@@ -271,13 +262,12 @@ def _reload(run: RunDir, options: argparse.Namespace) -> int:
 
 
 def _status(run: RunDir, options: argparse.Namespace) -> int:
-    of_another = find_other_user(run)
-    if of_another:
-        print(of_another)
-        return 1
     text, serving = render_status(run, Path(options.model_store) if options.model_store else None)
     print(text)
-    return 0 if serving else 1
+    if not serving:
+        return 1
+    print(flush=True)
+    return _print_calls(run, options)
 
 
 def _verify(run: RunDir, options: argparse.Namespace) -> int:
@@ -298,12 +288,6 @@ def _clean(run: RunDir, _options: argparse.Namespace) -> int:
     return 0
 
 
-def _curl(run: RunDir, options: argparse.Namespace) -> int:
-    read_plan(run.plan)  # its absence is the plainer thing to say
-    check_running(run)
-    return _print_calls(run, options)
-
-
 def _print_calls(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
     archives = read_archives_left(plan, _find_model_store(options, plan))
@@ -311,13 +295,6 @@ def _print_calls(run: RunDir, options: argparse.Namespace) -> int:
     client = make_client(plan, run)
     authorization = write_authorization(run, client)
     print(render_calls(plan, archives, samples, client, authorization, elsewhere=options.hide_token))
-    return 0
-
-
-def _token(run: RunDir, _options: argparse.Namespace) -> int:
-    plan = read_plan(run.plan)
-    check_running(run)
-    print(make_client(plan, run).token(INFERENCE))
     return 0
 
 
@@ -330,8 +307,6 @@ _COMMANDS: dict[str, Callable[[RunDir, argparse.Namespace], int]] = {
     "reload": _reload,
     "status": _status,
     "verify": _verify,
-    "curl": _curl,
-    "token": _token,
     "stop": _stop,
     "clean": _clean,
 }

@@ -195,21 +195,6 @@ def has_owner(processes: Iterable[Process]) -> bool:
     return any(process.is_java for process in found)
 
 
-def find_hidden(properties: Path, proc: Path = PROC) -> list[tuple[Process, int]]:
-    """TorchServes of a config.properties that are another user's, and the user's id.
-
-    Their environment may not be read, so they are not among the marked; everyone may read a command line.
-    """
-    found = []
-    for pid in read_pids(proc):
-        process = read_process(pid, proc)
-        if process and process.is_java and str(properties) in process.command:
-            with contextlib.suppress(OSError):
-                if read_environment(pid, proc) is None:
-                    found.append((process, (proc / str(pid)).stat().st_uid))
-    return found
-
-
 def find_users_of(environment: Path, proc: Path = PROC) -> list[Process]:
     """TorchServes and workers of any user that run on the Python of a virtual environment."""
     python = environment.absolute() / "bin" / "python"

@@ -13,7 +13,7 @@ from server.api import Client
 from server.archives import Archive, read_archives_left
 from server.call import make_client, read_instances
 from server.errors import ApiError
-from server.ports import inference_url
+from server.ports import inference_url, plan_ports
 from server.processes import find_marked
 from server.queues import count_waiting, read_sizes
 from server.rundir import RunDir
@@ -55,13 +55,15 @@ def _render_site(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
     lines = [_render_site_head(plan, read_state(run.state), record, watched=watched)]
     if record:
         lines.append(_render_part("door", "HAProxy", record.door))
+    lines.append(render_ports(plan))
     all_serve = watched and record is not None and record.phase == PHASE_READY
-    for name, (folder, _) in read_instances(run, plan).items():
+    for name, (folder, own) in read_instances(run, plan).items():
         text, serves = render_status(folder, model_store)
         all_serve = all_serve and serves
         if record and name in record.instances:
             lines.append(_render_part(name, "TorchServe", record.instances[name]))
         lines += [f"  {line}" for line in text.splitlines()]
+        lines.append(f"  {render_ports(own)}")
     return "\n".join(lines), all_serve
 
 
@@ -74,6 +76,14 @@ def _render_site_head(plan: Plan, state: State | None, record: Record | None, *,
     started = f", started {state.started_at}" if state else ""
     phase = f"{record.phase} since {record.since}" if record else "starting"
     return f"{url}: {phase}{started}{ready}; {len(plan.instances)} instances behind HAProxy"
+
+
+def render_ports(plan: Plan) -> str:
+    """What listens where, of one instance, or of what is before several."""
+    ports = {what: port for what, (_, port) in plan_ports(plan).items()}
+    if plan.instances:  # its management is an instance's
+        del ports["management"]
+    return f"ports: {', '.join(f'{port} {what}' for what, port in ports.items())}"
 
 
 def _render_part(name: str, what: str, part: Part) -> str:

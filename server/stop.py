@@ -10,7 +10,6 @@ from server.errors import ServerError
 from server.launch import remove_temporary
 from server.processes import GRACEFUL_SECONDS, Process, end_all, find_marked
 from server.rundir import RunDir
-from server.users import check_own_server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,6 @@ class Stopped:
 
 def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
     """End every process of this run directory and remove what only a running server needs."""
-    check_own_server(run)  # before anything is deleted: half a stop would help nobody
     # First: a start that goes on meanwhile sees by this that it was stopped, and ends itself.
     run.state.unlink(missing_ok=True)
     find: Callable[[], list[Process]] = lambda: find_marked(run.path)  # noqa: E731 - one line says it

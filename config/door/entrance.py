@@ -26,7 +26,7 @@ PREFLIGHT = (
     "own server, which also keeps the token out of browsers"
 )
 
-NO_TOKEN = "no valid token: send the header Authorization: Bearer <token>; see make curl"
+NO_TOKEN = "no valid token: send the header Authorization: Bearer <token>; see make status"
 
 
 def render_entrance(plan: Plan, files: DoorFiles) -> Iterator[list[str]]:

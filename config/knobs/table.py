@@ -19,7 +19,7 @@ HARMS = ("harm", "fuzz")
 TURNS = ("ladder", "targets")
 """Systems that are compared take turns."""
 REPORTS = ("report",)
-CONTROLS = ("status", "verify", "curl", "stop", "clean", "distclean")
+CONTROLS = ("status", "verify", "stop", "clean", "distclean")
 PLAN_RUNS = (*PLANS, "image-run")
 IMAGES = ("image", "image-run")
 CONTAINERS = ("image-run", "image-test")

@@ -19,7 +19,6 @@ from server.state import read_failure
 from server.supervisor.door import Serving
 from server.supervisor.judgement import Judge
 from server.supervisor.kept import Kept
-from server.supervisor.nice import GENTLE, may_be_gentle, set_nice
 from server.supervisor.record import READY as PHASE_READY
 from server.supervisor.record import UNWELL, Part
 from server.supervisor.sight import Sight, look_at
@@ -44,7 +43,6 @@ class Instance:
         """Since the supervisor began: until then a failure is one of the start."""
         self.retired = False
         """Another one takes its place: it answers what it has, and is asked nothing more."""
-        self.gentle = False
         """Its load shall take what those leave that serve."""
         self._doomed = ""
         """Why it is to be replaced, once the door has been told."""
@@ -68,13 +66,6 @@ class Instance:
     def serving(self) -> Mapping[str, int]:
         """Model → workers that can be asked now."""
         return dict.fromkeys(self.seen.serving, 0) if self.retired or self._doomed else self.seen.serving
-
-    def _look_at_load(self, processes: Sequence[Process]) -> None:
-        """While it is loading, and once it is ready, where it was told to be gentle."""
-        if self.gentle and may_be_gentle():
-            ours = [self._kept.pid or 0, *(process.pid for process in processes)]
-            set_nice(ours, 0 if self.seen.health else GENTLE)
-            self.gentle = not self.seen.health
 
     def describe_serving(self, model: str) -> Serving:
         """For the door."""
@@ -105,7 +96,6 @@ class Instance:
         if self._kept.start_if_due() or not self._kept.process:
             return
         self.seen = look_at(self.run, processes, launched=self._launched)
-        self._look_at_load(processes)
         if not self.seen.health:  # it is being started, and its keeper watches that
             return
         self.was_ready = self.was_ready or self.seen.health == READY

@@ -91,7 +91,7 @@ def test_it_is_served_and_verified(served, store):
 def test_the_token_of_the_file_is_the_doors_and_the_log_does_not_tell_it(served, store):
     assert served.read_token() == TOKEN
     assert served.predict("resnet50", read_canary(store), "another-token-of-length")[0] == 401
-    assert '-H "Authorization: Bearer $TOKEN"' in served.run_inside("kit", "curl")
+    assert '-H "Authorization: Bearer $TOKEN"' in served.run_inside("kit", "status")
     assert TOKEN not in served.call("logs", served.name)
 
 

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from server.archives import find_samples, read_archive, write_samples
-from server.call import check_running, make_client, render_calls, write_authorization
-from server.errors import ServerError
-from server.processes import JAVA_MAIN
+from server.call import make_client, render_calls, write_authorization
 from tests.server.fakes import make_archive
 from tests.server.test_api import write_keys
 
@@ -46,7 +44,7 @@ def test_the_line_names_the_file_and_not_the_token(one, run, client, bert):
     ]  # fmt: skip
     assert "inf" not in text.replace("inference", "")
     assert note.startswith("# the token is good until ")
-    assert note.endswith("or the next start; a new one: make curl")
+    assert note.endswith("or the next start; a new one: make status")
 
 
 def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
@@ -65,7 +63,6 @@ def test_elsewhere_the_line_names_a_variable(one, run, client, bert):
     text = render_calls(one, {"bert": bert}, {"bert": Path("x")}, client, file, elsewhere=True)
     assert text.startswith("curl --noproxy '*' -H \"Authorization: Bearer $TOKEN\" ")
     assert str(run.path) not in text
-    assert text.endswith("# TOKEN is the one you gave, or what `kit token` prints in the container")
 
 
 def test_without_tokens_there_is_no_header(one, run, client, bert, tmp_path):
@@ -86,15 +83,6 @@ def test_a_model_whose_archive_is_gone_is_called_with_the_sample_of_the_start(on
     assert render_calls(one, {}, {}, client, None) == (
         "# bert: no sample, because bert.mar is gone from the model store"
     )
-
-
-def test_no_server_is_nothing_to_call(run, dummy):
-    with pytest.raises(
-        ServerError, match=r"no server runs from .*: there is nothing to call; start one: make"
-    ):
-        check_running(run)
-    dummy(run.path, JAVA_MAIN)
-    check_running(run)
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")

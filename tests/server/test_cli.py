@@ -14,7 +14,7 @@ import pytest
 
 from server import cli
 from server.archives import read_archive
-from server.processes import JAVA_MAIN, Process
+from server.processes import JAVA_MAIN
 from server.ready import StartFailed
 from server.start import Interrupted
 from server.state import READY, Failure
@@ -40,7 +40,7 @@ def test_wrong_usage_exits_2():
         assert error.value.code == 2
 
 
-@pytest.mark.parametrize("command", ["start", "verify", "curl", "token"])
+@pytest.mark.parametrize("command", ["start", "verify"])
 def test_without_a_plan_the_command_says_what_to_run(command, run, capsys):
     assert cli.main([command, "--run-dir", str(run.path)]) == 1
     assert capsys.readouterr().err.startswith(f"error: no plan: {run.plan}")
@@ -52,27 +52,17 @@ def test_stop_and_status_of_nothing(folders, capsys):
     assert cli.main(["status", *folders]) == 1
 
 
-@pytest.mark.parametrize("command", ["curl", "token"])
-def test_without_a_server_there_is_nothing_to_call(folders, capsys, command):
-    assert cli.main([command, *folders]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("error: no server runs from ")
-
-
-def test_a_servers_lines_and_token_are_printed(folders, run, dummy, capsys):
-    dummy(run.path, JAVA_MAIN)
+def test_status_of_a_server_that_serves_ends_with_lines_that_call_it(folders, run, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "render_status", lambda *_: ("bert: …", True))
     write_keys(run)
-    assert cli.main(["token", *folders]) == 0
-    assert capsys.readouterr().out == "inf\n"
-    assert cli.main(["curl", *folders]) == 0
-    first = capsys.readouterr().out
-    assert first.startswith(f"curl --noproxy '*' -H @{run.path}/authorization ")
-    assert cli.main(["curl", *folders, "--hide-token"]) == 0
+    assert cli.main(["status", *folders]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith(f"curl --noproxy '*' -H @{run.path}/authorization ")
+    assert cli.main(["status", *folders, "--hide-token"]) == 0
     assert "$TOKEN" in capsys.readouterr().out
     for archive in Path(folders[-1]).glob("*.mar"):
         archive.unlink()
-    assert cli.main(["curl", *folders]) == 0
+    assert cli.main(["status", *folders]) == 0
     assert f"-T {run.path}/samples/bert-canary.txt" in capsys.readouterr().out
 
 
@@ -265,25 +255,7 @@ def test_the_module_runs_with_the_systems_python(folders):
     assert result.stdout == b"nothing was running\n"
 
 
-def test_status_of_another_users_server_says_whose_it_is(folders, monkeypatch, capsys):
-    sentence = "the server of … runs as alice"
-    monkeypatch.setattr(cli, "find_other_user", lambda _: sentence)
-    assert cli.main(["status", *folders]) == 1
-    assert capsys.readouterr().out == f"{sentence}\n"
-
-
-@pytest.mark.parametrize("command", ["stop", "verify", "curl", "start", "clean", "check-plan", "check-ports"])
-def test_every_other_command_refuses_another_users_server(command, run, monkeypatch, capsys):
-    """Before a plan is looked for, which may not be readable."""
-    hidden = Process(pid=42, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
-    monkeypatch.setattr("server.users.find_hidden", lambda _: [(hidden, 4_000_000)])
-    run.state.write_text("{}")
-    assert cli.main([command, "--run-dir", str(run.path)]) == 1
-    assert "runs as user 4000000 (process 42)" in capsys.readouterr().err
-    assert [file.name for file in run.path.iterdir()] == ["server.json"]
-
-
-@pytest.mark.parametrize("command", ["stop", "status", "verify", "curl", "start"])
+@pytest.mark.parametrize("command", ["stop", "status", "verify", "start"])
 def test_what_the_system_refuses_is_a_sentence(command, folders, run, monkeypatch, capsys):
     refused = PermissionError(13, "Permission denied", str(run.plan))
     monkeypatch.setitem(cli._COMMANDS, command, raising(refused))
@@ -319,18 +291,6 @@ def test_a_start_writes_for_this_user_alone_and_gives_the_umask_back(folders, ru
     finally:
         os.umask(before)
     assert (run.path / "written").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize(("uid", "said"), [(0, True), (1000, False)])
-def test_root_is_told_what_it_starts_as(folders, monkeypatch, capsys, uid, said):
-    monkeypatch.setattr("server.users.os.geteuid", lambda: uid)
-    monkeypatch.setattr(cli, "check_run_folder", lambda _: None)
-    replace_start(monkeypatch, Interrupted(2))
-    cli.main(["start", *folders])
-    sentence = (
-        "note: started as root, so TorchServe and its workers run as root; as a user of its own: sudo -u"
-    )
-    assert (sentence in capsys.readouterr().out) is said
 
 
 def test_a_start_refuses_the_plan_of_another_make(folders, monkeypatch, capsys):

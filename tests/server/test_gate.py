@@ -178,7 +178,7 @@ def test_without_a_token_nothing_of_the_body_is_waited_for(connect, token):
     peer.send(head(length=LARGEST, token=token), b"half")
     answer = peer.read()
     assert (answer.status, answer.headers["www-authenticate"]) == (401, "bearer")
-    assert answer.error == "no valid token: send the header Authorization: Bearer <token>; see make curl"
+    assert answer.error == "no valid token: send the header Authorization: Bearer <token>; see make status"
     assert answer.headers["x-request-id"]
 
 

@@ -12,7 +12,6 @@ import pytest
 from server import processes
 from server.processes import (
     end_all,
-    find_hidden,
     find_marked,
     find_users_of,
     is_alive,
@@ -75,16 +74,6 @@ def test_the_same_folder_in_another_namespace_is_the_same_run_directory(proc, ru
     (tmp_path / "container" / run.path.relative_to("/")).mkdir(parents=True)
     (elsewhere / "root").symlink_to(tmp_path / "container")
     assert [process.pid for process in find_marked(run.path, proc.path)] == [7]
-
-
-def test_a_server_of_another_user_is_seen_by_its_command_line(proc):
-    words = ("java", processes.JAVA_MAIN, "-f", "/kit/run/config.properties")
-    hidden = proc.add(7, command=words)
-    (hidden / "environ").unlink()
-    proc.add(8, command=words)  # its environment may be read: an own one
-    (proc.add(9, command=(*words[:3], "/kit/run2/config.properties")) / "environ").unlink()
-    found = find_hidden("/kit/run/config.properties", proc.path)
-    assert [(process.pid, uid) for process, uid in found] == [(7, os.getuid())]
 
 
 def test_users_of_an_environment_are_all_that_run_on_its_python(proc, tmp_path):

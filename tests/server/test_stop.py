@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-from config.folders import name_user
 from server import stop as stop_module
 from server.errors import ServerError
 from server.launch import remove_temporary
@@ -96,29 +95,6 @@ def test_a_long_run_directory_gets_a_short_temporary_folder(tmp_path):
     assert odd.temporary.parent == run.temporary.parent
     short = RunDir.at("/kit/run")
     assert str(short.temporary) == "/kit/run/tmp"
-
-
-def test_another_users_server_is_named_and_nothing_is_deleted(run, monkeypatch):
-    hidden = Process(pid=4242, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
-    monkeypatch.setattr("server.users.find_hidden", lambda _: [(hidden, 4_000_000)])
-    for file in (run.state, run.key_file):
-        file.write_text("{}")
-    with pytest.raises(ServerError) as error:
-        stop(run)
-    me = name_user(os.geteuid())
-    assert str(error.value) == (
-        f"the server of {run.path} runs as user 4000000 (process 4242), and this is {me}: run the command as "
-        "user 4000000 or as root"
-    )
-    assert run.state.exists()
-    assert run.key_file.exists()
-
-
-def test_roots_server_is_roots_alone(run, monkeypatch):
-    hidden = Process(pid=4242, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
-    monkeypatch.setattr("server.users.find_hidden", lambda _: [(hidden, 0)])
-    with pytest.raises(ServerError, match=r"run the command as root$"):
-        stop(run)
 
 
 def test_root_removes_the_temporary_folder_of_a_users_server(run, monkeypatch):

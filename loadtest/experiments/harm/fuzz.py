@@ -144,7 +144,7 @@ def keep_failure(folder: Path, number: int, case: Case, outcome: Outcome, alone:
 
 
 def render_curl(request: Request, file: Path) -> str:
-    """With $TOKEN and $URL to be filled in; `make curl` prints both."""
+    """With $TOKEN and $URL to be filled in; `make status` says where they are."""
     # An empty type has to be said so: curl's own default is a form's.
     headers = [("Content-Type", request.content_type), *request.headers]
     shown = " ".join(f"-H '{name}: {value}'" if value else f"-H '{name}:'" for name, value in headers)

@@ -70,7 +70,7 @@ public final class Judge {
         }
         String header = request.headers().get(HttpHeaderNames.AUTHORIZATION);
         if (!tokens.test(header == null ? "" : header)) {
-            return new Refusal(401, "no valid token: send the header Authorization: Bearer <token>; see make curl");
+            return new Refusal(401, "no valid token: send the header Authorization: Bearer <token>; see make status");
         }
         String path = path(request.uri());
         if (path == null) {

@@ -22,8 +22,8 @@ HOSTILE = (
 )
 LISTED = ("TARGET", "EXPERIMENT", "RESULT")
 """Several words, each an argument of its own."""
-NOT_TRIED = ("help", "lock")
-"""The one reads no value, the other starts pip and uv."""
+NOT_TRIED = ("help", "lock", "audit")
+"""The first reads no value, the others start uv and a script that is not there."""
 DECIDES_ALONE = {"reload": "TUNED", "tune": "TUNED", **dict.fromkeys(LOADS, "URL")}
 """Compared within make: with a URL, for one, a load test starts no server, and nothing else would be seen."""
 STUB = """#!/bin/sh

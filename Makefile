@@ -48,8 +48,8 @@ BUILD_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION)
 	--weights=$(call given,WEIGHTS) --calibration=$(call given,CALIBRATION) --eval=$(call given,EVAL) --allow-pickle=$(call given,ALLOW_PICKLE)
 # MODELS only when given: an image without archives is the default.
 IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(value MODELS))
-IMAGE_INPUTS = --engine=$(call given,ENGINE) --tag=$(call quote,$(or $(value IMAGE),cpu-kit:latest)) --network=$(call given,NETWORK) \
-	--models=$(call quote,$(IMAGE_MODELS))
+IMAGE_ARGS = $(foreach name,BACKEND STACK WEIGHTS TORCH_INDEX,$(if $(value $(name)),--build-arg $(name)=$(call given,$(name)))) \
+	$(if $(IMAGE_MODELS),--build-arg MODELS=$(call quote,$(IMAGE_MODELS)))
 SETUP = $(call given,PYTHON) -m setup --stack=$(call given,STACK) --torch-index=$(call given,TORCH_INDEX)
 SERVER = $(ANY_PYTHON) -m server
 LOCKS := requirements$(addprefix /,$(filter-out ipex,$(value STACK)))
@@ -140,25 +140,14 @@ stop: ## Stop the server and every process of it
 	@$(SERVER) stop --run-dir=$(call given,RUN_DIR)
 
 .PHONY: image
-image: ## Build the container image with docker, podman or buildah; MODELS= bakes archives in
-	@$(call given,PYTHON) -m docker.image build $(IMAGE_INPUTS) --stack=$(call given,STACK) --weights=$(call given,WEIGHTS) --backend=$(call given,BACKEND) \
-		--torch-index=$(call given,TORCH_INDEX) --ca-file=$(call given,CA_FILE)
-
-.PHONY: image-run
-image-run: ## Run it in this terminal: not root, read-only, no capabilities; CPUS, CPUSET, MEMORY limit it
-	@$(call given,PYTHON) -m docker.image run $(IMAGE_INPUTS) --store=$(call quote,$(or $(value STORE),model-store$(SUFFIX))) --port=$(call given,PORT) \
-		--cpus=$(call given,CPUS) --cpuset=$(call given,CPUSET) --memory=$(call given,MEMORY) --token-file=$(call given,TOKEN_FILE) \
-		--bind-memory=$(call given,BIND_MEMORY) --precision=$(call given,PRECISION) --backend=$(call given,BACKEND) --profile=$(call given,PROFILE) \
-		--workers=$(call given,WORKERS) --cores-per-worker=$(call given,CORES_PER_WORKER) \
-		--allocator=$(call given,ALLOCATOR) --openmp=$(call given,OPENMP) --batch=$(call given,BATCH) --delay-ms=$(call given,DELAY_MS) \
-		--queue=$(call given,QUEUE) --slo-p99-ms=$(call given,SLO_P99_MS) --tuned=$(call given,TUNED) \
-		--front=$(call given,FRONT) --instances=$(call given,INSTANCES) --cores=$(call given,CORES) --deadline-ms=$(call given,DEADLINE_MS) \
-		--tls-cert=$(call given,TLS_CERT) --tls-key=$(call given,TLS_KEY)
+image: ## Build the container image with docker (docs/container.md); MODELS= with WEIGHTS= bakes archives in
+	@ca=$(if $(value CA_FILE),$$(cat -- $(call given,CA_FILE))) && \
+		docker build --file docker/Dockerfile --tag $(call quote,$(or $(value IMAGE),cpu-kit:latest)) $(IMAGE_ARGS) \
+		--build-arg EXTRA_CA="$$ca" --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" .
 
 .PHONY: image-test
-image-test: dev ## Build the image and run it under limits and faults (10 to 30 minutes)
-	@KIT_ENGINE=$(call given,ENGINE) KIT_NETWORK=$(call given,NETWORK) KIT_CA_FILE=$(call given,CA_FILE) KIT_STORE=$(call given,STORE) \
-		KIT_TORCH_INDEX=$(call given,TORCH_INDEX) KIT_PORT=$(call given,PORT) $(VENV_PYTHON) -m pytest $(IMAGE_TESTS) -v -s
+image-test: dev ## Build the image and run it under limits and faults (tests/image/conftest.py says with what)
+	@$(VENV_PYTHON) -m pytest $(IMAGE_TESTS) -v -s
 
 .PHONY: test
 test: test-unit test-e2e ## Run all tests

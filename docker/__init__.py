@@ -1,1 +1,1 @@
-"""How the kit is shipped: what runs first inside the container, and the image's build, run and test."""
+"""What runs first inside the container; the rest of this folder are files."""

@@ -1,111 +1,115 @@
-"""The container's main program: plans inside it, starts the server as a child, passes signals and logs on."""
+"""The container's main program: plans for the container's limits, then becomes the server in the foreground.
+
+The environment has the settings of `make serve`. `reload` plans anew and moves the running server there.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
-from types import FrameType
-from typing import IO
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import config.__main__ as planning
+from config.errors import ConfigError
+from config.knobs import table
+from config.knobs.names import check_environment, check_values
 from config.plan import read_plan
-from docker.lines import Speaker
-from docker.logs import Following
-from docker.settings import Settings, SettingsError, read_settings
-from server.launch import confine
+from config.rules.instances import GENERATIONS, MAX_INSTANCES
+from config.tuned import TUNED_FILE
+from server import cli
+from server.processes import GRACEFUL_SECONDS
 from server.rundir import RunDir
-from server.state import read_failure
 
+RUN_DIR = Path("/run/kit")
+"""The one writable folder."""
+MODEL_STORE = Path("/model-store")
+SECRET = Path("/run/secrets/token")
+"""Where Docker, Podman and Compose put a secret named `token`."""
+KNOBS = [knob for knob in table.KNOBS.values() if knob.container]
+OWN = ("MODELS", "TOKEN_FILE", "STOP_SECONDS", "TUNED")
+"""Read here; the others are the plan's as they are."""
+STOP_SECONDS = int(GRACEFUL_SECONDS)
+"""A full queue of one second's work is long done by then, and Kubernetes' usual limits are above it."""
+END_SECONDS = 10
+"""Of these, what TorchServe needs to end once all is answered: 3 s seen on two cores."""
 USAGE_ERROR = 2
-LOG_FILE_SIZE = "2 MB"
-"""They are read as they are written, so little is kept: the writable folder may be memory."""
 
 
-class Entrypoint:
-    """One run of the container."""
-
-    def __init__(self, speaker: Speaker) -> None:
-        self.speaker = speaker
-        self.child: subprocess.Popen[str] | None = None
-        self.stopping = False
-        self.last_error = ""
-
-    def run(self, settings: Settings) -> int:
-        """The exit code of the first part that fails, or the server's."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._pass_on)
-        run = RunDir.at(settings.run_dir)
-        for file in (run.health, run.failure):  # of an earlier run in the same volume
-            file.unlink(missing_ok=True)
-        code = self._run_part("config", settings.plan_arguments(), dict(os.environ))
-        if code or self.stopping:
-            return code or 128 + signal.SIGTERM
-        plan = read_plan(settings.run_dir)
-        self.speaker.say("config", f"memory: {plan.layout.memory_nodes.reason}")
-        confine(plan)  # what runs elsewhere is counted against a quota too
-        environment = {**os.environ, "LOG_FILE_SIZE": LOG_FILE_SIZE}
-        with Following(self.speaker, run):
-            return self._run_part("server", settings.start_arguments(), environment)
-
-    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        self.stopping = True
-        if self.child and self.child.poll() is None:
-            self.child.send_signal(number)
-
-    def _run_part(self, module: str, arguments: Sequence[str], environment: dict[str, str]) -> int:
-        command = [sys.executable, "-m", module, *arguments]
-        self.child = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
-        )
-        if self.stopping:  # the signal came while it was being started
-            self.child.send_signal(signal.SIGTERM)
-        readers = [
-            threading.Thread(target=self._read, args=(module, stream, level), daemon=True)
-            for stream, level in ((self.child.stdout, "info"), (self.child.stderr, "error"))
-        ]
-        for reader in readers:
-            reader.start()
-        code = self.child.wait()
-        for reader in readers:
-            reader.join()
-        return code if code >= 0 else 128 - code
-
-    def _read(self, source: str, stream: IO[str], level: str) -> None:
-        for line in stream:
-            if line.strip():
-                self.speaker.say(source, line.rstrip(), level)
-                if level == "error":
-                    self.last_error = line.strip()
+def read_arguments(environment: Mapping[str, str]) -> list[str]:
+    """Those of `python -m config`; ConfigError names what cannot be used."""
+    wrong = check_environment(environment, KNOBS)
+    wrong += check_values({knob.name: environment[knob.name] for knob in KNOBS if knob.name in environment})
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    arguments = ["--models", " ".join(find_models(environment.get("MODELS", "")))]
+    arguments += ["--bind", "0.0.0.0", "--model-store", str(MODEL_STORE), "--run-dir", str(RUN_DIR)]
+    arguments += ["--drain-seconds", str(read_stop_seconds(environment) - END_SECONDS)]
+    token = environment.get("TOKEN_FILE") or (str(SECRET) if SECRET.exists() else "")
+    arguments += ["--token-file", token] if token else []
+    tuned = environment.get("TUNED") or "1"
+    if tuned not in table.SWITCH:
+        raise ConfigError(f"TUNED must be one of 0, 1: got {tuned}")
+    arguments += ["--tuned", str(RUN_DIR / TUNED_FILE)] if tuned == "1" else []
+    for knob in KNOBS:
+        if knob.name not in OWN and environment.get(knob.name):
+            arguments += [knob.option, environment[knob.name]]
+    return arguments
 
 
-def read_cause(run: RunDir, last_error: str) -> dict[str, str]:
-    """Why it ended: what `server` wrote down, else its last error."""
-    failure = read_failure(run.failure)
-    if failure is None:
-        return {"cause": last_error} if last_error else {}
-    return {"cause": failure.describe(), **({"cure": failure.cure} if failure.cure else {})}
+def find_models(asked: str) -> list[str]:
+    """MODELS, or every archive that is there."""
+    there = sorted(file.stem for file in MODEL_STORE.glob("*.mar"))
+    wanted = asked.replace(",", " ").split()
+    missing = [name for name in wanted if name not in there]
+    if there and not missing:
+        return wanted or there
+    what = f"no archive of {', '.join(missing)}" if missing else "no archive"
+    raise ConfigError(
+        f"{what} in {MODEL_STORE}: got {', '.join(there) or 'nothing'}; mount a folder with archives there "
+        '(-v "$PWD/model-store:/model-store:ro"), or bake them in (--build-arg MODELS="resnet50 bert")'
+    )
 
 
-def main() -> int:
-    """0 stopped by a signal, 1 failed or not as asked for, 2 a value that cannot be used."""
-    speaker = Speaker(stream=sys.stdout)
+def read_stop_seconds(environment: Mapping[str, str]) -> int:
+    """From SIGTERM to the end, at most."""
+    text = environment.get("STOP_SECONDS") or str(STOP_SECONDS)
+    if not text.isdigit() or int(text) <= END_SECONDS:
+        raise ConfigError(f"STOP_SECONDS must be a whole number above {END_SECONDS}: got {text}")
+    return int(text)
+
+
+def pass_logs_on(run: RunDir) -> None:
+    """What HAProxy and each TorchServe write to files, to standard output, too, while this process lives."""
+    names = [f"{generation}{number}" for generation in GENERATIONS for number in range(1, MAX_INSTANCES + 1)]
+    parts = [run.instance(name) for name in names]
+    logs = [file for part in parts for file in (part.server_log, part.model_log, part.console_log)]
+    # Files that come later are read from their beginning, those of an earlier run are left out.
+    tail = ["tail", "--follow=name", "--retry", "---disable-inotify", "--lines=0", f"--pid={os.getpid()}"]
+    subprocess.Popen([*tail, run.door_log, *logs], stderr=subprocess.DEVNULL)
+
+
+def main(words: Sequence[str]) -> int:
+    """Of a start that cannot be planned 2, of a reload its own; else it does not return."""
     try:
-        settings = read_settings(os.environ)
-    except SettingsError as problem:
-        speaker.say("entrypoint", f"ended with status {USAGE_ERROR}", "error", cause=str(problem))
+        arguments = read_arguments(os.environ)
+    except ConfigError as problem:
+        print(f"error: {problem}", file=sys.stderr)
         return USAGE_ERROR
-    entrypoint = Entrypoint(speaker)
-    code = entrypoint.run(settings)
-    if code == 0 or entrypoint.stopping:
-        speaker.say("entrypoint", f"ended with status {code}")
-    else:
-        cause = read_cause(RunDir.at(settings.run_dir), entrypoint.last_error)
-        speaker.say("entrypoint", f"ended with status {code}", "error", **cause)
-    return code
+    if words == ["reload"]:
+        return cli.main(["reload", "--run-dir", str(RUN_DIR), "--", *arguments])
+    run = RunDir.at(RUN_DIR)
+    for file in (run.health, run.failure):  # of an earlier run in the same volume
+        file.unlink(missing_ok=True)
+    if code := planning.main(arguments):
+        return code
+    print(f"memory: {read_plan(run.plan).layout.memory_nodes.reason}", flush=True)
+    pass_logs_on(run)
+    server = ["-m", "server", "start", "--foreground", "--hide-token", "--run-dir", str(RUN_DIR)]
+    stop = ["--graceful-seconds", str(read_stop_seconds(os.environ))]
+    return os.execv(sys.executable, [sys.executable, *server, *stop])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

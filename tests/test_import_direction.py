@@ -62,6 +62,6 @@ def test_the_set_up_begins_with_nothing_else_of_ours_there(tmp_path):
 
 
 def test_what_judges_before_the_environment_exists_needs_only_the_standard_library():
-    modules = "setup.inputs, server.processes, docker.image.__main__, handlers.engines.backend"
+    modules = "setup.inputs, server.processes, handlers.engines.backend"
     done = run_bare(ROOT, "-c", f"import {modules}")
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,161 +1,160 @@
-"""The entrypoint: codes, signals and causes, with small programs in the place of its parts."""
+"""What the container takes from its environment, what it rejects, and that it becomes the server."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import signal
 import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import pytest
 
-from config.plan import Plan
-from docker import entrypoint as module
-from docker.entrypoint import Entrypoint, main, read_cause
-from docker.lines import Speaker
-from docker.settings import Settings
+from config.__main__ import build_parser
+from config.errors import ConfigError
+from docker import entrypoint
+from docker.entrypoint import main, read_arguments
 from server.rundir import RunDir
-from server.state import Failure, write_state
-from tests.server.fakes import RECORDED, read_recorded_plan
-
-PLANS = f"""
-import shutil, sys
-shutil.copy({str(RECORDED / "plan.json")!r}, sys.argv[sys.argv.index("--run-dir") + 1])
-print("planned")
-"""
-BOUND = f"memory: {read_recorded_plan().layout.memory_nodes.reason}"
-WAITS = """
-import pathlib, signal, sys, time
-def end(*_):
-    print("drained", flush=True)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, end)
-run = pathlib.Path(sys.argv[sys.argv.index("--run-dir") + 1])
-(run / "logs").mkdir()
-(run / "logs" / "ts_log.log").write_text("2025-01-01T12:00:00,250 [ERROR] main a.B - bad\\n")
-print("up", flush=True)
-time.sleep(60)
-"""
-FAILS = "import sys; print('cause of it', file=sys.stderr); sys.exit(3)"
+from tests.server.fakes import RECORDED
 
 
-@pytest.fixture
-def settings(tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    return Settings(
-        models=("a",),
-        knobs={},
-        tuned=True,
-        run_dir=run,
-        model_store=tmp_path,
-        token_file=None,
-        stop_seconds=45,
-    )
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    """The container's folders."""
+    for name in ("store", "run"):
+        (tmp_path / name).mkdir()
+    for name in ("bert", "resnet50"):
+        (tmp_path / f"store/{name}.mar").touch()
+    monkeypatch.setattr(entrypoint, "MODEL_STORE", tmp_path / "store")
+    monkeypatch.setattr(entrypoint, "RUN_DIR", tmp_path / "run")
+    monkeypatch.setattr(entrypoint, "SECRET", tmp_path / "secret")
+    return tmp_path
 
 
-@pytest.fixture
-def restored():
-    """Signal handlers as they were."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def read(**environment: str):
+    """As the planner reads it."""
+    return build_parser().parse_args(read_arguments(environment))
 
 
-def use_programs(monkeypatch, **programs: str) -> None:
-    """`python -m config` and `python -m server` run these instead."""
-    popen = subprocess.Popen
-
-    def start(command, **keywords):
-        return popen([sys.executable, "-c", programs[command[2]], *command[3:]], **keywords)
-
-    monkeypatch.setattr(module.subprocess, "Popen", start)
-
-
-def run_and_read(settings) -> tuple[int, list[dict]]:
-    stream = io.StringIO()
-    code = Entrypoint(Speaker(stream=stream)).run(settings)
-    return code, [json.loads(line) for line in stream.getvalue().splitlines()]
+def test_every_archive_is_served_unless_models_are_named(inside):
+    assert read().models == "bert resnet50"
+    assert read(MODELS="resnet50").models == "resnet50"
+    with pytest.raises(ConfigError, match=r"no archive of vgg16 in .*: got bert, resnet50; mount"):
+        read(MODELS="bert vgg16")
+    for file in (inside / "store").iterdir():
+        file.unlink()
+    with pytest.raises(ConfigError, match=r"no archive in .*: got nothing; mount a folder"):
+        read()
 
 
-def test_a_plan_that_fails_ends_it_with_its_code(settings, monkeypatch, restored):
-    use_programs(monkeypatch, config=FAILS)
-    code, lines = run_and_read(settings)
-    assert code == 3
-    assert [(line["source"], line["level"], line["message"]) for line in lines] == [
-        ("config", "error", "cause of it")
-    ]
+def test_settings_reach_the_plan(inside):
+    given = {"CORES_PER_WORKER": "2", "PRECISION": "bf16", "BACKEND": "bert=openvino", "DEADLINE_MS": "2000",
+             "TLS_CERT": "/c", "TLS_KEY": "/k"}  # fmt: skip
+    asked = read(**given, WORKERS="")
+    assert {name: getattr(asked, name.lower()) for name in given} == given
+    assert (asked.bind, asked.workers, asked.drain_seconds) == ("0.0.0.0", "", "35")
+    assert asked.tuned == str(inside / "run/tuned.json")
+    assert read(TUNED="0").tuned == ""
 
 
-def test_a_server_that_fails_ends_it_with_its_code(settings, monkeypatch, restored):
-    use_programs(monkeypatch, config=PLANS, server=FAILS)
-    code, lines = run_and_read(settings)
-    assert code == 3
-    assert [line["message"] for line in lines] == ["planned", BOUND, "cause of it"]
+@pytest.mark.parametrize(
+    ("given", "meant"), [("PRECISON", "PRECISION"), ("workers", "WORKERS"), ("MODEL", "MODELS")]
+)
+def test_a_misspelt_name_is_rejected_with_the_right_one(given, meant):
+    """Else it serves with the default, and nobody is told."""
+    with pytest.raises(ConfigError, match=f"the environment has {given}, .*nearly {meant}; do: name it"):
+        read(**{given: "y"})
 
 
-class Signalling(io.StringIO):
-    """Sends SIGTERM to this process when the server says that it is up."""
-
-    def write(self, text: str) -> int:
-        if '"up"' in text:
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        return super().write(text)
+def test_what_else_is_in_a_containers_environment_is_no_concern():
+    """Kubernetes adds a service's names, and settings of other programs may be shared."""
+    others = ("MODELS_PORT", "MODELS_SERVICE_HOST", "CPU_KIT_PORT", "WEIGHTS", "USER", "HOME", "OPENMPI")
+    assert read(**dict.fromkeys(others, "x")).models == "bert resnet50"
 
 
-def test_a_signal_reaches_the_server_and_its_last_words_are_heard(settings, monkeypatch, restored):
-    use_programs(monkeypatch, config=PLANS, server=WAITS)
-    stream = Signalling()
-    assert Entrypoint(Speaker(stream=stream)).run(settings) == 0
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert {line["message"] for line in lines} == {"planned", BOUND, "up", "drained", "bad"}
-    (logged,) = [line for line in lines if line["source"] == "torchserve"]
-    assert (logged["level"], logged["time"]) == ("error", "2025-01-01T12:00:00.250Z")
+@pytest.mark.parametrize(
+    "given", [{"STOP_SECONDS": "10"}, {"STOP_SECONDS": "soon"}, {"TUNED": "yes"}, {"TLS_CERT": "x\n"}]
+)
+def test_a_value_that_cannot_be_used_is_rejected_by_name(given):
+    with pytest.raises(ConfigError, match=f"{next(iter(given))} must be "):
+        read(**given)
 
 
-def test_no_server_is_started_after_a_signal_while_planning(settings, monkeypatch, restored):
-    signals_parent = (
-        PLANS + "\nimport os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
-    )
-    use_programs(monkeypatch, config=signals_parent)
-    code, _ = run_and_read(settings)
-    assert code == 128 + signal.SIGTERM
+def test_the_token_is_the_file_that_is_named_or_the_secret(inside):
+    assert read().token_file == ""
+    assert read(TOKEN_FILE="/x").token_file == "/x"
+    (inside / "secret").touch()
+    assert read().token_file == str(inside / "secret")
 
 
-def test_what_an_earlier_run_said_in_the_same_volume_is_gone_before_the_plan(settings, monkeypatch, restored):
-    """Else the health check believes it, and a plan that fails is blamed on it."""
-    run = RunDir.at(settings.run_dir)
+def test_a_wrong_value_ends_it_and_what_an_earlier_run_said_is_gone(inside, monkeypatch, capsys):
+    """Else the health check believes it."""
+    run = RunDir.at(inside / "run")
     for file in (run.health, run.failure):
         file.write_text("ready\n")
-    use_programs(monkeypatch, config=FAILS)
-    run_and_read(settings)
+    monkeypatch.setenv("PROFILE", "fast")
+    assert main([]) == 2
+    assert "PROFILE must be one of throughput, latency: got fast" in capsys.readouterr().err
     assert not run.health.exists()
     assert not run.failure.exists()
+    monkeypatch.setenv("MODELS", "vgg16")
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("error: no archive of vgg16")
 
 
-def test_it_keeps_to_the_cpus_of_the_server(settings, monkeypatch, restored):
-    confined: list[Plan] = []
-    monkeypatch.setattr(module, "confine", confined.append)
-    use_programs(monkeypatch, config=PLANS, server=FAILS)
-    run_and_read(settings)
-    assert confined == [read_recorded_plan()]
+class ReplacedError(Exception):
+    """The process is another program now."""
 
 
-def test_the_cause_is_what_the_server_wrote_down(tmp_path):
-    run = RunDir.at(tmp_path)
-    assert read_cause(run, "") == {}
-    assert read_cause(run, "error: no") == {"cause": "error: no"}
-    write_state(run.failure, Failure(model="bert", step="freeze", cause="planted", cure="unplant", log="x"))
-    assert read_cause(run, "error: no") == {"cause": "bert: freeze: planted", "cure": "unplant"}
+def test_it_becomes_the_server_in_the_foreground(inside, monkeypatch):
+    def plan(arguments):
+        (inside / "run/plan.json").write_bytes((RECORDED / "plan.json").read_bytes())
+        return 0
+
+    def replace(program, words):
+        assert program == sys.executable
+        assert {"start", "--foreground", "--hide-token", str(inside / "run")} <= set(words)
+        assert words[-2:] == ["--graceful-seconds", "60"]
+        raise ReplacedError
+
+    monkeypatch.setattr(entrypoint.planning, "main", plan)
+    monkeypatch.setattr(entrypoint, "pass_logs_on", lambda _: None)
+    monkeypatch.setattr(entrypoint.os, "execv", replace)
+    monkeypatch.setenv("STOP_SECONDS", "60")
+    with pytest.raises(ReplacedError):
+        main([])
 
 
-def test_a_wrong_environment_ends_it_with_the_cause(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setenv("MODEL_STORE", str(tmp_path))
-    assert main() == 2
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["cause"].startswith(f"no archive in {tmp_path}")
+PROGRAM = """
+import sys, time
+from docker.entrypoint import pass_logs_on
+from server.rundir import RunDir
+run = RunDir.at(sys.argv[1])
+pass_logs_on(run)
+time.sleep(2)
+run.door_log.rename(run.path / "moved")
+run.door_log.write_text("door\\n")
+log = run.instance("b2").model_log
+log.parent.mkdir(parents=True)
+log.write_text("worker\\n")
+time.sleep(3)
+"""
+
+
+def test_logs_reach_standard_output_but_not_those_of_an_earlier_run(inside):
+    run = RunDir.at(inside / "run")
+    run.door_log.parent.mkdir()
+    run.door_log.write_text("of an earlier run\n")
+    words = [sys.executable, "-c", PROGRAM, str(run.path)]
+    with (inside / "out").open("w") as out:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run(words, stdout=out, check=True, env=environment)
+    lines = (inside / "out").read_text().splitlines()
+    assert {"door", "worker", f"==> {run.instance('b2').model_log} <=="} <= set(lines)
+    assert "of an earlier run" not in lines
+
+
+def test_a_reload_plans_as_the_start_did(inside, monkeypatch):
+    asked = []
+    monkeypatch.setattr(entrypoint.cli, "main", lambda words: asked.extend(words) or 0)
+    monkeypatch.setenv("DEADLINE_MS", "5000")
+    assert main(["reload"]) == 0
+    assert asked == ["reload", "--run-dir", str(inside / "run"), "--", *read_arguments(os.environ)]

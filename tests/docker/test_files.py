@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from docker.entrypoint import STOP_SECONDS
 from handlers.engines import ENGINES
 from setup.packages import NEEDS
 
@@ -84,12 +85,6 @@ def test_every_folder_that_is_copied_is_in_the_build_context():
                     assert source.split("/")[0] in allowed, line
 
 
-def test_every_knob_of_the_dockerfile_is_one_of_make_image():
-    declared = set(re.findall(r"^ARG (\w+)", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE))
-    build = (ROOT / "docker/image/build.py").read_text()
-    assert declared - {"PIP_EXTRA_INDEX_URL"} <= set(re.findall(r'"([A-Z_]+)":', build))
-
-
 @pytest.fixture(scope="module")
 def services() -> dict:
     return yaml.safe_load(COMPOSE.read_text())["services"]
@@ -104,6 +99,7 @@ def test_every_service_is_hardened_and_limited(services, name):
     assert {"cpus", "mem_limit", "pids_limit"} <= set(service)
     assert service["secrets"] == ["token"]
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    assert service.get("restart", "on-failure") == "on-failure"  # a number of tries would count for ever
 
 
 @pytest.mark.parametrize("name", ["loadtest", "headless"])
@@ -113,11 +109,8 @@ def test_the_load_test_waits_for_a_server_that_answers(services, name):
 
 
 def test_the_time_to_stop_is_longer_than_the_servers_own(services):
-    from docker.image.run import STOP_TIMEOUT_S
-    from docker.settings import STOP_SECONDS
-
-    assert services["server"]["stop_grace_period"] == f"{STOP_TIMEOUT_S}s"
-    assert STOP_TIMEOUT_S >= STOP_SECONDS + 10  # server/processes.py: launchers and workers after TorchServe
+    # server/processes.py: launchers and workers after TorchServe
+    assert int(services["server"]["stop_grace_period"].rstrip("s")) >= STOP_SECONDS + 10
 
 
 def test_compose_understands_it(tmp_path):
@@ -141,9 +134,8 @@ def test_compose_understands_it(tmp_path):
 
 
 def check_health(folder: Path) -> tuple[int, str]:
-    environment = {**os.environ, "RUN_DIR": str(folder)}
     done = subprocess.run(
-        ["sh", str(ROOT / "docker/health.sh")], env=environment, capture_output=True, text=True, check=False
+        ["sh", ROOT / "docker/health.sh", folder], capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout.strip()
 
@@ -170,8 +162,3 @@ def test_the_health_check_waits_as_long_as_a_start_may_take():
     load = int(re.search(r"^LOAD_S = (\d+)$", batching, re.MULTILINE)[1])
     extra = int(re.search(r"^_EXTRA_SECONDS = (\d+)$", ready, re.MULTILINE)[1])
     assert seconds >= load * len(list((ROOT / "models").glob("*/model.yaml"))) + extra
-
-
-def test_a_server_that_failed_is_started_again_however_often():
-    service = yaml.safe_load(COMPOSE.read_text())["services"]["server"]
-    assert service["restart"] == "on-failure"

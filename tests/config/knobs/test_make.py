@@ -16,9 +16,8 @@ import pytest
 from config.knobs import commands
 from config.knobs.pages import render_help
 from config.knobs.table import KNOBS, find
-from tests.config.knobs import makefile
-from tests.config.knobs.makefile import ROOT
 
+ROOT = Path(__file__).resolve().parents[3]
 Done = subprocess.CompletedProcess[str]
 
 
@@ -44,7 +43,6 @@ def assert_refused(done: Done, text: str) -> None:
         ("serve PRECISON=int8", "got PRECISON; do: write PRECISION= (fp32 | bf16 | int8 | auto; "),
         ("serve precision=int8", "got precision; do: write PRECISION= ("),
         ("serve PORT=1 WORKER=2", "got WORKER; do: write WORKERS= ("),
-        ("image-run MEMROY=8g", "got MEMROY; do: write MEMORY= ("),
         ("serve DESTDIR=/x", "got DESTDIR; do: `make help` lists them"),
         (
             "stop SCENARIO=x",
@@ -80,7 +78,7 @@ def test_what_is_shared_goes_on_working(words):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("goal", ["serve", "image-run", "loadtest"])
+@pytest.mark.parametrize("goal", ["serve", "loadtest"])
 def test_a_misspelt_name_in_the_environment_is_refused_where_it_would_be_read(goal):
     text = "has PRECISON, which nothing reads and which is nearly PRECISION; do: name it PRECISION, or unset"
     assert_refused(make("-n", goal, environment={"PRECISON": "int8"}), text)
@@ -149,63 +147,6 @@ def test_compose_is_told_of_a_misspelt_name_in_the_shell(monkeypatch):
         SystemExit, match=r"^refused: the environment has PRECISON, .* name it PRECISION, or unset"
     ):
         commands.main(["compose"])
-
-
-def test_anything_else_is_wrong_usage():
-    with pytest.raises(
-        SystemExit, match=r"usage: python3 -m config\.knobs help \| markdown \| compose \| check"
-    ):
-        commands.main(["chekc"])
-
-
-ALIASES = {"IMAGE": "--tag"}
-"""An option with another name than its knob."""
-
-
-def test_the_makefile_hands_each_knob_to_the_option_of_its_name():
-    form = r"(--(?!ignore)[a-z0-9-]+)=(?:\$\(call quote,)?\$\((?:or \$\()?([A-Z0-9_]+)\)"
-    pairs = set(re.findall(form, makefile.TEXT))
-    own = {(option, name) for option, name in pairs if name in makefile.SOURCES}
-    assert own == {
-        *(("--models", "IMAGE_MODELS"), ("--models", "TEST_MODELS"), ("--tuned", "TUNED_PLAN")),
-        *(("--timings", "TIMINGS"), ("--output", "TIMINGS")),
-    }
-    wrong = [pair for pair in pairs - own if pair[0] != ALIASES.get(pair[1], find(pair[1]).option)]
-    assert wrong == []
-
-
-def expand(text: str) -> str:
-    """A recipe with the values it is put together of."""
-    for name in makefile.find_references(text) & {*makefile.SOURCES}:
-        text = text.replace(f"$({name})", makefile.SOURCES[name])
-    return expand(text) if makefile.find_references(text) & {*makefile.SOURCES} else text
-
-
-def read_calls() -> dict[str, set[str]]:
-    """Our programs that make starts, with the options they are given."""
-    calls: dict[str, set[str]] = {}
-    for recipe in makefile.RECIPES.values():
-        for call in re.split(r"-m (?=[a-z])", expand(recipe.replace("\n", " ; ")))[1:]:
-            words = call.partition(" ; ")[0].partition(" -- ")[0]
-            name = re.match(r"[a-z.]+(?: [a-z][a-z-]*(?= ))?", words.replace(" $(", "  $("))[0]
-            if (ROOT / name.split()[0].split(".")[0]).is_dir():
-                calls.setdefault(name, set()).update(re.findall(r" (--[a-z0-9-]+)", words))
-    return {name: options for name, options in calls.items() if options}
-
-
-@pytest.mark.parametrize(("program", "options"), read_calls().items())
-def test_programs_have_the_options_that_make_gives_them(program, options):
-    command = [sys.executable, "-m", *program.split(), "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert options - set(re.findall(r"--[a-z0-9-]+", done.stdout)) == set()
-
-
-@pytest.mark.parametrize("program", ["config", "models", "server", "loadtest", "setup"])
-def test_programs_say_what_they_can(program):
-    """A percent sign in a command's help once ended it with a traceback."""
-    command = [sys.executable, "-m", program, "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("usage: ")
 
 
 def read_advice() -> set[tuple[str, str]]:

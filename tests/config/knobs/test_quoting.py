@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from config.knobs.knob import EVERY
 from config.knobs.table import KNOBS, LOADS
 from handlers.engines.engine import STACKS
-from tests.config.knobs import makefile
-from tests.config.knobs.makefile import ROOT
-from tests.config.knobs.test_make import ALIASES
 
+ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = (
     r"""x'; touch F;echo '"; touch F;" $(touch F) `touch F` $(shell touch F) ${HOME} $$HOME \ #% é,b=c"""
 )
 LISTED = ("TARGET", "EXPERIMENT", "RESULT")
 """Several words, each an argument of its own."""
-NOT_TRIED = ("help", "lock", "audit")
-"""The first reads no value, the others start uv and a script that is not there."""
+NOT_TRIED = {*EVERY, "lock", "audit"}
+"""They start uv, and a script that is not there."""
+TARGETS = sorted({goal for knob in KNOBS.values() for goal in knob.commands} - NOT_TRIED)
 DECIDES_ALONE = {"reload": "TUNED", "tune": "TUNED", **dict.fromkeys(LOADS, "URL")}
 """Compared within make: with a URL, for one, a load test starts no server, and nothing else would be seen."""
 STUB = """#!/bin/sh
@@ -41,7 +41,8 @@ class Checkout:
         self.folder, self.calls = folder, folder / "calls"
         self.python = folder / HOSTILE / "python"
         shutil.copy(ROOT / "Makefile", folder)
-        for file in (self.python, folder / ".venv/bin/python", folder / ".venv-current/bin/python"):
+        tools = (folder / "bin/docker", folder / ".venv/bin/python", folder / ".venv-current/bin/python")
+        for file in (self.python, *tools):
             file.parent.mkdir(parents=True)
             file.write_text(STUB)
             file.chmod(0o755)
@@ -50,7 +51,7 @@ class Checkout:
         self, target: str, values: dict[str, str], *, by_environment: bool = False
     ) -> subprocess.CompletedProcess[bytes]:
         """In the POSIX locale."""
-        own = {name: os.environ[name] for name in ("PATH", "HOME")}
+        own = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "HOME": os.environ["HOME"]}
         own |= {"ROOT": str(ROOT), "REAL": sys.executable, "CALLS": str(self.calls), "LC_ALL": "C"}
         words = [] if by_environment else [f"{name}={value}" for name, value in values.items()]
         given = own | values if by_environment else own
@@ -72,26 +73,31 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def list_arguments(name: str, value: str) -> set[str]:
-    """How a value is handed over."""
-    return {*value.split()} if name in LISTED else {f"{ALIASES.get(name, KNOBS[name].option)}={value}"}
+    """How a value is handed over: to our programs, or to docker."""
+    return {*value.split()} if name in LISTED else {f"{KNOBS[name].option}={value}"}
 
 
 @pytest.mark.parametrize("by_environment", [False, True], ids=["command-line", "environment"])
-@pytest.mark.parametrize("target", [name for name in makefile.COMMANDS if name not in NOT_TRIED])
+@pytest.mark.parametrize("target", TARGETS)
 def test_each_value_arrives_as_it_was_given(checkout, target, by_environment):
-    left_out = {"PYTHON", "STACK", DECIDES_ALONE.get(target)}
+    left_out = {"PYTHON", "STACK", "CA_FILE", DECIDES_ALONE.get(target)}  # a file that must be there
     read = [name for name, knob in KNOBS.items() if knob.is_read_by(target) and name not in left_out]
     values = {name: name + HOSTILE for name in read}
     done = checkout.make(target, {**values, "PYTHON": str(checkout.python)}, by_environment=by_environment)
     assert done.returncode == 0 or target == "status", done.stderr
     words = checkout.list_words()
     arguments = {name: list_arguments(name, value) for name, value in values.items()}
-    assert [name for name in read if not (arguments[name] <= words or values[name] in words)] == []
+    bare = {name: {value, f"{name}={value}"} for name, value in values.items()}
+    assert [name for name in read if not (arguments[name] <= words or bare[name] & words)] == []
     # And none arrives in another spelling, or in part.
     folder = values.get("RUN_DIR")
     of_folder = (("timings", "timings"), ("output", "timings"), ("tuned", "tuned"))
     derived = {f"--{option}={folder}/{name}.json" for option, name in of_folder}
-    derived |= {f"--models={values.get('MODEL')}", *values.values()}
+    derived |= {
+        f"--models={values.get('MODEL')}",
+        *values.values(),
+        *(f"{name}={value}" for name, value in values.items()),
+    }
     assert {word for word in words if "touch" in word} <= derived.union(*arguments.values())
     assert not checkout.was_harmed()
 
@@ -157,5 +163,5 @@ def test_without_a_python_nothing_is_expanded_either(checkout):
 
 def test_the_makefile_names_a_value_in_no_other_way():
     """Only `value` and what is made of it leaves a value as it was given."""
-    named = re.findall(r"\$\(([A-Z0-9_]+)\)|\$\{(\w+)\}", makefile.RAW)
+    named = re.findall(r"\$\(([A-Z0-9_]+)\)|\$\{(\w+)\}", (ROOT / "Makefile").read_text())
     assert {name for pair in named for name in pair} & {n for n, k in KNOBS.items() if k.commands} == set()

@@ -63,7 +63,7 @@ STARTS = --store run/test-store$(SUFFIX)
 TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING)
 LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --model=$(call given,MODEL) --rungs=$(call given,RUNGS)
 TUNE = $(LOADTEST) tune --percentile=$(call given,PERCENTILE) --budget-minutes=$(call given,BUDGET_MINUTES) \
-	--payloads=$(call given,PAYLOADS) --resume=$(call given,RESUME) --grid=$(call given,GRID) --mix=$(call given,MIX)
+	--payloads=$(call given,PAYLOADS) --resume=$(call given,RESUME) --mix=$(call given,MIX)
 PROFILED = $(LOADTEST) profile $(STARTS) --model=$(call given,MODEL) --against=$(call given,AGAINST) --seconds=$(call given,SECONDS) \
 	--precision=$(call given,PRECISION)
 SOAK = $(LOADTEST) soak $(STARTS) --minutes=$(call given,MINUTES)
@@ -185,10 +185,10 @@ ceiling: load-tools ## What one core's arithmetic allows at best, against what t
 ladder profile: override TEST_MODELS = $(value MODEL)
 
 .PHONY: ladder
-ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines|starts: each engine
+ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines: each engine
 	@$(LADDER) --check
-	@$(BUILD_TEST_STORE) $(if $(filter engines starts,$(value RUNGS)),--backend auto)
-	@$(if $(filter engines starts,$(value RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
+	@$(BUILD_TEST_STORE) $(if $(filter engines,$(value RUNGS)),--backend auto)
+	@$(if $(filter engines,$(value RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
 	@$(LADDER)
 
 # What it finds must not depend on what it found before.

@@ -26,18 +26,14 @@ from loadtest.experiments import ceiling, compare, gate, measure, peak, soak
 from loadtest.experiments.chaos import experiment as chaos
 from loadtest.experiments.harm import run as harm
 from loadtest.experiments.ladder import experiment as ladder
-from loadtest.experiments.ladder import starts
-from loadtest.experiments.ladder.rungs import KINDS, SETTINGS, STARTS
+from loadtest.experiments.ladder.rungs import KINDS, SETTINGS
 from loadtest.experiments.profile import experiment as profile
 from loadtest.experiments.targets import experiment as targets
 from loadtest.experiments.targets.judge import judge as judge_targets
 from loadtest.experiments.tune import experiment as tune
-from loadtest.experiments.tune import mix, prepare
-from loadtest.experiments.tune.grid import KIND as GRID_KIND
-from loadtest.experiments.tune.grid import judge as judge_grid
-from loadtest.experiments.tune.mix_prepare import check_mix
+from loadtest.experiments.tune import prepare
 from loadtest.experiments.tune.outcome import judge as judge_tune
-from loadtest.experiments.tune.run import run_grid, run_mix, run_models
+from loadtest.experiments.tune.run import run_tune as tune_all
 from loadtest.payloads import make_payloads
 from loadtest.report import SECTIONS, write_report
 from loadtest.report.docs import write_docs
@@ -60,11 +56,8 @@ Options = argparse.Namespace
 JUDGES: dict[str, Judge] = {
     **{one.KIND: one.judge for one in (measure, peak, gate, soak, chaos, profile)},
     **dict.fromkeys(KINDS.values(), ladder.judge),
-    KINDS[STARTS]: starts.judge,
     targets.KIND: judge_targets,
     tune.KIND: judge_tune,
-    GRID_KIND: judge_grid,
-    mix.KIND: mix.judge,
 }
 
 
@@ -149,7 +142,7 @@ def run_compare(options: Options) -> int:
 def run_ladder(options: Options) -> int:
     """Of one model."""
     rungs = options.rungs or SETTINGS
-    timing = read_timing(options, starts.TIMING if rungs == STARTS else ladder.TIMING)
+    timing = read_timing(options, ladder.TIMING)
     ladder.check_asked(options.model, timing, rungs)
     resume = find_resumed(options, ladder.name_experiment(options.model, rungs))
     if options.check:
@@ -172,27 +165,19 @@ def run_targets(options: Options) -> int:
 
 
 def run_tune(options: Options) -> int:
-    """Each model alone, then one file for all."""
+    """Each model alone or all of a mix, then one file for all."""
     wish = prepare.read_wish(
         options.names,
         percentile=parse_number("PERCENTILE", options.percentile or str(prepare.DEFAULT_PERCENTILE)),
         minutes=parse_number("BUDGET_MINUTES", options.budget_minutes or str(prepare.DEFAULT_MINUTES)),
         payloads=options.payloads,
+        mix=options.mix,
     )
     prepare.check_wish(wish)
-    if options.mix:
-        check_mix(wish, options.mix)
     if options.check:
         return 0
     with open_site(options) as site:
-        if options.mix:
-            mixed, write = run_mix(wish, options.mix, site, results=options.results, resume=options.resume)
-            return _finish_tuning([mixed], write)
-        if options.grid not in ("", "0"):
-            plans = () if options.grid == "1" else options.grid.replace(",", " ").split()
-            kept = run_grid(wish, site, results=options.results, resume=options.resume, plans=plans)
-            return finish(kept)
-        kepts, keep, problems = run_models(wish, site, results=options.results, resume=options.resume)
+        kepts, keep, problems = tune_all(wish, site, results=options.results, resume=options.resume)
     code = _finish_tuning(kepts, keep)
     if problems:
         raise LoadTestError("\n".join(problems))

@@ -10,15 +10,12 @@ from loadtest.errors import LoadTestError
 from loadtest.report.chaos import make_chaos_section
 from loadtest.report.engines import make_engines_section
 from loadtest.report.gated import make_gate_section
-from loadtest.report.grid import make_grid_section
 from loadtest.report.html import render_html
 from loadtest.report.ladder import make_ladder_section
 from loadtest.report.markdown import render_section
 from loadtest.report.measured import make_measure_section, make_peak_section
-from loadtest.report.mix import make_mix_section
 from loadtest.report.profile import make_profile_section
 from loadtest.report.section import Section
-from loadtest.report.starts import make_starts_section
 from loadtest.report.targets import make_soak_section, make_targets_section
 from loadtest.report.tune import make_tune_section
 from loadtest.results.kept import Kept, make_folder
@@ -31,10 +28,7 @@ SECTIONS: Mapping[str, Callable[[Kept], Section]] = {
     "targets": make_targets_section,
     "ladder": make_ladder_section,
     "engines": make_engines_section,
-    "starts": make_starts_section,
     "tune": make_tune_section,
-    "tune-grid": make_grid_section,
-    "tune-mix": make_mix_section,
     "soak": make_soak_section,
     "chaos": make_chaos_section,
     "profile": make_profile_section,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from handlers.engines import ENGINES
-from loadtest.experiments.ladder.auto import judge_auto
 from loadtest.experiments.ladder.members import OWN_MIB
 from loadtest.experiments.ladder.rows import MISSING, NOT_APPLICABLE, Row, make_rows
 from loadtest.report.rungs import (
@@ -45,22 +44,13 @@ def make_engines_section(kept: Kept) -> Section:
         proofs=(tabulate_seen(rows), tabulate_cpu(rows)),
         findings=tuple(list_doubts(rows)),
         whole=len(rows) == count_variants() and all(row.state != MISSING for row in rows),
-        closing=(*_list_auto(kept, rows), LOAD, METHOD, *list_weights(kept)),
+        closing=(LOAD, METHOD, *list_weights(kept)),
     )
 
 
 def count_variants() -> int:
     """Engines in each precision that they offer."""
     return sum(len(engine.flags) for engine in ENGINES.values())
-
-
-def _list_auto(kept: Kept, rows: Sequence[Row]) -> list[str]:
-    """What it takes, and what that is worth."""
-    verdict = judge_auto(kept, rows)
-    if verdict is None:
-        return []
-    shown = show_ratio(verdict.figure) if verdict.figure else "no figure"
-    return [f"{verdict.what[0].upper()}{verdict.what[1:]}: {shown}. Why it: {verdict.why}."]
 
 
 def _tabulate(kept: Kept, rows: Sequence[Row], bottom: str) -> Table:

@@ -10,7 +10,7 @@ import pytest
 LOADTEST = Path(__file__).resolve().parents[2] / "loadtest"
 ROOMS = (
     *("errors", "payloads", "scenarios", "drivers", "systems", "answers", "results", "trials"),
-    *("simulation", "experiments", "report", "choices", "actions", "commands", "__main__"),
+    *("experiments", "report", "choices", "actions", "commands", "__main__"),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ def make_asked(
     payloads: Sequence[Payload],
     rungs: Sequence[Rung],
     timing: Timing,
-    users: Callable[[Rung], int] = count_users,
 ) -> dict[str, Any]:
     """Without paths: the same machine may hold them elsewhere."""
     known = read_archive(archive)
@@ -42,7 +41,7 @@ def make_asked(
         "environment": read_values({**plan.environment, **plan.worker_environment}),
         "timing": asdict(timing),
         "arguments": {
-            rung.name: f"{describe_how(rung, plan.layout, model)}; {users(rung)} users"
+            rung.name: f"{describe_how(rung, plan.layout, model)}; {count_users(rung)} users"
             for rung in rungs
             if not rung.reason
         },

@@ -12,7 +12,6 @@ from config.installed import read_installed
 from config.plan import Layout
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.asked import make_asked
-from loadtest.experiments.ladder.auto import choose_auto, judge_auto
 from loadtest.experiments.ladder.blocks import Group, cut_groups, estimate_memory, read_available_mib
 from loadtest.experiments.ladder.engines import list_engine_rungs
 from loadtest.experiments.ladder.load import PAYLOADS, TIMING, count_users, make_scenario
@@ -24,14 +23,12 @@ from loadtest.experiments.ladder.rungs import (
     KINDS,
     MODELS,
     SETTINGS,
-    STARTS,
     Rung,
     choose,
     find_rung,
     list_all,
 )
 from loadtest.experiments.ladder.settings import Settings
-from loadtest.experiments.ladder.starts import Starts
 from loadtest.payloads import Payload, make_payloads, pick_each_length
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import LEAST_REPEATS
@@ -62,23 +59,15 @@ def make_experiment(
     plan = write_plan(folder, port=port, model=model, arguments=arguments)
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
     chosen = choose(_list_rungs(model, rungs), only)
-    course: Course | Starts
-    if rungs == STARTS:
-        course = Starts(model=model, timing=timing, rungs=chosen, layout=plan.layout)
-        users = course.count_users
-    else:
-        users = count_users
-        course = Course(
-            model=model,
-            timing=timing,
-            rungs=chosen,
-            layout=plan.layout,
-            each_length=pick_each_length(payloads, archive),
-            available_mib=read_available_mib(),
-        )
-    asked = make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing, users=users)
-    if rungs == ENGINES:
-        asked["auto"] = choose_auto(model, site)
+    course = Course(
+        model=model,
+        timing=timing,
+        rungs=chosen,
+        layout=plan.layout,
+        each_length=pick_each_length(payloads, archive),
+        available_mib=read_available_mib(),
+    )
+    asked = make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing)
     return Experiment(
         kind=KINDS[rungs],
         name=name_experiment(model, rungs),
@@ -94,7 +83,7 @@ def name_experiment(model: str, rungs: str) -> str:
 
 
 def _list_rungs(model: str, rungs: str) -> list[Rung]:
-    if rungs != SETTINGS:
+    if rungs == ENGINES:
         return list_engine_rungs(read_installed(Path(sys.prefix)).missing_engines)
     return list_all(model)
 
@@ -175,12 +164,7 @@ def list_disturbed(kept: Kept) -> list[Group]:
 
 def judge(kept: Kept) -> list[Verdict]:
     """Of each rung its ratio to the one it is compared with; what cannot be measured here has none."""
-    rows = make_rows(kept)
-    auto = judge_auto(kept, rows)
-    return [
-        *(_judge_row(row) for row in rows if row.state in (MEASURED, MISSING)),
-        *([auto] if auto else []),
-    ]
+    return [_judge_row(row) for row in make_rows(kept) if row.state in (MEASURED, MISSING)]
 
 
 def _judge_row(row: Row) -> Verdict:

@@ -26,8 +26,8 @@ from loadtest.experiments.ladder.settings import (
 RESNET50, BERT, DENSENET121 = "resnet50", "bert", "densenet121"
 MODELS = (RESNET50, BERT, DENSENET121)
 STOCK_RUNG, STOCK_ONE, TOP = "stock", "stock-one", "top"
-SETTINGS, ENGINES, STARTS = "settings", "engines", "starts"
-KINDS = {SETTINGS: "ladder", ENGINES: "engines", STARTS: "starts"}
+SETTINGS, ENGINES = "settings", "engines"
+KINDS = {SETTINGS: "ladder", ENGINES: "engines"}
 """RUNGS → the kind of experiment that is kept."""
 
 

@@ -1,20 +1,17 @@
-"""A plan that may be raced: its numbers, its name, its arguments, and how it is simulated."""
+"""A plan that may be raced: the default with one step of its batch or its layout."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from config.plan import Plan
-from config.rules.door import IN_FLIGHT_BATCHES
-from loadtest.simulation.server import ServerPlan
 
 DEFAULT = "default"
 """The plan that `make serve` makes when nothing was tuned."""
-Layout = tuple[int, int]
-"""(workers, cores of each)."""
-NAME = re.compile(r"w(\d+)x(\d+)-b(\d+)-d(\d+)(?:-(jemalloc|tcmalloc|system))?(?:-(intel|gnu))?")
+ALLOCATOR, OPENMP = "tcmalloc", "gnu"
+"""Libraries that are tried at the best plan: the ladder saw 0-8 % in them, and glibc's malloc behind both
+others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,22 +19,19 @@ class Candidate:
     """What is chosen; everything else of the plan is the default's."""
 
     workers: int
+    """Of each model."""
     cores_per_worker: int
-    batch: int
-    delay_ms: int
+    batch: Mapping[str, int]
+    """By model."""
     allocator: str = ""
     """Empty: the default's."""
     openmp: str = ""
 
     @property
-    def layout(self) -> Layout:
-        return self.workers, self.cores_per_worker
-
-    @property
     def name(self) -> str:
-        """`w2x1-b4-d1`: two workers of one core, batch 4, delay 1 ms."""
-        numbers = f"w{self.workers}x{self.cores_per_worker}-b{self.batch}-d{self.delay_ms}"
-        return "-".join(part for part in (numbers, self.allocator, self.openmp) if part)
+        """`w2x1-b4`: two workers of one core, batch 4; of a mix the batch of each model, in its order."""
+        sizes = [f"b{size}" for size in self.batch.values()]
+        return "-".join([f"w{self.workers}x{self.cores_per_worker}", *sizes])
 
     @property
     def arguments(self) -> list[str]:
@@ -45,63 +39,43 @@ class Candidate:
         libraries = (("--allocator", self.allocator), ("--openmp", self.openmp))
         return [
             *("--workers", str(self.workers), "--cores-per-worker", str(self.cores_per_worker)),
-            *("--batch", str(self.batch), "--delay-ms", str(self.delay_ms)),
+            *("--batch", ",".join(f"{name}={size}" for name, size in self.batch.items())),
             *(part for option, value in libraries if value for part in (option, value)),
         ]
 
-    def simulate_as(self, queue: int, instances: int = 0) -> ServerPlan:
-        """Behind a door with so many instances; 0 is no door."""
-        each = min(instances, self.workers) or 1
-        own = int(IN_FLIGHT_BATCHES * (self.workers // each) * self.batch)
-        return ServerPlan(
-            workers=self.workers,
-            batch=self.batch,
-            delay_s=self.delay_ms / 1000,
-            queue=queue,
-            instances=each,
-            in_flight=own if instances else 0,
-        )
 
-    @staticmethod
-    def parse(name: str) -> Candidate:
-        """Back from its name."""
-        found = NAME.fullmatch(name)
-        assert found, name
-        numbers = [int(one) for one in found.groups()[:4]]
-        return Candidate(
-            workers=numbers[0],
-            cores_per_worker=numbers[1],
-            batch=numbers[2],
-            delay_ms=numbers[3],
-            allocator=found[5] or "",
-            openmp=found[6] or "",
-        )
-
-
-def read_candidate(plan: Plan, model: str) -> Candidate:
+def read_candidate(plan: Plan, models: Sequence[str]) -> Candidate:
     """The numbers of a plan."""
-    one = plan.models[model]
     return Candidate(
-        workers=int(one.workers.value),
+        workers=int(plan.models[models[0]].workers.value),
         cores_per_worker=int(plan.layout.cores_per_worker.value),
-        batch=int(one.batch_size.value),
-        delay_ms=int(one.max_batch_delay_ms.value),
+        batch={name: int(plan.models[name].batch_size.value) for name in models},
     )
 
 
-def list_layouts(default: Candidate, *, free: bool) -> list[Layout]:
-    """The default's, and half as many workers of twice the cores: MLPerf's servers use two for a limit."""
-    other = (default.workers // 2, 2 * default.cores_per_worker)
-    return [default.layout, other] if free and default.workers % 2 == 0 else [default.layout]
-
-
 def list_candidates(
-    layouts: Sequence[tuple[int, int]], batches: Sequence[int], delays_ms: Sequence[int]
+    default: Candidate, sizes: Mapping[str, Sequence[int]], *, free_layout: bool
 ) -> list[Candidate]:
-    """All of them; `layouts` are (workers, cores of each)."""
-    return [
-        Candidate(workers=workers, cores_per_worker=cores, batch=batch, delay_ms=delay)
-        for workers, cores in layouts
-        for batch in batches
-        for delay in (delays_ms if batch > 1 else delays_ms[:1])
-    ]
+    """The default's neighbours: each model's batch one size down or up, then half or twice the workers on
+    the same cores."""
+    found = []
+    for model, size in default.batch.items():
+        smaller = [one for one in sizes[model] if one <= size / 2][-1:]
+        larger = [one for one in sizes[model] if one >= size * 2][:1]
+        found += [replace(default, batch={**default.batch, model: one}) for one in (*smaller, *larger)]
+    workers, cores = default.workers, default.cores_per_worker
+    if free_layout and workers % 2 == 0:
+        found.append(replace(default, workers=workers // 2, cores_per_worker=2 * cores))
+    if free_layout and cores % 2 == 0:
+        found.append(replace(default, workers=2 * workers, cores_per_worker=cores // 2))
+    return found
+
+
+def find_candidate(default: Candidate, candidates: Sequence[Candidate], name: str) -> Candidate:
+    """By the name it is raced under, which may end with a library."""
+    base, _, library = name.rpartition("-")
+    if library == ALLOCATOR:
+        return replace(find_candidate(default, candidates, base), allocator=library)
+    if library == OPENMP:
+        return replace(find_candidate(default, candidates, base), openmp=library)
+    return default if name == DEFAULT else next(one for one in candidates if one.name == name)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from loadtest.experiments.tune.windows import Limit
 from loadtest.results.ratios import find_expanded_tail
 from loadtest.results.stats import Interval
-from loadtest.simulation.search import Limit
 
 CAP = 4.0
 """Times the limit: beyond it a latency tells only how long the window was."""
@@ -56,13 +56,6 @@ class Seen:
     """The limit's percentile, with failed requests as infinitely late."""
     late: float
     """Share of the requests that were later than the limit, or failed."""
-    pace: float = 1.0
-    """Above 1: the machine was so many times slower than usual (pace.py)."""
-
-    @property
-    def load(self) -> float:
-        """The rate that loads the machine as much at its usual pace."""
-        return self.arrived * self.pace
 
     @property
     def group(self) -> Group:
@@ -99,7 +92,7 @@ def fit_peak(seen: Sequence[Seen], limit: Limit) -> Peak:
 
 def _tabulate(seen: Sequence[Seen]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rates in rising order; by group and rate the sum of the late shares, and how many windows there are."""
-    rates, columns = np.unique([one.load for one in seen], return_inverse=True)
+    rates, columns = np.unique([one.arrived for one in seen], return_inverse=True)
     groups = list_groups(seen)
     sums, counts = (np.zeros((len(groups), len(rates))) for _ in range(2))
     for one, column in zip(seen, columns, strict=True):
@@ -145,14 +138,14 @@ def _tell_cliff(seen: Sequence[Seen], sides: tuple[float, float], limit: Limit) 
 
 def _mean_level(seen: Sequence[Seen], rate: float, limit: Limit) -> float:
     """Of the windows about a rate: the mean logarithm of latency over limit."""
-    near = [one for one in seen if abs(one.load / rate - 1) <= NEAR]
+    near = [one for one in seen if abs(one.arrived / rate - 1) <= NEAR]
     return float(np.mean([find_level(one, limit) for one in near]))
 
 
 def list_levels(seen: Sequence[Seen], limit: Limit) -> tuple[list[float], np.ndarray]:
     """For a curve: rates in rising order, and a rising fit of the logarithm of latency over limit."""
-    rates = sorted({one.load for one in seen})
-    counts = np.array([float(sum(one.load == rate for one in seen)) for rate in rates])
+    rates = sorted({one.arrived for one in seen})
+    counts = np.array([float(sum(one.arrived == rate for one in seen)) for rate in rates])
     levels = np.array([_mean_level(seen, rate, limit) for rate in rates])
     return rates, _fit(levels * counts, counts)
 

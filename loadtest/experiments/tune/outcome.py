@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from loadtest.errors import LoadTestError
-from loadtest.experiments.tune.candidate import DEFAULT, Candidate
-from loadtest.experiments.tune.curve import Seen, compare_peaks, find_peak
-from loadtest.experiments.tune.evidence import (
-    SATURATED,
-    START,
-    list_done,
-    list_out,
-    list_points,
-    list_seen,
-    list_tried,
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate, find_candidate
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks, find_peak
+from loadtest.experiments.tune.evidence import list_done, list_out, list_seen, read_start
+from loadtest.experiments.tune.race import (
+    LEAST_REPEATS,
+    LIBRARIES,
+    Race,
+    compare_finals,
+    is_gain,
+    is_proven,
+    list_finals,
 )
-from loadtest.experiments.tune.race import LIBRARIES, Race
-from loadtest.experiments.tune.raced import Raced, RacedPlan, compare_finals, is_gain, list_finals
-from loadtest.experiments.tune.space import Space, find_ideal, find_limit, find_overheads, predict, read_space
+from loadtest.experiments.tune.windows import Limit
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
-from loadtest.simulation.search import Limit
 from loadtest.trials.block import Verdict
-from loadtest.trials.validity import ENDS_OF_A_SEARCH, find_doubts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(RacedPlan):
+class Row:
     """One plan of the race."""
 
+    name: str
     candidate: Candidate
+    peak: Peak | None
+    """None where it is INVALID."""
+    windows: int
+    """That its peak is from."""
     dropped: bool
     """By its pairs with the leader."""
+    invalid: str = ""
+    """Why no figure of it may be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,25 +56,53 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome(Raced[Row]):
-    """Of one model; behind the default the rows are in the order of their peaks."""
+class Outcome:
+    """Of a race, finished or not."""
 
-    model: str
-    queueing_limit: float
-    """Of any server with these times of batches."""
-    limit_here: float
-    """With what this server adds to them."""
-    ideal: float
-    """Of TorchServe, if batches alone took time."""
-    saturated: Mapping[str, float]
-    """Plan → requests a second of a closed loop."""
+    what: str
+    """The model, or the shares of the mix."""
+    limit: Limit
+    rows: tuple[Row, ...]
+    """The default first, then in the order of their peaks."""
+    winner: str | None
+    """Who met the default in the finals; None where nobody was left."""
+    ratio: Interval | None
+    """Of the winner's peak to the default's; None without finals."""
+    seen: tuple[Seen, ...]
+    """Every window that may be quoted."""
     changes: tuple[Change, ...] = ()
 
     @property
-    def reached(self) -> float:
-        """Of the queueing limit."""
-        peak = self.best.peak
-        return peak.value / self.queueing_limit if peak and peak.known else 0.0
+    def adopted(self) -> bool:
+        """Whether the winner is better beyond its interval, often enough."""
+        return not self.why_not
+
+    @property
+    def why_not(self) -> str:
+        """What speaks against the winner; a peak beyond the tried rates flatters none."""
+        if self.winner is None or not is_gain(self.ratio):
+            return "nothing that was raced is better beyond its interval"
+        if not is_proven(self.seen, self.winner):
+            return f"{self.winner} seems better by fewer than {LEAST_REPEATS} repeats of the finals"
+        default, winner = (self.find_row(name).peak for name in (DEFAULT, self.winner))
+        if not default or not winner or default.boundary == ALL_KEPT or winner.boundary == NONE_KEPT:
+            return f"{self.winner} seems better, and the rates that were tried do not tell by how much"
+        return ""
+
+    @property
+    def bound(self) -> str:
+        """Behind a ratio that is the least it can be: the default's peak is below all rates tried."""
+        default = self.find_row(DEFAULT).peak
+        kept_none = default is not None and default.boundary == NONE_KEPT
+        return f", at least: the default keeps {self.limit} at no rate that was tried" if kept_none else ""
+
+    @property
+    def best(self) -> Row:
+        """What is to be served."""
+        return self.find_row(self.winner if self.adopted and self.winner else DEFAULT)
+
+    def find_row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
 
     def describe_row(self, row: Row) -> str:
         """What became of it, in a few words."""
@@ -83,28 +115,27 @@ class Outcome(Raced[Row]):
 
 def find_outcome(kept: Kept) -> Outcome:
     """From what is kept alone, finished or not; LoadTestError before the default was measured."""
-    if kept.find(START) is None:
-        raise LoadTestError(f"{kept.folder.name}: nothing was measured yet")
-    space, seen = read_space(kept.asked), list_seen(kept)
-    points, done = list_points(space, kept), list_done(kept)
-    names = dict.fromkeys((DEFAULT, *list_tried(kept)))
-    predicted, out = {name: predict(space, points, name) for name in names}, list_out(kept)
-    race = Race(predicted=predicted, limit=space.limit, done=done, out=frozenset(out))
+    asked, seen, out, done = kept.asked, list_seen(kept), list_out(kept), list_done(kept)
+    rate = read_start(kept).trials[0].rate
+    limit = Limit(percentile=float(asked["limit"]["percentile"]), seconds=float(asked["limit"]["ms"]) / 1000)
+    default, *candidates = (Candidate(**one) for one in asked["candidates"])
+    names = tuple(dict.fromkeys((DEFAULT, *(name for plans in done.values() for name in plans))))
+    race = Race(plans=names, guess=rate, limit=limit, done=done, out=frozenset(out))
     winner = race.find_winner(seen)
-    rows = [_make_row(space.find_candidate(name), name, race, seen, out.get(name, "")) for name in names]
+    rows = [
+        _make_row(find_candidate(default, candidates, name), name, race, seen, out.get(name, ""))
+        for name in names
+    ]
     found = Outcome(
-        model=str(kept.asked["model"]),
-        limit=space.limit,
+        what=", ".join(f"{share:.0%} {name}" for name, share in asked["shares"].items())
+        or asked["models"][0],
+        limit=limit,
         rows=tuple(sorted(rows, key=lambda row: (row.name != DEFAULT, -(row.peak.value if row.peak else 0)))),
         winner=winner,
-        ratio=compare_finals(seen, winner, space.limit),
+        ratio=compare_finals(seen, winner, limit),
         seen=tuple(seen),
-        queueing_limit=find_limit(space),
-        limit_here=find_limit(space, find_overheads(space, points)),
-        ideal=find_ideal(space),
-        saturated=dict(_list_saturated(kept)),
     )
-    return replace(found, changes=tuple(_list_changes(seen, found.best.name, space)))
+    return replace(found, changes=tuple(_list_changes(seen, found.best.name, limit)))
 
 
 def _make_row(candidate: Candidate, name: str, race: Race, seen: list[Seen], invalid: str) -> Row:
@@ -114,7 +145,6 @@ def _make_row(candidate: Candidate, name: str, race: Race, seen: list[Seen], inv
     return Row(
         name=name,
         candidate=candidate,
-        predicted=race.predicted[name],
         peak=None if why else find_peak(own, race.limit),
         windows=len(own),
         dropped=not why and name not in race.list_left(seen),
@@ -122,29 +152,22 @@ def _make_row(candidate: Candidate, name: str, race: Race, seen: list[Seen], inv
     )
 
 
-def _list_saturated(kept: Kept) -> list[tuple[str, float]]:
-    """Of closed loops that may be quoted."""
-    blocks = [block for name in (START, SATURATED) if (block := kept.find(name))]
-    every = [series for block in blocks for series in kept.list_series(block)]
-    closed = [
-        one for one in every if not one.scenario.is_open and not find_doubts(one, without=ENDS_OF_A_SEARCH)
-    ]
-    return [(one.system, one.trials[0].rate) for one in closed]
-
-
-def _list_changes(seen: list[Seen], best: str, space: Space) -> list[Change]:
+def _list_changes(seen: list[Seen], best: str, limit: Limit) -> list[Change]:
     """Each against the best plan in the same block."""
     there = [one for one in seen if one.block.startswith(LIBRARIES)]
-    names = [name for name in dict.fromkeys(one.plan for one in there) if name != best]
-    return [_make_change(space.find_candidate(name), there, best, space.limit) for name in names]
+    return [
+        _make_change(name.removeprefix(f"{best}-"), name, best, there, limit)
+        for name in dict.fromkeys(one.plan for one in there)
+        if name.startswith(f"{best}-")
+    ]
 
 
-def _make_change(one: Candidate, there: list[Seen], best: str, limit: Limit) -> Change:
-    with_it = [seen for seen in there if seen.plan == one.name]
+def _make_change(library: str, name: str, best: str, there: Sequence[Seen], limit: Limit) -> Change:
+    with_it = [seen for seen in there if seen.plan == name]
     without = [seen for seen in there if seen.plan == best and seen.block == with_it[0].block]
     return Change(
-        item="allocator" if one.allocator else "openmp",
-        value=one.allocator or one.openmp,
+        item="openmp" if library == "gnu" else "allocator",
+        value=library,
         ratio=compare_peaks(without, with_it, limit) if without else None,
     )
 
@@ -154,24 +177,26 @@ def judge(kept: Kept) -> list[Verdict]:
     try:
         found = find_outcome(kept)
     except LoadTestError as problem:
-        return [Verdict(what=f"{kept.asked['model']}: tuned", why=str(problem))]
+        return [Verdict(what=f"{', '.join(kept.asked['models'])}: tuned", why=str(problem))]
     default = found.find_row(DEFAULT)
     if default.peak is None:
-        return [Verdict(what=f"{found.model}: tuned", why=f"the default plan is INVALID: {default.invalid}")]
-    return [_judge_peak(found), *found.judge_gain()]
+        return [Verdict(what=f"{found.what}: tuned", why=f"the default plan is INVALID: {default.invalid}")]
+    verdicts = [_judge_peak(found)]
+    if found.ratio is not None:
+        word = f"not chosen: {found.why_not}" if found.why_not else "chosen"
+        what, why = f"{found.winner} / default", f"{word}{found.bound}"
+        verdicts.append(Verdict(what=what, figure=found.ratio, unit="×", why=why))
+    return verdicts
 
 
 def _judge_peak(found: Outcome) -> Verdict:
-    peak, what = found.best.peak, f"{found.model}, {found.best.name}: highest rate with {found.limit}"
+    peak, what = found.best.peak, f"{found.what}, {found.best.name}: highest rate with {found.limit}"
     assert peak is not None
     if not peak.known:
-        why = f"{peak.boundary}, and those tried end at {peak.value:.4g}/s; give more BUDGET_MINUTES"
+        do = "ask for a higher SLO_P99_MS, or give" if peak.boundary == NONE_KEPT else "give"
+        why = f"{peak.boundary}, and those tried end at {peak.value:.4g}/s; {do} more BUDGET_MINUTES"
         return Verdict(what=what, why=why)
-    why = (
-        f"{found.reached:.0%} of the queueing limit, {found.queueing_limit:.1f} ({found.limit_here:.1f} with "
-    )
-    why += "what TorchServe, the door and the load generator take from the same cores)"
-    why += f"; the boundary is a cliff: {peak.cliff}" if peak.cliff else f"; ends by: {peak.boundary}"
+    why = f"the boundary is a cliff: {peak.cliff}" if peak.cliff else f"ends by: {peak.boundary}"
     figure = peak.interval or Interval(value=peak.value, low=peak.value, high=peak.value)
     return Verdict(what=what, figure=figure, unit=" requests/s", why=why)
 
@@ -189,23 +214,18 @@ def describe_gain(found: Outcome, folder: str) -> str:
     ratio = found.ratio
     return (
         f"{best.value:.4g}/s at {found.limit} against {default.value:.4g}/s of the default "
-        f"({ratio.value:.2f}x, {ratio.low:.2f}-{ratio.high:.2f}{found.bound}), "
-        f"{found.reached:.0%} of the queueing limit; "
-        f"trials in {folder}"
+        f"({ratio.value:.2f}x, {ratio.low:.2f}-{ratio.high:.2f}{found.bound}); trials in {folder}"
     )
 
 
-def choose(found: Outcome, *, alone: bool) -> dict[str, Any]:
+def choose(found: Outcome, *, alone: bool) -> Mapping[str, Any]:
     """What replaces the default's numbers; workers and libraries are one for all models."""
     default, best = found.find_row(DEFAULT).candidate, found.best.candidate
-    chosen: dict[str, Any] = {
-        name: {found.model: getattr(best, name)}
-        for name in ("batch", "delay_ms")
-        if getattr(best, name) != getattr(default, name)
-    }
-    if alone:
-        names = ("workers", "cores_per_worker")
-        if any(getattr(best, name) != getattr(default, name) for name in names):
-            chosen |= {name: getattr(best, name) for name in names}
-        chosen |= {one.item: one.value for one in found.changes if one.better}
-    return chosen
+    chosen: dict[str, Any] = {}
+    if sizes := {name: size for name, size in best.batch.items() if size != default.batch[name]}:
+        chosen["batch"] = sizes
+    if not alone:
+        return chosen
+    if (best.workers, best.cores_per_worker) != (default.workers, default.cores_per_worker):
+        chosen |= {"workers": best.workers, "cores_per_worker": best.cores_per_worker}
+    return chosen | {one.item: one.value for one in found.changes if one.better}

@@ -1,87 +1,84 @@
-"""`make tune`: model after model, and then one tuned.json for all of them."""
+"""`make tune`: model after model, or all of a mix at once, and then one tuned.json."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from config.tuned import TUNED_FILE, write_tuned
+from config.plan import Inputs
+from config.rules.requests import list_auto
+from config.topology import read_topology
+from config.tuned import TUNED_FILE, Tuned, describe_present, write_tuned
 from loadtest.errors import LoadTestError
-from loadtest.experiments.tune import mix
 from loadtest.experiments.tune.experiment import KIND
-from loadtest.experiments.tune.grid import KIND as GRID_KIND
-from loadtest.experiments.tune.keep import keep_tuned
-from loadtest.experiments.tune.mix_prepare import check_mix, prepare_mix
+from loadtest.experiments.tune.outcome import choose, describe_gain, find_outcome
 from loadtest.experiments.tune.prepare import Wish, plan_all, prepare
-from loadtest.results.kept import LATEST, Kept, find_result, list_results, read_kept
+from loadtest.results.kept import LATEST, Kept, find_result, list_results
 from loadtest.systems.fleet import Site
 from loadtest.trials.runner import run_experiment
 
 
-def run_models(
+def run_tune(
     wish: Wish, site: Site, *, results: Path, resume: str
 ) -> tuple[list[Kept], Callable[[], Path], list[str]]:
-    """What was kept of each model, what writes the file for these, for when all of it can be told, and why
+    """What was kept of each race, what writes the file for these, for when all of it can be told, and why
     others could not be tuned; LoadTestError where none could."""
     plan = plan_all(wish, site)
-    folders = {model: find_resumed(resume, model, wish, results) for model in wish.models}
-    kepts: dict[str, Kept] = {}
+    races = [wish.models] if wish.shares else [(name,) for name in wish.models]
+    folders = {models: find_resumed(resume, models, results, alone=len(races) == 1) for models in races}
+    kepts: dict[tuple[str, ...], Kept] = {}
     problems: list[str] = []
-    for model, folder in folders.items():
+    for models, folder in folders.items():
         try:
-            experiment = prepare(wish, model, plan, site)
-            kepts[model] = run_experiment(experiment, site, results=results, resume=folder)
+            experiment = prepare(wish, models, plan, site)
+            kepts[models] = run_experiment(experiment, site, results=results, resume=folder)
         except LoadTestError as problem:
-            problems.append(f"{model}: {problem}")
-            if len(wish.models) > 1:  # told at once: the others take a quarter of an hour each
-                site.say(f"{model}: could not be tuned: {problem}")
+            problems.append(f"{' '.join(models)}: {problem}")
+            if len(races) > 1:  # told at once: the others take a quarter of an hour each
+                site.say(f"{models[0]}: could not be tuned: {problem}")
     if not kepts:
         raise LoadTestError("\n".join(problems))
+    tuned = {name for models in kepts for name in models}
     # In the order of every plan's inputs: in another one the file would be stale.
-    inputs = replace(plan.inputs, models=tuple(name for name in plan.inputs.models if name in kepts))
+    inputs = replace(plan.inputs, models=tuple(name for name in plan.inputs.models if name in tuned))
     found = [*kepts.values()]
     return found, lambda: keep_tuned(found, inputs, wish.run_dir), problems
 
 
-def run_mix(
-    wish: Wish, text: str, site: Site, *, results: Path, resume: str
-) -> tuple[Kept, Callable[[], Path]]:
-    """What was kept of all models together, and what writes the file."""
-    shares, plan = check_mix(wish, text), plan_all(wish, site)
-    folder = find_result(resume, results, name=mix.KIND) if resume else None
-    experiment = prepare_mix(wish, shares, plan, site)
-    kept = run_experiment(experiment, site, results=results, resume=folder)
-
-    def keep() -> Path:
-        file = wish.run_dir / TUNED_FILE
-        write_tuned(file, mix.make_tuned(kept, plan.inputs))
-        return file
-
-    return kept, keep
-
-
-def run_grid(wish: Wish, site: Site, *, results: Path, resume: str, plans: Sequence[str] = ()) -> Kept:
-    """Every plan of one model, or these alone, against what its latest race of the same limit found."""
-    if len(wish.models) != 1:
-        raise LoadTestError(f"GRID is of one model: got {len(wish.models)}; give one of MODELS")
-    (model,) = wish.models
-    race = read_kept(find_result(LATEST, results, name=f"{KIND}-{model}"))
-    limit = {"percentile": wish.limit.percentile, "ms": 1000 * wish.limit.seconds}
-    if race.asked["limit"] != limit:
-        raise LoadTestError(f"GRID needs a latest race with the limit {limit}: got {race.asked['limit']}")
-    folder = find_result(resume, results, name=f"{GRID_KIND}-{model}") if resume else None
-    experiment = prepare(replace(wish, grid=race, plans=tuple(plans)), model, plan_all(wish, site), site)
-    return run_experiment(experiment, site, results=results, resume=folder)
-
-
-def find_resumed(resume: str, model: str, wish: Wish, results: Path) -> Path | None:
-    """`latest` is each model's own, if it has one; a folder is one model's."""
-    name = f"{KIND}-{model}"
+def find_resumed(resume: str, models: Sequence[str], results: Path, *, alone: bool) -> Path | None:
+    """`latest` is each race's own, if it has one; a folder is one race's."""
+    name = "-".join((KIND, *models))
     if not resume:
         return None
-    if resume != LATEST and len(wish.models) > 1:
+    if resume != LATEST and not alone:
         raise LoadTestError(f"RESUME of several models must be {LATEST}: got {resume}; or give one of MODELS")
-    if resume == LATEST and len(wish.models) > 1 and not list_results(results, name=name):
+    if resume == LATEST and not alone and not list_results(results, name=name):
         return None
     return find_result(resume, results, name=name)
+
+
+def keep_tuned(kepts: Sequence[Kept], inputs: Inputs, run_dir: Path) -> Path:
+    """One file for all models that were tuned; `inputs` are what was planned for all of them."""
+    chosen: dict[str, Any] = {}
+    evidence: dict[str, str] = {}
+    for kept in kepts:
+        outcome, models = find_outcome(kept), kept.asked["models"]
+        numbers = {**choose(outcome, alone=len(kepts) == 1)}
+        if numbers and list_auto(inputs):
+            numbers["variant"] = dict(kept.asked["variants"])
+        for name, value in numbers.items():
+            chosen[name] = {**chosen.get(name, {}), **value} if isinstance(value, dict) else value
+        told = describe_gain(outcome, f"results/{kept.folder.name}")
+        told = f"{outcome.what}: {told}" if len(models) > 1 else told
+        evidence |= dict.fromkeys(models, told)
+    tuned = Tuned(
+        made_for=describe_present(read_topology(), inputs),
+        limit=dict(kepts[0].asked["limit"]),
+        chosen=chosen,
+        evidence=evidence,
+    )
+    file = run_dir / TUNED_FILE
+    write_tuned(file, tuned)
+    return file

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 
 from loadtest.results.stats import least_requests
 from loadtest.scenarios.scenario import AUTO, Arrival, Latency, Scenario
-from loadtest.simulation.search import Limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What a latency must keep."""
+
+    percentile: float
+    seconds: float
+
+    def __str__(self) -> str:
+        """`p99 ≤ 200 ms`."""
+        return f"p{self.percentile:g} ≤ {1000 * self.seconds:g} ms"
+
 
 REQUESTS_TIMES = (2, 1)
 """As many as the percentile needs at least, twice: its own interval is then within a third. Where a host is

@@ -8,12 +8,10 @@ import pytest
 
 from handlers.engines import ENGINES, inductor
 from loadtest.experiments.ladder.engines import list_engine_rungs, make_settings
-from loadtest.experiments.ladder.experiment import judge
 from loadtest.experiments.ladder.members import OWN_MIB
 from loadtest.experiments.ladder.observe import judge_workers
-from loadtest.experiments.ladder.rows import make_rows
 from loadtest.experiments.ladder.rungs import ENGINES as BY_ENGINE
-from loadtest.experiments.ladder.rungs import KINDS, MODELS, find_rung
+from loadtest.experiments.ladder.rungs import KINDS, find_rung
 from loadtest.experiments.ladder.settings import ITEMS, find_engine, make_arguments
 from loadtest.report import make_section
 from loadtest.report.markdown import render_section
@@ -159,55 +157,3 @@ def test_what_is_not_installed_is_named_and_what_is_doubtful_has_no_figure(tmp_p
     kept = write_engines(tmp_path, **{"openvino-bf16": plant})
     assert not make_section(kept).valid
     assert read_cells(kept, "openvino bf16")[1:] == ["INVALID", *"–––", "INVALID", *"––––"]
-
-
-def take_auto(kept, variant):
-    """As a run that asked what auto takes."""
-    return replace(kept, asked={**kept.asked, "auto": {"variant": variant, "reason": "timed on this host"}})
-
-
-@pytest.mark.parametrize(
-    ("variant", "said", "value"),
-    [
-        ("openvino bf16", "auto, openvino bf16, to the fastest, ", 1.0),
-        ("ipex int8", "auto, ipex int8, to the fastest, openvino int8", 1 / 1.5),
-        ("ipex bf16", "auto, ipex bf16, to the fastest, openvino int8", 1 / 1.5),
-        ("ipex fp32", "auto, ipex fp32, to the fastest, openvino int8", 1 / 2.25),
-    ],
-)
-def test_what_auto_takes_is_judged_beside_the_fastest(tmp_path, variant, said, value):
-    """By their own block, or by what both are compared with in the end."""
-
-    def lift(series):
-        own = {"openvino-bf16": 1.2 if variant == "openvino bf16" else 1.0, "openvino-int8": 1.01}
-        trials = [
-            replace(one, rates=[own[series.system] * rate for rate in one.rates]) for one in series.trials
-        ]
-        return replace(series, trials=tuple(trials))
-
-    kept = take_auto(write_engines(tmp_path, **{"openvino-bf16": lift, "openvino-int8": lift}), variant)
-    verdict = judge(kept)[-1]
-    assert verdict.what.startswith(said)
-    assert verdict.figure.value == pytest.approx(value, rel=0.03)
-    assert verdict.met == (value == 1.0)
-    assert "Why it: timed on this host." in render_section(make_section(kept))
-
-
-def test_what_auto_takes_and_is_not_measured_is_not_judged(tmp_path):
-    kept = write_engines(tmp_path)
-    assert len(judge(take_auto(kept, "toy int8"))) == len(judge(kept))
-    rung = find_rung(RUNGS, "ipex-int8")
-    doubtful = write_engines(
-        tmp_path, **{rung.name: lambda one: change_facts(one, seen=see(rung, ipex="off"))}
-    )
-    assert judge(take_auto(doubtful, "ipex int8"))[-1].why == "it has no figure"
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_where_the_default_is_not_installed_ratios_go_back_to_the_next(tmp_path, model):
-    rungs = list_engine_rungs(("ipex",))
-    rows = {
-        row.rung.name: row for row in make_rows(write_ladder(tmp_path, model, kind="engines", rungs=rungs))
-    }
-    assert rows["openvino-int8"].to_bottom.low < 1.5 < rows["openvino-int8"].to_bottom.high
-    assert rows["eager-fp32"].to_before.low < 1.5 < rows["eager-fp32"].to_before.high

@@ -17,7 +17,7 @@ from loadtest.experiments.tune.curve import (
     find_peak,
     fit_peak,
 )
-from loadtest.simulation.search import Limit
+from loadtest.experiments.tune.windows import Limit
 
 LIMIT = Limit(percentile=99.0, seconds=0.2)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,13 +13,11 @@ from loadtest import actions
 from loadtest.commands import main
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune import run
-from loadtest.experiments.tune.keep import keep_tuned
 from loadtest.experiments.tune.outcome import find_outcome
+from loadtest.experiments.tune.run import keep_tuned
 from loadtest.report import write_report
-from loadtest.report.tune import list_doubts
 from tests.config.planning import make_inputs
-from tests.loadtest.experiments.tune.live import plan
-from tests.loadtest.experiments.tune.results import MODEL, run_tune
+from tests.loadtest.experiments.tune.results import MIX, MODEL, run_tune
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +30,7 @@ def test_what_was_found_is_what_the_next_plan_goes_by(whole, tmp_path):
     file = keep_tuned([whole], inputs, tmp_path)
     tuned = read_tuned(file)
     best = find_outcome(whole).best.candidate
-    assert tuned.chosen == {"batch": {MODEL: best.batch}, "delay_ms": {MODEL: 1}}
+    assert tuned.chosen == {"batch": dict(best.batch)}
     assert tuned.limit == {"percentile": 99.0, "ms": 200.0}
     used, (said,) = judge_tuned(file, read_topology(), inputs)
     assert said.startswith("tuned: used, for p99 ≤ 200 ms: ")
@@ -50,7 +47,7 @@ def fake_races(monkeypatch, kept, models, failing=()):
 
     inputs = make_inputs(models=models, precision="int8")
     monkeypatch.setattr(run, "plan_all", lambda wish, site: SimpleNamespace(inputs=inputs))
-    monkeypatch.setattr(run, "prepare", lambda wish, model, plan, site: model)
+    monkeypatch.setattr(run, "prepare", lambda wish, models, plan, site: models[0])
     monkeypatch.setattr(run, "run_experiment", run_experiment)
     monkeypatch.setattr(actions, "open_site", lambda options: nullcontext(SimpleNamespace(say=print)))
 
@@ -97,7 +94,7 @@ def test_what_auto_had_become_stays_with_the_numbers(whole, tmp_path, asked):
 
 
 def test_a_right_default_leaves_nothing_to_choose(tmp_path):
-    kept = run_tune(tmp_path, default=plan(4), truth=lambda name: 1.0 if name == "default" else 1.2)
+    kept = run_tune(tmp_path, peaks=lambda name: 100.0 if name == "default" else 90.0)
     tuned = read_tuned(keep_tuned([kept], make_inputs(models=(MODEL,), precision="auto"), tmp_path))
     assert tuned.chosen == {}
     assert "the default is right" in tuned.evidence[MODEL]
@@ -109,16 +106,13 @@ def test_the_page_shows_every_plan_the_limit_and_what_is_chosen(whole, tmp_path)
     found = find_outcome(whole)
     for row in found.rows:
         assert row.name in report.text
-    text = " ".join(report.text.split())
-    assert f"beyond {found.queueing_limit:.1f} requests/s" in text
-    assert f"could keep it to {found.ideal:.1f} (simulated)" in text
     assert f"Chosen: {found.best.name}" in report.text
     assert [file.name for file in report.folder.glob("*.png")] == [f"1-tune-{MODEL}.png"]
 
 
-def test_times_of_a_busier_machine_are_told(whole):
-    found = replace(find_outcome(whole), queueing_limit=100.0)
-    (doubt,) = list_doubts(found)
-    assert (doubt.where, doubt.invalid) == ("queueing limit", False)
-    assert doubt.evidence == f"{found.reached:.0%} of 100.0 requests/s"
-    assert list(list_doubts(find_outcome(whole))) == []
+def test_what_was_found_of_a_mix_is_every_models(tmp_path):
+    kept = run_tune(tmp_path, shares=MIX, peaks=lambda name: 150.0 if name == "w1x2-b8-b8" else 100.0)
+    tuned = read_tuned(keep_tuned([kept], make_inputs(models=("bert", MODEL), precision="int8"), tmp_path))
+    assert tuned.chosen == {"workers": 1, "cores_per_worker": 2}
+    assert set(tuned.evidence) == {"bert", MODEL}
+    assert write_report([kept], tmp_path).valid

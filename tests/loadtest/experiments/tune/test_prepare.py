@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from loadtest.commands import main
 from loadtest.errors import LoadTestError
-from loadtest.experiments.tune.candidate import Candidate, list_layouts
-from loadtest.experiments.tune.prepare import (
-    check_wish,
-    find_payloads,
-    fix_variant,
-    list_bodies,
-    read_wish,
-)
+from loadtest.experiments.tune.prepare import check_wish, find_payloads, fix_variants, parse_mix, read_wish
 from loadtest.experiments.tune.run import find_resumed
-from loadtest.payloads import make_payloads
 from loadtest.systems.system import ROOT
 from tests.config.planning import plan_machine
 from tests.loadtest.making import make_kept
 
 
-def ask(*options: str, percentile: float = 99.0, minutes: float = 15.0, limit_ms: str = ""):
-    return read_wish(
-        ["--models", "resnet50", "--run-dir", "run", "--slo-p99-ms", limit_ms, *options],
-        percentile=percentile, minutes=minutes, payloads="",
-    )  # fmt: skip
+def ask(*options: str, models: str = "resnet50", limit_ms: str = "", **how):
+    how = {"percentile": 99.0, "minutes": 15.0, "payloads": "", "mix": "", **how}
+    return read_wish(["--models", models, "--run-dir", "run", "--slo-p99-ms", limit_ms, *options], **how)
 
 
 def test_knobs_of_a_plan_hold_for_every_plan_and_others_are_its_own():
@@ -47,7 +35,6 @@ def test_knobs_of_a_plan_hold_for_every_plan_and_others_are_its_own():
         (["--batch", "8"], "BATCH is what `make tune` finds: got 8; leave it out"),
         (["--delay-ms", "5"], "DELAY_MS is what `make tune` finds: got 5; leave it out"),
         (["--queue", "50"], "QUEUE is what `make tune` finds: got 50; leave it out"),
-        (["--cores", "bert=0"], "CORES must be left out, plans of a model on all of this machine are raced"),
         (["--topology", "x"], "TOPOLOGY must be left out, plans of a model on all of this machine are raced"),
     ],
 )
@@ -73,43 +60,32 @@ def test_what_gives_no_figures_is_refused(how, text):
         check_wish(ask(**how))
 
 
-@pytest.mark.parametrize(
-    ("workers", "cores", "free", "layouts"),
-    [
-        (2, 1, True, [(2, 1), (1, 2)]),
-        (8, 2, True, [(8, 2), (4, 4)]),
-        (1, 2, True, [(1, 2)]),
-        (3, 1, True, [(3, 1)]),
-        (2, 1, False, [(2, 1)]),
-    ],
-)
-def test_half_as_many_workers_of_twice_the_cores_are_tried_too(workers, cores, free, layouts):
-    default = Candidate(workers=workers, cores_per_worker=cores, batch=4, delay_ms=1)
-    assert list_layouts(default, free=free) == layouts
-
-
 def test_each_models_plans_have_its_engine_and_precision_and_name_no_other_model():
     plan = plan_machine("two-cores", backend="bert=eager")
-    assert [fix_variant(plan, name) for name in plan.models] == [
-        ["--backend", engine, "--precision", "fp32"] for engine in ("eager", "ipex")
+    assert [fix_variants(plan, [name]) for name in plan.models] == [
+        ["--backend", engine, "--precision", "fp32"] for engine in ("bert=eager", "resnet50=ipex")
     ]
 
 
 def test_workers_are_free_where_nobody_named_them_and_one_model_is_served():
     assert ask().free_layout
     assert not ask("--workers", "2").free_layout
-    assert not read_wish(
-        ["--models", "bert resnet50", "--run-dir", "run"], percentile=99, minutes=15, payloads=""
-    ).free_layout
+    assert not ask(models="bert resnet50").free_layout
+    assert ask(models="bert resnet50", mix="bert:1,resnet50:3").free_layout
+
+
+def test_a_mix_is_shares_of_all_models():
+    assert parse_mix("resnet50:7, bert:3", ("bert", "resnet50")) == {"bert": 0.3, "resnet50": 0.7}
+    with pytest.raises(LoadTestError, match="PAYLOADS must be left out with MIX"):
+        ask(models="bert resnet50", mix="bert:1,resnet50:1", payloads="cuts")
 
 
 @pytest.mark.parametrize(
-    ("workers", "instances", "each", "in_flight"), [(4, 0, 1, 0), (4, 2, 2, 16), (1, 2, 1, 8), (4, 4, 4, 8)]
+    "text", ["resnet50:1", "resnet50:1,bert:x", "resnet50:1,bert:0", "resnet50:1,other:1"]
 )
-def test_a_plan_is_simulated_behind_the_door_it_is_served_behind(workers, instances, each, in_flight):
-    one = Candidate(workers=workers, cores_per_worker=1, batch=4, delay_ms=1)
-    plan = one.simulate_as(100, instances)
-    assert (plan.instances, plan.in_flight) == (each, in_flight)
+def test_what_is_no_mix_is_refused(text):
+    with pytest.raises(LoadTestError, match="MIX must"):
+        parse_mix(text, ("bert", "resnet50"))
 
 
 def test_each_model_is_sent_what_its_open_loop_sends():
@@ -118,21 +94,13 @@ def test_each_model_is_sent_what_its_open_loop_sends():
         find_payloads("densenet121")
 
 
-def test_what_is_timed_is_what_the_race_sends(tmp_path):
-    assert list_bodies(["densenet121"], tmp_path, "one-photo")["densenet121"]
-    both = list_bodies(["resnet50", "bert"], tmp_path)
-    assert "phone" in " ".join(payload.name for payload in both["resnet50"])
-    assert both["bert"] == make_payloads("texts", model="bert")
-
-
-def test_latest_is_each_models_own(tmp_path):
+def test_latest_is_each_races_own(tmp_path):
     kept = make_kept(tmp_path, {}, kind="tune", name="tune-bert")
-    both = SimpleNamespace(models=("bert", "resnet50"))
-    assert find_resumed("latest", "bert", both, tmp_path) == kept.folder
-    assert find_resumed("latest", "resnet50", both, tmp_path) is None
-    assert find_resumed("", "bert", both, tmp_path) is None
+    assert find_resumed("latest", ["bert"], tmp_path, alone=False) == kept.folder
+    assert find_resumed("latest", ["resnet50"], tmp_path, alone=False) is None
+    assert find_resumed("", ["bert"], tmp_path, alone=False) is None
     with pytest.raises(LoadTestError, match="RESUME of several models must be latest: got x"):
-        find_resumed("x", "bert", both, tmp_path)
+        find_resumed("x", ["bert"], tmp_path, alone=False)
 
 
 @pytest.mark.parametrize(

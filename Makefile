@@ -50,9 +50,8 @@ BUILD_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION)
 IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(value MODELS))
 IMAGE_ARGS = $(foreach name,BACKEND STACK WEIGHTS TORCH_INDEX,$(if $(value $(name)),--build-arg $(name)=$(call given,$(name)))) \
 	$(if $(IMAGE_MODELS),--build-arg MODELS=$(call quote,$(IMAGE_MODELS)))
-SETUP = $(call given,PYTHON) -m setup --stack=$(call given,STACK) --torch-index=$(call given,TORCH_INDEX)
+SETUP = $(call given,PYTHON) -m setup --set=$(call given,STACK) --torch-index=$(call given,TORCH_INDEX)
 SERVER = $(ANY_PYTHON) -m server
-LOCKS := requirements$(addprefix /,$(filter-out ipex,$(value STACK)))
 CODE = $(wildcard benchmarks config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
 LOAD_INPUTS = --run-dir=$(call given,RUN_DIR) --url=$(call given,URL) --scenario=$(call given,SCENARIO) --duration=$(call given,DURATION) \
@@ -80,7 +79,7 @@ NO_SERVER = $(shell $(SERVER) status --run-dir=$(call given,RUN_DIR) >/dev/null 
 SERVE_FIRST := $(if $(ASKED_LOAD),$(if $(value URL),,$(NO_SERVER)))
 E2E = tests/end_to_end
 IMAGE_TESTS = tests/image
-# The option when the switch is 1; `inputs` refuses what is neither 0 nor 1.
+# The option when the switch is 1.
 FLAG = $(if $(filter 1,$(1)),$(2))
 # A dry run reads an environment that is there as it is: a plan is wanted, not an installation.
 SETUP_TO_PLAN = $(if $(and $(filter 1,$(value DRY_RUN)),$(wildcard $(VENV)/setup.json)),,setup)
@@ -96,7 +95,8 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 # The values above reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
-unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING $(KNOBS)
+# Byte code is written when a module is first imported (uv writes none): without it each worker compiles torch anew.
+unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING PYTHONDONTWRITEBYTECODE $(KNOBS)
 # Every Python below prints and reads UTF-8, whatever the locale: `→` must not end a command in a Latin-1 one.
 export PYTHONUTF8 := 1
 
@@ -107,8 +107,12 @@ help: ## Print this list
 	@$(ANY_PYTHON) -m config.knobs help
 
 .PHONY: setup
-setup: ## Install what is missing: system packages, .venv; then look for conflicts
-	@$(SETUP) --backend=$(call given,BACKEND)
+setup: ## Install what is missing: system packages, .venv
+	@$(SETUP) $(if $(findstring openvino,$(value BACKEND)),$(if $(filter current,$(value STACK)),,--with openvino))
+
+.PHONY: doctor
+doctor: ## Say what the machine lacks, and install nothing
+	@$(call given,PYTHON) -m setup --doctor
 
 .PHONY: models
 models: inputs setup ## Build what is missing, out of date or newly asked for (PRECISION) into model-store/
@@ -169,7 +173,7 @@ CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_stacks.py $(E2E)
 
 .PHONY: test-current
 test-current: ## Tests of STACK=current, with the torch of its environment: launcher, engines, INT8 over REST
-	@$(call given,PYTHON) -m setup --stack current --torch-index=$(call given,TORCH_INDEX) --with dev
+	@$(call given,PYTHON) -m setup --set current --torch-index=$(call given,TORCH_INDEX) --with dev
 	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(CURRENT_TESTS)
 
 .PHONY: targets
@@ -277,17 +281,8 @@ audit: ## Known vulnerabilities of what is installed, and which are accepted why
 	@sh requirements/audit.sh $(VENV_PYTHON)
 
 .PHONY: lock
-lock: dev ## Renew constraints.txt and hashes/ of STACK after a change in requirements/
-	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check uv
-	@UV_PYTHON_DOWNLOADS=never $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --annotation-style line \
-		$(filter-out %/constraints.txt,$(wildcard $(LOCKS)/*.txt)) -o $(LOCKS)/constraints.txt
-	@unhashed=$$(grep -oE '^((cuda|nvidia)-[a-z0-9-]+|triton|torch|torchvision)==' $(LOCKS)/constraints.txt | \
-		sed 's/==//; s/^/--no-emit-package /') && \
-	for set in $(filter-out constraints,$(basename $(notdir $(wildcard $(LOCKS)/*.txt)))); do \
-		UV_PYTHON_DOWNLOADS=never $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header \
-			--no-annotate --generate-hashes $$unhashed -c $(LOCKS)/constraints.txt \
-			$(LOCKS)/$$set.txt -o $(LOCKS)/hashes/$$set.txt || exit 1; \
-	done
+lock: dev ## Renew the locked files of requirements/ after a change in one of its *.in
+	@sh requirements/lock.sh $(VENV)/bin/uv
 
 .PHONY: clean
 clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv and tuned.json
@@ -302,8 +297,7 @@ distclean: clean ## As clean, and remove .venv
 # Judge the values at once, before anything long runs.
 .PHONY: inputs
 inputs:
-	@$(SETUP) --inputs \
-		--foreground=$(call given,FOREGROUND) --dry-run=$(call given,DRY_RUN) --tuned=$(call given,TUNED) -- $(PLAN_INPUTS)
+	@$(call given,PYTHON) -m config --check $(PLAN_INPUTS)
 	@$(call given,PYTHON) -m models check $(BUILD_INPUTS)
 
 # What batches, and auto, go by. Not beside a server that would have to be stopped anyway.

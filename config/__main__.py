@@ -10,14 +10,14 @@ from pathlib import Path
 from config.certificate import read_certificate
 from config.definitions import ModelDefinition, read_definitions
 from config.errors import ConfigError
-from config.folders import explain_os_error
+from config.folders import check_run_folder, explain_os_error
 from config.installed import Installed, read_installed
 from config.knobs.table import add_knobs, find
 from config.plan import INNER_TOKEN_FILE, PLAN_FILE, Inputs, Plan, read_plan
 from config.rules.by_model import parse_by_model, render_by_model
 from config.rules.cores import parse_cores, render_cores
 from config.rules.engines import parse_backend
-from config.rules.requests import HAPROXY, SWITCHES
+from config.rules.requests import HAPROXY, SWITCHES, check_inputs, check_machine
 from config.rules.site import Site, make_site, make_timing_job
 from config.terminal import print_in_any_locale
 from config.timings import NO_TIMINGS, read_timings
@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_in_any_locale()
     options = build_parser().parse_args(arguments)
     try:
+        if options.check:
+            check_values(options)
+            return 0
         if options.timing_job:
             facts = read_facts(options)
             tuned, _ = read_tuned_plan(options, facts[0], facts[2])
@@ -94,11 +97,20 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="print all that would be written, write nothing"
     )
+    parser.add_argument("--check", action="store_true", help="only judge the values, before the set-up")
     parser.add_argument(
         "--timing-job", action="store_true", help="print only what `python -m models time` is to time"
     )
     parser.add_argument("--grid", action="store_true", help="of a timing job: what `make tune` goes by")
     return parser
+
+
+def check_values(options: argparse.Namespace) -> None:
+    """What values and machine alone can tell: before the set-up, with the standard library."""
+    inputs = parse_inputs(options, ())
+    check_inputs(inputs)
+    check_machine(read_topology(options.topology or "/"), inputs)
+    check_run_folder(Path(options.run_dir))
 
 
 def read_and_plan(options: argparse.Namespace) -> Plan:

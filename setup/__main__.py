@@ -1,12 +1,12 @@
-"""Command line of the set-up, in Python 3.6 syntax: an old Python must get a sentence, not a SyntaxError."""
+"""`python3 -m setup`, in Python 3.6 syntax: an old Python gets a sentence, not a SyntaxError."""
 
 import sys
 
 OLDEST, NEWEST = (3, 10), (3, 13)
 
 
-def unsupported_python(version: "tuple[int, ...]", executable: str) -> "str | None":
-    """The sentence for a Python outside the range the pinned packages have wheels for, or None."""
+def explain_python(version: "tuple[int, ...]", executable: str) -> "str | None":
+    """The sentence for a Python that the pinned packages have no wheels for, or None."""
     if OLDEST <= tuple(version[:2]) <= NEWEST:
         return None
     return (
@@ -17,9 +17,9 @@ def unsupported_python(version: "tuple[int, ...]", executable: str) -> "str | No
 
 
 if __name__ == "__main__":
-    sentence = unsupported_python(sys.version_info[:3], sys.executable)
+    sentence = explain_python(sys.version_info[:3], sys.executable)
     if sentence:
         sys.exit(sentence)
-    from setup.cli import main
+    from setup.environment import main
 
     sys.exit(main(sys.argv[1:]))

@@ -1,180 +1,225 @@
-"""Judges the virtual environment and makes it what requirements/ asks for, in whatever state it was left."""
+"""The environment: uv installs the locked files of requirements/ into it, and torch by its version."""
 
 from __future__ import annotations
 
-import csv
+import argparse
+import ast
+import fcntl
+import hashlib
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from setup.commands import own_environment, run_logged
-from setup.facts import read_venv_python, site_packages
-from setup.progress import step
-from setup.requirements import CONSTRAINTS, HASHES, SERVE, STACKS
-from setup.torch_wheel import DEFAULT, TorchSource, hide_credentials
+from setup import doctor
+from setup.doctor import SetupError, hide_credentials, step
 
+ROOT = Path(__file__).resolve().parents[1]
+REQUIREMENTS = ROOT / "requirements"
+SETS = ("ipex", "current")
 STAMP = "setup.json"
-PIP_INSTALL = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
-TORCH_FOLDERS = ("torch", "torchvision", "torchvision.libs", "nvidia", "triton")
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # pytorch.org, "Get started"
+DEFAULT = "default"
+UV_SETTINGS = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+}
+"""pip's settings, which uv does not read, by its own names."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stamp:
-    """Written last: an environment without it was not finished."""
-
-    location: str
-    """Where it was made; its scripts hold this path, so a moved checkout needs a new one."""
-    digests: dict[str, str] = field(default_factory=dict)
-    """Requirement set → digest."""
-    stack: str = STACKS[0]
-    """What it was made for: plan and build ask it (handlers/engines/stacks.py)."""
-    torch_index: str = DEFAULT
-    """Where torch came from, without credentials: this file is part of the image."""
-    torch_bytes: int = 0
-    """What torch takes on disk."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What has to be done to an environment."""
-
-    rebuild: bool
-    """Made anew from nothing."""
-    install: tuple[str, ...]
-    """Requirement sets to install; empty when all is in place."""
-    reason: str
-    """In words, for the person who waits; empty when there is nothing to say."""
-
-
-def judge(venv: Path, wanted: dict[str, str], python: tuple[int, int], asked_index: str) -> Verdict:
-    """Compare the environment with what is wanted. Changes nothing."""
-    sets = tuple(wanted)
-    if not venv.exists():
-        return Verdict(rebuild=True, install=sets, reason="")
-    found, stamp = read_venv_python(venv), read_stamp(venv)
-    if found is None or not os.access(venv / "bin/python", os.X_OK):
-        return Verdict(
-            rebuild=True, install=sets, reason="its Python is missing or incomplete: making it anew"
-        )
-    if found != python:
-        change = f"it was made for Python {found[0]}.{found[1]}, this is {python[0]}.{python[1]}"
-        return Verdict(rebuild=True, install=sets, reason=f"{change}: making it anew")
-    if stamp is None:
-        return Verdict(
-            rebuild=False, install=sets, reason="its set-up was not finished: checking and completing it"
-        )
-    if stamp.location != str(venv):
-        return Verdict(
-            rebuild=True, install=sets, reason=f"it was moved from {stamp.location}: making it anew"
-        )
-    asked_index = hide_credentials(asked_index)
-    if asked_index and asked_index != stamp.torch_index:
-        change = f"its torch came from {stamp.torch_index}, now TORCH_INDEX={asked_index}"
-        return Verdict(rebuild=True, install=sets, reason=f"{change}: making it anew")
-    outdated = tuple(name for name, value in wanted.items() if stamp.digests.get(name) != value)
-    changed = [name for name in outdated if name in stamp.digests]
-    reason = f"requirements changed: {', '.join(changed)}" if changed else ""
-    return Verdict(rebuild=False, install=outdated, reason=reason)
-
-
-def read_stamp(venv: Path) -> Stamp | None:
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m setup", description=__doc__)
+    parser.add_argument("--doctor", action="store_true", help="only say what the machine lacks")
+    parser.add_argument("--unused", action="store_true", help="only refuse while a server runs on it")
+    parser.add_argument("--with", dest="purposes", action="append", default=[], help="loadtest, dev, audit")
+    parser.add_argument("--set", default="", help=f"of packages: {' or '.join(SETS)}")
+    parser.add_argument("--torch-index", default="", help="an index's address, or `default` for pip's own")
+    parser.add_argument("--no-agent", action="store_true", help="leave the Java agent to another stage")
+    parser.add_argument("--venv", type=Path, help="default: .venv, or .venv-current")
+    parser.add_argument("--log", type=Path, default=ROOT / "run/setup.log", help="what apt, pip and uv say")
+    options = parser.parse_args(arguments)
+    options.set = options.set or SETS[0]
+    options.venv = (
+        options.venv or ROOT / (".venv" if options.set == SETS[0] else ".venv-current")
+    ).absolute()
+    lock = os.open(ROOT, os.O_RDONLY)
     try:
-        return Stamp(**json.loads((venv / STAMP).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+        if options.unused:
+            check_unused(options.venv, "it was to be removed")
+            return 0
+        check_torch_index(options.torch_index)
+        doctor.check_machine(ROOT)
+        if options.doctor:
+            missing = doctor.find_missing()
+            print(doctor.explain(missing, "make setup") if missing else "nothing is missing")
+            return bool(missing)
+        # Two set-ups at once would write into one environment: the second waits for the first, and for what
+        # a killed one left running.
+        os.set_inheritable(lock, True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        doctor.complete_machine(options.log)
+        complete_environment(options)
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    finally:
+        os.close(lock)
+    return 0
 
 
-def write_stamp(venv: Path, stamp: Stamp) -> None:
-    draft = venv / f"{STAMP}.part"
-    draft.write_text(json.dumps(asdict(stamp), indent=2, sort_keys=True) + "\n")
+def complete_environment(options: argparse.Namespace) -> None:
+    """Its stamp is written last: an environment without it was not finished."""
+    venv, folder = options.venv, REQUIREMENTS / options.set
+    try:
+        stamp = json.loads((venv / STAMP).read_text())
+    except (OSError, ValueError):
+        stamp = {"purposes": {}}
+    haproxy = ["haproxy"] if doctor.find_missing([doctor.HAPROXY]) else []
+    purposes = {name: digest(folder, name) for name in (*options.purposes, *haproxy, *stamp["purposes"])}
+    wanted = {
+        "location": str(venv),
+        "stack": options.set,
+        "python": "{}.{}".format(*sys.version_info),
+        "serve": digest(folder, "serve"),
+        "torch": read_torch_pins(folder),
+        **({"torch_index": hide_credentials(options.torch_index)} if options.torch_index else {}),
+    }
+    changed = [f"{name} was {stamp.get(name)}" for name in wanted if stamp.get(name) != wanted[name]]
+    if changed or not os.access(venv / "bin/python", os.X_OK):
+        check_unused(venv, ", ".join(changed))
+        stamp = {**wanted, "torch_index": create(venv, options), "purposes": {}}
+    for name in purposes:
+        if purposes[name] != stamp["purposes"].get(name):
+            with step(f"packages for {name}"):
+                install(venv, options.log, *locked(folder, name))
+    (draft := venv / f"{STAMP}.part").write_text(json.dumps({**stamp, "purposes": purposes}, indent=2))
     draft.replace(venv / STAMP)
+    if not options.no_agent:
+        from setup.agent import build_agent
+
+        build_agent(venv, options.log)
 
 
-def create(venv: Path, log: Path) -> None:
-    """A new, empty environment in place of what is there, made by the Python outside of any environment."""
-    base = getattr(sys, "_base_executable", None) or sys.executable
-    with step("virtual environment"):
-        if venv.is_symlink() or venv.is_file():
-            venv.unlink()
-        run_logged([base, "-m", "venv", "--clear", str(venv)], log)
+def find_file(folder: Path, name: str) -> Path:
+    """The locked file of a purpose: the set's, or the one of all sets."""
+    return file if (file := folder / f"{name}.txt").exists() else REQUIREMENTS / f"{name}.txt"
 
 
-def repair(venv: Path, log: Path) -> None:
-    """Make pip work again and let it see which packages were only half written."""
-    command = [str(venv / "bin/python"), "-m", "pip", "--version"]
-    if subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=own_environment()):
-        create(venv, log)
-    site = site_packages(venv)
-    for record in damaged_packages(site) if site else []:
-        shutil.rmtree(record)
+def locked(folder: Path, name: str) -> list[str]:
+    return ["--require-hashes", "--no-deps", "-r", str(find_file(folder, name))]
 
 
-def damaged_packages(site: Path) -> list[Path]:
-    """The .dist-info folders of packages that lack files; without the folder pip installs them again.
-
-    pip writes RECORD last, so a kill leaves a folder without it, or a later deletion a RECORD that lies.
-    """
-    return [folder for folder in sorted(site.glob("*.dist-info")) if not _is_whole(site, folder)]
+def digest(folder: Path, name: str) -> str:
+    return hashlib.sha256(find_file(folder, name).read_bytes()).hexdigest()
 
 
-def _is_whole(site: Path, folder: Path) -> bool:
-    try:
-        with (folder / "RECORD").open(newline="") as source:
-            files = [row[0] for row in csv.reader(source) if row]
-    except OSError:
-        return False
-    return all((site / file).exists() for file in files if not file.endswith(".pyc"))
+def read_torch_pins(folder: Path) -> list[str]:
+    return re.findall(r"^torch(?:vision)?==\S+", (folder / "serve.in").read_text(), re.MULTILINE)
 
 
-def install_torch(
-    venv: Path, requirements: Path, source: TorchSource, pins: dict[str, str], log: Path
-) -> None:
-    """torch and torchvision together, so that both are of one build."""
-    wanted = [f"{name}=={version}{source.suffix}" for name, version in pins.items()]
-    python = str(venv / "bin/python")
-    with step(f"{' and '.join(f'{name} {version}' for name, version in pins.items())}"):
-        if source.index == DEFAULT:
-            run_logged([python, *PIP_INSTALL, "-c", str(requirements / CONSTRAINTS), *wanted], log)
-        else:
-            # By the environment: the log begins with the command, and every user sees it in the process list.
-            index = {"PIP_INDEX_URL": source.index}
-            run_logged([python, *PIP_INSTALL, "--no-deps", *wanted], log, extra=index)
+def check_unused(venv: Path, reason: str) -> None:
+    """Raise when a server runs on it: a worker that comes back would load other packages."""
+    if not venv.exists():  # nor are there other files of ours yet where an image is built
+        return
+    from server.processes import find_users_of, name_run
+
+    if users := find_users_of(venv):
+        names = ", ".join(sorted({name_run(process) for process in users}))
+        raise SetupError(
+            f"{venv.name} must not change under a running server ({reason}): got {names}\n"
+            "  do: stop it (make stop RUN_DIR=…), then run this again"
+        )
 
 
-def install_set(venv: Path, requirements: Path, name: str, log: Path) -> None:
-    """Every package by its hash; dependencies are not looked for, because the lock names them all."""
-    title = "the packages" if name == SERVE else f"packages for `{name}`"
-    files = ["--require-hashes", "--no-deps", "-r", str(requirements / HASHES / f"{name}.txt")]
-    with step(title):
-        run_logged([str(venv / "bin/python"), *PIP_INSTALL, *files], log)
+def create(venv: Path, options: argparse.Namespace) -> str:
+    """Make it from nothing; where torch came from. What a link leads to is another checkout's, and stays."""
+    folder, log = REQUIREMENTS / options.set, options.log
+    if venv.is_symlink():
+        venv.unlink()
+    base = getattr(sys, "_base_executable", sys.executable)
+    with step("virtual environment and uv"):
+        doctor.run([base, "-m", "venv", "--clear", str(venv)], log, own_variables())
+        pip = [f"{venv}/bin/python", "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
+        doctor.run([*pip, *locked(folder, "uv")], log, own_variables())
+    with step("packages"):
+        install(venv, log, *locked(folder, "serve"))
+    pins = read_torch_pins(folder)
+    index, reason = choose_torch_index(options.torch_index, pins[0].replace("==", "-"))
+    print(f"  torch from {hide_credentials(index)} index: {reason}", flush=True)
+    with step(" and ".join(pins)):
+        install(venv, log, *pins, index=index)
+    return hide_credentials(index)
 
 
-def measure_torch(venv: Path) -> int:
-    """Bytes on disk of torch, torchvision and the libraries they brought, as `du` counts."""
-    site = site_packages(venv)
-    return sum(disk_usage(site / folder) for folder in TORCH_FOLDERS) if site else 0
-
-
-def disk_usage(folder: Path) -> int:
-    return sum(
-        (Path(where) / file).lstat().st_blocks * 512 for where, _, files in os.walk(folder) for file in files
+def own_variables() -> dict[str, str]:
+    """The caller's, without what would send packages or imports somewhere else."""
+    foreign = (
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PIP_USER",
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_ROOT",
+        "PIP_CONSTRAINT",
     )
+    return {name: value for name, value in os.environ.items() if name not in foreign}
 
 
-def is_cuda_build(venv: Path) -> bool:
-    site = site_packages(venv)
-    return bool(site and (site / "nvidia").is_dir())
+def install(venv: Path, log: Path, *arguments: str, index: str = DEFAULT) -> None:
+    """By uv, from where pip would take it, or from one index alone; addresses are in its environment only."""
+    python = f"{venv}/bin/python"
+    settings = {**read_pip_settings(python), **own_variables(), "UV_PYTHON_DOWNLOADS": "never"}
+    # As pip does. Without it an extra index with an older release would hide the one that is wanted.
+    settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    if index != DEFAULT:
+        settings |= {"UV_DEFAULT_INDEX": index, "UV_INDEX": "", "UV_FIND_LINKS": ""}
+        arguments = ("--no-deps", *arguments)
+    doctor.run([f"{venv}/bin/uv", "pip", "install", "--python", python, *arguments], log, settings)
 
 
-def torch_is_in_place(versions: dict[str, str], pins: dict[str, str]) -> bool:
-    return all(versions.get(name, "").split("+")[0] == version for name, version in pins.items())
+def read_pip_settings(python: str) -> dict[str, str]:
+    """As uv's variables; those of the environment are listed first, and win."""
+    command = [python, "-m", "pip", "config", "list"]
+    listed = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env=own_variables()
+    ).stdout
+    found: dict[str, str] = {}
+    for key, value in re.findall(r"^(?::env:|global|install)\.([\w-]+)=(.*)$", listed, re.MULTILINE):
+        if key in UV_SETTINGS:
+            words = ast.literal_eval(value).split()
+            found.setdefault(UV_SETTINGS[key], ("," if key == "find-links" else " ").join(words))
+    return found
 
 
-def all_sets(stamp: Stamp | None, wanted: Sequence[str]) -> list[str]:
-    """What was installed before stays wanted, so that `make setup` does not forget a contributor's tools."""
-    return list(dict.fromkeys([*wanted, *(stamp.digests if stamp else ())]))
+def check_torch_index(asked: str) -> None:
+    """Refuse a mistyped TORCH_INDEX, and one that anybody on the way can answer."""
+    parts = urlsplit(asked)
+    here = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if asked not in ("", DEFAULT) and parts.scheme not in ("https", "file") and not here:
+        raise SetupError(
+            "TORCH_INDEX must be `default`, or an address: https://…, file://…, or http://… on this machine "
+            f"(without TLS it can be anybody's): got {hide_credentials(asked)}"
+        )
+
+
+def choose_torch_index(asked: str, wheel: str) -> tuple[str, str]:
+    """That of the CPU-only wheels (0.2 GB against 6.8) where it answers and has this one; and why."""
+    if asked:
+        return asked, "TORCH_INDEX"
+    try:
+        with urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=4) as answer:
+            page = answer.read().decode().replace("%2B", "+")
+    except (OSError, ValueError) as error:
+        return DEFAULT, f"the CPU-only wheels' cannot be reached ({getattr(error, 'reason', error)})"
+    if "{}+cpu-cp{}{}-".format(wheel, *sys.version_info) in page:
+        return CPU_INDEX, "the CPU-only wheels'"
+    return DEFAULT, f"the CPU-only wheels' has no {wheel} for this Python"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from config.knobs.knob import Knob
-from config.knobs.table import KNOBS
+from config.knobs.table import KNOBS, SWITCH
 
 SHORTEST = 6
 """Letters of the shortest knob that an environment's names are compared with. Near to shorter ones are
@@ -44,7 +44,8 @@ def check_environment(names: Iterable[str], read: Collection[Knob]) -> list[str]
 
 def check_values(values: Mapping[str, str]) -> list[str]:
     """What is wrong with the text of values, of knobs by name: each must be one line of UTF-8, as recipes,
-    configuration files and the paths in them are; and a shell leaves a `~` where it does not begin a word."""
+    configuration files and the paths in them are; a shell leaves a `~` where it does not begin a word; and a
+    switch is 0 or 1."""
     wrong = []
     for name, value in values.items():
         if not _is_utf8(value):
@@ -53,6 +54,8 @@ def check_values(values: Mapping[str, str]) -> list[str]:
             wrong.append(f"{name} must be one line, without control characters: got {value!r}")
         elif value.startswith("~") and name not in EXPANDS_HOME:
             wrong.append(f"{name} must be a path that the shell has expanded: got {value}; do: write $HOME")
+        elif value and KNOBS[name].choices == SWITCH and value not in SWITCH:
+            wrong.append(f"{name} must be one of {', '.join(SWITCH)}: got {value}")
     return wrong
 
 

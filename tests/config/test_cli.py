@@ -272,3 +272,30 @@ def test_a_plan_is_told_of_in_a_locale_without_its_signs(arguments):
     done = subprocess.run(command, cwd=ROOT, env=latin, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert " → ".encode() in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--precision", "int9", "PRECISION must be one of fp32, bf16, int8"),
+        ("--allocator", "mimalloc", "ALLOCATOR must be one of jemalloc, tcmalloc, system"),
+        ("--workers", "two", "WORKERS must be a whole number: got two"),
+        ("--port", "70000", "PORT must be 1 to"),
+        ("--tls-cert", "/nowhere.pem", "TLS_CERT must be a file that can be read: got /nowhere.pem"),
+        ("--workers", "", ""),
+    ],
+)
+def test_values_are_judged_before_anything_is_installed(option, value, text, tmp_path):
+    """By the system's Python, and before the models' definitions can be read."""
+    command = [sys.executable, "-S", "-m", "config", "--check", option, value, f"--run-dir={tmp_path}/run"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith(f"config: {text}" if text else "")
+    assert bool(done.returncode) is bool(text)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_directory_of_others_is_refused_before_anything_is_installed(tmp_path, capsys):
+    (tmp_path / "environment").write_text("PATH=/usr/bin")
+    assert main(["--check", f"--run-dir={tmp_path}"]) == 2
+    assert "RUN_DIR must be a new or empty folder, or one of the kit's" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["environment"]

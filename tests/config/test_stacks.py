@@ -14,18 +14,17 @@ from config.topology import read_topology
 from handlers.engines import DEFAULT, ENGINES
 from handlers.engines.engine import STACKS
 from handlers.engines.stacks import DEFAULT_STACK, list_of_stack, name_store, read_stack
-from setup import requirements
-from setup.cli import REQUIREMENTS
+from setup.environment import REQUIREMENTS, SETS
 from tests.config.planning import MACHINES, plan_machine
 
 
 def test_the_stacks_are_those_that_the_set_up_knows():
     """It runs where the engines' files are not."""
-    assert requirements.STACKS == STACKS
+    assert SETS == STACKS
     assert list_of_stack(DEFAULT_STACK)[0] == DEFAULT
     for stack in STACKS:
-        pins = requirements.read_pins(requirements.find_stack(REQUIREMENTS, stack))
-        assert ENGINES[list_of_stack(stack)[0]].distribution in pins
+        pins = (REQUIREMENTS / stack / "serve.in").read_text()
+        assert f"\n{ENGINES[list_of_stack(stack)[0]].distribution}==" in pins
     assert len({name_store(stack) for stack in STACKS}) == len(STACKS)
 
 

@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from docker.entrypoint import STOP_SECONDS
-from handlers.engines import ENGINES
-from setup.packages import NEEDS
+from setup.doctor import HAPROXY, NEEDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = ("docker/Dockerfile", "docker/loadtest/Dockerfile")
@@ -47,27 +46,18 @@ def test_the_shipped_stage_is_no_root_and_brings_no_tools(file):
     assert not [line for line in stage if re.search(r"\b(gcc|g\+\+|make|jdk|pip|curl|venv )\b", line)]
 
 
-NOT_SHIPPED = {"javac", "ApacheBench", "curl", "Python's venv module"}
+NOT_SHIPPED = {"javac", "ApacheBench", "curl", "Python's venv"}
 """Of the set-up's needs, what builds or measures."""
-COMES_OTHERWISE = {"Java 17": "openjdk-17-jre-headless", "lscpu": ""}
+COMES_OTHERWISE = {"Java 17 or newer": "openjdk-17-jre-headless", "lscpu": ""}
 """By a smaller package, and with Debian itself."""
 
 
 def test_what_a_server_needs_of_the_distribution_is_shipped():
     stage = (ROOT / "docker/Dockerfile").read_text().split("FROM ${BASE} AS system")[1].split("FROM ")[0]
-    for need in NEEDS:
-        if need.name not in NOT_SHIPPED:
-            package = COMES_OTHERWISE.get(need.name, need.packages[0])
-            assert not package or re.search(rf"\s{re.escape(package)}\s", stage), need.name
-
-
-def test_every_engine_that_needs_packages_can_be_installed():
-    text = (ROOT / "docker/Dockerfile").read_text()
-    for engine in ENGINES:
-        file = f"requirements/{engine}.txt"
-        if (ROOT / file).exists():
-            assert re.search(rf"^COPY .*{re.escape(file)} ", text, re.MULTILINE), engine
-            assert re.search(rf"^COPY .*requirements/hashes/{engine}.txt ", text, re.MULTILINE), engine
+    for need in (*NEEDS, HAPROXY):
+        if need.what not in NOT_SHIPPED:
+            package = COMES_OTHERWISE.get(need.what, need.packages[0])
+            assert not package or re.search(rf"\s{re.escape(package)}\s", stage), need.what
 
 
 def test_no_syntax_that_only_buildkit_knows():

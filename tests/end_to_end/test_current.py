@@ -44,7 +44,7 @@ def test_openvino_serves_int8_with_the_newer_torch(served: Kit, archive: Path):
     ]
     described = json.loads(described) if isinstance(described, str) else described
     assert (described["engine"]["name"], described["precision"]) == ("openvino", "int8")
-    pin = (ROOT / "requirements/current/serve.txt").read_text().partition("\ntorch==")[2].split()[0]
+    pin = (ROOT / "requirements/current/serve.in").read_text().partition("\ntorch==")[2].split()[0]
     assert described["versions"]["torch"].partition("+")[0] == pin
     assert served.verify() == (0, {})
     with zipfile.ZipFile(archive) as packed:

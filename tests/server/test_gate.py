@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from setup.agent import list_sources
+from setup.agent import SOURCES
 
 pytestmark = pytest.mark.skipif(
     shutil.which("javac") is None or importlib.util.find_spec("ts") is None,
@@ -37,7 +37,7 @@ def printed(tmp_path_factory):
 def port(printed):
     classes = printed.parent
     server = Path(importlib.util.find_spec("ts").origin).parent / "frontend/model-server.jar"
-    sources = [str(file) for file in (*list_sources(), STUB)]
+    sources = [str(file) for file in (*SOURCES.rglob("*.java"), STUB)]
     javac = ["javac", "-nowarn", "-XDignore.symbol.file", "-d", str(classes), "-cp", str(server), *sources]
     subprocess.run(javac, check=True, capture_output=True)
     numbers = [str(number) for number in (BODIES, CONNECTIONS, LARGEST)]

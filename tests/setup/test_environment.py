@@ -1,221 +1,244 @@
-"""The environment is judged right in whatever state an earlier run, or a person, left it."""
+"""The environment: when it stays, when it is completed or made anew, and where packages come from."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
+import argparse
+import io
+import json
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from setup import environment
-from setup.environment import Stamp
-from setup.errors import SetupError
-from setup.torch_wheel import TorchSource
+from server import processes
+from setup import doctor, environment
+from setup.doctor import SetupError
+from setup.environment import REQUIREMENTS, SETS, STAMP
 
-WANTED = {"serve": "a1"}
-PYTHON = (3, 11)
-PINS = {"torch": "2.8.0", "torchvision": "0.23.0"}
-
-
-@pytest.fixture
-def venv(tmp_path: Path) -> Path:
-    """A finished environment for Python 3.11."""
-    folder = tmp_path / ".venv"
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin/python").symlink_to(sys.executable)
-    (folder / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
-    environment.write_stamp(folder, Stamp(location=str(folder), digests=dict(WANTED)))
-    return folder
-
-
-def judge(venv: Path, wanted: dict[str, str] = WANTED, index: str = "") -> environment.Verdict:
-    return environment.judge(venv, wanted, PYTHON, index)
-
-
-def test_a_finished_environment_is_left_as_it_is(venv: Path) -> None:
-    assert judge(venv) == environment.Verdict(rebuild=False, install=(), reason="")
-
-
-def test_an_absent_one_is_made(tmp_path: Path) -> None:
-    assert judge(tmp_path / ".venv") == environment.Verdict(rebuild=True, install=("serve",), reason="")
-
-
-def test_one_that_was_killed_before_the_end_is_completed(venv: Path) -> None:
-    (venv / environment.STAMP).unlink()
-    verdict = judge(venv)
-    assert (verdict.rebuild, verdict.install) == (False, ("serve",))
-    assert verdict.reason == "its set-up was not finished: checking and completing it"
-
-
-def test_half_a_stamp_is_none(venv: Path) -> None:
-    (venv / environment.STAMP).write_text('{"location": "')
-    assert judge(venv).install == ("serve",)
-
-
-def test_half_an_environment_is_made_anew(venv: Path) -> None:
-    (venv / "pyvenv.cfg").unlink()
-    assert judge(venv).rebuild
-
-
-def test_one_without_its_python_is_made_anew(venv: Path) -> None:
-    (venv / "bin/python").unlink()
-    (venv / "bin/python").symlink_to("/nowhere/python3.11")
-    assert judge(venv).rebuild
-
-
-def test_one_of_another_python_is_made_anew(venv: Path) -> None:
-    (venv / "pyvenv.cfg").write_text("version = 3.10.13\n")
-    verdict = judge(venv)
-    assert verdict.rebuild
-    assert verdict.reason == "it was made for Python 3.10, this is 3.11: making it anew"
-
-
-def test_one_that_was_moved_is_made_anew(venv: Path) -> None:
-    moved = venv.rename(venv.with_name("moved"))
-    verdict = judge(moved)
-    assert verdict.rebuild
-    assert verdict.reason == f"it was moved from {venv}: making it anew"
-
-
-def test_changed_requirements_are_installed(venv: Path) -> None:
-    verdict = judge(venv, {"serve": "b2"})
-    assert (verdict.rebuild, verdict.install) == (False, ("serve",))
-    assert verdict.reason == "requirements changed: serve"
-
-
-def test_a_set_on_top_is_installed_alone(venv: Path) -> None:
-    verdict = judge(venv, {"serve": "a1", "dev": "d1"})
-    assert (verdict.rebuild, verdict.install, verdict.reason) == (False, ("dev",), "")
-
-
-def test_another_torch_index_makes_it_anew(venv: Path) -> None:
-    assert judge(venv, index="default").install == ()
-    verdict = judge(venv, index="https://mirror.example/cpu")
-    assert verdict.rebuild
-    assert verdict.reason == (
-        "its torch came from default, now TORCH_INDEX=https://mirror.example/cpu: making it anew"
-    )
-
-
-def test_earlier_sets_stay_wanted() -> None:
-    stamp = Stamp(location="/x", digests={"serve": "a1", "dev": "d1"})
-    assert environment.all_sets(stamp, ["serve"]) == ["serve", "dev"]
-    assert environment.all_sets(None, ["serve"]) == ["serve"]
-
-
-def test_stamp_comes_back(venv: Path) -> None:
-    stamp = Stamp(location="/x", digests={"serve": "a1"}, torch_index="https://i.example", torch_bytes=7)
-    environment.write_stamp(venv, stamp)
-    assert environment.read_stamp(venv) == stamp
-    assert environment.read_stamp(venv / "absent") is None
-
-
-def package(site: Path, name: str, *, record: bool = True, lost: bool = False) -> Path:
-    """An installed package; killed before its RECORD, or with a file deleted later."""
-    info = site / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").touch()
-    if not lost:
-        (site / f"{name}.py").touch()
-    if record:
-        (info / "RECORD").write_text(f"{name}.py,,\n__pycache__/{name}.cpython-311.pyc,,\n")
-    return info
-
-
-def test_half_written_packages_are_found(tmp_path: Path) -> None:
-    package(tmp_path, "whole")
-    killed = package(tmp_path, "killed", record=False)
-    lost = package(tmp_path, "lost", lost=True)
-    assert environment.damaged_packages(tmp_path) == [killed, lost]
-
-
-def test_repair_lets_pip_see_them(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = venv / "lib/python3.11/site-packages"
-    package(site, "whole")
-    package(site, "killed", record=False)
-    monkeypatch.setattr(environment.subprocess, "call", lambda *_, **__: 0)
-    environment.repair(venv, tmp_path / "log")
-    assert [path.name for path in site.glob("*.dist-info")] == ["whole-1.0.dist-info"]
-
-
-def test_repair_without_a_working_pip_starts_anew(
-    venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Path] = []
-    monkeypatch.setattr(environment.subprocess, "call", lambda *_, **__: 1)
-    monkeypatch.setattr(environment, "create", lambda folder, log: made.append(folder))
-    environment.repair(venv, tmp_path / "log")
-    assert made == [venv]
+PURPOSES = ("loadtest", "dev", "audit")
+LOCKED = [*(f"{name}/{purpose}" for name in SETS for purpose in ("serve", *PURPOSES)), "uv", "haproxy"]
 
 
 @pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    ran: list[list[str]] = []
-    monkeypatch.setattr(
-        environment,
-        "run_logged",
-        lambda command, log, extra=None: ran.append([*command, *(extra or {}).items()]),
-    )
-    return ran
+def kit(tmp_path, monkeypatch):
+    """A small requirements/, and a set-up that installs nothing and remembers what it would."""
+    folder = tmp_path / "requirements/ipex"
+    folder.mkdir(parents=True)
+    (folder / "serve.in").write_text("# why\ntorch==2.8.0\ntorchvision==0.23.0\n")
+    for file in ("ipex/serve", "ipex/dev", "uv", "haproxy"):
+        (folder.parent / f"{file}.txt").write_text(f"{file}==1 --hash=sha256:0\n")
+    monkeypatch.setattr(environment, "REQUIREMENTS", folder.parent)
+    monkeypatch.setattr(doctor, "find_missing", lambda *_: [])
+    return Kit(tmp_path, monkeypatch)
 
 
-def test_default_torch_obeys_the_constraints(commands: list[list[str]], tmp_path: Path) -> None:
-    source = TorchSource(index="default", suffix="", reason="")
-    environment.install_torch(tmp_path, tmp_path / "requirements", source, PINS, tmp_path / "log")
-    constraints = str(tmp_path / "requirements/constraints.txt")
-    assert commands[0][-4:] == ["-c", constraints, "torch==2.8.0", "torchvision==0.23.0"]
+class Kit:
+    def __init__(self, folder: Path, monkeypatch) -> None:
+        self.venv, self.requirements, self.did = folder / ".venv", folder / "requirements", []
+        monkeypatch.setattr(environment, "create", self.create)
+        monkeypatch.setattr(environment, "install", lambda *given, **_: self.did.append(Path(given[-1]).stem))
+
+    def create(self, venv: Path, options: argparse.Namespace) -> str:
+        self.did.append("created")
+        (venv / "bin").mkdir(parents=True, exist_ok=True)
+        (venv / "bin/python").touch(mode=0o755)
+        return "default"
+
+    def change_stamp(self, **values: str) -> None:
+        stamp = json.loads((self.venv / STAMP).read_text())
+        (self.venv / STAMP).write_text(json.dumps({**stamp, **values}))
+
+    def set_up(self, *purposes: str, index: str = "") -> list[str]:
+        options = argparse.Namespace(
+            venv=self.venv, set="ipex", purposes=list(purposes), torch_index=index, log=None, no_agent=True
+        )
+        self.did.clear()
+        environment.complete_environment(options)
+        return self.did
 
 
-def test_cpu_only_torch_names_its_build(commands: list[list[str]], tmp_path: Path) -> None:
-    """The full version: another source pip is set up with may offer a newer `+cpu` build."""
-    source = TorchSource(index="https://index.example", suffix="+cpu", reason="")
-    environment.install_torch(tmp_path, tmp_path / "requirements", source, PINS, tmp_path / "log")
-    assert commands[0][-4:] == [
-        "--no-deps", "torch==2.8.0+cpu", "torchvision==0.23.0+cpu", ("PIP_INDEX_URL", "https://index.example"),
-    ]  # fmt: skip
+def test_what_is_complete_stays(kit):
+    assert kit.set_up() == ["created"]
+    assert kit.set_up() == []
 
 
-def test_credentials_are_not_written_down(venv: Path, tmp_path: Path) -> None:
-    """Neither by the command in the log nor by what an image is made of, nor taken for another index."""
-    address = "file://name:secret@localhost/none"
-    source = TorchSource(index=address, suffix="", reason="")
-    with pytest.raises(SetupError) as error:
-        environment.install_torch(venv, tmp_path, source, PINS, tmp_path / "log")
-    assert "secret" not in str(error.value) + (tmp_path / "log").read_text()
-    shown = "https://***@mirror.example/cpu"
-    stamp = Stamp(location=str(venv), digests=dict(WANTED), torch_index=shown)
-    environment.write_stamp(venv, stamp)
-    assert judge(venv, index="https://name:secret@mirror.example/cpu").install == ()
-    verdict = judge(venv, index="https://name:secret@other.example/cpu")
-    assert verdict.reason.endswith("now TORCH_INDEX=https://***@other.example/cpu: making it anew")
+def test_a_purpose_is_added_once_and_kept(kit):
+    kit.set_up()
+    assert kit.set_up("dev") == ["dev"]
+    assert kit.set_up("dev") == []
+    (kit.requirements / "ipex/dev.txt").write_text("dev==2")
+    assert kit.set_up() == ["dev"]
 
 
-def test_a_set_is_installed_by_its_hashes(commands: list[list[str]], tmp_path: Path) -> None:
-    environment.install_set(tmp_path, tmp_path / "requirements", "serve", tmp_path / "log")
-    locked = str(tmp_path / "requirements/hashes/serve.txt")
-    assert commands[0][-4:] == ["--require-hashes", "--no-deps", "-r", locked]
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda kit: (kit.venv / STAMP).unlink(),
+        lambda kit: (kit.venv / STAMP).write_text("{"),
+        lambda kit: (kit.venv / "bin/python").unlink(),
+        lambda kit: (kit.requirements / "ipex/serve.txt").write_text("other==1"),
+        lambda kit: (kit.requirements / "ipex/serve.in").write_text("torch==2.9.0\n"),
+        lambda kit: kit.change_stamp(location="/elsewhere"),
+        lambda kit: kit.change_stamp(python="3.9"),
+    ],
+)
+def test_what_is_half_made_or_of_other_requirements_is_made_anew(kit, spoil):
+    kit.set_up()
+    spoil(kit)
+    assert kit.set_up() == ["created"]
+    assert kit.set_up() == []
 
 
-@pytest.mark.parametrize("version", ["2.8.0", "2.8.0+cpu"])
-def test_a_torch_of_the_pinned_version_is_in_place(version: str) -> None:
-    assert environment.torch_is_in_place({"torch": version, "torchvision": "0.23.0"}, PINS)
-    assert not environment.torch_is_in_place({"torch": version}, PINS)
-    assert not environment.torch_is_in_place({"torch": "2.13.0+cpu", "torchvision": "0.23.0"}, PINS)
+def test_a_contributors_tools_come_back_with_a_new_environment(kit):
+    kit.set_up("dev")
+    (kit.requirements / "ipex/serve.txt").write_text("other==1")
+    assert kit.set_up() == ["created", "dev"]
 
 
-def test_torch_is_measured_as_du_counts(tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib/a").write_bytes(b"x" * 10_000)
-    du = subprocess.run(
-        ["du", "-s", "--block-size=1", str(tmp_path / "lib/a")], capture_output=True, check=True
-    )
-    assert environment.disk_usage(tmp_path) == int(du.stdout.split()[0])
+def test_another_torch_index_is_another_environment(kit):
+    kit.set_up()
+    assert kit.set_up(index="default") == []
+    assert kit.set_up(index="https://name:secret@index.example/x") == ["created"]
+    assert "secret" not in (kit.venv / STAMP).read_text()
 
 
-def test_stamp_is_replaced_whole(venv: Path) -> None:
-    stamp = environment.read_stamp(venv)
-    assert stamp
-    environment.write_stamp(venv, replace(stamp, torch_bytes=1))
-    assert not list(venv.glob("*.part"))
+def test_haproxy_comes_from_pypi_where_the_machine_has_none(kit, monkeypatch):
+    monkeypatch.setattr(doctor, "find_missing", lambda needs: needs)
+    assert kit.set_up() == ["created", "haproxy"]
+
+
+def test_it_does_not_change_under_a_running_server(kit, monkeypatch):
+    kit.set_up()
+    java = processes.Process(pid=42, start_ticks=1, parent_pid=1, command=(processes.JAVA_MAIN,))
+    monkeypatch.setattr(processes, "find_users_of", lambda _: [java])
+    monkeypatch.setattr(processes, "name_run", lambda process: f"{process.role} {process.pid} of RUN_DIR=/x")
+    assert kit.set_up("dev") == ["dev"]  # tools beside the serving packages
+    (kit.requirements / "ipex/serve.txt").write_text("other==1")
+    with pytest.raises(
+        SetupError, match=r"\.venv must not change under a running server \(serve was .*RUN_DIR=/x"
+    ):
+        kit.set_up()
+
+
+def test_an_environment_that_other_servers_use_is_not_removed(tmp_path, monkeypatch, capsys):
+    """`make distclean` stops the server of one RUN_DIR; several may share the environment."""
+    java = processes.Process(pid=42, start_ticks=1, parent_pid=1, command=(processes.JAVA_MAIN,))
+    monkeypatch.setattr(processes, "find_users_of", lambda _: [java])
+    assert environment.main(["--unused", "--venv", str(tmp_path)]) == 1
+    assert "(it was to be removed): got TorchServe 42" in capsys.readouterr().err
+
+
+def test_what_a_link_leads_to_stays_whole(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / ".venv").symlink_to(tmp_path / "other")
+
+    def stop(*_: object) -> None:
+        raise SetupError("here")
+
+    monkeypatch.setattr(doctor, "run", stop)
+    with pytest.raises(SetupError, match="here"):
+        environment.create(tmp_path / ".venv", argparse.Namespace(set="ipex", log=None, torch_index=""))
+    assert (tmp_path / "other").is_dir()
+    assert not (tmp_path / ".venv").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        *((one, True) for one in ("", "default", "https://x.example/whl", "file:///srv/whl", "http://127.0.0.1:1/x")),
+        *((one, False) for one in ("http://x.example/whl", "ftp://x.example", "cpu", "http://127.0.0.1.example/")),
+    ],
+)  # fmt: skip
+def test_torch_comes_from_nowhere_that_anybody_can_answer_for(asked, fits):
+    with nullcontext() if fits else pytest.raises(SetupError, match="TORCH_INDEX must be"):
+        environment.check_torch_index(asked)
+
+
+PAGE = '<a href="torch-2.8.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl">torch-2.8.0+cpu-cp311…</a>'
+
+
+@pytest.mark.parametrize(
+    ("answer", "version", "index", "reason"),
+    [
+        (PAGE, (3, 11), environment.CPU_INDEX, "the CPU-only"),
+        (PAGE, (3, 12), "default", "has no torch-2.8.0 for this Python"),
+        (OSError("unreachable"), (3, 11), "default", "cannot be reached (unreachable)"),
+    ],
+)
+def test_the_cpu_only_wheels_are_taken_where_their_index_has_them(
+    monkeypatch, answer, version, index, reason
+):
+    def open_page(address: str, timeout: float) -> io.BytesIO:
+        if isinstance(answer, OSError):
+            raise answer
+        return io.BytesIO(answer.encode())
+
+    monkeypatch.setattr(environment.urllib.request, "urlopen", open_page)
+    monkeypatch.setattr(environment.sys, "version_info", version)
+    chosen, why = environment.choose_torch_index("", "torch-2.8.0")
+    assert chosen == index
+    assert reason in why
+    assert environment.choose_torch_index("default", "torch-2.8.0")[0] == "default"
+
+
+@pytest.fixture
+def uv(tmp_path, monkeypatch):
+    """An environment whose pip has settings, and what uv is given."""
+    (tmp_path / "bin").mkdir()
+    listed = r"""printf "%s\n" ":env:.index-url='https://me:secret@one.example/simple'" \
+        "global.cert='/ca.pem'" \
+        "global.extra-index-url='\\nfile:///srv/a\\nfile:///srv/b'" "global.find-links='/w /x'" \
+        "global.index-url='https://other.example'" """
+    (tmp_path / "bin/python").write_text(f"#!/bin/sh\n{listed}\n")
+    (tmp_path / "bin/python").chmod(0o755)
+    for name in environment.UV_SETTINGS.values():
+        monkeypatch.delenv(name, raising=False)
+    calls: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(doctor, "run", lambda command, _, variables: calls.append((command, variables)))
+    return tmp_path, calls
+
+
+def test_uv_takes_packages_from_where_pip_would(uv, monkeypatch):
+    venv, calls = uv
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    environment.install(venv, Path("log"), "a==1")
+    command, variables = calls[0]
+    assert variables["UV_DEFAULT_INDEX"] == "https://me:secret@one.example/simple"
+    assert variables["UV_INDEX"] == "file:///srv/a file:///srv/b"
+    assert variables["UV_FIND_LINKS"] == "/w,/x"
+    assert variables["SSL_CERT_FILE"] == "/ca.pem"
+    assert "PYTHONPATH" not in variables
+    assert "secret" not in " ".join(command)
+
+
+def test_another_index_is_asked_alone_and_in_no_command_line(uv, monkeypatch):
+    venv, calls = uv
+    monkeypatch.setenv("UV_INDEX", "https://more.example")
+    environment.install(venv, Path("log"), "torch==1", index="https://name:secret@torch.example")
+    command, variables = calls[0]
+    assert "--no-deps" in command
+    assert "secret" not in " ".join(command)
+    asked = (variables["UV_DEFAULT_INDEX"], variables["UV_INDEX"], variables["UV_FIND_LINKS"])
+    assert asked == ("https://name:secret@torch.example", "", "")
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_every_set_is_locked_with_hashes_and_no_addresses(name):
+    """But torch and what comes with it, whose source is a choice."""
+    text = (REQUIREMENTS / f"{name}.txt").read_text()
+    assert "://" not in text
+    pins = re.findall(r"^(\S+)==\S+.*\\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", text, re.MULTILINE)
+    assert pins
+    assert pins == re.findall(r"^(\w\S*)==", text, re.MULTILINE)
+    assert not [one for one in pins if re.match(r"torch$|torchvision|triton|nvidia-|cuda-", one)]
+    source = REQUIREMENTS / (f"{name}.in" if "serve" in name else f"{Path(name).name}.in")
+    asked = re.findall(r"^([A-Za-z][\w.-]*==[^\s;]+)", source.read_text(), re.MULTILINE)
+    missing = [one for one in asked if one.lower().replace("_", "-") not in text]
+    assert [one for one in missing if not re.match("torch(vision)?==", one)] == [], "make lock"
+
+
+@pytest.mark.parametrize("file", sorted(REQUIREMENTS.rglob("*.in")), ids=str)
+def test_each_requirement_says_why(file):
+    blocks = file.read_text().split("\n\n")
+    assert all(block.lstrip().startswith("#") for block in blocks if block.strip())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from config.knobs.knob import EVERY
-from config.knobs.table import KNOBS, LOADS
+from config.knobs.table import KNOBS, LOADS, SWITCH
 from handlers.engines.engine import STACKS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,7 +24,7 @@ LISTED = ("TARGET", "EXPERIMENT", "RESULT")
 NOT_TRIED = {*EVERY, "lock", "audit"}
 """They start uv, and a script that is not there."""
 TARGETS = sorted({goal for knob in KNOBS.values() for goal in knob.commands} - NOT_TRIED)
-DECIDES_ALONE = {"reload": "TUNED", "tune": "TUNED", **dict.fromkeys(LOADS, "URL")}
+DECIDES_ALONE = {"setup": "BACKEND", "reload": "TUNED", "tune": "TUNED", **dict.fromkeys(LOADS, "URL")}
 """Compared within make: with a URL, for one, a load test starts no server, and nothing else would be seen."""
 STUB = """#!/bin/sh
 case "$*" in *"config.knobs check"*) cd "$ROOT" && exec "$REAL" "$@" ;; esac
@@ -81,6 +81,7 @@ def list_arguments(name: str, value: str) -> set[str]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_each_value_arrives_as_it_was_given(checkout, target, by_environment):
     left_out = {"PYTHON", "STACK", "CA_FILE", DECIDES_ALONE.get(target)}  # a file that must be there
+    left_out |= {name for name, knob in KNOBS.items() if knob.choices == SWITCH}
     read = [name for name, knob in KNOBS.items() if knob.is_read_by(target) and name not in left_out]
     values = {name: name + HOSTILE for name in read}
     done = checkout.make(target, {**values, "PYTHON": str(checkout.python)}, by_environment=by_environment)

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Renews the locked files after a change in a *.in: lock.sh UV. Each set of packages (a folder) has one a purpose.
+# torch, torchvision and the libraries of the CUDA build stay out: where they come from is a choice, and the
+# CPU-only wheels have other hashes.
+set -eu
+cd -- "$(dirname -- "$0")"
+uv=$1
+export UV_PYTHON_DOWNLOADS=never UV_CUSTOM_COMPILE_COMMAND="make lock"
+
+compile() {
+	"$uv" pip compile --quiet --universal --python-version 3.10 --no-emit-index-url --no-annotate "$@"
+}
+
+for one in uv haproxy; do compile --generate-hashes --no-deps "$one.in" -o "$one.txt"; done
+for set in ipex current; do
+	free=$(compile --no-header "$set/serve.in" | sed -nE 's/^((cuda|nvidia)-[a-z0-9-]+|triton|torch|torchvision)==.*/--no-emit-package \1/p')
+	# shellcheck disable=SC2086
+	compile --generate-hashes $free "$set/serve.in" -o "$set/serve.txt"
+	for purpose in loadtest dev audit; do
+		# shellcheck disable=SC2086
+		compile --generate-hashes $free -c "$set/serve.in" -c "$set/serve.txt" "$purpose.in" -o "$set/$purpose.txt"
+	done
+done

@@ -1,0 +1,159 @@
+"""The doctor: what is missing is found, said with what was got and what to do, and installed as root."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from setup import doctor
+from setup.__main__ import explain_python
+from setup.doctor import HAPROXY, NEEDS, Need, SetupError
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path) -> Path:
+    """One without any program; they are put into its folder."""
+    monkeypatch.setattr(doctor, "PATHS", str(tmp_path))
+    monkeypatch.setattr(doctor, "LIBRARY_FOLDERS", (str(tmp_path),))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    return tmp_path
+
+
+def put(folder: Path, name: str, says: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [((3, 9, 18), False), ((3, 10, 0), True), ((3, 13, 2), True), ((3, 14, 0), False)]
+)
+def test_only_a_python_with_wheels_of_ipex_is_taken(version, fits):
+    sentence = explain_python(version, "/usr/bin/python3")
+    assert (sentence is None) is fits
+    assert fits or f"got {version[0]}.{version[1]} (/usr/bin/python3)\n  do: " in sentence
+
+
+def test_an_empty_machine_lacks_everything_but_pythons_own(machine):
+    lacking = [need.what for need in doctor.find_missing()]
+    assert lacking == [need.what for need in (*NEEDS, HAPROXY) if need.what != "Python's venv"]
+
+
+@pytest.mark.parametrize(
+    ("says", "fits"),
+    [('openjdk version "17.0.15"', True), ('java version "1.8.0_392"', False), ("", False)],
+)
+def test_java_must_be_17(machine, monkeypatch, says, fits):
+    put(machine, "java", says)
+    assert doctor.look_for_java()[0] is fits
+    put(machine / "home/bin", "java", 'openjdk version "11.0.2"')
+    monkeypatch.setenv("JAVA_HOME", str(machine / "home"))
+    assert doctor.look_for_java() == (False, f"11 ({machine}/home/bin/java)")
+
+
+@pytest.mark.parametrize(
+    ("says", "fits"),
+    [("HAProxy version 2.6.12-1", True), ("HA-Proxy version 2.0.33", False), ("HAProxy version 2.10", True)],
+)
+def test_haproxy_must_take_rules_in_defaults(machine, says, fits):
+    put(machine, "haproxy", says)
+    assert HAPROXY.look()[0] is fits
+
+
+def test_either_tcmalloc_will_do(machine):
+    (need,) = [need for need in NEEDS if need.what == "tcmalloc"]
+    assert need.look() == (False, f"no libtcmalloc_minimal.so.4 in {machine}")
+    (machine / "libtcmalloc.so.4").touch()
+    assert need.look() == (True, f"{machine}/libtcmalloc.so.4")
+
+
+@pytest.mark.parametrize(
+    ("checkout", "flags", "said"),
+    [
+        ("/srv/kit-1.0/übung", "fpu avx2", None),
+        ("/srv/kit", "fpu avx", "AVX2"),
+        ("/home/a b/kit", "avx2", "got /home/a b/kit"),
+        ("/srv/x:y/kit", "avx2", "without blanks and colons"),
+    ],
+)
+def test_a_hopeless_machine_is_refused(tmp_path, checkout, flags, said):
+    (tmp_path / "cpuinfo").write_text(f"model name\t: x\nflags\t\t: {flags}\n")
+    with pytest.raises(SetupError, match=said) if said else nullcontext():
+        doctor.check_machine(Path(checkout), tmp_path / "cpuinfo")
+
+
+LACKING = Need("numactl", ("numactl",), lambda: (False, "no numactl"))
+
+
+def lack(monkeypatch, *needs: Need) -> None:
+    monkeypatch.setattr(doctor, "find_missing", lambda *_: list(needs))
+
+
+def test_without_root_the_line_that_installs_it_is_said(monkeypatch, machine):
+    lack(monkeypatch, LACKING, HAPROXY)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(doctor, "_succeeds", lambda _: False)
+    with pytest.raises(SetupError) as caught:
+        doctor.complete_machine(machine / "log")
+    assert str(caught.value).startswith(
+        "numactl is missing: got no numactl\n  do: as root: apt-get update && "
+    )
+    assert str(caught.value).splitlines()[1].endswith(" numactl")
+
+
+def test_haproxy_alone_needs_no_root(monkeypatch, machine):
+    lack(monkeypatch, HAPROXY)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(doctor, "_succeeds", lambda _: False)
+    doctor.complete_machine(machine / "log")
+
+
+def test_as_root_it_is_installed_and_looked_for_again(monkeypatch, machine):
+    put(machine, "apt-get")
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(doctor, "_succeeds", lambda command: command[-1] == "default-jdk-headless")
+    ran: list[str] = []
+    monkeypatch.setattr(doctor, "run", lambda command, _: ran.append(" ".join(command)))
+    java = Need("Java 17 or newer", doctor.JDK, lambda: (False, "no java"))
+    lack(monkeypatch, LACKING, java)
+    with pytest.raises(SetupError, match="update-alternatives"):
+        doctor.complete_machine(machine / "log")
+    assert ran[0] == "apt-get -q update"
+    assert ran[1].endswith(" numactl default-jdk-headless")
+
+
+def test_a_foreign_java_home_is_nothing_that_apt_mends(monkeypatch, machine):
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    lack(monkeypatch, NEEDS[0])
+    with pytest.raises(SetupError, match=r"got no /nowhere/bin/java\n  do: unset JAVA_HOME"):
+        doctor.complete_machine(machine / "log")
+
+
+def test_a_failed_command_shows_its_end_and_no_passwords(tmp_path):
+    log = tmp_path / "logs/setup.log"
+    doctor.run([sys.executable, "-c", "print('earlier')"], log)
+    script = "import os; print('first\\n' * 40, flush=True); raise SystemExit(os.environ['ADDRESS'])"
+    with pytest.raises(SetupError) as caught:
+        doctor.run([sys.executable, "-c", script], log, {"ADDRESS": "https://name:secret@index.example/x"})
+    text = str(caught.value)
+    assert "failed with exit code 1" in text
+    assert f"log: {log}" in text
+    assert text.count("  | first") <= 12
+    assert "earlier" not in text
+    assert "earlier" in log.read_text()
+    for shown in (text, log.read_text()):
+        assert "https://***@index.example/x" in shown
+        assert "secret" not in shown
+
+
+def test_the_command_line_ends_with_one_where_something_is_missing(monkeypatch, tmp_path):
+    command = [sys.executable, "-m", "setup", "--doctor"]
+    bare = {"PATH": str(tmp_path), "JAVA_HOME": "/nowhere"}
+    done = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith("Java 17 or newer is missing: got no /nowhere/bin/java\n")
+    assert done.stdout.endswith("  do: make setup\n")

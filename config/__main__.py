@@ -166,7 +166,7 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     tls_cert, tls_key = read_certificate(options.tls_cert, options.tls_key)
     return Inputs(
         models=models,
-        precision=options.precision or Inputs.precision,
+        precision=options.precision,
         backend=render_backend(parse_backend(options.backend)),
         stack=stack,
         profile=options.profile or Inputs.profile,

@@ -14,10 +14,6 @@ class FitError(ConfigError):
     """More was asked for than these cores and this memory hold; fewer instances have more of both each."""
 
 
-class TimingsError(ConfigError):
-    """Auto was asked for, and the timings it would choose by are missing or of other settings."""
-
-
 def must_be_one_of(name: str, got: object, allowed: Iterable[object]) -> ConfigError:
     """The error for a value outside a closed list: names the setting, the allowed values and what came."""
     return ConfigError(f"{name} must be one of {', '.join(str(item) for item in allowed)}: got {got}")

@@ -46,10 +46,11 @@ class Inputs:
 
     models: tuple[str, ...]
     """Names of the folders in models/, in alphabetical order."""
-    precision: str = "fp32"
-    """Arithmetic of the models: fp32, bf16 or int8; auto chooses for each model by timings of this host."""
+    precision: str = ""
+    """Arithmetic of the models: fp32, bf16 or int8; "" is what `make tune` found, else fp32."""
     backend: str = ""
-    """Engines of the models: a name, "bert=eager,resnet50=openvino", or "" for the default; auto as above."""
+    """Engines of the models: a name, "bert=eager,resnet50=openvino", or "" for what
+    `make tune` found, else the default."""
     stack: str = DEFAULT_STACK
     """What the environment was made for: which engines it can have, and which of them is the default."""
     profile: str = "throughput"
@@ -225,8 +226,8 @@ class Plan:
     models: Mapping[str, ModelPlan]
     """By model name."""
     timings: Mapping[str, Any] = field(default_factory=dict)
-    """What batches were planned by, and what auto chose by, as `python -m models time` wrote it; empty where
-    there are none that hold."""
+    """What batches were planned by, as `python -m models time` wrote it; empty where there are none that
+    hold."""
     door: Settings = field(default_factory=dict)
     """What the door in front does; empty without one."""
     instances: Mapping[str, InstancePlan] = field(default_factory=dict)

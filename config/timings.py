@@ -1,4 +1,4 @@
-"""What batches, and auto, go by: the job that says what shall be timed, and the timings of it.
+"""What batches are planned by: the job that says what shall be timed, and the timings of it.
 
 The rules say how the workers would run; `python -m models time` measures that and writes the figures beside
 the settings they were taken with. Here both are plain data that cross between the two programs as JSON.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config.errors import TimingsError
+from config.errors import ConfigError
 from handlers.engines import name_variant
 
 SCHEMA = 4
@@ -24,12 +24,10 @@ CURE = "run `make config` with the same values, which takes them"
 class ModelJob:
     """What shall be timed of one model."""
 
-    variants: tuple[str, ...]
-    """Engine and precision (handlers.engines.name_variant); of each engine the most exact first."""
+    variant: str
+    """Engine and precision (handlers.engines.name_variant)."""
     batches: tuple[int, ...]
     """How many requests in one, each number in turn."""
-    impossible: Mapping[str, str]
-    """Variant → why it cannot be served here, so that it need not be tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +60,18 @@ class Timed:
 
     def find_service(self, model: str, engine: str, precision: str) -> Mapping[str, Mapping[str, float]]:
         """Requests in a batch → what it takes a worker; empty where that was not timed."""
-        entry = self.find_variants(model).get(name_variant(engine, precision), {})
-        found: Mapping[str, Mapping[str, float]] = entry.get("service", {})
+        found: Mapping[str, Mapping[str, float]] = self._find(model, engine, precision).get("service", {})
         return found
 
     def explain_lack(self, model: str, engine: str, precision: str) -> str:
         """Why there is no timing of it."""
-        problem = self.find_variants(model).get(name_variant(engine, precision), {}).get("problem")
+        problem = self._find(model, engine, precision).get("problem")
         return f"no timing: {problem}" if problem else f"no timings {self.lack}"
 
-    def find_variants(self, model: str) -> Mapping[str, Mapping[str, Any]]:
-        """Those that the model may be served in → the timing, or why there is none."""
-        return dict(self.raw.get("models", {}).get(model, {}).get("variants", {}))
+    def _find(self, model: str, engine: str, precision: str) -> Mapping[str, Any]:
+        """The timing, or why there is none."""
+        taken = self.raw.get("models", {}).get(model, {}).get("variants", {})
+        return dict(taken.get(name_variant(engine, precision), {}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +91,7 @@ class Timings:
         lack = self._find_lack(job)
         if lack:
             return Timed(lack=f"{lack} ({self.source})")
-        own = {name: _select_variants(self.raw["models"][name], one) for name, one in job.models.items()}
+        own = {name: _select_variant(self.raw["models"][name], one) for name, one in job.models.items()}
         return Timed(raw={**self.raw, "models": own}, lack="")
 
     def _find_lack(self, job: TimingJob) -> str:
@@ -120,10 +118,10 @@ def read_timings(file: Path | str) -> Timings:
     except FileNotFoundError:
         return Timings(source=str(file), raw={})
     except (OSError, ValueError) as problem:
-        raise TimingsError(f"timings cannot be read: {file}: {problem}; {CURE}") from problem
+        raise ConfigError(f"timings cannot be read: {file}: {problem}; {CURE}") from problem
     fields = {"schema", "settings", "models"}
     if not isinstance(raw, dict) or not fields <= set(raw):
-        raise TimingsError(
+        raise ConfigError(
             f"timings must be those of `python -m models time`: got something else ({file}); {CURE}"
         )
     if raw["schema"] != SCHEMA:
@@ -136,28 +134,25 @@ def _list_other_settings(taken: Mapping[str, Any], job: TimingJob) -> list[str]:
     return [name.replace("_", " ") for name in names if taken.get(name) != job.settings.get(name)]
 
 
-def _select_variants(taken: Mapping[str, Any], model: ModelJob) -> dict[str, Any]:
+def _select_variant(taken: Mapping[str, Any], model: ModelJob) -> dict[str, Any]:
     """Without what stands beside: a plan must not change with what others were planned with."""
-    wanted = {*model.variants, *model.impossible}
-    return {**taken, "variants": {name: one for name, one in taken["variants"].items() if name in wanted}}
+    return {**taken, "variants": {model.variant: taken["variants"][model.variant]}}
 
 
 def _list_other_variants(models: Mapping[str, Any], job: TimingJob) -> list[str]:
     return [
-        f"engine or precision than {name} {variant}"
+        f"engine or precision than {name} {model.variant}"
         for name, model in job.models.items()
-        for variant in model.variants
-        if variant not in models[name]["variants"]
+        if model.variant not in models[name]["variants"]
     ]
 
 
 def _list_missing_batches(models: Mapping[str, Any], job: TimingJob) -> list[str]:
     """A variant that could not be timed has none."""
     return [
-        f"batch of {name} {variant}"
+        f"batch of {name} {model.variant}"
         for name, model in job.models.items()
-        for variant in model.variants
-        if not _covers(models[name]["variants"].get(variant, {"problem": "not there"}), model)
+        if not _covers(models[name]["variants"].get(model.variant, {"problem": "not there"}), model)
     ]
 
 

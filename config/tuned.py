@@ -21,7 +21,7 @@ from config.errors import ConfigError
 from config.plan import Inputs, Setting
 from config.topology import Topology
 from handlers.engines import ENGINES
-from handlers.engines.backend import find_asked, list_engines, parse_backend
+from handlers.engines.backend import ALL, parse_backend
 
 SCHEMA = 1
 TUNED_FILE = "tuned.json"
@@ -29,7 +29,7 @@ FIELDS = frozenset({"made_for", "limit", "chosen", "evidence"})
 OF_ALL = ("workers", "cores_per_worker", "allocator", "openmp", "cores")
 """Numbers that have the name of the input they stand in for."""
 BY_MODEL = ("batch", "delay_ms", "variant")
-"""The variant is what auto had become: the other numbers are of it."""
+"""The variant is engine and precision; the other numbers are of it."""
 BY_MODEL_FACTS = ("archives", "engines")
 CHOSEN = (*OF_ALL, *BY_MODEL, "queue")
 DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
@@ -134,7 +134,7 @@ def write_tuned(file: Path, tuned: Tuned) -> None:
 def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
     """What a tuned plan made now would be made for."""
     chosen = parse_backend(inputs.backend)
-    engines = {name: find_asked(chosen, name, inputs.stack) for name in inputs.models}
+    engines = {name: chosen.get(name, chosen.get(ALL)) for name in inputs.models}
     return {
         "cpu_model": topology.model_name,
         "cpus": list(topology.cpus_allowed),
@@ -143,8 +143,8 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
         "models": list(inputs.models),
         "archives": read_archive_ids(Path(inputs.model_store), inputs.models),
         "engines": engines,
-        # Of auto all that it chooses among: one that is installed later makes a tuned plan stale.
-        "versions": read_versions(one for asked in engines.values() for one in list_engines(asked)),
+        # Where none is named, of all that were raced: one that is installed later makes a tuned plan stale.
+        "versions": read_versions(ENGINES if None in engines.values() else filter(None, engines.values())),
         "precision": inputs.precision,
         "profile": inputs.profile,
         "front": inputs.front,

@@ -21,11 +21,9 @@ from config.plan import (
     write_plan,
 )
 from config.render import render_environment, render_properties
-from config.rules.requests import list_auto
 from config.rules.site import Site
 from config.table import render_table
 from handlers.engines import DEFAULT, name_variant
-from handlers.engines.backend import AUTO
 
 
 def write_site(site: Site, run_dir: Path) -> None:
@@ -127,12 +125,8 @@ def _list_unpinned(site: Site) -> list[str]:
 
 
 def _render_variants(plan: Plan) -> str:
-    """What was named, or what auto chose; of each model where they are not computed alike."""
-    models = sorted(plan.models.items())
-    if list_auto(plan.inputs):
-        each = (f"{name} {name_variant(one.engine.value, one.precision.value)}" for name, one in models)
-        return f"{AUTO}: {', '.join(each)}"
-    named = {name: name_computing(one) for name, one in models}
+    """Of each model where they are not computed alike."""
+    named = {name: name_computing(one) for name, one in sorted(plan.models.items())}
     if len(set(named.values())) == 1:
         return next(iter(named.values()))
     return ", ".join(f"{name} {computing}" for name, computing in named.items())

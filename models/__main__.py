@@ -7,7 +7,8 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from handlers.engines.backend import find_missing, list_engines
+from handlers.engines import ENGINES
+from handlers.engines.backend import find_missing
 from handlers.engines.stacks import name_store, read_stack
 from handlers.shared.errors import LoadError, RequestError
 from models.definition import list_default_models, list_models, read_definition
@@ -22,7 +23,7 @@ from models.request import (
     parse_backend,
     parse_names,
     parse_paths,
-    parse_precision,
+    parse_precisions,
     parse_weights,
 )
 
@@ -37,10 +38,10 @@ class Order:
     names: list[str]
     weights: dict[str, WeightsRequest]
     data: dict[str, DataRequest]
-    precision: str
-    """The one that each archive shall have beside FP32, or auto: all."""
+    precisions: tuple[str, ...]
+    """Those that each archive shall have beside FP32."""
     engines: dict[str, str]
-    """What shall compute each, or auto: any that is installed."""
+    """What shall compute each."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,6 +68,9 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     build = commands.add_parser("build", help="build what is missing, out of date, or asked for now")
     for command in (check, build):
         _add_values(command)
+    build.add_argument(
+        "--all-backends", action="store_true", help="for every engine that is installed, not BACKEND alone"
+    )
     time = commands.add_parser("time", help="time each precision of built archives, unless it was before")
     time.add_argument("--job", required=True, help="what `python -m config --timing-job` prints")
     time.add_argument("--output", type=Path, required=True, help="the file of timings")
@@ -87,12 +91,12 @@ def _add_values(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         default="",
-        help="what the archives shall hold beside FP32: bf16, int8, or auto for all (default: fp32 alone)",
+        help="what the archives shall hold beside FP32: bf16, int8 or both (default: fp32 alone)",
     )
     parser.add_argument(
         "--backend",
         default="",
-        help="what shall compute: an engine, MODEL=ENGINE,…, or auto: all installed",
+        help="what shall compute: an engine, or MODEL=ENGINE,…",
     )
     parser.add_argument(
         "--weights",
@@ -127,10 +131,10 @@ def parse_order(options: argparse.Namespace) -> Order:
         for name, one in parse_weights(options.weights, names).items()
     }
     check_weights(weights)
-    precision = parse_precision(options.precision)
-    check_used(precision, data.values())
+    precisions = parse_precisions(options.precision)
+    check_used(precisions, data.values())
     engines = parse_backend(options.backend, names, STACK)
-    return Order(names=names, weights=weights, data=data, precision=precision, engines=engines)
+    return Order(names=names, weights=weights, data=data, precisions=precisions, engines=engines)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -153,7 +157,7 @@ def _build(options: argparse.Namespace) -> int:
     from models.build import build_archive, set_build_threads
 
     set_build_threads()
-    missing = find_missing()
+    every = [one for one in ENGINES if one not in find_missing()]
     for definition in definitions:
         name = definition.name
         try:
@@ -162,8 +166,8 @@ def _build(options: argparse.Namespace) -> int:
                 order.weights[name],
                 store=options.store,
                 data=order.data[name],
-                precision=order.precision,
-                engines=list_engines(order.engines[name], missing),
+                precisions=order.precisions,
+                engines=every if options.all_backends else [order.engines[name]],
             )
         except DownloadError as error:
             raise BuildError(f"{name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error

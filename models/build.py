@@ -40,7 +40,7 @@ from models.gate.search import render_tried, tell_best
 from models.gate.verdict import describe, judge
 from models.kinds import Prepared, find_kind
 from models.progress import doing
-from models.request import AUTO, BASELINE, DataRequest, WeightsRequest
+from models.request import BASELINE, DataRequest, WeightsRequest
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
@@ -55,15 +55,15 @@ def build_archive(
     *,
     store: Path,
     data: DataRequest | None = None,
-    precision: str = AUTO,
+    precisions: Sequence[str] | None = None,
     engines: Sequence[str] = (DEFAULT,),
     workspaces: Path = WORKSPACES,
 ) -> bool:
-    """Make `store/<name>.mar` hold FP32 and the precision asked for; False when it did already."""
+    """Make `store/<name>.mar` hold FP32 and these precisions, by default all; False when it did already."""
     data = data or DataRequest()
     target = store / f"{definition.name}.mar"
     packed = read_archive_definition(target)
-    plan = plan_build(definition, request, data, packed, precision, engines)
+    plan = plan_build(definition, request, data, packed, precisions, engines)
     damage = find_damage(target) if target.exists() else None
     fresh = None if damage else explain_fresh(definition, request, plan, packed)
     lacking = explain_lacking(plan, packed) if fresh and packed else {}

@@ -24,7 +24,7 @@ from models.definition import ModelDefinition
 from models.errors import BuildError, DownloadError
 from models.files import hash_data, hash_user_files
 from models.kinds import fetch_pretrained
-from models.request import AUTO, DataRequest, WeightsRequest
+from models.request import DataRequest, WeightsRequest
 
 ROOT = Path(__file__).parent.parent
 NOT_BUILDING = ("__main__.py", "drift.py", "progress.py", "timing.py", "timings.py")
@@ -70,13 +70,14 @@ def plan_build(
     request: WeightsRequest,
     data: DataRequest,
     packed: dict[str, Any] | None,
-    precision: str = AUTO,
+    precisions: Sequence[str] | None = None,
     engines: Sequence[str] = (DEFAULT,),
 ) -> BuildPlan:
-    """What is asked for; where WEIGHTS is not given, what the packed archive was asked for."""
+    """What is asked for, by default all precisions; where WEIGHTS is not given, what the packed archive was
+    asked for."""
     record = _record(request) if request.source else _recall(packed)
     path = Path(record["path"]) if record["path"] else None
-    asked = list_asked(definition, precision, engines)
+    asked = list_asked(definition, precisions or [*definition.precisions], engines)
     had = tuple(name for name in list_others(definition) if name in list_judged(packed or {}))
     return BuildPlan(
         weights=replace(request, source=record["source"], path=path),
@@ -99,16 +100,18 @@ def list_others(definition: ModelDefinition, engines: Iterable[str] = ENGINES) -
     ]
 
 
-def list_asked(definition: ModelDefinition, precision: str, engines: Sequence[str]) -> tuple[str, ...]:
+def list_asked(
+    definition: ModelDefinition, precisions: Sequence[str], engines: Sequence[str]
+) -> tuple[str, ...]:
     """The variants that PRECISION and BACKEND ask the gate for; BuildError when the model has none of this
     name."""
-    if precision not in (AUTO, *definition.precisions):
+    if not {*precisions} <= {*definition.precisions}:
         raise BuildError(
-            f"PRECISION must be one of {', '.join((*definition.precisions, AUTO))}: got {precision} "
+            f"PRECISION must be of {', '.join(definition.precisions)}: got {' '.join(precisions)} "
             f"(field precisions, {definition.path})"
         )
     # What a server without any plan of ours would serve is not left out.
-    wanted = {*definition.precisions} if precision == AUTO else {precision, definition.default_precision}
+    wanted = {*precisions, definition.default_precision}
     return tuple(name for name in list_others(definition, engines) if name.split()[1] in wanted)
 
 

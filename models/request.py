@@ -20,9 +20,7 @@ NOT_GIVEN = ""
 WORDS = ("auto", "pretrained", "random")
 WEIGHTS_FORMS = "auto, pretrained, random, a path that exists, or MODEL=… for each model, separated by commas"
 DATA_FORMS = "a path that exists, or MODEL=PATH for each model, separated by commas"
-AUTO = "auto"
-"""Every precision that the definition has."""
-PRECISIONS = (BASELINE, "bf16", "int8", AUTO)
+PRECISIONS = (BASELINE, "bf16", "int8")
 """As PRECISION= knows them; a test compares."""
 
 
@@ -63,15 +61,16 @@ def parse_weights(text: str, names: Sequence[str]) -> dict[str, WeightsRequest]:
     return {name: _parse_one(values.get(name, NOT_GIVEN)) for name in names}
 
 
-def parse_precision(text: str) -> str:
-    """PRECISION, as for the server; InputError when it is none."""
-    if text not in (NOT_GIVEN, *PRECISIONS):
-        raise InputError(f"PRECISION must be one of {', '.join(PRECISIONS)}: got {text}")
-    return text or BASELINE
+def parse_precisions(text: str) -> tuple[str, ...]:
+    """PRECISION, which may name several; InputError when one is none."""
+    asked = tuple(dict.fromkeys(text.replace(",", " ").split())) or (BASELINE,)
+    if not {*asked} <= {*PRECISIONS}:
+        raise InputError(f"PRECISION must be of {', '.join(PRECISIONS)}: got {text}")
+    return asked
 
 
 def parse_backend(text: str, names: Sequence[str], stack: str) -> dict[str, str]:
-    """Engine by model, or auto; InputError when it is none. A model that is not served, and an engine that
+    """Engine by model; InputError when it is none. A model that is not served, and an engine that
     is not the stack's, are the plan's to refuse."""
     try:
         chosen = backend.parse_backend(text)
@@ -93,13 +92,13 @@ def parse_paths(variable: str, text: str, names: Sequence[str]) -> dict[str, Pat
     return {name: Path(value).expanduser().resolve() for name, value in values.items()}
 
 
-def check_used(precision: str, data: Iterable[DataRequest]) -> None:
+def check_used(precisions: Sequence[str], data: Iterable[DataRequest]) -> None:
     """InputError for data that would judge nothing: FP32 alone is what the others are compared with."""
     given = any(one != DataRequest() for one in data)
-    if given and precision == BASELINE:
+    if given and {*precisions} == {BASELINE}:
         raise InputError(
-            f"CALIBRATION and EVAL are of precisions beside {BASELINE}: got PRECISION={precision}; "
-            "add PRECISION=int8, bf16 or auto"
+            f"CALIBRATION and EVAL are of precisions beside {BASELINE}: got PRECISION={BASELINE}; "
+            "add PRECISION=int8 or bf16"
         )
 
 

@@ -1,7 +1,7 @@
-"""Times each variant (engine and precision) of the archives a job names, unless it was timed here before.
+"""Times the archives a job names, each by the engine and in the precision it says, unless it was before.
 
 The job is what `python -m config --timing-job` prints: how the workers would run, and batches of which sizes
-to time. The file of timings is what batches are planned by, and what auto goes by.
+to time. The file of timings is what batches are planned by.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from handlers.engines import ENGINES
-from handlers.engines.backend import AUTO
 from handlers.shared.options import OPTIONS_VARIABLE
 from models.errors import BuildError, InputError
 from models.fresh import BUILD_DISTRIBUTIONS, list_judged, read_archive_definition
@@ -87,7 +86,7 @@ def time_models(
             raise BuildError(f"no archive to time: {archive}; build it with: make models MODELS={name}")
         tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces,
                       bodies=own.get(name))  # fmt: skip
-        models[name] = tried.time_variants(models.get(name, {}))
+        models[name] = tried.time(models.get(name, {}))
         write_timings(output, {**taken, "models": models})
 
 
@@ -141,38 +140,36 @@ class Trial:
     bodies: Path | None = None
     """The files of a folder, each one request; None: the canary, or texts of all lengths."""
 
-    def time_variants(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
+    def time(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
         """The archive's id, and for each variant its timing or why there is none; those of other engines and
         precisions stay."""
         self._check_asked()
-        found = self._list_obstacles()
-        candidates = [name for name in self._variants if name not in found]
-        if earlier.get("archive_id") == self.definition["id"]:
-            known = earlier["variants"].items()
-            found |= {name: entry for name, entry in known if "service" in entry and name not in found}
-        missing = [name for name in candidates if not self._is_timed(name, found.get(name, {}))]
-        if missing:
-            found |= self._measure(missing)
+        found = dict(earlier["variants"]) if earlier.get("archive_id") == self.definition["id"] else {}
+        if obstacle := self._find_obstacle():
+            found[self._variant] = {"problem": obstacle}
+        elif self._is_timed(found.get(self._variant, {})):
+            known = render_entry(found[self._variant])
+            print(f"{self.name} {self._variant}: timed before on this machine: {known}", flush=True)
         else:
-            print(f"{self.name}: timed before on this machine: {render_speeds(found)}", flush=True)
+            found[self._variant] = self._measure()
         return {"archive_id": self.definition["id"], "variants": found}
 
     @property
-    def _variants(self) -> list[str]:
-        return list(self.job.models[self.name]["variants"])
+    def _variant(self) -> str:
+        return str(self.job.models[self.name]["variant"])
 
     @property
     def _batches(self) -> list[int]:
         return list(self.job.models[self.name]["batches"])
 
-    def _is_timed(self, variant: str, entry: Mapping[str, Any]) -> bool:
+    def _is_timed(self, entry: Mapping[str, Any]) -> bool:
         """By the engine's version that is there, every size that is asked for, and with its samples where
         these are."""
         service = entry.get("service", {})
         sizes = [service.get(str(size), {}) for size in self._batches]
         kept = all("samples_s" in size for size in sizes if self.job.samples)
-        same = entry.get("version", "") == read_version(variant) and entry.get("bodies", "") == self._digest
-        return all(sizes) and kept and same
+        same = entry.get("version", "") == read_version(self._variant)
+        return all(sizes) and kept and same and entry.get("bodies", "") == self._digest
 
     @functools.cached_property
     def _digest(self) -> str:
@@ -181,42 +178,36 @@ class Trial:
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else ""
 
     def _check_asked(self) -> None:
-        """Auto chooses among all that there are: one that was never judged must not be passed over."""
-        judged = {*list_judged(self.definition)}
-        unasked = [variant for variant in self._variants if must_be_judged(variant) and variant not in judged]
-        if unasked:
-            engine, precision = (
-                words.pop() if len(words) == 1 else AUTO
-                for words in map(set, zip(*map(str.split, unasked), strict=True))
-            )
+        """What needs a build that asked for it must have had one."""
+        engine, precision = self._variant.split()
+        judged = self._variant in list_judged(self.definition)
+        if ENGINES[engine].must_be_judged(precision) and not judged:
             raise BuildError(
-                f"no build of {self.archive} was asked for {', '.join(unasked)}; do: make models "
+                f"no build of {self.archive} was asked for {self._variant}; do: make models "
                 f"MODELS={self.name} BACKEND={engine} PRECISION={precision}"
             )
 
-    def _list_obstacles(self) -> dict[str, Any]:
-        """Known without trying: what this machine lacks, and what the archive's accuracy gate refused."""
-        impossible = self.job.models[self.name]["impossible"]
-        refused = {v: f"refused at build: {why}" for v, why in self.definition["refused"].items()}
-        lacking = {v: f"not built: {one['cause']}" for v, one in self.definition["not_built"].items()}
-        problems = {v: why for v, why in {**refused, **lacking}.items() if v in self._variants}
-        return {v: {"problem": why} for v, why in {**problems, **impossible}.items()}
+    def _find_obstacle(self) -> str:
+        """Known without trying: what became of it at the build; empty where it can be tried."""
+        if lacking := self.definition["not_built"].get(self._variant):
+            return f"not built: {lacking['cause']}"
+        refused = self.definition["refused"].get(self._variant)
+        return f"refused at build: {refused}" if refused else ""
 
-    def _measure(self, variants: Sequence[str]) -> dict[str, Any]:
-        """One after the other, each in all workers' places at once."""
-        slots = self.job.settings["slots"]
-        print(f"{self.name}: timing {', '.join(variants)} in {describe_slots(slots)}", flush=True)
-        found = {}
+    def _measure(self) -> dict[str, Any]:
+        """In all workers' places at once."""
+        what = f"{self.name} {self._variant}"
+        print(f"{what}: timing in {describe_slots(self.job.settings['slots'])}", flush=True)
         with open_workspace(self.workspaces, f"{self.name}-timing") as staging:
             with zipfile.ZipFile(self.archive) as file:
                 file.extractall(staging)
-            for variant in variants:
-                with doing(f"{self.name} {variant}: timing batches of {', '.join(map(str, self._batches))}"):
-                    found[variant] = self._measure_one(staging, variant)
-                print(f"  {self.name} {variant}: {render_entry(found[variant])}", flush=True)
+            with doing(f"{what}: timing batches of {', '.join(map(str, self._batches))}"):
+                found = self._measure_unpacked(staging)
+        print(f"  {what}: {render_entry(found)}", flush=True)
         return found
 
-    def _measure_one(self, staging: Path, variant: str) -> dict[str, Any]:
+    def _measure_unpacked(self, staging: Path) -> dict[str, Any]:
+        variant = self._variant
         command = [
             sys.executable,
             "-m",
@@ -230,7 +221,7 @@ class Trial:
                 timed = time_in_turns(running, self._batches, self.job.seconds)
         except SlotError as error:
             problem = f"cannot be loaded here: {error}"
-            if [v for v in self._variants if v.split()[1] == BASELINE] == [variant]:
+            if variant.split()[1] == BASELINE:
                 raise BuildError(f"{self.name} {variant} {problem}") from error
             return {"problem": problem}
         facts = {
@@ -269,12 +260,6 @@ def time_in_turns(running: Slots, sizes: Sequence[int], seconds: float) -> dict[
         )
         for size in sizes
     }
-
-
-def must_be_judged(variant: str) -> bool:
-    """Whether it can be served only where a build was asked for it."""
-    engine, precision = variant.split()
-    return ENGINES[engine].must_be_judged(precision)
 
 
 def read_version(variant: str) -> str:
@@ -318,13 +303,6 @@ def render_entry(entry: Mapping[str, Any]) -> str:
     line = f"{entry['samples_per_second']:g} samples/s of a worker ({', '.join(sizes)})"
     busy = min(one.get("busy", 1.0) for one in entry["service"].values())
     return line if busy >= UNDISTURBED else f"{line}; DOUBTFUL: others took {1 - busy:.0%} of a CPU meanwhile"
-
-
-def render_speeds(entries: Mapping[str, Mapping[str, Any]]) -> str:
-    """All of one model in a line."""
-    speeds = [f"{name} {e['samples_per_second']:g}" for name, e in entries.items() if "problem" not in e]
-    problems = [f"; {name}: {entry['problem']}" for name, entry in entries.items() if "problem" in entry]
-    return f"{', '.join(speeds)} samples/s of a worker{''.join(problems)}"
 
 
 def _round(number: float) -> float:

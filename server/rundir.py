@@ -47,7 +47,7 @@ class RunDir:
 
     @property
     def timings(self) -> Path:
-        """What batches take here: batches and PRECISION=auto go by it (`python -m models time`)."""
+        """What batches take here: batches are planned by it (`python -m models time`)."""
         return self.path / "timings.json"
 
     @property

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from config.errors import TimingsError
 from config.folders import hold_lock
 from config.plan import Plan
 from server.archives import Archive
@@ -63,11 +62,7 @@ def check_may_plan(run: RunDir, make_plan: Callable[[], Plan]) -> None:
     if state and state.phase == STARTING:
         with hold_lock(run.path):  # free: the start was killed, and the next one ends what it left
             return
-    try:
-        asked = _digest(make_plan())
-    except TimingsError:  # without timings for what is asked, no server was ever planned by it
-        _refuse(run, "it has another plan")
-    _check_same_plan(run, state, asked)
+    _check_same_plan(run, state, _digest(make_plan()))
 
 
 def check_is_plan(run: RunDir, asked: Plan) -> None:

@@ -70,11 +70,11 @@ def choose(
 ) -> Chosen:
     """What is asked for is judged, and what no layout changes is decided."""
     missing = installed.missing_engines
-    requests.check_request(topology, models, inputs, missing)
+    requests.check_request(topology, models, inputs)
     found = _explain_libraries(libraries.plan_libraries(inputs, installed), tuned)
     if inputs.topology == "live":
         engines.check_installed(engines.find_asked(inputs), missing)
-    computing, precisions = variants.choose_variants(models, inputs, missing, timed, tuned)
+    computing, precisions = variants.choose_variants(models, inputs, tuned)
     return Chosen(libraries=found, engines=computing, precisions=precisions, timed=timed, tuned=tuned)
 
 

@@ -9,12 +9,11 @@ from config.errors import ConfigError
 from config.plan import Inputs
 from config.topology import Topology
 from handlers.engines import ENGINES, backend
-from handlers.engines.backend import AUTO, list_engines
 from handlers.engines.stacks import list_of_stack
 
 
 def parse_backend(text: str) -> dict[str, str]:
-    """Engine by model, or auto; ConfigError for what is none."""
+    """Engine by model; ConfigError for what is none."""
     try:
         return backend.parse_backend(text)
     except ValueError as problem:
@@ -22,7 +21,7 @@ def parse_backend(text: str) -> dict[str, str]:
 
 
 def find_asked(inputs: Inputs) -> dict[str, str]:
-    """By model: an engine, or auto."""
+    """By model."""
     chosen = parse_backend(inputs.backend)
     unknown = sorted(set(chosen) - {backend.ALL, *inputs.models})
     if unknown:
@@ -38,14 +37,14 @@ def is_given(inputs: Inputs, model: str) -> bool:
 
 
 def list_named(inputs: Inputs) -> list[str]:
-    """Engines that are named, or auto; where none is, the default."""
+    """Engines that are named; where none is, the default."""
     return list(dict.fromkeys(parse_backend(inputs.backend).values())) or [list_of_stack(inputs.stack)[0]]
 
 
 def check_stack(inputs: Inputs) -> None:
     """ConfigError for an engine that cannot stand beside what the stack has."""
     there = list_of_stack(inputs.stack)
-    for engine in {*list_named(inputs)} - {*there, AUTO}:
+    for engine in {*list_named(inputs)} - {*there}:
         other = ENGINES[engine].stacks[0]
         raise ConfigError(
             f"BACKEND={engine} needs STACK={other}, because its torch is another: got STACK={inputs.stack}, "
@@ -53,24 +52,20 @@ def check_stack(inputs: Inputs) -> None:
         )
 
 
-def check_engines(
-    topology: Topology, asked: Iterable[str], precision: str, missing: Collection[str] = ()
-) -> None:
-    """What each needs of the CPU; of auto one that is installed must have it."""
-    for one in asked:
-        needs = [find_need(topology, engine, precision) for engine in list_engines(one, missing)]
-        if all(needs):
+def check_engines(topology: Topology, asked: Iterable[str], precision: str) -> None:
+    """What each needs of the CPU."""
+    for engine in asked:
+        if need := find_need(topology, engine, precision):
             cure = "PRECISION=fp32" if precision != "fp32" else "BACKEND=eager"
-            raise ConfigError(f"PRECISION={precision} needs {needs[0]}; use {cure}")
+            raise ConfigError(f"PRECISION={precision} needs {need}; use {cure}")
 
 
 def check_switches(asked: Mapping[str, str], off: Collection[str]) -> None:
-    """ConfigError for a step that shall be left out and that what may compute some model has not."""
+    """ConfigError for a step that shall be left out and that what computes some model has not."""
     having = {step.name: engine.name for engine in reversed(ENGINES.values()) for step in engine.steps}
     for model, one in asked.items():
-        steps = [{step.name for step in ENGINES[engine].steps} for engine in list_engines(one)]
-        lacked = (switch for switch in sorted({*off} & {*having}) if not all(switch in own for own in steps))
-        for switch in lacked:
+        steps = {step.name for step in ENGINES[one].steps}
+        for switch in sorted({*off} & {*having} - steps):
             raise ConfigError(
                 f"--off {switch} needs an engine with that step: got BACKEND={model}={one}; "
                 f"leave it out, or use BACKEND={model}={having[switch]}"

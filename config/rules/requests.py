@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from config.definitions import ModelDefinition
 from config.errors import ConfigError, must_be_one_of
@@ -21,11 +21,10 @@ from config.rules.engines import (
 )
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.topology import Topology
-from handlers.engines.backend import AUTO
-from handlers.engines.stacks import list_of_stack
 
 PRECISIONS = ("fp32", "bf16", "int8")
 """The most exact first."""
+DEFAULT_PRECISION = PRECISIONS[0]
 
 SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
 """What the handlers can leave out (handlers/shared/options.py)."""
@@ -51,13 +50,11 @@ MAX_QUEUE = 100_000
 HAPROXY = "haproxy"
 
 
-def check_request(
-    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, missing: Collection[str]
-) -> None:
-    """All of what is below; `missing` engines are not installed."""
+def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> None:
+    """All of what is below."""
     check_inputs(inputs)
     asked = find_asked(inputs)
-    check_engines(topology, asked.values(), find_needed_precision(inputs), missing)
+    check_engines(topology, asked.values(), inputs.precision or DEFAULT_PRECISION)
     check_switches(asked, inputs.off)
     check_models(models, inputs)
 
@@ -65,7 +62,7 @@ def check_request(
 def check_inputs(inputs: Inputs) -> None:
     """Each value against what is allowed."""
     for name, value in (
-        ("PRECISION", inputs.precision),
+        ("PRECISION", inputs.precision or None),
         ("PROFILE", inputs.profile),
         ("ALLOCATOR", inputs.allocator),
         ("OPENMP", inputs.openmp),
@@ -88,20 +85,6 @@ def check_inputs(inputs: Inputs) -> None:
         check_door(inputs)
     else:
         check_no_door(inputs)
-    for knob, named in list_auto(inputs).items():
-        if inputs.topology != "live":
-            raise ConfigError(
-                f"{knob} goes by timings of this host, and TOPOLOGY={inputs.topology} is another one: "
-                f"name one of {', '.join(named)}"
-            )
-
-
-def list_auto(inputs: Inputs) -> dict[str, tuple[str, ...]]:
-    """What is left to timings, as it was given → what can be named instead."""
-    precision = {f"PRECISION={AUTO}": PRECISIONS} if inputs.precision == AUTO else {}
-    there = list_of_stack(inputs.stack)
-    engine = {f"BACKEND={inputs.backend}": there} if AUTO in list_named(inputs) else {}
-    return {**precision, **engine}
 
 
 def check_numbers(inputs: Inputs) -> None:
@@ -157,24 +140,18 @@ def check_no_door(inputs: Inputs) -> None:
 
 def check_machine(topology: Topology, inputs: Inputs) -> None:
     """What the CPU must have for the engines that are named: before models are known."""
-    check_engines(topology, list_named(inputs), find_needed_precision(inputs))
-
-
-def find_needed_precision(inputs: Inputs) -> str:
-    """What must be possible; of auto what it falls back on."""
-    return PRECISIONS[0] if inputs.precision == AUTO else inputs.precision
+    check_engines(topology, list_named(inputs), inputs.precision or DEFAULT_PRECISION)
 
 
 def check_models(models: Sequence[ModelDefinition], inputs: Inputs) -> None:
-    """What the definitions must have; with auto, what it falls back on and each it may choose."""
-    needed = find_needed_precision(inputs)
+    """What the definitions must have."""
+    needed = inputs.precision or DEFAULT_PRECISION
     for model in models:
         file = f"models/{model.name}/model.yaml"
         if needed not in model.precisions:
             raise ConfigError(
                 f"PRECISION must be one of {', '.join(model.precisions)} for {model.name}: "
-                f"got {inputs.precision} (field precisions, {file})"
+                f"got {needed} (field precisions, {file})"
             )
-        for precision in model.precisions if inputs.precision == AUTO else (needed,):
-            if precision not in model.worker_memory_mib:
-                raise ConfigError(f"field worker_memory_mib.{precision} is missing: add it ({file})")
+        if needed not in model.worker_memory_mib:
+            raise ConfigError(f"field worker_memory_mib.{needed} is missing: add it ({file})")

@@ -14,9 +14,7 @@ from config.rules.door import plan_door
 from config.rules.instances import Share, count_door_mib, explain_count, list_counts, plan_shares
 from config.rules.layout import check_sizes
 from config.rules.network import HOST, check_bind
-from config.rules.requests import check_request
-from config.rules.timing import list_common, plan_timing_job
-from config.rules.variants import list_candidates
+from config.rules.timing import plan_timing_job
 from config.rules.whole import merge_plans
 from config.timings import NO_TIMINGS, NOT_TIMED, Timed, TimingJob, Timings
 from config.topology import Topology
@@ -79,21 +77,9 @@ def _plan_job(
     *,
     grid: bool = False,
 ) -> TimingJob:
-    """In the places of the workers of the first precision that fits, whatever was tuned."""
-    missing = installed.missing_engines
-    check_request(topology, models, inputs, missing)
-    common = list_common(topology, {model.name: list_candidates(model, inputs, missing) for model in models})
-    for precision, backend in common.items():
-        asked = replace(inputs, precision=precision, backend=backend)
-        try:
-            plan = _plan_site(topology, models, asked, installed, NOT_TIMED, NOT_TUNED).plan
-        except FitError:
-            if precision == [*common][-1]:
-                raise
-            continue
-        candidates = {model.name: list_candidates(model, inputs, missing, tuned) for model in models}
-        return plan_timing_job(topology, models, inputs, plan, candidates, grid=grid)
-    raise AssertionError("there is always one precision")
+    """In the places of its workers."""
+    plan = _plan_site(topology, models, inputs, installed, NOT_TIMED, tuned).plan
+    return plan_timing_job(topology, models, inputs, plan, grid=grid)
 
 
 def _plan_site(

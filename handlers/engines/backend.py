@@ -1,8 +1,8 @@
-"""Reads BACKEND: `openvino` for all models, or `bert=eager,resnet50=auto`."""
+"""Reads BACKEND: `openvino` for all models, or `bert=eager,resnet50=openvino`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from handlers.engines import ENGINES
 from handlers.engines.stacks import list_of_stack
@@ -10,18 +10,16 @@ from handlers.engines.stacks import list_of_stack
 EXAMPLE = "bert=eager,resnet50=openvino"
 ALL = ""
 """The key of what holds for every model that is not named."""
-AUTO = "auto"
-"""The fastest of those that are installed."""
 
 
 def parse_backend(text: str) -> dict[str, str]:
-    """Engine by model, or AUTO; ValueError for what is none, or two for one model."""
+    """Engine by model; ValueError for what is none, or two for one model."""
     chosen: dict[str, str] = {}
     for word in text.replace(",", " ").split():
         name, _, engine = word.rpartition("=")
-        if engine not in (*ENGINES, AUTO):
+        if engine not in ENGINES:
             raise ValueError(
-                f"BACKEND must be one of {', '.join((*ENGINES, AUTO))}, or by model, as {EXAMPLE}: got {text}"
+                f"BACKEND must be one of {', '.join(ENGINES)}, or by model, as {EXAMPLE}: got {text}"
             )
         if name in chosen:
             raise ValueError(f"BACKEND must have one engine for each model, as {EXAMPLE}: got {text}")
@@ -35,13 +33,8 @@ def render_backend(chosen: Mapping[str, str]) -> str:
 
 
 def find_asked(chosen: Mapping[str, str], model: str, stack: str) -> str:
-    """What shall compute one model: an engine, or AUTO; what is not named is the stack's default."""
+    """What shall compute one model; what is not named is the stack's default."""
     return chosen.get(model, chosen.get(ALL, list_of_stack(stack)[0]))
-
-
-def list_engines(asked: str, missing: Collection[str] = ()) -> tuple[str, ...]:
-    """The one that is asked for; of AUTO all but those that are not installed."""
-    return tuple(name for name in ENGINES if name not in missing) if asked == AUTO else (asked,)
 
 
 def find_missing(folders: Sequence[str] | None = None) -> frozenset[str]:

@@ -71,7 +71,7 @@ CHAOS = $(LOADTEST) chaos $(STARTS)
 FUZZ = $(LOADTEST) fuzz $(STARTS) --precision=$(call given,PRECISION) --port=$(call given,PORT) --bodies=$(call given,BODIES) --seed=$(call given,SEED)
 # With every precision: what is measured is served in several.
 TEST_MODELS = resnet50 bert
-BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models=$(call quote,$(TEST_MODELS)) --weights random --precision auto \
+BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models=$(call quote,$(TEST_MODELS)) --weights random --precision 'fp32 bf16 int8' \
 	--store run/test-store$(SUFFIX)
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
 ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
@@ -115,7 +115,7 @@ doctor: ## Say what the machine lacks, and install nothing
 	@$(call given,PYTHON) -m setup --doctor
 
 .PHONY: models
-models: inputs setup ## Build what is missing, out of date or newly asked for (PRECISION) into model-store/
+models: $(if $(filter-out models,$(MAKECMDGOALS)),inputs,build-inputs) setup ## Build what is missing, out of date or newly asked for (PRECISION, BACKEND) into model-store/
 	@$(VENV_PYTHON) -m models build $(BUILD_INPUTS)
 
 .PHONY: config
@@ -191,7 +191,7 @@ ladder profile: override TEST_MODELS = $(value MODEL)
 .PHONY: ladder
 ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines: each engine
 	@$(LADDER) --check
-	@$(BUILD_TEST_STORE) $(if $(filter engines,$(value RUNGS)),--backend auto)
+	@$(BUILD_TEST_STORE) $(if $(filter engines,$(value RUNGS)),--all-backends)
 	@$(if $(filter engines,$(value RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
 	@$(LADDER)
 
@@ -300,7 +300,12 @@ inputs:
 	@$(call given,PYTHON) -m config --check $(PLAN_INPUTS)
 	@$(call given,PYTHON) -m models check $(BUILD_INPUTS)
 
-# What batches, and auto, go by. Not beside a server that would have to be stopped anyway.
+# A build may be of several precisions, a plan of one.
+.PHONY: build-inputs
+build-inputs:
+	@$(call given,PYTHON) -m models check $(BUILD_INPUTS)
+
+# What batches are planned by. Not beside a server that would have to be stopped anyway.
 .PHONY: timings
 timings: inputs setup check-plan models
 	@job=$$($(VENV_PYTHON) -m config $(PLAN_INPUTS) --timing-job) && \

@@ -34,10 +34,10 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, "image"),
              container=True, compose="",
              help="names of folders in models/; a container serves every archive, an image bakes in none"),
-        Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8", "auto"),
+        Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8"),
              commands=("models", *PLANS, *HARMS, "profile"), container=True, compose="",
-             help="served, and so built and judged beside fp32; auto: all are, and of those that passed the "
-                  "accuracy gate each model's fastest here is served"),
+             help="served, and so built and judged beside fp32; not given: what make tune found, if it did; "
+                  "make models takes several, as 'fp32 int8'"),
         Knob(name="PROFILE", default="throughput", choices=("throughput", "latency"),
              commands=PLANS, container=True, compose="",
              help="many workers with batches within SLO_P99_MS, or few with more cores and no batches"),
@@ -69,8 +69,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
     "Planning": (
         Knob(name="BACKEND", default=DEFAULT, commands=("setup", "models", *PLANS, "image"), container=True,
              compose="",
-             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=openvino; auto: "
-                  "the fastest here of those that are installed; with PRECISION=auto, engine and precision"),
+             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=openvino"),
         Knob(name="STACK", default="ipex", choices=STACKS, commands=EVERY, compose="",
              help="ipex: torch 2.8 with IPEX; current: a newer torch with OpenVINO, BACKEND's default there; "
                   "each has its own environment and archives"),

@@ -15,7 +15,7 @@ from config.plan import Plan
 from config.rules.door import plan_door
 from config.rules.site import make_site
 from config.topology import read_topology
-from tests.config.planning import GOLDEN, INSTALLED, MACHINES, MODELS, make_inputs
+from tests.config.planning import GOLDEN, INSTALLED, MACHINES, MODELS, drop_comments, make_inputs
 
 FILES = DoorFiles(
     sockets="/kit/run/tmp",
@@ -50,10 +50,12 @@ def change_settings(plan: Plan, **values: Any) -> Plan:
     return replace(plan, door={**plan.door, **changed})
 
 
-def golden_door(machine: str) -> Path:
-    return GOLDEN / f"{machine}.haproxy.cfg"
+def golden_door(machine: str) -> tuple[Path, str]:
+    """File, and what it must hold."""
+    return GOLDEN / f"{machine}.haproxy.cfg", drop_comments(render_door(plan_behind_door(machine), FILES))
 
 
 if __name__ == "__main__":
     for name in GOLDEN_DOORS:
-        golden_door(name).write_text(render_door(plan_behind_door(name), FILES), encoding="utf-8")
+        file, text = golden_door(name)
+        file.write_text(text, encoding="utf-8")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +74,36 @@ def plan_machine(
 
 
 def golden_files(machine: str) -> dict[Path, str]:
-    """File → what it must hold."""
+    """File → what it must hold: values alone, without the reasons for them."""
     plan = plan_machine(machine)
     return {
-        GOLDEN / f"{machine}.properties": render_properties(plan),
-        GOLDEN / f"{machine}.json": plan.to_json(),
+        GOLDEN / f"{machine}.properties": drop_comments(render_properties(plan)),
+        GOLDEN / f"{machine}.plan": "".join(list_values(plan)),
     }
+
+
+def drop_comments(text: str) -> str:
+    """Of config.properties or haproxy.cfg: the lines that are read."""
+    return "".join(f"{line}\n" for line in text.splitlines() if line and not line.lstrip().startswith("#"))
+
+
+def list_values(plan: Plan) -> Iterator[str]:
+    """All that is decided, a value a line, but for what config.properties has."""
+    decided = json.loads(plan.to_json())
+    for name in ("schema", "inputs", "machine", "properties", "timings"):
+        del decided[name]
+    for place, one in sorted(_flatten("", decided)):
+        yield f"{place} = {json.dumps(one, ensure_ascii=False)}\n"
+
+
+def _flatten(place: str, one: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(one, dict) and {*one} == {"value", "reason"}:
+        yield place, one["value"]
+    elif isinstance(one, dict):
+        for name, part in one.items():
+            yield from _flatten(f"{place}.{name}".lstrip("."), part)
+    else:
+        yield place, one
 
 
 if __name__ == "__main__":

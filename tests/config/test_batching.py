@@ -7,8 +7,9 @@ import pytest
 from config.plan import ModelPlan
 from config.rules.batching import MIN_QUEUE
 from config.rules.service import MOST_TEXTS, fit, list_sizes
-from tests.config.planning import TEXTS, make_model, plan_machine
-from tests.config.test_variants import ALL, MODELS, make_job, time_job
+from config.topology import read_topology
+from tests.config.planning import MACHINES, TEXTS, make_model, plan_machine
+from tests.config.test_timings import ALL, MODELS, make_job, time_job
 
 WARMED = (1, 2, 4, 8, 16)
 
@@ -29,9 +30,9 @@ def plan_timed(taken_ms: dict[int, float], *, tail_ms=0.0, **changes) -> ModelPl
     models = (make_model("bert", **fields, **TEXTS) if 24 in taken_ms else make_model("resnet50", **fields),)
     asked = {"precision": "int8", "topology": "live", **changes}
     timings = time_job(
-        make_job("two-cores", models, **asked),
+        make_job(models, **asked),
         tail_s=tail_ms / 1000,
-        **{models[0].name: {"int8": {size: ms / 1000 for size, ms in taken_ms.items()}}},
+        **{models[0].name: {size: ms / 1000 for size, ms in taken_ms.items()}},
     )
     return plan_machine("two-cores", models, timings, **asked).models[models[0].name]
 
@@ -155,7 +156,8 @@ def plan_resnet50(speed=None, machine="two-cores", tail_s=0.0, **changes):
     models = MODELS[1:]
     if not speed:
         return plan_machine(machine, models, **asked).models["resnet50"]
-    timings = time_job(make_job(machine, models, **asked), tail_s=tail_s, resnet50={"bf16": speed})
+    topology = read_topology(MACHINES / machine)
+    timings = time_job(make_job(models, machine=topology, **asked), tail_s=tail_s, resnet50=speed)
     return plan_machine(machine, models, timings, **asked).models["resnet50"]
 
 

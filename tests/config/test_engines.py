@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 
@@ -10,7 +9,6 @@ import pytest
 
 from config.errors import ConfigError
 from config.rules import make_plan
-from config.rules.engines import check_engines, check_switches
 from config.topology import read_topology
 from handlers.engines import ENGINES
 from handlers.shared.options import OPTIONAL_STEPS
@@ -40,7 +38,7 @@ def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, swi
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "tpu"}, "BACKEND must be one of ipex, openvino, inductor, eager, auto, or by model"),
+        ({"backend": "tpu"}, "BACKEND must be one of ipex, openvino, inductor, eager, or by model"),
         ({"backend": "vgg=ipex"}, "BACKEND must name models that are served, bert, resnet50: got vgg"),
         (
             {"backend": "eager", "precision": "int8"},
@@ -71,30 +69,6 @@ def test_the_default_is_judged_too_where_another_model_has_its_own():
 
 
 @pytest.mark.parametrize(
-    ("flags", "precision", "missing", "need"),
-    [
-        ((), "fp32", (), ""),
-        ((), "int8", (), "a CPU with avx2: .* use PRECISION=fp32"),
-        (("avx2",), "bf16", (), "a CPU with one of avx512_bf16, amx_bf16: .* use PRECISION=fp32"),
-        (("avx2",), "int8", ("ipex",), ""),
-        (
-            ("avx2",),
-            "int8",
-            ("ipex", "openvino"),
-            "BACKEND=ipex or openvino or inductor: eager has no int8",
-        ),
-    ],
-)
-def test_of_auto_one_that_is_installed_must_be_able(monkeypatch, flags, precision, missing, need):
-    topology = dataclasses.replace(read_topology(MACHINES / "two-cores"), flags=flags)
-    for name in {*ENGINES} - {"ipex", "openvino", "eager"}:
-        missing = (*missing, name)
-    refused = pytest.raises(ConfigError, match=f"PRECISION={precision} needs {need}")
-    with refused if need else contextlib.nullcontext():
-        check_engines(topology, ["auto"], precision, missing)
-
-
-@pytest.mark.parametrize(
     ("backend", "reasons"),
     [("", ["default"] * 2), ("bert=ipex", ["asked for", "default"]), ("ipex", ["asked for"] * 2)],
 )
@@ -112,10 +86,6 @@ def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch)
         f"--off {switch} needs an engine with that step: got BACKEND=bert=openvino; leave it out, or use "
         "BACKEND=bert=ipex"
     )
-    with pytest.raises(
-        ConfigError, match=rf"--off {switch} needs .*: got BACKEND=resnet50=auto; leave it out"
-    ):
-        check_switches({"bert": "ipex", "resnet50": "auto"}, [switch])
 
 
 @pytest.mark.parametrize(

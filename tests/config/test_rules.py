@@ -205,7 +205,7 @@ def test_nothing_listens_beyond_loopback():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "int4"}, "PRECISION must be one of fp32, bf16, int8, auto: got int4"),
+        ({"precision": "int4"}, "PRECISION must be one of fp32, bf16, int8: got int4"),
         ({"off": ("fuse",)}, "--off must be among channels_last, trace, freeze, packing, buckets: got fuse"),
         ({"profile": "fast"}, "PROFILE must be one of throughput, latency: got fast"),
         ({"allocator": "mimalloc"}, "ALLOCATOR must be one of jemalloc, tcmalloc, system: got mimalloc"),

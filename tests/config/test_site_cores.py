@@ -7,11 +7,9 @@ import json
 import pytest
 
 from config.rules.cores import parse_cores, render_cores
-from config.rules.site import make_site
 from config.topology import read_topology
-from tests.config.planning import INSTALLED, MACHINES, make_inputs, make_model
+from tests.config.planning import MACHINES, make_model
 from tests.config.sites import check_shares, make_door, refuse
-from tests.config.test_variants import make_job, time_job
 
 
 def test_each_model_on_its_own_cores():
@@ -101,18 +99,3 @@ def test_models_of_one_instance_do_not_widen_the_caches_of_another():
     assert capacity == ["2048", "256"]
     assert site.plan.environment["LRU_CACHE_CAPACITY"].value == "2048"
     assert site.plan.environment["LRU_CACHE_CAPACITY"].reason.startswith("of a1, each instance has its own: ")
-
-
-def test_auto_goes_by_timings_of_all_models_together():
-    """Timings say with which caches they were taken, and those are of all models that are served."""
-    models = (make_model("large"), make_model("small", batch_sizes=(1,)))
-    asked = {"models": ("large", "small"), "precision": "auto", "topology": "live"}
-    timings = time_job(
-        make_job(models=models), large={"fp32": 12.3, "bf16": 24.9}, small={"fp32": 12.3, "bf16": 1}
-    )
-    inputs = make_inputs(**asked, front="haproxy", cores="large=0,small=1")
-    site = make_site(read_topology(MACHINES / "two-cores"), models, inputs, INSTALLED, timings)
-    assert {name: model.precision.value for name, model in site.plan.models.items()} == {
-        "large": "bf16", "small": "fp32",
-    }  # fmt: skip
-    assert site.plan.timings == site.instances["a2"].timings == timings.raw

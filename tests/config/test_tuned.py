@@ -110,7 +110,7 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text, message):
         ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),
         ({"archives": {"bert": "another", "resnet50": None}}, "archives: bert built anew"),
         ({"precision": "int8", "models": []}, "models: [] → ['bert', 'resnet50']; precision: int8 → bf16"),
-        ({"engines": {"bert": "openvino", "resnet50": "ipex"}}, "bert openvino → ipex"),
+        ({"engines": {"bert": "openvino", "resnet50": None}}, "bert openvino → None"),
         ({"profile": "latency"}, "profile: latency → throughput"),
         ({"front": "haproxy", "instances": 2}, "front: haproxy → none; instances: 2 → None"),
         ({"what_comes_later": 1}, "what comes later: 1 → None"),
@@ -140,9 +140,9 @@ def test_of_other_models_only_the_names_are_told(inputs):
 @pytest.mark.parametrize(
     ("backend", "said"),
     [
-        ("ipex", ""),  # the default by its name
-        ("bert=eager", "bert ipex → eager"),
-        ("eager", "bert ipex → eager, resnet50 ipex → eager; intel_extension_for_pytorch 2 → None"),
+        # The default by its name is a person's choice, which a tuned engine must not replace.
+        ("ipex", "bert None → ipex, resnet50 None → ipex; openvino 2 → None"),
+        ("bert=eager", "bert None → eager"),
     ],
 )
 def test_another_backend_makes_it_stale(inputs, monkeypatch, backend, said):
@@ -151,21 +151,18 @@ def test_another_backend_makes_it_stale(inputs, monkeypatch, backend, said):
     assert explain_stale(tuned, TOPOLOGY, replace(inputs, backend=backend)) == said
 
 
-def test_auto_is_stale_once_another_engine_is_there(inputs, monkeypatch):
-    """It was not among those that auto had the choice of."""
+def test_it_is_stale_once_another_engine_is_there(inputs, monkeypatch):
+    """It was not raced."""
     there = {"openvino": "2026.4"}
     monkeypatch.setattr("config.tuned.version", lambda name: "2" if name != "openvino" else there[name])
-    inputs = replace(inputs, precision="auto", backend="auto")
     tuned = make_tuned(inputs, chosen={"variant": {"bert": "ipex int8"}})
-    assert tuned.made_for["engines"] == {"bert": "auto", "resnet50": "auto"}
     assert explain_stale(tuned, TOPOLOGY, inputs) == ""
     there["openvino"] = "2026.5"
     assert explain_stale(tuned, TOPOLOGY, inputs) == "openvino 2026.4 → 2026.5"
-    named = explain_stale(tuned, TOPOLOGY, replace(inputs, backend="ipex"))
-    assert named.startswith("bert auto → ipex, resnet50 auto → ipex; openvino 2026.4 → None")
 
 
 def test_an_engine_that_is_not_used_may_change(inputs, monkeypatch):
+    inputs = replace(inputs, backend="eager")
     tuned = make_tuned(inputs)
     monkeypatch.setattr("config.tuned.version", lambda name: "9" if name == "openvino" else version(name))
     assert explain_stale(tuned, TOPOLOGY, inputs) == ""

@@ -131,13 +131,13 @@ def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(tmp_path, monkeypatch,
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     monkeypatch.setattr(engine, "has_wide_sums", lambda: True)
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
-    build_archive(definition, RANDOM, store=tmp_path, precision="int8")
-    assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
+    assert not build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
     monkeypatch.setattr(engine, "has_wide_sums", lambda: False)
     figures["wide_sums"] = False
-    assert build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
     assert "adds products of INT8 in 32 bits; this one adds them in 16" in capsys.readouterr().out
-    assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert not build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
 
 
 def test_int8_refused_with_seven_bits_is_tried_again_with_eight(tmp_path, monkeypatch, capsys):
@@ -146,14 +146,14 @@ def test_int8_refused_with_seven_bits_is_tried_again_with_eight(tmp_path, monkey
     monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: False)
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
-    build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
     assert read_archive_definition(tmp_path / "tiny_image.mar")["refused"]
-    assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert not build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: True)
     figures |= {"wide_sums": True, "agreement_decided": 1.0}
-    assert build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
     assert "it was refused with seven bits" in capsys.readouterr().out
-    assert not build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    assert not build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
 
 
 def test_a_failing_precision_is_an_outcome_not_the_end(tiny_image, monkeypatch):

@@ -11,7 +11,7 @@ from models import __main__ as command
 from models import build, fresh
 from models.build import build_archive, read_archive_definition
 from models.errors import BuildError, InputError
-from models.request import AUTO, PRECISIONS, DataRequest, check_used, parse_precision
+from models.request import PRECISIONS, DataRequest, check_used, parse_precisions
 from models.synthetic import write_member
 from server.archives import read_archive
 from server.contents import check_packed
@@ -61,7 +61,7 @@ def prepared(monkeypatch):
 @pytest.fixture
 def make(tmp_path, definition):
     def build_with(precision, **changes):
-        return build_archive(definition, RANDOM, store=tmp_path, precision=precision, **changes)
+        return build_archive(definition, RANDOM, store=tmp_path, precisions=precision.split(), **changes)
 
     return build_with
 
@@ -92,7 +92,7 @@ def test_fp32_judges_nothing(tmp_path, make, judged, capsys):
 
 @pytest.mark.parametrize(
     ("precision", "gate"),
-    [("bf16", ["ipex bf16"]), ("int8", ["ipex int8"]), ("auto", ["ipex bf16", "ipex int8"])],
+    [("bf16", ["ipex bf16"]), ("int8", ["ipex int8"]), ("fp32 bf16 int8", ["ipex bf16", "ipex int8"])],
 )
 def test_only_what_is_asked_for_is_judged(tmp_path, make, judged, precision, gate):
     assert make(precision)
@@ -103,8 +103,8 @@ def test_only_what_is_asked_for_is_judged(tmp_path, make, judged, precision, gat
 
 
 def test_engines_are_judged_each_and_stand_side_by_side(tmp_path, make, judged):
-    assert make("auto", engines=("ipex", "eager"))
-    assert not make("auto", engines=("eager",))
+    assert make("bf16 int8", engines=("ipex", "eager"))
+    assert not make("bf16 int8", engines=("eager",))
     assert judged == [["ipex bf16", "ipex int8", "eager bf16"]]
     assert make("int8", engines=("ipex", "openvino"))
     assert judged[1:] == [["openvino fp32", "openvino int8"]]
@@ -141,8 +141,8 @@ def test_in_which_order_precisions_were_asked_for_does_not_show(tmp_path, raw):
     """With the gate itself: what was gained is what would have been built at once."""
     definition = write_definition(tmp_path / "models", with_int8(raw))
     for precision in ("fp32", "int8", "bf16"):
-        assert build_archive(definition, RANDOM, store=tmp_path / "gained", precision=precision)
-    build_archive(definition, RANDOM, store=tmp_path / "at-once", precision="auto")
+        assert build_archive(definition, RANDOM, store=tmp_path / "gained", precisions=[precision])
+    build_archive(definition, RANDOM, store=tmp_path / "at-once")
     gained, at_once = (tmp_path / folder / f"{raw['name']}.mar" for folder in ("gained", "at-once"))
     assert gained.read_bytes() == at_once.read_bytes()
 
@@ -151,7 +151,7 @@ def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, 
     make("int8")
     changed = with_int8({**TINY_IMAGE, "batch_sizes": [1, 2]})
     again = write_definition(tmp_path / "models", changed)
-    assert build_archive(again, RANDOM, store=tmp_path, precision="bf16")
+    assert build_archive(again, RANDOM, store=tmp_path, precisions=["bf16"])
     assert prepared == ["image", "image"]
     assert judged == [["ipex int8"], ["ipex bf16", "ipex int8"]]
     assert "  tiny_image: ipex int8 too, which the archive had\n" in capsys.readouterr().out
@@ -168,7 +168,7 @@ def test_a_damaged_archive_is_built_anew_with_what_it_had(tmp_path, make, judged
 
 
 def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, judged, prepared, capsys):
-    make("auto")
+    make("bf16 int8")
     data = DataRequest(calibration=make_texts(tmp_path / "own.txt", 0))
     assert make("int8", data=data)
     assert (judged, prepared) == ([["ipex bf16", "ipex int8"], ["ipex int8"]], ["image"])
@@ -208,7 +208,7 @@ def test_a_gate_that_fails_leaves_the_archive_as_it_was(tmp_path, make, monkeypa
 def test_what_a_server_without_a_plan_would_serve_is_always_asked_for(tmp_path, judged):
     raw = {**with_int8(TINY_IMAGE), "default_precision": "bf16"}
     definition = write_definition(tmp_path / "models", raw)
-    build_archive(definition, RANDOM, store=tmp_path, precision="fp32")
+    build_archive(definition, RANDOM, store=tmp_path, precisions=["fp32"])
     assert judged == [["ipex bf16"]]
 
 
@@ -219,45 +219,38 @@ def test_an_archive_of_an_earlier_kit_had_all_that_it_judged():
 
 def test_a_precision_that_the_model_has_not_is_named(tmp_path):
     definition = write_definition(tmp_path / "models", {**TINY_IMAGE, "precisions": FP32_ONLY})
-    with pytest.raises(BuildError, match=r"PRECISION must be one of fp32, auto: got int8 \(field precisions"):
-        build_archive(definition, RANDOM, store=tmp_path, precision="int8")
+    with pytest.raises(BuildError, match=r"PRECISION must be of fp32: got int8 \(field precisions"):
+        build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
 
 
 def test_the_command_hands_on_what_is_asked_for(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(build, "build_archive", lambda *_, precision, **__: asked.append(precision))
-    for given in ([], ["--precision", ""], ["--precision", "int8"], ["--precision", "auto"]):
+    monkeypatch.setattr(build, "build_archive", lambda *_, precisions, **__: asked.append([*precisions]))
+    for given in ([], ["--precision", ""], ["--precision", "int8"], ["--precision", "fp32 int8"]):
         assert command.main(["build", "--models", "bert", "--store", str(tmp_path), *given]) == 0
-    assert asked == ["fp32", "fp32", "int8", "auto"]
+    assert asked == [["fp32"], ["fp32"], ["int8"], ["fp32", "int8"]]
 
 
-def test_auto_builds_for_every_engine_that_is_installed(tmp_path, monkeypatch):
+def test_it_can_build_for_every_engine_that_is_installed(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        build, "build_archive", lambda one, *_, engines, **__: asked.append((one.name, engines))
-    )
+    monkeypatch.setattr(build, "build_archive", lambda *_, engines, **__: asked.append(engines))
     monkeypatch.setattr(command, "find_missing", lambda: frozenset(ENGINES) - {"ipex", "eager"})
-    where = ["--models", "bert resnet50", "--store", str(tmp_path)]
-    for backend in ("auto", "resnet50=auto"):
-        assert command.main(["build", *where, "--backend", backend]) == 0
-    both = ("ipex", "eager")
-    assert asked == [("bert", both), ("resnet50", both), ("bert", ("ipex",)), ("resnet50", both)]
-    assert command.main(["check", *where[:2], "--backend", "bert=auto"]) == 0
+    where = ["build", "--models", "bert", "--store", str(tmp_path)]
+    assert command.main([*where, "--backend", "eager"]) == command.main([*where, "--all-backends"]) == 0
+    assert asked == [["eager"], ["ipex", "eager"]]
 
 
 def test_precisions_are_those_of_the_server():
     from config.rules import requests
 
-    assert (*requests.PRECISIONS, AUTO) == PRECISIONS
-    with pytest.raises(InputError, match="PRECISION must be one of fp32, bf16, int8, auto: got int9"):
-        parse_precision("int9")
+    assert requests.PRECISIONS == PRECISIONS
+    with pytest.raises(InputError, match="PRECISION must be of fp32, bf16, int8: got int9"):
+        parse_precisions("fp32 int9")
 
 
 def test_data_that_would_judge_nothing_are_refused(tmp_path):
     own = DataRequest(calibration=tmp_path)
-    check_used("int8", [own])
-    check_used("fp32", [DataRequest()])
-    with pytest.raises(
-        InputError, match=r"beside fp32: got PRECISION=fp32; add PRECISION=int8, bf16 or auto"
-    ):
-        check_used("fp32", [DataRequest(), own])
+    check_used(["fp32", "int8"], [own])
+    check_used(["fp32"], [DataRequest()])
+    with pytest.raises(InputError, match=r"beside fp32: got PRECISION=fp32; add PRECISION=int8 or bf16"):
+        check_used(["fp32"], [DataRequest(), own])

@@ -139,7 +139,7 @@ def test_outputs_that_are_no_choice_name_no_class(tmp_path):
 @pytest.mark.parametrize("kind", ["yes or no", "regression", "multi-label"])
 def test_int8_of_outputs_that_are_no_choice_is_judged_by_them(tmp_path, kind):
     folder = KINDS[kind](tmp_path / "folder")
-    archive = build(tmp_path, folder, with_int8(DEFINITION, agreement=0.8), precision="int8")
+    archive = build(tmp_path, folder, with_int8(DEFINITION, agreement=0.8), precisions=["int8"])
     packed = json.loads((archive / "definition.json").read_text())
     figures = packed["accuracy"]["ipex int8"]
     assert 0.8 < figures["explained"] < 1

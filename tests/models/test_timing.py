@@ -1,4 +1,4 @@
-"""Timing variants: a real one of small archives, what is kept of it, when it is taken again, failures."""
+"""Timing archives: a real one of small archives, what is kept of it, when it is taken again, failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import shutil
 import sys
 import zipfile
@@ -29,7 +28,7 @@ from models.timing import (
     write_bodies,
 )
 
-BOTH = ["eager fp32", "eager bf16"]
+FP32, BF16 = "eager fp32", "eager bf16"
 """An import of IPEX takes seconds, and nothing here is about it."""
 CPU = min(os.sched_getaffinity(0))
 SETTINGS = {
@@ -43,12 +42,7 @@ SETTINGS = {
 
 def make_model_job(**changes: Any) -> dict[str, Any]:
     """Of one model."""
-    return {
-        "variants": BOTH,
-        "batches": [1, 4],
-        "impossible": {"eager int8": "needs BACKEND=ipex"},
-        **changes,
-    }
+    return {"variant": FP32, "batches": [1, 4], **changes}
 
 
 def make_job(name: str = "tiny_image", model: dict[str, Any] | None = None, **changes: Any) -> str:
@@ -65,18 +59,21 @@ def store(tmp_path: Path, tiny_image_archive: Path) -> Path:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The variants that were timed, by a stand-in that takes no time; bf16 is twice as fast."""
+    """The variants that were timed, by a stand-in that takes no time."""
     asked: list[str] = []
 
-    def measure(self: timings.Trial, staging: Path, variant: str) -> dict[str, Any]:
-        asked.append(variant)
-        each = {"fp32": 0.25, "bf16": 0.125}[variant.split()[1]]
-        timed = {size: slots.Taken(seconds=[0.5, each * size, 9.0], busy=1.0) for size in self._batches}
-        facts = {"version": timings.read_version(variant), "bodies": self._digest}
+    def measure(self: timings.Trial, staging: Path) -> dict[str, Any]:
+        asked.append(self._variant)
+        timed = {size: slots.Taken(seconds=[0.5, 0.25 * size, 9.0], busy=1.0) for size in self._batches}
+        facts = {"version": timings.read_version(self._variant), "bodies": self._digest}
         return timings.make_entry(timed, facts, samples=self.job.samples)
 
-    monkeypatch.setattr(timings.Trial, "_measure_one", measure)
+    monkeypatch.setattr(timings.Trial, "_measure_unpacked", measure)
     return asked
+
+
+def make_variant_job(variant: str) -> str:
+    return make_job(model=make_model_job(variant=variant))
 
 
 def time_store(store: Path, job: str | None = None, bodies: Path | None = None) -> dict[str, Any]:
@@ -119,40 +116,32 @@ def test_the_first_batch_of_a_size_does_not_count_and_later_rounds_have_none(mon
     assert [len(json.loads(line)["seconds"]) for line in answers] == [1, 1, 1]
 
 
-def test_a_real_timing(store, capsys):
-    capsys.readouterr()
-    found = time_store(store, make_job(samples=True))["models"]["tiny_image"]
+@pytest.mark.parametrize("variant", [FP32, BF16])
+def test_a_real_timing(store, capsys, variant):
+    job = make_job(model=make_model_job(variant=variant), samples=True)
+    found = time_store(store, job)["models"]["tiny_image"]
     assert len(found["archive_id"]) == 64
-    variants = found["variants"]
-    assert variants["eager int8"] == {"problem": "needs BACKEND=ipex"}
-    for variant in BOTH:
-        entry = variants[variant]
-        assert list(entry["service"]) == ["1", "4"]
-        for service in entry["service"].values():
-            assert service["batches"] == len(service["samples_s"]) >= 2  # one in each place
-            assert 0 < service["lowest_s"] <= service["median_s"] <= service["p99_s"] <= service["highest_s"]
-            assert 0 < service["busy"] <= 1
-        best = entry["service"][str(entry["batch_size"])]
-        assert entry["samples_per_second"] == pytest.approx(entry["batch_size"] / best["median_s"], rel=0.01)
-    assert not {"gate", "version"} & {*variants["eager fp32"]}
-    assert "% top-1 agreement with FP32 on " in variants["eager bf16"]["gate"]
-    said = [line for line in capsys.readouterr().out.splitlines() if not line.endswith("so far")]
-    first, second, _ = said
-    assert first == f"tiny_image: timing eager fp32, eager bf16 in 2 places at once, CPUs {CPU} and {CPU}"
-    assert re.fullmatch(
-        r"  tiny_image eager fp32: [\d.]+ samples/s of a worker \(1 in \S+ ms, 4 in \S+ ms\)"
-        "(; DOUBTFUL: .*)?",
-        second,
-    )
+    entry = found["variants"][variant]
+    assert list(entry["service"]) == ["1", "4"]
+    for service in entry["service"].values():
+        assert service["batches"] == len(service["samples_s"]) >= 2  # one in each place
+        assert 0 < service["lowest_s"] <= service["median_s"] <= service["p99_s"] <= service["highest_s"]
+        assert 0 < service["busy"] <= 1
+    best = entry["service"][str(entry["batch_size"])]
+    assert entry["samples_per_second"] == pytest.approx(entry["batch_size"] / best["median_s"], rel=0.01)
+    assert ("% top-1 agreement with FP32 on " in entry.get("gate", "")) == (variant == BF16)
+    assert f"  tiny_image {variant}: " in capsys.readouterr().out
     assert list((store / "build").iterdir()) == []
 
 
-def test_a_real_timing_of_texts_in_which_one_precision_does_not_load(tmp_path, tiny_text_archive):
+def test_a_real_timing_of_texts_and_of_a_precision_that_does_not_load(tmp_path, tiny_text_archive):
     """In BF16 a random model this small fails its self-check, which every load makes."""
     shutil.copy(tiny_text_archive, tmp_path)
-    variants = time_store(tmp_path, make_job("tiny_text"))["models"]["tiny_text"]["variants"]
-    assert variants["eager fp32"]["samples_per_second"] > 0
-    assert variants["eager bf16"]["problem"].startswith("cannot be loaded here: the optimised model differs")
+    for variant in (FP32, BF16):
+        job = make_job("tiny_text", make_model_job(variant=variant))
+        variants = time_store(tmp_path, job)["models"]["tiny_text"]["variants"]
+    assert variants[FP32]["samples_per_second"] > 0
+    assert variants[BF16]["problem"].startswith("cannot be loaded here: the optimised model differs")
 
 
 def test_texts_have_the_lengths_of_the_load_tests(tmp_path, tiny_text_archive):
@@ -273,14 +262,10 @@ def test_a_process_that_ends_says_why(tmp_path, code, cause):
 
 def test_what_was_timed_is_not_timed_again(store, measured, capsys):
     first = time_store(store)
-    assert measured == BOTH
     capsys.readouterr()
     assert time_store(store) == first
-    assert measured == BOTH
-    assert capsys.readouterr().out == (
-        "tiny_image: timed before on this machine: eager bf16 8, eager fp32 4 samples/s of a worker; "
-        "eager int8: needs BACKEND=ipex\n"
-    )
+    assert measured == [FP32]
+    assert "tiny_image eager fp32: timed before on this machine: 4 samples/s" in capsys.readouterr().out
 
 
 def with_settings(**changes: Any) -> str:
@@ -299,7 +284,7 @@ def with_settings(**changes: Any) -> str:
 def test_other_settings_are_timed_anew(store, measured, job):
     time_store(store)
     time_store(store, job)
-    assert measured == BOTH * 2
+    assert measured == [FP32] * 2
 
 
 def test_another_archive_is_timed_anew(store, measured, monkeypatch):
@@ -307,46 +292,36 @@ def test_another_archive_is_timed_anew(store, measured, monkeypatch):
     rebuilt = {**timings.read_archive_definition(store / "tiny_image.mar"), "id": "another"}
     monkeypatch.setattr(timings, "read_archive_definition", lambda _: rebuilt)
     assert time_store(store)["models"]["tiny_image"]["archive_id"] == "another"
-    assert measured == BOTH * 2
+    assert measured == [FP32] * 2
 
 
 def test_other_versions_are_timed_anew(store, measured, monkeypatch):
     time_store(store)
     monkeypatch.setattr(timings, "read_versions", lambda: {"torch": "9"})
     time_store(store)
-    assert measured == BOTH * 2
+    assert measured == [FP32] * 2
 
 
 @pytest.mark.parametrize(
     ("changes", "again"),
-    [
-        ({"batches": [1]}, []),
-        ({"batches": [1, 4, 8]}, BOTH),
-        ({"variants": BOTH[1:]}, []),
-        ({"variants": [*BOTH, "ipex fp32"]}, ["ipex fp32"]),
-        ({"variants": ["ipex fp32"]}, ["ipex fp32"]),
-    ],
+    [({"batches": [1]}, []), ({"batches": [1, 4, 8]}, [FP32]), ({"variant": BF16}, [BF16])],
 )
 def test_only_what_changed_is_timed(store, measured, changes, again):
     time_store(store)
     entries = time_store(store, make_job(model=make_model_job(**changes)))["models"]["tiny_image"]["variants"]
-    assert measured == [*BOTH, *again]
-    assert {*entries} == {*BOTH, "eager int8", *again}
+    assert measured == [FP32, *again]
+    assert {*entries} == {FP32, *again}
 
 
 def test_what_another_engine_took_is_kept_until_that_engine_is_another_version(store, measured, monkeypatch):
-    both = make_job(model=make_model_job(variants=["ipex fp32", "eager fp32"]))
     monkeypatch.setattr(timings, "version", lambda _: "1")
-    time_store(store, both)
-    time_store(store, make_job(model=make_model_job(variants=["eager fp32"])))
-    found = time_store(store, both)["models"]["tiny_image"]["variants"]
-    assert measured == ["ipex fp32", "eager fp32"]
-    assert {name: entry.get("version") for name, entry in found.items() if "service" in entry} == {
-        "ipex fp32": "1", "eager fp32": None,
-    }  # fmt: skip
+    for variant in ("ipex fp32", FP32, "ipex fp32"):
+        time_store(store, make_variant_job(variant))
+    assert measured == ["ipex fp32", FP32]
     monkeypatch.setattr(timings, "version", lambda name: "2" if name == IPEX else "1")
-    time_store(store, both)
-    assert measured == ["ipex fp32", "eager fp32", "ipex fp32"]
+    for variant in (FP32, "ipex fp32"):
+        time_store(store, make_variant_job(variant))
+    assert measured == ["ipex fp32", FP32, "ipex fp32"]
 
 
 def test_samples_that_were_not_kept_are_timed_again(store, measured):
@@ -354,9 +329,9 @@ def test_samples_that_were_not_kept_are_timed_again(store, measured):
     found = time_store(store, make_job(samples=True))["models"]["tiny_image"]["variants"]
     service = found["eager fp32"]["service"]
     assert service["4"]["samples_s"] == [0.5, 1.0, 9.0]
-    assert measured == BOTH * 2
+    assert measured == [FP32] * 2
     time_store(store)
-    assert measured == BOTH * 2
+    assert measured == [FP32] * 2
 
 
 def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archive):
@@ -364,77 +339,52 @@ def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archi
     time_store(store)
     assert sorted(time_store(store, make_job("tiny_text"))["models"]) == ["tiny_image", "tiny_text"]
     time_store(store)
-    assert measured == BOTH * 2
+    assert measured == [FP32] * 2
 
 
 def test_a_damaged_file_is_written_again(store, measured):
     time_store(store)
     (store / "run" / "timings.json").write_text("{")
     assert time_store(store)["models"]
-    assert measured == BOTH * 2
-
-
-def test_what_the_accuracy_gate_refused_is_not_timed(store, measured, monkeypatch):
-    definition = timings.read_archive_definition(store / "tiny_image.mar")
-    refused = {**definition, "refused": {"eager bf16": "agreement with FP32 is 90.0%"}}
-    monkeypatch.setattr(timings, "read_archive_definition", lambda _: refused)
-    variants = time_store(store)["models"]["tiny_image"]["variants"]
-    assert measured == ["eager fp32"]
-    assert variants["eager bf16"] == {"problem": "refused at build: agreement with FP32 is 90.0%"}
+    assert measured == [FP32] * 2
 
 
 @pytest.mark.parametrize(
-    ("variants", "unasked", "cure"),
+    ("became", "problem"),
     [
-        (["ipex fp32", "ipex int8"], "ipex int8", "BACKEND=ipex PRECISION=int8"),
-        (
-            ["openvino bf16", "openvino int8", "eager bf16"],
-            "openvino bf16, openvino int8",
-            "BACKEND=openvino PRECISION=auto",
-        ),
-        (["ipex int8", "openvino int8"], "ipex int8, openvino int8", "BACKEND=auto PRECISION=int8"),
-        (["ipex int8", "openvino fp32"], "ipex int8, openvino fp32", "BACKEND=auto PRECISION=auto"),
+        ({"refused": {BF16: "agreement is 90.0%"}}, "refused at build: agreement is 90.0%"),
+        ({"not_built": {BF16: {"cause": "no compiler"}}}, "not built: no compiler"),
     ],
 )
-def test_what_no_build_was_asked_for_is_not_passed_over(store, measured, variants, unasked, cure):
-    with pytest.raises(BuildError) as error:
-        time_store(store, make_job(model=make_model_job(variants=variants, impossible={})))
+def test_what_no_archive_holds_is_not_timed(store, measured, monkeypatch, became, problem):
+    definition = timings.read_archive_definition(store / "tiny_image.mar")
+    monkeypatch.setattr(timings, "read_archive_definition", lambda _: {**definition, **became})
+    variants = time_store(store, make_variant_job(BF16))["models"]["tiny_image"]["variants"]
+    assert (measured, variants[BF16]) == ([], {"problem": problem})
+
+
+def test_what_no_build_was_asked_for_says_how_to_build_it(store, measured):
+    with pytest.raises(BuildError, match="do: make models MODELS=tiny_image BACKEND=ipex PRECISION=int8"):
+        time_store(store, make_variant_job("ipex int8"))
     assert measured == []
-    assert str(error.value) == (
-        f"no build of {store / 'tiny_image.mar'} was asked for {unasked}; "
-        f"do: make models MODELS=tiny_image {cure}"
-    )
 
 
-def fail_to_load(monkeypatch, failing: str) -> list[str]:
-    """One variant's processes end; the other's answer."""
-    asked: list[str] = []
-
-    class Running:
-        def time(self, size, seconds):
-            return slots.Taken(seconds=[1.0], busy=1.0)
-
+def fail_to_load(monkeypatch) -> None:
     @contextlib.contextmanager
-    def start(command, *, slots, environment, cwd):
-        options = json.loads(environment["CPU_KIT_OPTIONS"])["tiny_image"]
-        asked.append(f"{options['engine']} {options['precision']}")
-        if asked[-1] == failing:
-            raise timings.SlotError("the weights are damaged")
-        yield Running()
+    def start(command, **_):
+        raise timings.SlotError("the weights are damaged")
+        yield
 
     monkeypatch.setattr(timings, "start_slots", start)
-    return asked
 
 
-def test_a_precision_that_cannot_be_loaded_is_no_candidate_and_tried_again(store, monkeypatch, capsys):
-    asked = fail_to_load(monkeypatch, "eager bf16")
-    entry = time_store(store)["models"]["tiny_image"]["variants"]["eager bf16"]
+def test_a_precision_that_cannot_be_loaded_is_said_and_tried_again(store, monkeypatch):
+    with monkeypatch.context() as context:
+        fail_to_load(context)
+        entry = time_store(store, make_variant_job(BF16))["models"]["tiny_image"]["variants"][BF16]
     assert entry == {"problem": "cannot be loaded here: the weights are damaged"}
-    assert (
-        "  tiny_image eager bf16: cannot be loaded here: the weights are damaged\n" in capsys.readouterr().out
-    )
-    time_store(store)
-    assert asked == [*BOTH, "eager bf16"]
+    entry = time_store(store, make_variant_job(BF16))["models"]["tiny_image"]["variants"][BF16]
+    assert entry["samples_per_second"] > 0
 
 
 def test_a_timing_that_others_disturbed_says_so():
@@ -447,19 +397,10 @@ def test_a_timing_that_others_disturbed_says_so():
     assert "DOUBTFUL" not in timings.render_entry(alone)
 
 
-def test_without_fp32_there_is_nothing_to_compare_with(store, monkeypatch):
-    fail_to_load(monkeypatch, "eager fp32")
-    with pytest.raises(BuildError) as error:
+def test_fp32_that_cannot_be_loaded_is_an_error(store, monkeypatch):
+    fail_to_load(monkeypatch)
+    with pytest.raises(BuildError, match="tiny_image eager fp32 cannot be loaded here: the weights"):
         time_store(store)
-    assert str(error.value) == "tiny_image eager fp32 cannot be loaded here: the weights are damaged"
-
-
-def test_fp32_of_another_engine_will_do(store, monkeypatch):
-    fail_to_load(monkeypatch, "ipex fp32")
-    job = make_job(model=make_model_job(variants=["ipex fp32", "eager fp32"]))
-    found = time_store(store, job)["models"]["tiny_image"]["variants"]
-    assert found["ipex fp32"] == {"problem": "cannot be loaded here: the weights are damaged"}
-    assert found["eager fp32"]["samples_per_second"] > 0
 
 
 def test_a_missing_archive_says_how_to_build_it(tmp_path):

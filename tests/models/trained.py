@@ -12,7 +12,6 @@ import numpy as np
 
 from handlers.engines import DEFAULT
 from models.build import build_archive
-from models.request import AUTO
 from tests.models.training import Trained
 from tests.models.worker import Worker
 
@@ -36,9 +35,11 @@ class Packed:
         return json.loads((self.directory / "definition.json").read_text(encoding="utf-8"))
 
 
-def pack(model: Trained, folder: Path, engines: Sequence[str] = (DEFAULT,), precision: str = AUTO) -> Packed:
+def pack(
+    model: Trained, folder: Path, engines: Sequence[str] = (DEFAULT,), precisions: Sequence[str] | None = None
+) -> Packed:
     """Build the archive as `make models WEIGHTS=… CALIBRATION=… EVAL=…` does, and unpack it."""
-    how = {"engines": engines, "precision": precision}
+    how = {"engines": engines, "precisions": precisions}
     assert build_archive(model.definition, model.request, store=folder, data=model.data, **how)
     archive = folder / f"{model.definition.name}.mar"
     with zipfile.ZipFile(archive) as file:

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from config.errors import ConfigError, TimingsError
+from config.errors import ConfigError
 from config.folders import hold_lock
 from server.archives import read_archive
 from server.errors import ServerError
@@ -116,12 +116,9 @@ def raising(problem):
     return plan
 
 
-def test_what_was_never_timed_is_another_plan(planned, dummy):
-    """PRECISION=auto beside a server of another precision: the cure is not to take timings now."""
+def test_a_plan_that_cannot_be_made_says_why(planned, dummy):
     dummy(planned.path, JAVA_MAIN)
     write_running(planned, READY)
-    with pytest.raises(ServerError, match="it has another plan; run `make stop` first"):
-        check_may_plan(planned, raising(TimingsError("no timings")))
     with pytest.raises(ConfigError, match="WORKERS must be"):
         check_may_plan(planned, raising(ConfigError("WORKERS must be 1")))
 

@@ -523,10 +523,10 @@ def test_channels_last_is_seen_to_be_off_not_believed(plan, evidence):
 
 
 def test_each_model_is_judged_by_its_own_precision(plan, evidence):
-    """As precision auto plans it: bert in FP32, resnet50 in INT8, where nothing needs to be prepacked."""
+    """As a tuned plan can have it: bert in FP32, resnet50 in INT8, where nothing needs to be prepacked."""
     models = {**plan.models}
     models[MODEL] = dataclasses.replace(models[MODEL], precision=Setting(value="int8", reason="test"))
-    auto = dataclasses.replace(plan, models=models, inputs=dataclasses.replace(plan.inputs, precision="auto"))
+    auto = dataclasses.replace(plan, models=models)
     options = '{"bert":{"precision":"fp32","threads":1},"resnet50":{"precision":"int8","threads":1}}'
     auto, evidence = with_options(auto, evidence, options)
     narrow = both(

@@ -162,7 +162,6 @@ def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experi
 
     def make_member(server: str, one: Candidate) -> Member:
         own = ["--workers", str(one.workers), "--cores-per-worker", str(one.cores_per_worker)]
-        # What `auto` chose for the default's workers holds for all of the race.
         return kit(server, name, [*wish.arguments, *fixed, *(own if server == DEFAULT else one.arguments)])
 
     read = {one: read_archive(file) for one, file in archives.items()}
@@ -201,8 +200,7 @@ def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experi
 
 
 def fix_variants(plan: Plan, models: Sequence[str]) -> list[str]:
-    """What `auto` became, where one word can say it; and BACKEND may name models that are not in this
-    one's plans."""
+    """Where one word can say it; BACKEND may name models that are not in this one's plans."""
     engines = {name: str(plan.models[name].engine.value) for name in models}
     precisions = {str(plan.models[name].precision.value) for name in models}
     backend = ",".join(f"{name}={engine}" for name, engine in engines.items())

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import Inputs
-from config.rules.requests import list_auto
 from config.topology import read_topology
 from config.tuned import TUNED_FILE, Tuned, describe_present, write_tuned
 from loadtest.errors import LoadTestError
@@ -66,7 +65,7 @@ def keep_tuned(kepts: Sequence[Kept], inputs: Inputs, run_dir: Path) -> Path:
     for kept in kepts:
         outcome, models = find_outcome(kept), kept.asked["models"]
         numbers = {**choose(outcome, alone=len(kepts) == 1)}
-        if numbers and list_auto(inputs):
+        if numbers:
             numbers["variant"] = dict(kept.asked["variants"])
         for name, value in numbers.items():
             chosen[name] = {**chosen.get(name, {}), **value} if isinstance(value, dict) else value

@@ -40,7 +40,7 @@ def assert_refused(done: Done, text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("serve PRECISON=int8", "got PRECISON; do: write PRECISION= (fp32 | bf16 | int8 | auto; "),
+        ("serve PRECISON=int8", "got PRECISON; do: write PRECISION= (fp32 | bf16 | int8; "),
         ("serve precision=int8", "got precision; do: write PRECISION= ("),
         ("serve PORT=1 WORKER=2", "got WORKER; do: write WORKERS= ("),
         ("serve DESTDIR=/x", "got DESTDIR; do: `make help` lists them"),

@@ -12,7 +12,7 @@ import torch
 from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.engines import ENGINES
 from handlers.engines import openvino as openvino_engine
-from handlers.engines.backend import find_asked, find_missing, list_engines, parse_backend, render_backend
+from handlers.engines.backend import find_asked, find_missing, parse_backend, render_backend
 from handlers.engines.eager import EagerEngine
 from handlers.engines.engine import WIDE_SUMS, Proof, has_flags
 from handlers.engines.openvino import choose_precision
@@ -188,8 +188,6 @@ def test_a_new_engine_is_a_class_and_an_entry(tiny_image, monkeypatch):
         ("resnet50=ipex,bert=openvino", "bert=openvino,resnet50=ipex", "openvino"),
         ("eager bert=openvino", "eager,bert=openvino", "openvino"),
         ("resnet50=eager", "resnet50=eager", "ipex"),
-        ("auto", "auto", "auto"),
-        ("bert=auto,resnet50=ipex", "bert=auto,resnet50=ipex", "auto"),
     ],
 )
 def test_backend_is_for_all_or_by_model(text, chosen, of_bert):
@@ -197,7 +195,7 @@ def test_backend_is_for_all_or_by_model(text, chosen, of_bert):
     assert find_asked(parse_backend(text), "bert", DEFAULT_STACK) == of_bert
 
 
-def test_auto_is_each_engine_that_is_installed(tmp_path):
+def test_which_engines_are_installed(tmp_path):
     """By the packages' metadata alone: nothing is imported."""
     needing = {name: one.distribution for name, one in ENGINES.items() if one.distribution}
     assert {"ipex", "openvino"} <= {*needing}
@@ -206,9 +204,6 @@ def test_auto_is_each_engine_that_is_installed(tmp_path):
     (tmp_path / "openvino-2026.4.0.dist-info" / "METADATA").write_text("Name: openvino\nVersion: 2026.4.0\n")
     missing = find_missing([str(tmp_path)])
     assert missing == {*needing} - {"openvino"}
-    assert list_engines("auto", missing) == tuple(name for name in ENGINES if name not in missing)
-    assert list_engines("auto") == tuple(ENGINES)
-    assert list_engines("ipex", missing) == ("ipex",)
     assert not ENGINES["ipex"].is_installed([])
     assert ENGINES["eager"].is_installed([])
 
@@ -216,7 +211,7 @@ def test_auto_is_each_engine_that_is_installed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tpu", "BACKEND must be one of ipex, openvino, inductor, eager, auto, or by model, as .*: got tpu"),
+        ("tpu", "BACKEND must be one of ipex, openvino, inductor, eager, or by model, as .*: got tpu"),
         ("bert=", "BACKEND must be one of ipex, openvino, inductor, eager"),
         ("bert=ipex,bert=eager", "BACKEND must have one engine for each model"),
         ("ipex,eager", "BACKEND must have one engine for each model"),

@@ -30,7 +30,7 @@ def test_what_was_found_is_what_the_next_plan_goes_by(whole, tmp_path):
     file = keep_tuned([whole], inputs, tmp_path)
     tuned = read_tuned(file)
     best = find_outcome(whole).best.candidate
-    assert tuned.chosen == {"batch": dict(best.batch)}
+    assert tuned.chosen == {"batch": dict(best.batch), "variant": {MODEL: "ipex int8"}}
     assert tuned.limit == {"percentile": 99.0, "ms": 200.0}
     used, (said,) = judge_tuned(file, read_topology(), inputs)
     assert said.startswith("tuned: used, for p99 ≤ 200 ms: ")
@@ -84,8 +84,8 @@ def test_where_no_model_can_be_tuned_nothing_is_written(whole, tmp_path, monkeyp
     assert not (tmp_path / "tuned.json").exists()
 
 
-@pytest.mark.parametrize("asked", [{"precision": "auto"}, {"backend": "auto", "precision": "int8"}])
-def test_what_auto_had_become_stays_with_the_numbers(whole, tmp_path, asked):
+@pytest.mark.parametrize("asked", [{}, {"precision": "int8"}])
+def test_engine_and_precision_stay_with_the_numbers(whole, tmp_path, asked):
     inputs = make_inputs(models=(MODEL,), **asked)
     file = keep_tuned([whole], inputs, tmp_path)
     used, (said,) = judge_tuned(file, read_topology(), inputs)
@@ -95,7 +95,7 @@ def test_what_auto_had_become_stays_with_the_numbers(whole, tmp_path, asked):
 
 def test_a_right_default_leaves_nothing_to_choose(tmp_path):
     kept = run_tune(tmp_path, peaks=lambda name: 100.0 if name == "default" else 90.0)
-    tuned = read_tuned(keep_tuned([kept], make_inputs(models=(MODEL,), precision="auto"), tmp_path))
+    tuned = read_tuned(keep_tuned([kept], make_inputs(models=(MODEL,)), tmp_path))
     assert tuned.chosen == {}
     assert "the default is right" in tuned.evidence[MODEL]
 

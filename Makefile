@@ -66,9 +66,6 @@ TUNE = $(LOADTEST) tune --percentile=$(call given,PERCENTILE) --budget-minutes=$
 PROFILED = $(LOADTEST) profile $(STARTS) --model=$(call given,MODEL) --against=$(call given,AGAINST) --seconds=$(call given,SECONDS) \
 	--precision=$(call given,PRECISION)
 SOAK = $(LOADTEST) soak $(STARTS) --minutes=$(call given,MINUTES)
-HARM = $(LOADTEST) harm $(STARTS) --precision=$(call given,PRECISION) --port=$(call given,PORT)
-CHAOS = $(LOADTEST) chaos $(STARTS)
-FUZZ = $(LOADTEST) fuzz $(STARTS) --precision=$(call given,PRECISION) --port=$(call given,PORT) --bodies=$(call given,BODIES) --seed=$(call given,SEED)
 # With every precision: what is measured is served in several.
 TEST_MODELS = resnet50 bert
 BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models=$(call quote,$(TEST_MODELS)) --weights random --precision 'fp32 bf16 int8' \
@@ -78,6 +75,7 @@ ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
 NO_SERVER = $(shell $(SERVER) status --run-dir=$(call given,RUN_DIR) >/dev/null 2>&1 || echo serve)
 SERVE_FIRST := $(if $(ASKED_LOAD),$(if $(value URL),,$(NO_SERVER)))
 E2E = tests/end_to_end
+RELIABILITY = tests/reliability
 IMAGE_TESTS = tests/image
 # The option when the switch is 1.
 FLAG = $(if $(filter 1,$(1)),$(2))
@@ -160,12 +158,17 @@ test: test-unit test-e2e ## Run all tests
 # here (torch/_inductor/async_compile.py).
 .PHONY: test-unit
 test-unit: dev ## Run the tests that need no server
-	@TORCH_WARM_POOL=0 $(VENV_PYTHON) -m pytest tests --ignore=$(E2E) --ignore=$(IMAGE_TESTS) \
+	@TORCH_WARM_POOL=0 $(VENV_PYTHON) -m pytest tests --ignore=$(E2E) --ignore=$(IMAGE_TESTS) --ignore=$(RELIABILITY) \
 		-n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-e2e
 test-e2e: dev ## Run the tests that talk to a real TorchServe
 	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
+	@[ ! -d $(RELIABILITY) ] || $(VENV_PYTHON) -m pytest $(RELIABILITY) -m quick
+
+.PHONY: test-reliability
+test-reliability: dev ## Faults under load, hostile requests, 5,500 broken bodies (20 minutes; MARK=faults|hostile|fuzz for one)
+	@$(VENV_PYTHON) -m pytest $(RELIABILITY) -m $(call given,MARK)
 
 CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_stacks.py $(E2E)/test_current.py \
 	tests/handlers/engines/test_engines.py tests/handlers/engines/test_inductor.py \
@@ -217,24 +220,6 @@ soak: load-tools ## Both models behind the door at 80 % of their peak for ten mi
 	@$(SOAK) --check
 	@$(BUILD_TEST_STORE)
 	@$(SOAK)
-
-.PHONY: harm
-harm: load-tools ## Overload, dear bodies, lost workers: does the server stand? (10 minutes; EXPERIMENT=name for one)
-	@$(HARM) --check $(call listed,EXPERIMENT)
-	@$(BUILD_TEST_STORE)
-	@$(HARM) $(call listed,EXPERIMENT)
-
-.PHONY: chaos
-chaos: load-tools ## Fault after fault under load: who is answered, when is all well again? (15 minutes; EXPERIMENT=name)
-	@$(CHAOS) --check $(call listed,EXPERIMENT)
-	@$(BUILD_TEST_STORE)
-	@$(CHAOS) $(call listed,EXPERIMENT)
-
-.PHONY: fuzz
-fuzz: dev ## Send 5,500 broken bodies; exit 1 on any 5xx, lost worker or grown memory (5 minutes)
-	@$(FUZZ) --check
-	@$(BUILD_TEST_STORE)
-	@$(FUZZ)
 
 .PHONY: report
 report: load-tools ## Tables and pages of kept results again: the latest, or RESULT; OUTPUT=docs writes Markdown

@@ -23,8 +23,6 @@ from loadtest.drivers.locust import locust_command, locust_environment, parse_cr
 from loadtest.drivers.remote import work
 from loadtest.errors import LoadTestError
 from loadtest.experiments import ceiling, compare, gate, measure, peak, soak
-from loadtest.experiments.chaos import experiment as chaos
-from loadtest.experiments.harm import run as harm
 from loadtest.experiments.ladder import experiment as ladder
 from loadtest.experiments.ladder.rungs import KINDS, SETTINGS
 from loadtest.experiments.profile import experiment as profile
@@ -54,7 +52,7 @@ TOKEN_SECONDS = 3000
 """A page stays open for a while; TorchServe's tokens live for an hour."""
 Options = argparse.Namespace
 JUDGES: dict[str, Judge] = {
-    **{one.KIND: one.judge for one in (measure, peak, gate, soak, chaos, profile)},
+    **{one.KIND: one.judge for one in (measure, peak, gate, soak, profile)},
     **dict.fromkeys(KINDS.values(), ladder.judge),
     targets.KIND: judge_targets,
     tune.KIND: judge_tune,
@@ -221,39 +219,6 @@ def run_soak(options: Options) -> int:
         return finish(run_experiment(experiment, site, results=options.results))
 
 
-def run_harm(options: Options) -> int:
-    """The named experiments, or all."""
-    precision = options.precision or harm.PRECISION
-    harm.check_harm(options.names, precision)
-    if options.check:
-        return 0
-    with open_site(options) as site:
-        return harm.run_harm(site, results=options.results, names=options.names, precision=precision)
-
-
-def run_chaos(options: Options) -> int:
-    """The named faults, or all."""
-    chaos.check_chaos(options.names)
-    if options.check:
-        return 0
-    with open_site(options) as site:
-        return finish(chaos.run_chaos(site, results=options.results, names=options.names))
-
-
-def run_fuzz(options: Options) -> int:
-    # Hypothesis draws the bodies; no other command needs it.
-    from loadtest.experiments.harm import fuzz
-
-    precision = options.precision or harm.PRECISION
-    harm.check_precision(precision)
-    bodies = parse_whole("BODIES", options.bodies or str(fuzz.BODIES))
-    seed = parse_whole("SEED", options.seed or str(fuzz.SEED))
-    if options.check:
-        return 0
-    with open_site(options) as site:
-        return fuzz.run_fuzz(site, results=options.results, bodies=bodies, seed=seed, precision=precision)
-
-
 def read_timing(options: Options, usual: Timing) -> Timing:
     """SECONDS and REPEATS where they are given."""
     return Timing(
@@ -283,7 +248,6 @@ def run_report(options: Options) -> int:
         written = write_docs([read_kept(one) for one in folders], Path(options.output))
         say("\n".join(f"written: {file}" for file in written))
         return 0
-    # Harm and fuzz keep results, too; they have no section.
     latest = sorted(one for kind in SECTIONS for one in list_results(options.results, kind))[-1:]
     kepts = [read_kept(one) for one in named or latest or [find_result(LATEST, options.results)]]
     report = write_report(kepts, options.results)

@@ -15,16 +15,15 @@ LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
 SCENARIOS = (*LOADS, "loadtest-gate")
 PLANS = ("config", "serve", "reload", "tune", *LOADS)
 BUILDS = ("models", *PLANS)
-HARMS = ("harm", "fuzz")
 TURNS = ("ladder", "targets")
 """Systems that are compared take turns."""
 REPORTS = ("report",)
 CONTROLS = ("status", "verify", "stop", "clean", "distclean")
 GATES = ("compare", "loadtest-gate")
 INSTALLS = (
-    *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak", "ceiling", *HARMS, "chaos"),
-    *("image", "image-test", "test", "test-unit", "test-e2e", "test-current", "lint", "format", "audit"),
-    *("lock", "distclean", "profile"),
+    *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak", "ceiling"),
+    *("image", "image-test", "test", "test-unit", "test-e2e", "test-reliability", "test-current", "lint"),
+    *("format", "audit", "lock", "distclean", "profile"),
 )
 SWITCH = ("0", "1")
 
@@ -35,7 +34,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              container=True, compose="",
              help="names of folders in models/; a container serves every archive, an image bakes in none"),
         Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8"),
-             commands=("models", *PLANS, *HARMS, "profile"), container=True, compose="",
+             commands=("models", *PLANS, "profile"), container=True, compose="",
              help="served, and so built and judged beside fp32; not given: what make tune found, if it did; "
                   "make models takes several, as 'fp32 int8'"),
         Knob(name="PROFILE", default="throughput", choices=("throughput", "latency"),
@@ -45,7 +44,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="workers of each model, 1 or more"),
         Knob(name="WEIGHTS", default="as built, else auto", commands=(*BUILDS, "image"),
              help="auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random"),
-        Knob(name="PORT", default="8080", commands=(*PLANS, *HARMS), container=True,
+        Knob(name="PORT", default="8080", commands=PLANS, container=True,
              compose="8080", help="the REST port; taken too are PORT + 2 and five ports of each instance "
              "from PORT + 10 to PORT + 84, or with FRONT=none the four after it"),
     ),
@@ -159,10 +158,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="of each window; of a profile, of each system with each collector"),
         Knob(name="REPEATS", default="3", commands=TURNS, help="turns of each system in a block"),
         Knob(name="MINUTES", default="10", commands=("soak",), help="under load"),
-        Knob(name="EXPERIMENT", default="all", commands=("harm", "chaos"),
-             help="what is done to the server"),
-        Knob(name="BODIES", default="5500", commands=("fuzz",), help="how many are sent"),
-        Knob(name="SEED", default="7", commands=("fuzz",), help="which ones are drawn"),
+        Knob(name="MARK", default="all", commands=("test-reliability",),
+             help="faults, hostile, fuzz or quick"),
         Knob(name="RESULT", default="latest", commands=REPORTS, help="folders of kept results"),
         Knob(name="OUTPUT", default="terminal only", commands=REPORTS,
              help="folder for Markdown and PNG, such as docs"),

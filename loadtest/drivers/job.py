@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,6 @@ from loadtest.payloads import Payload
 from loadtest.scenarios.scenario import Scenario
 
 JOB_FILE = "job.json"
-BEGUN_FILE = "begun"
-"""Written by a generator when it knows when its window begins: seconds since the epoch."""
-ENOUGH_FILE = "enough"
-"""Where it is there, an open loop sends nothing more, and ends with its last answer."""
 COOL_DOWN_S = 2.0
 """The load goes on for so long after the window, so that its last requests end under the same load."""
 
@@ -53,12 +49,10 @@ class Job:
     """A closed loop ends after so many requests, whatever the time; None: when the time is over."""
     bodies: tuple[Body, ...]
     cool_down_s: float = COOL_DOWN_S
-    more_headers: Mapping[str, str] = field(default_factory=dict)
-    """Of every request, beside the token and the body's type."""
 
     @property
     def headers(self) -> dict[str, str]:
-        return {**({"Authorization": f"Bearer {self.token}"} if self.token else {}), **self.more_headers}
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     @property
     def longest_s(self) -> float:
@@ -67,9 +61,8 @@ class Job:
 
 
 def make_job(
-    scenario: Scenario, *, level: float, repeat: int, url: str, token: str, payloads: Sequence[Payload],
-    more_headers: Mapping[str, str] | None = None,
-) -> Job:  # fmt: skip
+    scenario: Scenario, *, level: float, repeat: int, url: str, token: str, payloads: Sequence[Payload]
+) -> Job:
     """One repeat of one step; each repeat has arrivals of its own."""
     return Job(
         url=url,
@@ -83,7 +76,6 @@ def make_job(
         duration_s=scenario.duration_s,
         timeout_s=scenario.timeout_s,
         stop_after=scenario.stop_after,
-        more_headers=dict(more_headers or {}),
         bodies=tuple(
             Body(file=f"{number:04d}.body", content_type=one.content_type, path=one.path)
             for number, one in enumerate(payloads)

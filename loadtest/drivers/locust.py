@@ -7,11 +7,10 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.drivers.job import BEGUN_FILE, ENOUGH_FILE, Job
+from loadtest.drivers.job import Job
 from loadtest.drivers.outcome import Outcome
 from loadtest.drivers.records import make_records, merge_records
 from loadtest.errors import LoadTestError
@@ -28,8 +27,6 @@ OUT_FILE = "reports.json"
 LOG_FILE = "locust.log"
 EXTRA_SECONDS = 90
 """For Locust's own start and end, on top of the job's longest time."""
-START_SECONDS = 60
-POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +78,6 @@ class Running:
             raise LoadTestError(f"Locust ended ({code}) without a report: {self._tail()}")
         return read_outcome(out)
 
-    def wait_for_begin(self) -> float:
-        """When its window begins, in seconds since the epoch; LoadTestError when it does not come so far."""
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            begun = self.folder / BEGUN_FILE
-            if begun.exists() and (text := begun.read_text()):
-                return float(text)
-            time.sleep(POLL_SECONDS)
-        raise LoadTestError(f"Locust did not begin within {START_SECONDS} s: {self._tail()}")
-
-    def send_no_more(self) -> None:
-        """An open loop ends before its time; what is under way is waited for."""
-        (self.folder / ENOUGH_FILE).touch()
-
     def end(self) -> None:
         """At once, if it has not ended."""
         if self.process.poll() is None:
@@ -112,8 +95,7 @@ def start_locust(job: Job, folder: Path, crew: Crew) -> Running:
         raise LoadTestError(
             f"PROCESSES must be at most the users of a closed loop: got {crew.processes} for {job.level:g}"
         )
-    for name in (OUT_FILE, BEGUN_FILE, ENOUGH_FILE):
-        (folder / name).unlink(missing_ok=True)
+    (folder / OUT_FILE).unlink(missing_ok=True)
     command = [*locust_command(crew), "--headless", "--only-summary", "--exit-code-on-error", "0"]
     with (folder / LOG_FILE).open("wb") as log:
         process = subprocess.Popen(

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-from geventhttpclient.client import HTTPClient, HTTPClientPool
+from geventhttpclient.client import HTTPClientPool
 from locust import FastHttpUser, LoadTestShape, constant, events, task
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.drivers.job import BEGUN_FILE, ENOUGH_FILE, read_job
+from loadtest.drivers.job import read_job
 from loadtest.drivers.locust import JOB_VARIABLE, OUT_FILE, REPORT, WORKERS_VARIABLE
 from loadtest.drivers.records import Recorder
 from loadtest.drivers.schedule import order_payloads, plan_arrivals, share_count
@@ -64,7 +64,6 @@ class Generator:
         if self.zero is None:
             ahead = LEAD_S + JOB.warm_up_s
             self.zero, self.wall_zero = time.perf_counter() + ahead, time.time() + ahead
-            (FOLDER / BEGUN_FILE).write_text(repr(self.wall_zero))
             gevent.spawn_later(ahead, self._note_cpu, "begin")
             gevent.spawn_later(ahead + JOB.duration_s, self._note_cpu, "end")
 
@@ -130,22 +129,13 @@ def _count_workers(runner: Any) -> int:
     return max(1, runner.worker_count) if isinstance(runner, MasterRunner) else 1
 
 
-class Unkept(HTTPClientPool):
-    """A connection a request: a server may end one without having said so in its answer, and the next request
-    on it would be lost."""
-
-    def get_client(self, url: Any) -> HTTPClient:
-        pool = super().get_client(url)._connection_pool
-        pool.return_socket = pool.release_socket  # type: ignore[method-assign]
-        return super().get_client(url)
-
-
 def make_pool() -> HTTPClientPool | None:
     """Of all users together; None where each closed one has its own."""
-    kind = Unkept if JOB.headers.get("Connection") == "close" else HTTPClientPool
-    if kind is HTTPClientPool and not JOB.is_open:
+    if not JOB.is_open:
         return None
-    return kind(concurrency=MOST_CONNECTIONS, network_timeout=JOB.timeout_s, connection_timeout=JOB.timeout_s)
+    return HTTPClientPool(
+        concurrency=MOST_CONNECTIONS, network_timeout=JOB.timeout_s, connection_timeout=JOB.timeout_s
+    )
 
 
 class Sender(FastHttpUser):
@@ -217,8 +207,6 @@ class OpenLoopUser(Sender):
             wait = due - generator.now()
             if wait > 0:
                 gevent.sleep(wait)
-            if (FOLDER / ENOUGH_FILE).exists():
-                break
             under_way.append(gevent.spawn(self.send, payload, due))
         gevent.joinall(under_way)
         _end(self)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
-from loadtest.report.chaos import make_chaos_section
 from loadtest.report.engines import make_engines_section
 from loadtest.report.gated import make_gate_section
 from loadtest.report.html import render_html
@@ -30,7 +29,6 @@ SECTIONS: Mapping[str, Callable[[Kept], Section]] = {
     "engines": make_engines_section,
     "tune": make_tune_section,
     "soak": make_soak_section,
-    "chaos": make_chaos_section,
     "profile": make_profile_section,
 }
 """One for each kind of experiment that keeps results."""

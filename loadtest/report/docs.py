@@ -10,7 +10,7 @@ from pathlib import Path
 from loadtest.errors import LoadTestError
 from loadtest.experiments.targets.judge import look_at
 from loadtest.experiments.targets.rows import RATIO, Goal, Row, list_rows
-from loadtest.report import SECTIONS, chaos, ladder, make_section, profile
+from loadtest.report import SECTIONS, ladder, make_section, profile
 from loadtest.report.markdown import check_own, render_section, render_table, wrap
 from loadtest.report.section import Section, Table
 from loadtest.report.words import NONE, describe_host, show_rate, show_ratio
@@ -35,12 +35,10 @@ COMMANDS = {
     "tune": "make tune",
     "profile": "make profile",
     "soak": "make soak",
-    "chaos": "make chaos",
 }
 """In the order of the page."""
 PAGES: Mapping[str, Callable[[Kept, Path], list[Path]]] = {
     "ladder": ladder.write_pages,
-    "chaos": chaos.write_page,
     "profile": profile.write_page,
 }
 """Experiments with pages of their own beside this one."""

@@ -61,12 +61,11 @@ def read_machine_cpu(cpus: set[int], proc: Path = PROC) -> tuple[float, float]:
     return busy, stolen
 
 
-def read_resident_mib(pid: int, proc: Path = PROC, *, peak: bool = False) -> float:
-    """VmRSS of /proc/PID/status, or its highest so far (VmHWM); LoadTestError when the process has ended."""
-    wanted = "VmHWM:" if peak else "VmRSS:"
+def read_resident_mib(pid: int, proc: Path = PROC) -> float:
+    """VmRSS of /proc/PID/status; LoadTestError when the process has ended."""
     try:
         lines = (proc / str(pid) / "status").read_text().splitlines()
-        line = next(line for line in lines if line.startswith(wanted))
+        line = next(line for line in lines if line.startswith("VmRSS:"))
     except (OSError, StopIteration) as problem:
         raise LoadTestError(f"process {pid} has ended: its memory cannot be read") from problem
     return int(line.split()[1]) / 1024

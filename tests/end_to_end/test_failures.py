@@ -129,15 +129,6 @@ def test_a_killed_launcher_takes_even_a_hung_worker_along(tiny_server):
     tiny_server.wait_until_good()
 
 
-def test_a_killed_worker_comes_back_on_its_own_cores(tiny_server):
-    victim = tiny_server.workers("tiny_image")[0]
-    os.kill(victim, signal.SIGKILL)
-    code, _ = tiny_server.verify()
-    assert code == 1
-    tiny_server.wait_until_good()
-    assert victim not in tiny_server.workers("tiny_image")
-
-
 def test_another_plan_is_refused_while_a_server_runs(tiny_server):
     kit = tiny_server
     again = ["--models", "tiny_image", "--port", str(kit.port), "--models-dir", str(kit.models_dir),

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = (
     r"""x'; touch F;echo '"; touch F;" $(touch F) `touch F` $(shell touch F) ${HOME} $$HOME \ #% é,b=c"""
 )
-LISTED = ("TARGET", "EXPERIMENT", "RESULT")
+LISTED = ("TARGET", "RESULT")
 """Several words, each an argument of its own."""
 NOT_TRIED = {*EVERY, "lock", "audit"}
 """They start uv, and a script that is not there."""

@@ -179,5 +179,5 @@ def test_prose_is_cut_into_lines_and_the_machine_has_no_name(tmp_path):
 
 
 def test_a_kind_without_a_section_is_named(tmp_path):
-    with pytest.raises(LoadTestError, match=r"the kind must be one of measure, peak.*: got harm"):
-        write_report([make_kept(tmp_path, {}, kind="harm")], tmp_path)
+    with pytest.raises(LoadTestError, match=r"the kind must be one of measure, peak.*: got unknown"):
+        write_report([make_kept(tmp_path, {}, kind="unknown")], tmp_path)

@@ -100,6 +100,5 @@ def test_a_marked_process_is_watched(tmp_path):
 
 def test_memory_of_a_process_that_ended_cannot_be_read(tmp_path):
     assert read_resident_mib(os.getpid()) > 10
-    assert read_resident_mib(os.getpid(), peak=True) >= read_resident_mib(os.getpid()) - 1
     with pytest.raises(LoadTestError, match="process 7 has ended: its memory cannot be read"):
         read_resident_mib(7, tmp_path)

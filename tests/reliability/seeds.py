@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from loadtest.experiments.harm.bodies import FORM, JSON, MULTIPART, OCTETS, make_upload
+from tests.reliability.bodies import FORM, JSON, MULTIPART, OCTETS, make_upload
 
 SIZE = (48, 36)
 """Large enough for several blocks and rows, small enough that most of the bytes are structure."""
-RESNET50, BERT = "resnet50", "bert"
-TEXT = "text/plain; charset=utf-8"
+IMAGE, TEXT = "tiny_image", "tiny_text"
+"""Models."""
+PLAIN = "text/plain; charset=utf-8"
 SENTENCE = "The room was far better than we had hoped – “quiet”, and clean."
 
 
@@ -75,7 +76,7 @@ def make_seeds() -> list[Seed]:
     """All of them, in a fixed order."""
     pictures = [*_make_pictures(), ("png-interlaced", "image/png", make_interlaced_png(16))]
     photo = next(body for name, _, body in pictures if name == "jpeg")
-    images = [Seed(name=name, model=RESNET50, content_type=kind, body=body) for name, kind, body in pictures]
+    images = [Seed(name=name, model=IMAGE, content_type=kind, body=body) for name, kind, body in pictures]
     return [*images, *_make_image_forms(photo), *_make_text_forms()]
 
 
@@ -156,7 +157,7 @@ def _make_image_forms(photo: bytes) -> Iterator[Seed]:
         ("urlencoded-image", FORM, photo),
     )
     for name, kind, body in bodies:
-        yield Seed(name=name, model=RESNET50, content_type=kind, body=body)
+        yield Seed(name=name, model=IMAGE, content_type=kind, body=body)
 
 
 def _make_text_forms() -> Iterator[Seed]:
@@ -173,14 +174,14 @@ def _make_text_forms() -> Iterator[Seed]:
         ("json-numbers", JSON, b'{"text": [1, -0, 1e999, NaN, Infinity, 12345678901234567890]}'),
         ("json-list", JSON, json.dumps(many["text"]).encode()),
         ("json-deep", JSON, b'{"text": ' + b"[" * 600 + b"]" * 600 + b"}"),
-        ("text", TEXT, SENTENCE.encode()),
+        ("text", PLAIN, SENTENCE.encode()),
         ("text-utf16", "text/plain; charset=utf-16", SENTENCE.encode("utf-16")),
         ("text-latin", "text/plain; charset=iso-8859-1", "déjà vu, très cher".encode("latin-1")),
-        ("text-brace", TEXT, b"{not json} at all"),
+        ("text-brace", PLAIN, b"{not json} at all"),
         ("text-as-bytes", OCTETS, SENTENCE.encode()),
         ("urlencoded-text", FORM, b"text=worth+every+penny%21&data=again"),
         ("multipart-text", MULTIPART, make_upload(SENTENCE.encode(), field="text", name="a.txt")),
         ("multipart-data", MULTIPART, make_upload(json.dumps(many).encode(), name="a.json")),
     )
     for name, kind, body in bodies:
-        yield Seed(name=name, model=BERT, content_type=kind, body=body)
+        yield Seed(name=name, model=TEXT, content_type=kind, body=body)

@@ -1,4 +1,4 @@
-"""Bodies that cost far more than they weigh: each maker says what is dear about it."""
+"""Bodies that cost far more than they weigh: each maker says what is expensive about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_BYTES = 16 << 20
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 PNG, JPEG, OCTETS = "image/png", "image/jpeg", "application/octet-stream"
-BOUNDARY = "kit-harm-boundary"
+BOUNDARY = "kit-boundary"
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 _DATASET = 8
 """IPTC's record that holds the picture."""

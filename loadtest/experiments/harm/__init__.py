@@ -1,1 +1,0 @@
-"""What a stranger, a crowd or a fault can do to a server, and whether it stands."""

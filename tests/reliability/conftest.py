@@ -113,10 +113,9 @@ class Server(Kit):
     def reload(self) -> subprocess.CompletedProcess[str]:
         """`make reload` with the same settings."""
         folders = ["--models-dir", str(self.models_dir), "--model-store", str(self.store)]
-        asked = ["--run-dir", str(self.run_dir), "--models", MODELS, "--port", str(self.port), *folders]
-        return self.call(
-            "server", "reload", "--run-dir", str(self.run_dir), "--", *asked, "--front", "haproxy"
-        )
+        asked = ["--models", MODELS, "--port", str(self.port), *folders, "--front", "haproxy"]
+        place = ["--run-dir", str(self.run_dir)]
+        return self.call("server", "reload", *place, "--", *place, *asked)
 
     def read_record(self) -> Record | None:
         return read_record(self.run_dir / "supervisor.json")
@@ -207,6 +206,16 @@ class Server(Kit):
         large = dataclasses.replace(small, body=small.body.ljust(LARGE_BYTES, b"\0"))
         return itertools.cycle([*[small] * SMALL_OF, large])
 
+    def measure_capacity(self) -> float:
+        """Photographs a second of a short closed loop."""
+        warm_up_s, measured_s, clients = 4.0, 8.0, 16
+        with Load(self.port, self.photographs(10.0), clients=clients) as load:
+            began = time.monotonic()
+            time.sleep(warm_up_s + measured_s)
+            ended = time.monotonic()
+        assert {one.failure or one.status for one in load.outcomes} == {200}
+        return sum(1 for one in load.outcomes if began + warm_up_s <= one.ended < ended) / measured_s
+
     def use(self) -> Usage:
         """Now."""
         processes = find_marked(self.run_dir)
@@ -275,16 +284,8 @@ def server(started: Server) -> Server:
 
 @pytest.fixture(scope="session")
 def capacity(started: Server) -> float:
-    """Photographs a second of a short closed loop."""
     started.ensure()
-    warm_up_s, measured_s, clients = 4.0, 8.0, 16
-    with Load(started.port, started.photographs(10.0), clients=clients) as load:
-        began = time.monotonic()
-        time.sleep(warm_up_s + measured_s)
-        ended = time.monotonic()
-    assert {one.failure or one.status for one in load.outcomes} == {200}
-    good = [one for one in load.outcomes if began + warm_up_s <= one.ended < ended]
-    return len(good) / measured_s
+    return started.measure_capacity()
 
 
 @pytest.fixture
@@ -297,10 +298,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """The table of docs/reliability.md."""
     rows = config.stash.get(ROWS, [])
     if rows:
-        lines = [HEAD, *rows]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
-        lines.insert(1, tuple("-" * width for width in widths))
         terminalreporter.write_sep("=", "faults under load")
-        for line in lines:
-            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            terminalreporter.write_line(f"| {' | '.join(cells)} |")
+        for line in (HEAD, ["---"] * len(HEAD), *rows):
+            terminalreporter.write_line(f"| {' | '.join(line)} |")

@@ -20,7 +20,7 @@ from config.plan import read_plan
 from server.processes import Process, find_marked, send_signal
 from server.supervisor.record import READY, read_record
 from tests.end_to_end.kit import Kit, running
-from tests.reliability.client import REFUSED, Load, Request
+from tests.reliability.client import REFUSED, RESET, Load, Request
 
 MODEL = "tiny_image"
 BYTES = 300_000
@@ -231,5 +231,6 @@ def test_a_stop_answers_what_was_accepted(door_kit, photo):
         stopped = door_kit.stop()
         time.sleep(0.5)
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-    assert set(count(sent)) <= {200, 503, REFUSED}, count(sent)
+    # Who is told 503 before all of a body was sent may see no more than that the connection is closed.
+    assert set(count(sent)) <= {200, 503, REFUSED, RESET}, count(sent)
     assert find_marked(door_kit.run_dir) == []

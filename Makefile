@@ -86,8 +86,8 @@ SETUP_TO_PLAN = $(if $(and $(filter 1,$(value DRY_RUN)),$(wildcard $(VENV)/setup
 TIMINGS_TO_PLAN = $(if $(or $(value TOPOLOGY),$(filter 1,$(value DRY_RUN))),,timings)
 
 # A server is never started from half of a dry run.
-DRY_RUN_BUT_NOT_CONFIG = $(and $(filter 1,$(value DRY_RUN)),$(filter serve models,$(MAKECMDGOALS)))
-$(if $(DRY_RUN_BUT_NOT_CONFIG),$(error DRY_RUN=1 is of `make config` alone: got make $(MAKECMDGOALS)))
+DRY_RUN_BUT_NOT_PLAN = $(and $(filter 1,$(value DRY_RUN)),$(filter serve models,$(MAKECMDGOALS)))
+$(if $(DRY_RUN_BUT_NOT_PLAN),$(error DRY_RUN=1 is of `make plan` alone: got make $(MAKECMDGOALS)))
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
@@ -99,30 +99,37 @@ unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIO
 export PYTHONUTF8 := 1
 
 .PHONY: help
-help: ## Print this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
-	@printf '\nKnobs, as in `make serve PRECISION=bf16 WORKERS=2`, with their (defaults); who reads them: docs/knobs.md\n\n'
+help: #- Print what people use
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@printf '\nSettings, as in `make serve PRECISION=bf16 WORKERS=2`, with their (defaults)\n\n'
 	@$(ANY_PYTHON) -m config.knobs help
+	@printf '\nAll settings: docs/knobs.md; the other commands: make help-dev\n'
+
+.PHONY: help-dev
+help-dev: #- Print the commands for who works on the kit, and all settings
+	@awk 'BEGIN { FS = ":.*#- " } /^[a-z0-9-]+:.*#- / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@printf '\nSettings, with their (defaults); who reads them: docs/knobs.md\n\n'
+	@$(ANY_PYTHON) -m config.knobs help all
 
 .PHONY: setup
-setup: ## Install what is missing: system packages, .venv
+setup: #- Install what is missing: system packages, .venv
 	@$(SETUP) $(if $(findstring openvino,$(value BACKEND)),$(if $(filter current,$(value STACK)),,--with openvino))
 
 .PHONY: doctor
-doctor: ## Say what the machine lacks, and install nothing
+doctor: #- Say what the machine lacks, and install nothing
 	@$(call given,PYTHON) -m setup --doctor
 
 .PHONY: models
 models: $(if $(filter-out models,$(MAKECMDGOALS)),inputs,build-inputs) setup ## Build what is missing, out of date or newly asked for (PRECISION, BACKEND) into model-store/
 	@$(VENV_PYTHON) -m models build $(BUILD_INPUTS)
 
-.PHONY: config
-config: inputs $(SETUP_TO_PLAN) $(TIMINGS_TO_PLAN) ## Plan for this machine (or TOPOLOGY) and write config.properties
+.PHONY: plan
+plan: inputs $(SETUP_TO_PLAN) $(TIMINGS_TO_PLAN) ## Plan for this machine (or TOPOLOGY) and write config.properties
 	@$(if $(filter 1,$(value DRY_RUN)),:,$(VENV_PYTHON) -m server check-plan $(PLAN_INPUTS))
 	@$(VENV_PYTHON) -m config $(PLAN_INPUTS) $(call FLAG,$(value DRY_RUN),--dry-run)
 
 .PHONY: serve
-serve: check-ports config models ## All of the above, then start, wait until ready, verify, and say how to call it
+serve: check-ports plan models ## All of the above, then start, wait until ready, verify, and say how to call it
 	@$(VENV_PYTHON) -m server start --run-dir=$(call given,RUN_DIR) $(call FLAG,$(value FOREGROUND),--foreground) -- $(PLAN_INPUTS)
 
 .PHONY: reload
@@ -148,26 +155,26 @@ image: ## Build the container image with docker (docs/container.md); MODELS= wit
 		--build-arg EXTRA_CA="$$ca" --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" .
 
 .PHONY: image-test
-image-test: dev ## Build the image and run it under limits and faults (tests/image/conftest.py says with what)
+image-test: dev #- Build the image and run it under limits and faults (tests/image/conftest.py says with what)
 	@$(VENV_PYTHON) -m pytest $(IMAGE_TESTS) -v -s
 
 .PHONY: test
-test: test-unit test-e2e ## Run all tests
+test: test-unit test-e2e #- Run all tests
 
 # Without the pool: where Triton is installed, whoever imports IPEX starts a process of 600 MB that compiles nothing
 # here (torch/_inductor/async_compile.py).
 .PHONY: test-unit
-test-unit: dev ## Run the tests that need no server
+test-unit: dev #- Run the tests that need no server
 	@TORCH_WARM_POOL=0 $(VENV_PYTHON) -m pytest tests --ignore=$(E2E) --ignore=$(IMAGE_TESTS) --ignore=$(RELIABILITY) \
 		-n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-e2e
-test-e2e: dev ## Run the tests that talk to a real TorchServe
+test-e2e: dev #- Run the tests that talk to a real TorchServe
 	@[ ! -d $(E2E) ] || $(VENV_PYTHON) -m pytest $(E2E)
 	@[ ! -d $(RELIABILITY) ] || $(VENV_PYTHON) -m pytest $(RELIABILITY) -m quick
 
 .PHONY: test-reliability
-test-reliability: dev ## Faults under load, hostile requests, 5,500 broken bodies (20 minutes; MARK=faults|hostile|fuzz for one)
+test-reliability: dev #- Faults under load, hostile requests, 5,500 broken bodies (20 minutes; MARK=faults|hostile|fuzz for one)
 	@$(VENV_PYTHON) -m pytest $(RELIABILITY) -m $(call given,MARK)
 
 CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_stacks.py $(E2E)/test_current.py \
@@ -175,24 +182,24 @@ CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_stacks.py $(E2E)
 	tests/models/test_trained_engines.py
 
 .PHONY: test-current
-test-current: ## Tests of STACK=current, with the torch of its environment: launcher, engines, INT8 over REST
+test-current: #- Tests of STACK=current, with the torch of its environment: launcher, engines, INT8 over REST
 	@$(call given,PYTHON) -m setup --set current --torch-index=$(call given,TORCH_INDEX) --with dev
 	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(CURRENT_TESTS)
 
 .PHONY: targets
-targets: load-tools ## Measure the speed targets against their baselines (30 minutes; TARGET=row for one)
+targets: load-tools #- Measure the speed targets against their baselines (30 minutes; TARGET=row for one)
 	@$(TARGETS) --check $(call listed,TARGET)
 	@$(BUILD_TEST_STORE)
 	@$(TARGETS) $(call listed,TARGET)
 
 .PHONY: ceiling
-ceiling: load-tools ## What one core's arithmetic allows at best, against what the models reach
+ceiling: load-tools #- What one core's arithmetic allows at best, against what the models reach
 	@$(LOADTEST) ceiling
 
 ladder profile: override TEST_MODELS = $(value MODEL)
 
 .PHONY: ladder
-ladder: load-tools ## What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines: each engine
+ladder: load-tools #- What each setting is worth: MODEL=resnet50|bert|densenet121 (30 minutes); RUNGS=engines: each engine
 	@$(LADDER) --check
 	@$(BUILD_TEST_STORE) $(if $(filter engines,$(value RUNGS)),--all-backends)
 	@$(if $(filter engines,$(value RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
@@ -216,13 +223,13 @@ profile: load-tools ## Why it is faster: MODEL=resnet50|bert beside AGAINST=stoc
 	@$(PROFILED)
 
 .PHONY: soak
-soak: load-tools ## Both models behind the door at 80 % of their peak for ten minutes: do memory and latency stay?
+soak: load-tools #- Both models behind the door at 80 % of their peak for ten minutes: do memory and latency stay?
 	@$(SOAK) --check
 	@$(BUILD_TEST_STORE)
 	@$(SOAK)
 
 .PHONY: report
-report: load-tools ## Tables and pages of kept results again: the latest, or RESULT; OUTPUT=docs writes Markdown
+report: load-tools #- Tables and pages of kept results again: the latest, or RESULT; OUTPUT=docs writes Markdown
 	@$(LOADTEST) report --output=$(call given,OUTPUT) $(call listed,RESULT)
 
 .PHONY: loadtest
@@ -230,15 +237,15 @@ loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the run
 	@$(LOADTEST) run $(LOAD_INPUTS)
 
 .PHONY: loadtest-ui
-loadtest-ui: load-tools $(SERVE_FIRST) ## The same load with Locust's own web page
+loadtest-ui: load-tools $(SERVE_FIRST) #- The same load with Locust's own web page
 	@$(LOADTEST) ui $(LOAD_INPUTS)
 
 .PHONY: loadtest-peak
-loadtest-peak: load-tools $(SERVE_FIRST) ## Search the highest rate whose p99 keeps SLO_P99_MS
+loadtest-peak: load-tools $(SERVE_FIRST) #- Search the highest rate whose p99 keeps SLO_P99_MS
 	@$(LOADTEST) peak $(LOAD_INPUTS) --slo-p99-ms=$(call given,SLO_P99_MS)
 
 .PHONY: loadtest-gate
-loadtest-gate: load-tools ## Two running servers, RUN_DIRs A and B, in turns: fail on a regression
+loadtest-gate: load-tools #- Two running servers, RUN_DIRs A and B, in turns: fail on a regression
 	@$(LOADTEST) gate $(LOAD_INPUTS) --a=$(call given,A) --b=$(call given,B) --bound=$(call given,BOUND) --pairs=$(call given,PAIRS)
 
 .PHONY: compare
@@ -250,32 +257,32 @@ load-tools:
 	@$(SETUP) --with loadtest
 
 .PHONY: lint
-lint: dev ## Check style, format and types
+lint: dev #- Check style, format and types
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check .
 	@$(VENV_PYTHON) -m mypy $(CODE)
 
 .PHONY: format
-format: dev ## Rewrite the sources in the common format
+format: dev #- Rewrite the sources in the common format
 	@$(VENV_PYTHON) -m ruff check --fix-only --quiet .
 	@$(VENV_PYTHON) -m ruff format .
 
 .PHONY: audit
-audit: ## Known vulnerabilities of what is installed, and which are accepted why (exit 3: nobody can be asked)
+audit: #- Known vulnerabilities of what is installed, and which are accepted why (exit 3: nobody can be asked)
 	@$(SETUP) --with audit
 	@sh requirements/audit.sh $(VENV_PYTHON)
 
 .PHONY: lock
-lock: dev ## Renew the locked files of requirements/ after a change in one of its *.in
+lock: dev #- Renew the locked files of requirements/ after a change in one of its *.in
 	@sh requirements/lock.sh $(VENV)/bin/uv
 
 .PHONY: clean
-clean: ## Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv and tuned.json
+clean: #- Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv and tuned.json
 	@$(SERVER) clean --run-dir=$(call given,RUN_DIR)
 	@rm -rf -- model-store$(SUFFIX)/*.mar model-store$(SUFFIX)/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: distclean
-distclean: clean ## As clean, and remove .venv
+distclean: clean #- As clean, and remove .venv
 	@$(SETUP) --unused
 	@rm -rf -- $(VENV)
 

@@ -254,12 +254,12 @@ class Plan:
         raw = _parse_object(text, source)
         if raw.get("schema") != SCHEMA:
             raise ConfigError(
-                f"{source}: schema must be {SCHEMA}: got {raw.get('schema')}; run `make config` again"
+                f"{source}: schema must be {SCHEMA}: got {raw.get('schema')}; run `make plan` again"
             )
         try:
             return _parse_plan(raw)
         except (KeyError, TypeError) as problem:
-            raise ConfigError(f"{source}: not a plan: {problem}; run `make config` again") from problem
+            raise ConfigError(f"{source}: not a plan: {problem}; run `make plan` again") from problem
 
 
 def read_plan(path: Path | str) -> Plan:
@@ -268,7 +268,7 @@ def read_plan(path: Path | str) -> Plan:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as problem:
-        raise ConfigError(f"no plan: {file}: {problem.strerror}; run `make config` first") from problem
+        raise ConfigError(f"no plan: {file}: {problem.strerror}; run `make plan` first") from problem
     return Plan.from_json(text, str(file))
 
 
@@ -281,11 +281,9 @@ def _parse_object(text: str, source: str) -> dict[str, Any]:
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise ConfigError(f"{source}: not JSON: {problem}; run `make config` again") from problem
+        raise ConfigError(f"{source}: not JSON: {problem}; run `make plan` again") from problem
     if not isinstance(raw, dict):
-        raise ConfigError(
-            f"{source}: must be a JSON object: got {type(raw).__name__}; run `make config` again"
-        )
+        raise ConfigError(f"{source}: must be a JSON object: got {type(raw).__name__}; run `make plan` again")
     return raw
 
 

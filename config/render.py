@@ -41,7 +41,7 @@ def render_properties(plan: Plan) -> str:
     """The text of config.properties."""
     models = Setting(value=render_models(plan), reason=_explain_models(plan))
     settings = {**plan.properties, "models": models}
-    lines = ["# Written by `make config` from plan.json; edits are lost. Change the inputs and run it again."]
+    lines = ["# Written by `make plan` from plan.json; edits are lost. Change the inputs and run it again."]
     for title, keys in SECTIONS.items():
         lines += ["", f"# ---- {title} ----"]
         for key in keys.split():
@@ -82,7 +82,7 @@ def escape_value(value: str) -> str:
 
 def render_environment(plan: Plan) -> str:
     """KEY=VALUE lines, reasons above; `server` sets them on TorchServe."""
-    lines = ["# Written by `make config` from plan.json; edits are lost."]
+    lines = ["# Written by `make plan` from plan.json; edits are lost."]
     for name, setting in sorted(plan.environment.items()):
         lines += ["", *_comment(setting.reason), f"{name}={setting.value}"]
     return "\n".join(lines) + "\n"

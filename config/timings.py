@@ -17,7 +17,7 @@ from config.errors import ConfigError
 from handlers.engines import name_variant
 
 SCHEMA = 4
-CURE = "run `make config` with the same values, which takes them"
+CURE = "run `make plan` with the same values, which takes them"
 
 
 @dataclass(frozen=True, kw_only=True)

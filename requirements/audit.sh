@@ -1,9 +1,9 @@
 #!/bin/sh
-# Known vulnerabilities of what an environment has, by pip-audit, without those of audit-ignore.txt: audit.sh PYTHON
+# Known vulnerabilities of what an environment has, by pip-audit, without those of audit.ignore: audit.sh PYTHON
 # Exit codes: 0 none, 1 some, 3 nobody could be asked.
 set -eu
 python=$1
-ignore=$(dirname -- "$0")/audit-ignore.txt
+ignore=$(dirname -- "$0")/audit.ignore
 
 ask() {
 	"$python" -m pip_audit --requirement /dev/stdin --no-deps --disable-pip --strict --progress-spinner off "$@"

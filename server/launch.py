@@ -102,7 +102,7 @@ def make_allocator_link(plan: Plan) -> str | None:
     if target is None or not Path(target).is_file():
         name = plan.libraries.allocator.value
         raise ServerError(
-            f"no library for ALLOCATOR={name}: {target or 'not found'}; run: make setup && make config"
+            f"no library for ALLOCATOR={name}: {target or 'not found'}; run: make setup && make plan"
         )
     path = Path(link)
     if path.exists() and path.resolve() == Path(target).resolve():
@@ -164,7 +164,7 @@ def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes
     command = render_command(plan, run, model_store)
     for needed in (Path(command[0]), Path(command[1]), find_agent(plan), run.properties):
         if not needed.exists():
-            raise ServerError(f"missing: {needed}; run: make setup && make config")
+            raise ServerError(f"missing: {needed}; run: make setup && make plan")
     with run.console_log.open("ab") as console:
         return subprocess.Popen(
             command,
@@ -194,9 +194,9 @@ def confine(plan: Plan) -> None:
 def check_machine(plan: Plan) -> None:
     """Raise when the plan is not for this machine as it is now."""
     if plan.inputs.topology != "live":
-        raise ServerError(f"the plan is for the machine recorded in {plan.inputs.topology}; run: make config")
+        raise ServerError(f"the plan is for the machine recorded in {plan.inputs.topology}; run: make plan")
     planned = {cpu for cpus in plan.layout.worker_cpus.value for cpu in cpus}
     missing = sorted(planned - os.sched_getaffinity(0))
     if missing:
         names = ", ".join(map(str, missing))
-        raise ServerError(f"the plan uses CPU {names}, which this process may not use; run: make config")
+        raise ServerError(f"the plan uses CPU {names}, which this process may not use; run: make plan")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements"
-IGNORED = re.findall(r"^([A-Z]\S+)", (REQUIREMENTS / "audit-ignore.txt").read_text(), re.MULTILINE)
+IGNORED = re.findall(r"^([A-Z]\S+)", (REQUIREMENTS / "audit.ignore").read_text(), re.MULTILINE)
 PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then echo torch==2.8.0; exit; fi
 wanted=$(cat)
@@ -55,6 +55,6 @@ def test_the_verdict_is_of_all_but_what_is_accepted(tmp_path, code):
 
 
 def test_each_accepted_vulnerability_has_its_reason():
-    lines = (REQUIREMENTS / "audit-ignore.txt").read_text().splitlines()
+    lines = (REQUIREMENTS / "audit.ignore").read_text().splitlines()
     bare = [line for line in lines if not re.match(r"#|(CVE|GHSA|PYSEC)-\S+ \S+ < \S+: \S", line)]
     assert (bare, len(IGNORED) > 0) == ([], True)

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 HEADER = """\
-# Written by `make config` from plan.json; edits are lost. Change the inputs and run it again.
+# Written by `make plan` from plan.json; edits are lost. Change the inputs and run it again.
 #
 # A request passes twice through this process. The first hop (frontend door, backend <model>.door) decides
 # who, what and by when; the second (frontend <model>.queue, backends <model> and <model>.large) holds what

@@ -6,15 +6,17 @@ import os
 from collections.abc import Mapping, Sequence
 
 from config.knobs.names import check_environment, check_given, check_values, is_read, list_read
-from config.knobs.pages import render_help, render_markdown
+from config.knobs.pages import MOST_USED, render_help, render_markdown
 from config.knobs.table import KNOBS
 from config.terminal import print_in_any_locale
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`help`, `markdown`, `compose`, or `check GOALS LEVEL NAME=VALUE…`, the goals in one word."""
+    """`help [all]`, `markdown`, `compose`, or `check GOALS LEVEL NAME=VALUE…`, the goals in one word."""
     print_in_any_locale()
     if arguments == ["help"]:
+        print(render_help(MOST_USED))
+    elif arguments == ["help", "all"]:
         print(render_help())
     elif arguments == ["markdown"]:
         print(render_markdown(), end="")
@@ -24,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         given = dict(one.split("=", 1) for one in arguments[3:])
         print(check(arguments[1].split(), given, of_parent=arguments[2] != "0"))
     else:
-        usage = "usage: python3 -m config.knobs help | markdown | compose | check GOALS LEVEL NAME=VALUE…"
+        usage = "usage: config.knobs help [all] | markdown | compose | check GOALS LEVEL NAME=VALUE…"
         raise SystemExit(f"{usage}: got {arguments}")
     return 0
 

@@ -117,7 +117,7 @@ def _has_knobs(goal: str) -> bool:
 
 def _explain_unknown(name: str) -> str:
     nearest = find_nearest(name)
-    cure = f"write {nearest.name}= ({nearest.meaning})" if nearest else "`make help` lists them"
+    cure = f"write {nearest.name}= ({nearest.meaning})" if nearest else "`make help-dev` lists them"
     return f"a value's name must be that of a knob: got {name}; do: {cure}"
 
 

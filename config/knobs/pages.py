@@ -1,21 +1,23 @@
-"""Writes the table for people: the list of `make help`, and docs/knobs.md."""
+"""Writes the table for people: the lists of `make help`, and docs/knobs.md."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from config.knobs.knob import EVERY, Knob
 from config.knobs.table import GROUPS
 
 WIDTH = 110
 NAME_WIDTH = 18
+MOST_USED = tuple(GROUPS)[:2]
 INTRODUCTION = """\
 # Knobs
 
 Written by `python3 -m config.knobs markdown` from `config/knobs/table.py`; edits are lost.
 
 Give them to a command, as in `make serve PRECISION=bf16 WORKERS=2`, or in its environment. What is not given
-is decided, mostly from the machine: `make config DRY_RUN=1` prints the plan with all reasons and writes
+is decided, mostly from the machine: `make plan DRY_RUN=1` prints the plan with all reasons and writes
 nothing. A wrong value is answered with the allowed ones. Paths may hold blanks, quotes, commas and whatever
 else a name may, in UTF-8 and on one line; a `~` is your shell's to expand, or write `$HOME`.
 
@@ -30,9 +32,9 @@ its default there in brackets; what has none is decided inside, for the containe
 """
 
 
-def render_help() -> str:
+def render_help(groups: Sequence[str] = tuple(GROUPS)) -> str:
     """For a terminal, by group."""
-    return "\n\n".join("\n".join([f"{title}:", *map(_render_line, knobs)]) for title, knobs in GROUPS.items())
+    return "\n\n".join("\n".join([f"{title}:", *map(_render_line, GROUPS[title])]) for title in groups)
 
 
 def _render_line(knob: Knob) -> str:

@@ -13,7 +13,7 @@ from handlers.engines.engine import STACKS
 LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
 """They start a server, with all that plans one, where none runs."""
 SCENARIOS = (*LOADS, "loadtest-gate")
-PLANS = ("config", "serve", "reload", "tune", *LOADS)
+PLANS = ("plan", "serve", "reload", "tune", *LOADS)
 BUILDS = ("models", *PLANS)
 TURNS = ("ladder", "targets")
 """Systems that are compared take turns."""
@@ -91,7 +91,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="1: use what tuning found, where RUN_DIR/tuned.json is there and holds"),
         Knob(name="TOPOLOGY", default="this machine", commands=PLANS,
              help="folder of a recorded machine to plan for, such as those in tests/config/machines/"),
-        Knob(name="DRY_RUN", default="0", choices=SWITCH, commands=("config",),
+        Knob(name="DRY_RUN", default="0", choices=SWITCH, commands=("plan",),
              help="1: print the plan with all reasons, write nothing"),
     ),
     "Models and weights": (

@@ -55,7 +55,7 @@ class Classifier(ABC):
         if unknown:
             raise LoadError(
                 f"limits must be among {', '.join(self.LIMITS) or 'none'}: got {', '.join(unknown)}",
-                cure="plan and build with the same version of the kit: `make config`, `make models`",
+                cure="plan and build with the same version of the kit: `make plan`, `make models`",
             )
         self.limits = {**self.LIMITS, **options.limits}
         self.layout = self.choose_layout(options.off)

@@ -117,7 +117,7 @@ def _parse(text: str) -> dict[str, dict]:
         parsed = json.loads(text)
     except ValueError as error:
         raise LoadError(
-            f"{OPTIONS_VARIABLE} is not JSON: {error}", cure="generate the plan again with `make config`"
+            f"{OPTIONS_VARIABLE} is not JSON: {error}", cure="generate the plan again with `make plan`"
         ) from error
     _require(isinstance(parsed, dict), f"it must be an object of models: got {type(parsed).__name__}")
     return parsed
@@ -125,4 +125,4 @@ def _parse(text: str) -> dict[str, dict]:
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise LoadError(f"{OPTIONS_VARIABLE}: {message}", cure="generate the plan again with `make config`")
+        raise LoadError(f"{OPTIONS_VARIABLE}: {message}", cure="generate the plan again with `make plan`")

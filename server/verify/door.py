@@ -20,7 +20,7 @@ from server.verify.probes import WRONG_TOKEN, announce, read_status
 from server.verify.sockets import read_listening, render_address
 
 _SECONDS = 5.0
-_RECONFIGURE = f"haproxy.cfg was changed behind the plan's back? make config && {RESTART}"
+_RECONFIGURE = f"haproxy.cfg was changed behind the plan's back? make plan && {RESTART}"
 
 
 @dataclass(frozen=True, kw_only=True)

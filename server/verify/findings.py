@@ -15,7 +15,7 @@ NOT_CHECKABLE = "not checkable"
 NO_ANSWER = "unknown: no answer to describe"
 """What checks got that need the worker's own description."""
 RESTART = "make stop && make serve"
-RECONFIGURE = f"config.properties was changed behind the plan's back? make config && {RESTART}"
+RECONFIGURE = f"config.properties was changed behind the plan's back? make plan && {RESTART}"
 """The cure of most differences in what TorchServe read when it started."""
 TRY_AGAIN = "try again when its workers are free to answer"
 

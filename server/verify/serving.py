@@ -12,7 +12,7 @@ _EVIDENCE = "GET /models/<name>"
 _UNKNOWN = "unknown: TorchServe does not describe the model"
 _CURE = (
     "config.properties, or a YAML file in the archive, says something else than the plan: "
-    "make config && make stop && make serve"
+    "make plan && make stop && make serve"
 )
 
 

@@ -32,10 +32,10 @@ def test_a_plan_from_before_off_and_auto_is_still_read():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", r"p.json: not JSON: .*; run `make config` again"),
-        ("[]", r"p.json: must be a JSON object: got list; run `make config` again"),
-        ('{"schema": 7}', r"p.json: schema must be 4: got 7; run `make config` again"),
-        ('{"schema": 4}', r"p.json: not a plan: 'inputs'; run `make config` again"),
+        ("{", r"p.json: not JSON: .*; run `make plan` again"),
+        ("[]", r"p.json: must be a JSON object: got list; run `make plan` again"),
+        ('{"schema": 7}', r"p.json: schema must be 4: got 7; run `make plan` again"),
+        ('{"schema": 4}', r"p.json: not a plan: 'inputs'; run `make plan` again"),
     ],
 )
 def test_file_that_is_no_plan(text, message):
@@ -44,5 +44,5 @@ def test_file_that_is_no_plan(text, message):
 
 
 def test_no_plan(tmp_path):
-    with pytest.raises(ConfigError, match=r"no plan: .*plan.json: No such file.*; run `make config` first"):
+    with pytest.raises(ConfigError, match=r"no plan: .*plan.json: No such file.*; run `make plan` first"):
         read_plan(tmp_path)

@@ -123,11 +123,11 @@ def test_readmes_commands_are_what_make_can_do(command):
 
 
 def test_readmes_plan_is_printed_and_nothing_is_written(tmp_path):
-    assert "make config DRY_RUN=1" in find_commands("README.md")
+    assert "make plan DRY_RUN=1" in find_commands("README.md")
     assert (ROOT / ".venv/setup.json").is_file(), "make dev"  # else make would install something here
     machine = ROOT / "tests/config/machines/two-sockets-smt"
     run_dir = tmp_path / "run"
-    printed = make("config", "DRY_RUN=1", f"TOPOLOGY={machine}", f"RUN_DIR={run_dir}", "PORT=9490").stdout
+    printed = make("plan", "DRY_RUN=1", f"TOPOLOGY={machine}", f"RUN_DIR={run_dir}", "PORT=9490").stdout
     assert "workers" in printed
     assert not run_dir.exists()
 

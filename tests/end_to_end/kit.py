@@ -56,7 +56,7 @@ class Kit:
         )
 
     def plan(self, models: str, *arguments: str) -> None:
-        """`make config`, and nothing is started."""
+        """`make plan`, and nothing is started."""
         folders = ["--models-dir", str(self.models_dir), "--model-store", str(self.store)]
         # One TorchServe alone, unless a test asks for a door.
         front = [] if "--front" in arguments else ["--front", "none"]

@@ -83,7 +83,7 @@ def test_wrong_values_say_what_is_allowed(definition, asked, message):
     with pytest.raises(LoadError) as caught:
         read(definition, asked)
     assert caught.value.cause == f"CPU_KIT_OPTIONS: {message}"
-    assert "make config" in caught.value.cure
+    assert "make plan" in caught.value.cure
 
 
 def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(packed_definition, tiny_image):

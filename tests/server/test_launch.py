@@ -116,7 +116,7 @@ def test_no_link_for_the_system_allocator(plan):
 def test_a_missing_allocator_is_an_error(plan, path):
     plan = with_libraries(plan, allocator_path=path, allocator_link="/kit/lib/libjemalloc.so")
     with pytest.raises(
-        ServerError, match=r"no library for ALLOCATOR=jemalloc: .*; run: make setup && make config"
+        ServerError, match=r"no library for ALLOCATOR=jemalloc: .*; run: make setup && make plan"
     ):
         make_allocator_link(plan)
 
@@ -137,7 +137,7 @@ def test_logs_of_the_last_start_are_kept_once_and_old_tokens_are_not(run):
 def test_a_plan_for_a_recorded_machine_is_not_started(plan):
     other = dataclasses.replace(plan, inputs=dataclasses.replace(plan.inputs, topology="tests/machine"))
     with pytest.raises(
-        ServerError, match="the plan is for the machine recorded in tests/machine; run: make config"
+        ServerError, match="the plan is for the machine recorded in tests/machine; run: make plan"
     ):
         check_machine(other)
 

@@ -81,7 +81,7 @@ def test_what_no_goal_reads_is_not_looked_for():
 def test_a_name_on_the_command_line_is_answered_with_the_nearest(given, meant):
     nearest = find_nearest(given)
     assert (nearest and nearest.name) == meant
-    cure = f"write {meant}= ({find(meant).meaning})" if meant else "`make help` lists them"
+    cure = f"write {meant}= ({find(meant).meaning})" if meant else "`make help-dev` lists them"
     said = check_given([given], ["serve"])
     assert said == [f"a value's name must be that of a knob: got {given}; do: {cure}"]
 

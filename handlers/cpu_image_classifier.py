@@ -11,9 +11,8 @@ import torch
 from handlers.shared.bodies import as_bytes, decode_base64, is_json, parse_json_object, take_field
 from handlers.shared.classifier import Request
 from handlers.shared.definition import Definition
-from handlers.shared.images import decode_image
+from handlers.shared.images import LIMITS, decode_image
 from handlers.shared.outputs import NONE
-from handlers.shared.pictures.picture import LIMITS
 from handlers.shared.preprocessing import make_preprocessing
 from handlers.shared.torchserve import TorchServeHandler
 from handlers.shared.weights import load_weights

@@ -10,7 +10,7 @@ from models.errors import BuildError
 from models.labels import split_lines
 from models.synthetic import FAMILIES, SUBJECTS, encode_member, write_member
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 LEAST = 8
 """Fewer inputs than this calibrate or judge nothing."""
 MOST = 512

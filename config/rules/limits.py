@@ -43,12 +43,10 @@ def _plan_image() -> Settings:
         "side_pixels": Setting(value=65_535, reason="the longest side that a JPEG can say"),
         "decode_mib": Setting(
             value=240,
-            reason="24 megapixels at 8 bytes each (Pillow's picture and the one that is resized), 20 of TIFF "
-            "in one strip of 16 bits a channel (12), 12 of WebP (20)",
+            reason="24 megapixels at 8 bytes each (Pillow's image and the one that is resized), 12 of WebP (20)",
         ),
         "parts": Setting(
             value=16_384,
-            reason="segments, chunks, blocks, or strips of a file: 16 MiB in pieces of 1 KiB; each costs "
-            "some Python",
+            reason="segments, chunks or blocks of a file: 16 MiB in pieces of 1 KiB; each costs some Python",
         ),
     }

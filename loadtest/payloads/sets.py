@@ -23,7 +23,7 @@ from loadtest.payloads.texts import (
 
 IMAGE_TYPES = {
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png", ".webp": "image/webp",
-    ".bmp": "image/bmp", ".tif": "image/tiff", ".tiff": "image/tiff",
+    ".bmp": "image/bmp",
 }  # fmt: skip
 MOST = 200
 """More payloads of a folder are thinned evenly; each is held in the generator's memory."""

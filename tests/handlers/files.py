@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -71,35 +70,22 @@ def insert_chunks(png: bytes, *chunks: bytes) -> bytes:
     return png[:33] + b"".join(chunks) + png[33:]
 
 
-TIFF_LETTERS = {3: "H", 4: "L", 11: "f"}
-
-
-def make_tiff(pixels: bytes, width: int, height: int, entries: dict[int, tuple[int, Sequence[int]]]) -> bytes:
-    """A little-endian TIFF of one strip; `entries`, tag → (type, values), are added or replace."""
-    usual = {
-        256: (4, [width]), 257: (4, [height]), 258: (3, [8]), 259: (3, [1]), 262: (3, [1]), 273: (4, [8]),
-        277: (3, [1]), 278: (4, [height]), 279: (4, [len(pixels)]),
-    }  # fmt: skip
-    start = 8 + len(pixels) + len(pixels) % 2
-    rows, beside = b"", b""
-    chosen = sorted({**usual, **entries}.items())
-    after = start + 2 + 12 * len(chosen) + 4
-    for tag, (kind, values) in chosen:
-        content = struct.pack(f"<{len(values)}{TIFF_LETTERS[kind]}", *values)
-        if len(content) > 4:
-            content, beside = struct.pack("<L", after + len(beside)), beside + content
-        rows += struct.pack("<HHL", tag, kind, len(values)) + content.ljust(4, b"\0")
-    padded = pixels + b"\0" * (len(pixels) % 2)
-    head = b"II*\0" + struct.pack("<L", start)
-    return head + padded + struct.pack("<H", len(chosen)) + rows + bytes(4) + beside
-
-
 def make_bmp(width: int, height: int, *, packing: int, pixels: bytes) -> bytes:
     """A BMP of 8 bits a pixel."""
     header = struct.pack("<LllHHLLllLL", 40, width, height, 1, 8, packing, len(pixels), 0, 0, 256, 0)
     palette = b"".join(bytes([level, level, level, 0]) for level in range(256))
     offset = 14 + len(header) + len(palette)
     return b"BM" + struct.pack("<LLL", offset + len(pixels), 0, offset) + header + palette + pixels
+
+
+def make_webp_frames(width: int, height: int, frames: int) -> bytes:
+    """An animation of frames of one pixel on a canvas of any size."""
+    lossless = encode(Image.new("RGB", (1, 1)), "WEBP", lossless=True)
+    frame = bytes(15) + b"\0" + lossless[lossless.index(b"VP8L") :]
+    sides = struct.pack("<L", width - 1)[:3] + struct.pack("<L", height - 1)[:3]
+    body = b"WEBPVP8X" + struct.pack("<LL", 10, 2) + sides + b"ANIM" + struct.pack("<L", 6) + bytes(6)
+    body += (b"ANMF" + struct.pack("<L", len(frame)) + frame) * frames
+    return b"RIFF" + struct.pack("<L", len(body)) + body
 
 
 def _icc_number(value: float) -> bytes:

@@ -16,11 +16,8 @@ from torchvision.transforms import functional as reference
 
 from handlers.shared import images
 from handlers.shared.errors import RequestError
-from handlers.shared.images import decode_image
+from handlers.shared.images import LIMITS, SIGNATURES, decode_image
 from handlers.shared.outputs import PROBLEM_TYPES
-from handlers.shared.pictures.exif import turn_upright
-from handlers.shared.pictures.picture import LIMITS
-from handlers.shared.pictures.readers import read_picture
 from handlers.shared.preprocessing import (
     INTERPOLATIONS,
     PREPROCESSINGS,
@@ -144,12 +141,11 @@ def test_jpegs_are_decoded_as_pillow_does(form, mode):
     picture = draw_image(90, 80, seed=3).convert(mode)
     extra = {"save_all": True, "append_images": [picture]} if form == "MPO" else {}
     data = encode(picture, form, **extra)
-    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    np.testing.assert_array_equal(images._decode_jpeg(data).numpy(), expected)
-    np.testing.assert_array_equal(images._decode(read_picture(data, LIMITS), 1)[0].numpy(), expected)
+    expected = torchvisions_pixels(Image.open(io.BytesIO(data)).convert("RGB"))
+    np.testing.assert_array_equal(decode_image(data, REFERENCE), expected)
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
 def test_formats_decode_to_the_models_size(form):
     sample = decode_image(encode(draw_image(90, 80, seed=3), form), FAST)
     assert sample.shape == (64, 64, 3)
@@ -157,27 +153,15 @@ def test_formats_decode_to_the_models_size(form):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
 def test_exif_orientation_is_applied(form, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     lossless = {"lossless": True} if form == "WEBP" else {}
     picture = draw_image(120, 90, seed=4)
     data = encode(picture, form, exif=exif, **lossless)
-    # Without the mark and turned by hand: TIFFs are turned by Pillow itself, in some versions.
-    lying = Image.open(io.BytesIO(encode(picture, form, **lossless)))
-    upright = encode(turn_upright(lying, orientation))
+    upright = encode(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
     np.testing.assert_array_equal(decode_image(data, FAST), decode_image(upright, FAST))
-
-
-def test_turning_is_what_pillow_makes_of_each_orientation():
-    picture = draw_image(30, 20, seed=4)
-    for orientation in range(1, 9):
-        exif = Image.Exif()
-        exif[0x0112] = orientation
-        marked = Image.open(io.BytesIO(encode(picture, exif=exif)))
-        expected = np.asarray(ImageOps.exif_transpose(marked))
-        np.testing.assert_array_equal(np.asarray(turn_upright(picture, orientation)), expected)
 
 
 PHOTO = draw_image(90, 90, seed=6)
@@ -194,59 +178,46 @@ def test_an_empty_body_is_named():
     assert (error.status, str(error).split(";")[0]) == (400, "the body is empty")
 
 
-CUT = {"JPEG": 0.6, "PNG": 0.6, "WEBP": 0.6, "GIF": 0.6, "BMP": 0.6, "TIFF": 0.6}
-
-
-@pytest.mark.parametrize("form", CUT)
+@pytest.mark.parametrize("form", SIGNATURES)
 @pytest.mark.parametrize("way", [FAST, REFERENCE])
 def test_a_file_that_is_cut_in_its_pixels_is_broken(form, way):
     data = encode(draw_image(300, 300, seed=6), form)
-    error = refuse(data[: int(len(data) * CUT[form])], way)
+    error = refuse(data[: len(data) * 6 // 10], way)
     assert error.status == 400
     assert str(error).startswith("the image is broken (")
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.99])
-@pytest.mark.parametrize("scaled", [False, True])
-def test_a_jpeg_that_is_cut_in_its_scan_is_broken_for_both_decoders(monkeypatch, cut, scaled):
-    side = 600 if scaled else 140
+@pytest.mark.parametrize("side", [140, 600])
+def test_a_jpeg_that_is_cut_in_its_scan_is_broken_at_any_scale(cut, side):
     data = encode(draw_image(side, side, seed=6), "JPEG")
     scan = data.index(b"\xff\xda")
-    called, decode = [], images._decode
-    monkeypatch.setattr(images, "_decode", lambda *given: called.append(1) or decode(*given))
-    error = refuse(data[: scan + int((len(data) - scan) * cut)])
-    assert (error.status, bool(called)) == (400, scaled)
-    assert str(error).startswith("the image is broken (")
-
-
-@pytest.mark.parametrize("length", [3, 20, 400])
-def test_a_jpeg_that_is_cut_in_its_headers_is_broken(length):
-    error = refuse(encode(PHOTO, "JPEG")[:length])
-    assert error.status == 400
-    assert str(error) == f"the image is broken ({length} bytes, it ends before its pixels)"
+    assert refuse(data[: scan + int((len(data) - scan) * cut)]).status == 400
 
 
 @pytest.mark.parametrize(
-    ("form", "limits", "message"),
+    ("form", "limits"),
     [
-        ("PNG", {"pixels": 100}, "the image has 90×90 = 8100 pixels; at most 100 are decoded as PNG"),
-        ("JPEG", {"jpeg_pixels": 100}, "the image has 90×90 = 8100 pixels; at most 100 are decoded as JPEG"),
-        ("JPEG", {"pixels": 100}, "the image has 90×90 = 8100 pixels; at most 100 are decoded as JPEG"),
-        ("BMP", {"side_pixels": 89}, "the image has 90×90 pixels; at most 89 a side are decoded"),
-        ("PNG", {"parts": 1}, "the image has more than 1 chunks"),
+        ("PNG", {"pixels": 100}),
+        ("JPEG", {"jpeg_pixels": 100}),
+        ("JPEG", {"pixels": 100}),
+        ("BMP", {"side_pixels": 89}),
+        ("PNG", {"parts": 1}),
     ],
-)  # fmt: skip
-def test_what_is_too_large_is_refused_before_anything_is_decoded(monkeypatch, form, limits, message):
-    monkeypatch.setattr(images, "_make_sample", None)
-    error = refuse(encode(PHOTO, form), **limits)
-    assert (error.status, str(error)) == (413, message)
+)
+def test_what_is_too_large_is_refused_before_anything_is_decoded(monkeypatch, form, limits):
+    data = encode(PHOTO, form)
+    monkeypatch.setattr(Image.Image, "load", None)
+    monkeypatch.setattr(images, "decode_jpeg", None)
+    assert refuse(data, **limits).status == 413
 
 
-@pytest.mark.parametrize(("form", "mib"), [("PNG", 7), ("WEBP", 19), ("TIFF", 7), ("GIF", 7), ("BMP", 7)])
+@pytest.mark.parametrize(("form", "mib"), [("PNG", 7), ("WEBP", 19), ("GIF", 7), ("BMP", 7)])
 def test_memory_is_judged_by_what_a_formats_decoder_takes(form, mib):
-    error = refuse(encode(Image.new("RGB", (1000, 1000)), form), decode_mib=mib - 1)
-    assert (error.status, f"take {mib} MiB to decode as {form}" in str(error)) == (413, True)
-    decode_image(encode(Image.new("RGB", (1000, 1000)), form), FAST, {**LIMITS, "decode_mib": mib})
+    data = encode(Image.new("RGB", (1000, 1000)), form)
+    error = refuse(data, decode_mib=mib - 1)
+    assert (error.status, f"{mib} MiB" in str(error)) == (413, True)
+    decode_image(data, FAST, {**LIMITS, "decode_mib": mib})
 
 
 @pytest.mark.parametrize("size", [(2, 9000), (9000, 2)])

@@ -27,7 +27,7 @@ from models.kinds import fetch_pretrained
 from models.request import DataRequest, WeightsRequest
 
 ROOT = Path(__file__).parent.parent
-NOT_BUILDING = ("__main__.py", "drift.py", "progress.py", "timing.py", "timings.py")
+NOT_BUILDING = ("__main__.py", "progress.py", "timing.py", "timings.py")
 """Modules of this folder that read archives, show, or only call those that make them."""
 CHANGED_MEANS = "it could not be built before; the CPU, or which programs there are, has changed"
 BUILD_DISTRIBUTIONS = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "numpy", "pillow")

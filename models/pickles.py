@@ -1,16 +1,18 @@
 """Reads other people's pickles (.pt, .pth, .bin) in a process that can do nothing else, as safetensors.
 
 torch.load(weights_only=True) runs no code of the file as long as its own unpickler has no errors, and it had
-some (docs/supply.md). So it runs where a file that gets the better of it has won nothing: without other
-files, network and processes. What comes back are tensors by name and nothing else.
+some (docs/supply.md). So it runs without other files, network and processes; tensors by name come back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pickle
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from models.checkpoint import State, is_torchscript, make_stand_ins, pick_tensors
-from models.confinement import confine, limit_resources
+from models.confinement import confine
 from models.errors import BuildError
 from models.workspace import open_workspace
 
@@ -28,13 +30,12 @@ ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
 CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from models.pickles import convert; convert()"
 PROBE = "import sys; sys.path.insert(0, sys.argv[1]); from models.confinement import confine; confine()"
-SECONDS = 1200
-"""In all, for a file on the slowest disk."""
+SECONDS, CPU_SECONDS = 1200, 600
+"""In all, for a file on the slowest disk; to read a few GB takes seconds."""
 BASE_BYTES, TIMES = 2 << 30, 4
 """Memory beyond that of the libraries: tensors as read, contiguous, and as bytes."""
 ANSWER_BYTES = 1 << 16
-SHOWN_CHARACTERS = 600
-CAUSE_CHARACTERS = 120
+SHOWN_CHARACTERS, CAUSE_CHARACTERS = 600, 120
 
 
 def read_pickle(path: Path, *, allowed: bool) -> tuple[State, str]:
@@ -52,8 +53,7 @@ def read_pickle(path: Path, *, allowed: bool) -> tuple[State, str]:
 
 def _check_confinement(path: Path) -> None:
     """Tried before the file is looked at: no file may say itself that it should be trusted."""
-    command = [sys.executable, "-I", "-c", PROBE, str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-I", "-c", PROBE, str(ROOT)], capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
         raise BuildError(
@@ -63,34 +63,32 @@ def _check_confinement(path: Path) -> None:
 
 
 def _run(path: Path, work: Path) -> tuple[str, str]:
-    """(what is wrong with the file, what must be said of it) by the process that reads it; nothing is wrong
-    when `result` holds the tensors."""
+    """(what is wrong with the file, what must be said of it); without the former `result` holds tensors."""
     (work / "empty").mkdir()
-    said = work / "answer"
-    with path.open("rb") as source, (work / "result").open("wb") as result, said.open("wb") as answer:
+    with (
+        path.open("rb") as source,
+        (work / "result").open("wb") as result,
+        (work / "said").open("wb") as said,
+    ):
         held = (source.fileno(), result.fileno())
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", CHILD, str(ROOT), path.name, *map(str, held)],
-            stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.DEVNULL,
-            # One thread, so that none has to be started once that is forbidden.
-            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-            cwd=work / "empty",
-            pass_fds=held,
-        )  # fmt: skip
         try:
-            code = process.wait(SECONDS)
+            code = subprocess.run(
+                [sys.executable, "-I", "-c", CHILD, str(ROOT), path.name, *map(str, held)],
+                stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL, timeout=SECONDS,
+                # One thread, so that none has to be started once that is forbidden.
+                env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                cwd=work / "empty", pass_fds=held,
+            ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-    with said.open("rb") as answered:
-        return _parse(path, answered.read(ANSWER_BYTES), code)
+            code = -signal.SIGKILL
+    with (work / "said").open("rb") as said:
+        return _parse(path, said.read(ANSWER_BYTES), code)
 
 
 def _parse(path: Path, said: bytes, code: int) -> tuple[str, str]:
-    try:
+    answer = None
+    with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(said)
-    except ValueError:
-        answer = None
     if code == 0 and isinstance(answer, list) and [type(one) for one in answer] == [str, str]:
         return _clean(answer[0]), _clean(answer[1])
     return f"{path.name} cannot be read as weights: what read it ended with code {code}", ""
@@ -103,27 +101,31 @@ def _clean(text: str) -> str:
 
 def convert() -> None:
     """The process without rights: one open file as safetensors to another, the outcome to its output."""
-    problem = note = ""
+    name, problem, note = sys.argv[2], "", ""
     try:
-        note = _convert()
+        note = _convert(
+            name, os.fdopen(int(sys.argv[3]), "rb"), os.fdopen(int(sys.argv[4]), "wb", buffering=0)
+        )
     except BuildError as error:
         problem = str(error)
     except Exception as error:  # torch.load has no common class for what may be wrong with a file
-        problem = describe_failure(sys.argv[2], error)
+        problem = describe_failure(name, error)
     os.write(1, json.dumps([problem, note]).encode())
     os._exit(0)  # without what Python does at its end, which needs rights
 
 
-def _convert() -> str:
-    source, result = os.fdopen(int(sys.argv[3]), "rb"), os.fdopen(int(sys.argv[4]), "wb", buffering=0)
-    size = os.fstat(source.fileno()).st_size
+def _convert(name: str, source: BinaryIO, result: BinaryIO) -> str:
     torch.set_num_threads(1)
     _warm_up()
-    limit_resources(memory_bytes=BASE_BYTES + TIMES * size, file_bytes=BASE_BYTES + TIMES * size)
+    most = BASE_BYTES + TIMES * os.fstat(source.fileno()).st_size
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = {"AS": mapped + most, "FSIZE": most, "CPU": CPU_SECONDS, "CORE": 0}
+    for which, limit in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{which}"), (limit, limit))
     confine()
-    state, note = pick_tensors(_load(source, sys.argv[2]), name=sys.argv[2])
+    state, note = pick_tensors(_load(source, name), name=name)
     # Copies, because tensors of a state dict may share their memory and safetensors' may not.
-    content = memoryview(save({name: tensor.detach().contiguous().clone() for name, tensor in state.items()}))
+    content = memoryview(save({key: tensor.detach().contiguous().clone() for key, tensor in state.items()}))
     while content:
         content = content[result.write(content) :]
     return note

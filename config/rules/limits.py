@@ -43,7 +43,8 @@ def _plan_image() -> Settings:
         "side_pixels": Setting(value=65_535, reason="the longest side that a JPEG can say"),
         "decode_mib": Setting(
             value=240,
-            reason="24 megapixels at 8 bytes each (Pillow's image and the one that is resized), 12 of WebP (20)",
+            reason="24 megapixels at 8 bytes each (Pillow's image and the one that is resized), 12 of "
+            "WebP (20)",
         ),
         "parts": Setting(
             value=16_384,

@@ -2,7 +2,7 @@
 
 Pillow reads the headers, which decodes nothing; by them is judged what decoding will cost; then the image is
 decoded, turned upright, made RGB and resized. Pillow is given only what makes pixels: it reads metadata in
-Python and without bounds, and 64 KiB of EXIF can name 300 MB.
+Python and without bounds, of 16 MiB for 6 s (comments of a JPEG) or into 600 MiB (those of a GIF).
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ def _decode(image: Image.Image, file: Trimmed, profile: bytes | None, scale: int
 
 
 def read_orientation(exif: bytes) -> int:
-    """1 to 8, 1 where nothing valid is said; Pillow would keep every value of it, and values may overlap."""
+    """1 to 8, 1 where nothing valid is said; Pillow reads all the rest, too, 1.8 s for 16 MiB."""
     tiff = exif.removeprefix(EXIF_HEADER)
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import pickletools
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
@@ -28,6 +29,7 @@ PICKLES = 4
 DEPTH = 3
 """Dictionaries within each other that are looked into; one may hold itself."""
 SHOWN = 5
+CAUSE_CHARACTERS = 120
 
 
 class Foreign:
@@ -89,6 +91,31 @@ def is_torchscript(source: BinaryIO) -> bool:
         return False
     finally:
         source.seek(0)
+
+
+def load_tensors(source: BinaryIO, name: str) -> Any:
+    """What the file holds; its classes and functions are stood in for, and its code is never run."""
+    if is_torchscript(source):
+        raise BuildError(
+            f"{name} is a TorchScript file, which holds code; save its weights: "
+            f'torch.save(torch.jit.load("{name}").state_dict(), "weights.pth")'
+        )
+    with torch.serialization.safe_globals(make_stand_ins(source)):
+        return torch.load(source, map_location="cpu", weights_only=True)
+
+
+def describe_failure(name: str, error: Exception) -> str:
+    """For what is no file of weights at all, without torch's advice to read it as code."""
+    cause = f"{type(error).__name__}: {error}"
+    if isinstance(error, pickle.UnpicklingError):
+        # What torch.load's unpickler said, before torch.load wrapped it in its advice.
+        cause = str(error.__context__ or "").split(". ")[0]
+    if not cause or "weights_only" in cause:
+        cause = "it is no file of torch.save"
+    return (
+        f"{name} cannot be read as weights ({' '.join(cause.split())[:CAUSE_CHARACTERS]}); "
+        'save it with torch.save(model.state_dict(), "weights.pth") or as safetensors'
+    )
 
 
 def pick_tensors(content: Any, *, name: str) -> tuple[State, str]:

@@ -10,18 +10,17 @@ import contextlib
 import io
 import json
 import os
-import pickle
 import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from safetensors.torch import load_file, save
 
-from models.checkpoint import State, is_torchscript, make_stand_ins, pick_tensors
+from models.checkpoint import State, describe_failure, load_tensors, pick_tensors
 from models.confinement import confine
 from models.errors import BuildError
 from models.workspace import open_workspace
@@ -35,14 +34,14 @@ SECONDS, CPU_SECONDS = 1200, 600
 BASE_BYTES, TIMES = 2 << 30, 4
 """Memory beyond that of the libraries: tensors as read, contiguous, and as bytes."""
 ANSWER_BYTES = 1 << 16
-SHOWN_CHARACTERS, CAUSE_CHARACTERS = 600, 120
+SHOWN_CHARACTERS = 600
 
 
 def read_pickle(path: Path, *, allowed: bool) -> tuple[State, str]:
     """(tensors by name, what must be said of them); `allowed` is ALLOW_PICKLE: read in this process."""
     if allowed:
         with path.open("rb") as source:
-            return pick_tensors(_load(source, path.name), name=path.name)
+            return pick_tensors(load_tensors(source, path.name), name=path.name)
     _check_confinement(path)
     with open_workspace(WORKSPACES, "weights") as work:
         problem, note = _run(path, work)
@@ -123,36 +122,12 @@ def _convert(name: str, source: BinaryIO, result: BinaryIO) -> str:
     for which, limit in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{which}"), (limit, limit))
     confine()
-    state, note = pick_tensors(_load(source, name), name=name)
+    state, note = pick_tensors(load_tensors(source, name), name=name)
     # Copies, because tensors of a state dict may share their memory and safetensors' may not.
     content = memoryview(save({key: tensor.detach().contiguous().clone() for key, tensor in state.items()}))
     while content:
         content = content[result.write(content) :]
     return note
-
-
-def describe_failure(name: str, error: Exception) -> str:
-    """For what is no file of weights at all, without torch's advice to read it as code."""
-    cause = f"{type(error).__name__}: {error}"
-    if isinstance(error, pickle.UnpicklingError):
-        # What torch.load's unpickler said, before torch.load wrapped it in its advice.
-        cause = str(error.__context__ or "").split(". ")[0]
-    if not cause or "weights_only" in cause:
-        cause = "it is no file of torch.save"
-    return (
-        f"{name} cannot be read as weights ({' '.join(cause.split())[:CAUSE_CHARACTERS]}); "
-        'save it with torch.save(model.state_dict(), "weights.pth") or as safetensors'
-    )
-
-
-def _load(source: BinaryIO, name: str) -> Any:
-    if is_torchscript(source):
-        raise BuildError(
-            f"{name} is a TorchScript file, which holds code; save its weights: "
-            f'torch.save(torch.jit.load("{name}").state_dict(), "weights.pth")'
-        )
-    with torch.serialization.safe_globals(make_stand_ins(source)):
-        return torch.load(source, map_location="cpu", weights_only=True)
 
 
 def _warm_up() -> None:
@@ -162,4 +137,4 @@ def _warm_up() -> None:
         example = {"a": torch.nn.Parameter(torch.zeros(2)), "b": torch.zeros(2, dtype=torch.int64)}
         torch.save(torch.nn.Module().state_dict() | example, small, _use_new_zipfile_serialization=zipped)
         small.seek(0)
-        save({"a": _load(small, "")["b"]})
+        save({"a": load_tensors(small, "")["b"]})

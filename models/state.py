@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from models.checkpoint import State, pick_tensors
+from models.checkpoint import State, describe_failure, pick_tensors
 from models.errors import BuildError
 from models.files import SUFFIXES, list_shards
-from models.pickles import describe_failure, read_pickle
+from models.pickles import read_pickle
 
 SHOWN = 3
 """Keys named in an error; the rest are counted."""

@@ -60,15 +60,6 @@ _PICTURES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("bmp-palette", "P", "BMP", {}),
     ("bmp-bits", "1", "BMP", {}),
     ("tiff", "RGB", "TIFF", {}),
-    ("tiff-lzw", "RGB", "TIFF", {"compression": "tiff_lzw"}),
-    ("tiff-deflate", "RGBA", "TIFF", {"compression": "tiff_adobe_deflate"}),
-    ("tiff-packbits", "L", "TIFF", {"compression": "packbits"}),
-    ("tiff-jpeg", "RGB", "TIFF", {"compression": "jpeg"}),
-    ("tiff-fax", "1", "TIFF", {"compression": "group4"}),
-    ("tiff-cmyk", "CMYK", "TIFF", {}),
-    ("tiff-16", "I;16", "TIFF", {}),
-    ("tiff-float", "F", "TIFF", {}),
-    ("tiff-pages", "RGB", "TIFF", {"save_all": True}),
 )
 
 
@@ -103,8 +94,6 @@ def _convert(pillow: Any, photo: Any, mode: str) -> Any:
     if mode == "I;16":
         grey = photo.convert("L").tobytes()
         return pillow.frombytes(mode, photo.size, b"".join(struct.pack("<H", 257 * value) for value in grey))
-    if mode == "F":
-        return photo.convert("L").convert("F").point(lambda value: value * (1 / 255) + 0)
     image = photo.convert(mode)
     if mode in ("LA", "RGBA"):
         image.putalpha(_make_gradient(pillow, 11))

@@ -187,14 +187,10 @@ test-current: #- Tests of STACK=current, with the torch of its environment: laun
 	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(CURRENT_TESTS)
 
 .PHONY: targets
-targets: load-tools #- Measure the speed targets against their baselines (30 minutes; TARGET=row for one)
+targets: load-tools #- What the kit gains over its baselines (30 minutes; TARGET=row for one)
 	@$(TARGETS) --check $(call listed,TARGET)
 	@$(BUILD_TEST_STORE)
 	@$(TARGETS) $(call listed,TARGET)
-
-.PHONY: ceiling
-ceiling: load-tools #- What one core's arithmetic allows at best, against what the models reach
-	@$(LOADTEST) ceiling
 
 ladder profile: override TEST_MODELS = $(value MODEL)
 
@@ -229,8 +225,8 @@ soak: load-tools #- Both models behind the door at 80 % of their peak for ten mi
 	@$(SOAK)
 
 .PHONY: report
-report: load-tools #- Tables and pages of kept results again: the latest, or RESULT; OUTPUT=docs writes Markdown
-	@$(LOADTEST) report --output=$(call given,OUTPUT) $(call listed,RESULT)
+report: load-tools #- Tables and pages of kept results again: the latest, or RESULT
+	@$(LOADTEST) report $(call listed,RESULT)
 
 .PHONY: loadtest
 loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the running server (6 minutes)

@@ -22,7 +22,7 @@ from loadtest.drivers.job import make_job, write_job
 from loadtest.drivers.locust import locust_command, locust_environment, parse_crew
 from loadtest.drivers.remote import work
 from loadtest.errors import LoadTestError
-from loadtest.experiments import ceiling, compare, gate, measure, peak, soak
+from loadtest.experiments import compare, gate, measure, peak, soak
 from loadtest.experiments.ladder import experiment as ladder
 from loadtest.experiments.ladder.rungs import KINDS, SETTINGS
 from loadtest.experiments.profile import experiment as profile
@@ -34,7 +34,6 @@ from loadtest.experiments.tune.outcome import judge as judge_tune
 from loadtest.experiments.tune.run import run_tune as tune_all
 from loadtest.payloads import make_payloads
 from loadtest.report import SECTIONS, write_report
-from loadtest.report.docs import write_docs
 from loadtest.results.kept import (
     LATEST,
     Kept,
@@ -191,7 +190,7 @@ def _finish_tuning(kepts: Sequence[Kept], keep: Callable[[], Path]) -> int:
 
 
 def run_profile(options: Options) -> int:
-    """Two systems of one model; the machine's ceiling first, where it is not known."""
+    """Two systems of one model."""
     profile.check_profile(options.model)
     seconds = parse_number("SECONDS", options.seconds or str(profile.SECONDS))
     if options.check:
@@ -204,7 +203,6 @@ def run_profile(options: Options) -> int:
             precision=options.precision or profile.PRECISION,
             seconds=seconds,
         )
-        profile.find_ceiling(options.results, site.say)
         return finish(run_experiment(experiment, site, results=options.results))
 
 
@@ -233,21 +231,9 @@ def find_resumed(options: Options, name: str) -> Path | None:
     return find_result(options.resume, options.results, name=name) if options.resume else None
 
 
-def run_ceiling(options: Options) -> int:
-    """Nothing of a server."""
-    for line in ceiling.run_ceiling(options.results):
-        say(line)
-    return 0
-
-
 def run_report(options: Options) -> int:
-    """Of the named results, else the latest; with an output, of the latest whole one of each experiment."""
+    """Of the named results, else the latest."""
     named = [find_result(name, options.results) for name in options.names]
-    if options.output:
-        folders = named or list_results(options.results)
-        written = write_docs([read_kept(one) for one in folders], Path(options.output))
-        say("\n".join(f"written: {file}" for file in written))
-        return 0
     latest = sorted(one for kind in SECTIONS for one in list_results(options.results, kind))[-1:]
     kepts = [read_kept(one) for one in named or latest or [find_result(LATEST, options.results)]]
     report = write_report(kepts, options.results)

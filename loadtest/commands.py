@@ -123,7 +123,7 @@ COMMANDS = (
     ),
     Command(
         name="targets",
-        help="the speed targets against their baselines",
+        help="what the kit gains over its baselines",
         run=actions.run_targets,
         knobs=TIMING,
         options=(*STORE, WARM_UP),
@@ -156,15 +156,9 @@ COMMANDS = (
         checked=True,
     ),
     Command(
-        name="ceiling",
-        help="what one core's arithmetic allows, against what is reached",
-        run=actions.run_ceiling,
-    ),
-    Command(
         name="report",
         help="tables and pages of kept results again",
         run=actions.run_report,
-        knobs=("OUTPUT",),
         names="RESULT",
     ),
     Command(

@@ -21,7 +21,7 @@ REPORTS = ("report",)
 CONTROLS = ("status", "verify", "stop", "clean", "distclean")
 GATES = ("compare", "loadtest-gate")
 INSTALLS = (
-    *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak", "ceiling"),
+    *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak"),
     *("image", "image-test", "test", "test-unit", "test-e2e", "test-reliability", "test-current", "lint"),
     *("format", "audit", "lock", "distclean", "profile"),
 )
@@ -137,7 +137,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="PAIRS", default="10", commands=("loadtest-gate",), help="runs of each side"),
     ),
     "Experiments": (
-        Knob(name="TARGET", default="all", commands=("targets",), help="rows of the speed targets"),
+        Knob(name="TARGET", default="all", commands=("targets",), help="rows of the table"),
         Knob(name="MODEL", commands=("ladder", "profile"), compose="resnet50",
              help="resnet50 | bert | densenet121; in compose the model that is asked"),
         Knob(name="RUNGS", default="settings", choices=("settings", "engines"),
@@ -161,8 +161,6 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="MARK", default="all", commands=("test-reliability",),
              help="faults, hostile, fuzz or quick"),
         Knob(name="RESULT", default="latest", commands=REPORTS, help="folders of kept results"),
-        Knob(name="OUTPUT", default="terminal only", commands=REPORTS,
-             help="folder for Markdown and PNG, such as docs"),
     ),
     "Image and compose": (
         Knob(name="IMAGE", default="cpu-kit:latest", commands=("image",), compose="cpu-kit:latest",

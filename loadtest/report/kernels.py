@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from loadtest.experiments.profile.evidence import Evidence
 from loadtest.experiments.profile.figures import count_reorders, find_fused
-from loadtest.experiments.profile.roofline import Line, Peak
+from loadtest.experiments.profile.onednn import name_instructions
 from loadtest.report.section import Table
 from loadtest.report.words import NONE
 
@@ -61,7 +61,7 @@ def tabulate_onednn(found: Sequence[Evidence]) -> Table:
         note="Reorders of activations are copies into another order of the dimensions; those of weights "
         "belong to the load, and a warm worker should have none. Lines that could not be read are counted.",
         header=("system", "oneDNN", "calls", "ms", "in convolutions and products", "reorders of activations",
-                "for each", "MiB moved", "reorders of weights", "with post-ops", "not read"),
+                "for each", "reorders of weights", "with post-ops", "not read"),
         rows=tuple(_show_sum(one) for one in found if one.lines or one.log.unknown),
     )  # fmt: skip
 
@@ -75,44 +75,40 @@ def _show_sum(one: Evidence) -> Row:
     return (
         one.name, ", ".join(dict.fromkeys(one.log.versions)) or NONE,
         str(sum(line.calls for line in one.lines)),
-        f"{every:.1f}", f"{sum(line.ms for line in one.lines if line.multiply_adds) / every:.1%}",
+        f"{every:.1f}", f"{sum(line.ms for line in one.lines if line.computes) / every:.1%}",
         str(sum(line.calls for line in moved)), NONE if each is None else f"{each:.2f}",
-        f"{sum(line.bytes_moved or 0 for line in moved) / 2**20:.1f}", str(weights),
+        str(weights),
         NONE if fused is None else f"{fused:.0f} %", unread or "0",
     )  # fmt: skip
 
 
-def tabulate_lines(one: Evidence, peak: Peak) -> Table:
+def tabulate_lines(one: Evidence) -> Table:
     return Table(
         title=f"oneDNN's primitives of {one.name}",
-        note="The dearest shapes. Share of the peak: multiply-adds of the shape by the time, to what "
-        f"`make ceiling` measured for the precision on {one.threads} core(s). Bound by: which side of the "
-        "ridge the shape is on if its tensors come from memory; what lies in caches is better off.",
-        header=("primitive", "shape", "types", "code", "computes with", "fused", "calls", "ms",
-                "share of time", "of the peak", "bound by"),
-        rows=tuple(_show_lines(one, peak)),
-    )  # fmt: skip
+        note="The dearest shapes.",
+        header=(
+            "primitive",
+            "shape",
+            "types",
+            "code",
+            "computes with",
+            "fused",
+            "calls",
+            "ms",
+            "share of time",
+        ),
+        rows=tuple(_show_lines(one)),
+    )
 
 
-def _show_lines(one: Evidence, peak: Peak) -> Iterator[Row]:
+def _show_lines(one: Evidence) -> Iterator[Row]:
     every = sum(line.ms for line in one.lines) or 1.0
     for line in one.lines[:TOP]:
-        share = line.find_share(peak, one.threads)
         yield (
-            line.kind, line.shape, line.types, line.implementation, line.instructions,
+            line.kind, line.shape, line.types, line.implementation, name_instructions(line.implementation),
             " + ".join(line.post_ops) or NONE, str(line.calls), f"{line.ms:.2f}", f"{line.ms / every:.1%}",
-            NONE if share is None else f"{share:.0%}", line.find_side(peak) or NONE,
         )  # fmt: skip
     if rest := one.lines[TOP:]:
         ms = sum(line.ms for line in rest)
         calls = str(sum(line.calls for line in rest))
-        yield (f"{len(rest)} others", *[NONE] * 5, calls, f"{ms:.2f}", f"{ms / every:.1%}", NONE, NONE)
-        whole = _find_whole_share(one.lines, peak, one.threads)
-        yield ("all that compute", *[NONE] * 6, f"{every:.2f}", "100.0%", whole, NONE)
-
-
-def _find_whole_share(lines: Sequence[Line], peak: Peak, threads: int) -> str:
-    """Weighted by time."""
-    told = [(line.ms, share) for line in lines if (share := line.find_share(peak, threads)) is not None]
-    whole = sum(ms for ms, _ in told)
-    return f"{sum(ms * share for ms, share in told) / whole:.0%}" if whole else NONE
+        yield (f"{len(rest)} others", *[NONE] * 5, calls, f"{ms:.2f}", f"{ms / every:.1%}")

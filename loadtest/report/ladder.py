@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from loadtest.answers.check import add_checks
 from loadtest.experiments.ladder.rows import MISSING, NOT_APPLICABLE, Row, make_rows
 from loadtest.experiments.ladder.rungs import BERT, DENSENET121, RESNET50, STOCK_RUNG, list_all
-from loadtest.report.markdown import check_own, render_section
 from loadtest.report.rungs import (
     LOAD,
     NAMES,
@@ -32,7 +30,6 @@ PUBLISHED = {
     DENSENET121: "in training 1.56× by GNU's OpenMP with placement, 1.1× more by Intel's, 1.4× by IPEX, and "
     "torch.compile slower on a small network",
 }
-PAGE_TITLE = "# What each setting is worth: "
 WORTH = (
     "Published: {published}; from single runs on other hardware. This is what is left of such a figure when "
     "every setting is put on by itself, seen in the live workers, and measured in turns with the one before."
@@ -64,20 +61,6 @@ def make_ladder_section(kept: Kept) -> Section:
         whole=len(rows) == len(list_all(model)) and all(row.state != MISSING for row in rows),
         closing=(LOAD, *([LENGTHS] if model == BERT else []), METHOD, CHAIN, *list_weights(kept)),
     )
-
-
-def write_pages(kept: Kept, output: Path) -> list[Path]:
-    """ladder-<model>.md and .png; what was written."""
-    name, section = f"ladder-{kept.asked['model']}", make_ladder_section(kept)
-    page = output / f"{name}.md"
-    check_own(page, PAGE_TITLE)
-    output.mkdir(parents=True, exist_ok=True)
-    pictures = {plot.title: f"{name}.png" for plot in section.plots}
-    for plot in section.plots:
-        (output / f"{name}.png").write_bytes(plot.png)
-    text = f"{PAGE_TITLE}{NAMES[kept.asked['model']]}\n\n{render_section(section, pictures)}\n"
-    page.write_text(text, encoding="utf-8")
-    return [page, *(output / file for file in pictures.values())]
 
 
 def _tabulate(rows: Sequence[Row]) -> Table:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from loadtest.errors import LoadTestError
 from loadtest.report.section import Doubt, Section, Table
 
 WIDTH = 110
@@ -62,23 +60,3 @@ def wrap(text: str, indent: str = "") -> str:
     return textwrap.fill(
         text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def check_own(page: Path, first_line: str) -> None:
-    """LoadTestError when a page of that name does not begin as ours do: beside other files it may lie."""
-    if page.exists() and not page.read_text(encoding="utf-8", errors="replace").startswith(first_line):
-        raise LoadTestError(
-            f"OUTPUT: {page} was not written by this command and would be lost; move it away, or give "
-            "another folder"
-        )
-
-
-def replace_part(page: Path, skeleton: str, marks: tuple[str, str], text: str) -> None:
-    """Write between two marks of a page, the rest of which is written by hand; LoadTestError without them."""
-    begin, end = marks
-    old = page.read_text(encoding="utf-8") if page.exists() else skeleton
-    if begin not in old or end not in old:
-        raise LoadTestError(f"OUTPUT: {page} must have the marks {begin} and {end}: it has not; move it away")
-    before, _, rest = old.partition(begin)
-    after = rest.partition(end)[2]
-    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from loadtest.experiments.profile.claims import CLAIMS, read_beside
-from loadtest.experiments.profile.evidence import (
-    COLLECTORS,
-    PLAIN,
-    Evidence,
-    read_evidence,
-    read_peak,
-)
-from loadtest.experiments.profile.experiment import PAYLOADS
-from loadtest.experiments.profile.figures import (
-    compare_rates,
-    count_faults,
-    find_waiting,
-)
-from loadtest.experiments.profile.pools import TOOLS
-from loadtest.experiments.profile.roofline import Peak
-from loadtest.experiments.profile.symptoms import FAULTS, count_working, find_symptoms
+from loadtest.experiments.profile.counters import COUNTERS
+from loadtest.experiments.profile.evidence import COLLECTORS, PLAIN, Evidence, read_evidence, read_seen
+from loadtest.experiments.profile.figures import compare_rates, count_faults, find_waiting
+from loadtest.experiments.profile.flames import FLAMES
 from loadtest.experiments.profile.threads import WorkerUse
 from loadtest.report.film import draw_film
 from loadtest.report.kernels import tabulate_lines, tabulate_onednn, tabulate_operators
-from loadtest.report.markdown import render_section, replace_part
 from loadtest.report.measured import make_answers, read_measured
-from loadtest.report.pools import list_problems, make_drawings, tabulate_pooled
-from loadtest.report.section import Section, Table, make_doubts
+from loadtest.report.section import Drawing, Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
@@ -47,49 +31,33 @@ VTUNE = (
     "`vtune -collect uarch-exploration -target-pid PID` where Intel's counters are; operators are named in "
     "VTune while `X-Cpu-Kit-Profile: itt=32` of a describe call is in force (docs/profile.md)."
 )
+TOOLS = (FLAMES, COUNTERS)
 LOOKED_INTO = tuple(f"-{tool.key}" for tool in TOOLS)
-PAGE = "evidence.md"
-BEGIN = "<!-- {}: to its next mark by `make report OUTPUT=docs`: what is changed by hand here is lost. -->"
-END = "<!-- {}: to here. -->"
-SKELETON = "\n\n".join(
-    ("# Evidence: why it is faster", *(mark.format(model) for model in PAYLOADS for mark in (BEGIN, END)), "")
-)
+WORKS = 0.2
+"""Of a core: a thread that computes; what only waits for the network uses less."""
 Row = tuple[str, ...]
-
-
-def write_page(kept: Kept, output: Path) -> list[Path]:
-    """A model's part of the page, and its film strips."""
-    model, section = kept.asked["model"], make_profile_section(kept)
-    pictures = {plot.title: output / f"evidence-{model}-{plot.name}.png" for plot in section.plots}
-    text = render_section(section, {title: file.name for title, file in pictures.items()})
-    marks = (BEGIN.format(model), END.format(model))
-    replace_part(output / PAGE, SKELETON, marks, text)
-    for plot in section.plots:
-        pictures[plot.title].write_bytes(plot.png)
-    return [output / PAGE, *pictures.values()]
 
 
 def make_profile_section(kept: Kept) -> Section:
     """Finished or not; a system in doubt shows no figure."""
     found = read_evidence(kept)
     loads = [one for one in read_measured(kept) if not one.series.scenario.name.endswith(LOOKED_INTO)]
-    peak = read_peak(kept.folder.parent)
     valid = bool(found) and all(one.valid for one in loads)
     shown = found if valid else []
     model, precision = kept.asked["model"], kept.asked["precision"]
     tables = (
-        tabulate_sides(found, valid), tabulate_phases(shown), tabulate_faults(shown), tabulate_threads(shown),
-        tabulate_printed(shown), tabulate_memory(shown), *(tabulate_pooled(kept) if valid else ()),
-        *map(tabulate_operators, shown),
-        tabulate_onednn(shown), *(tabulate_lines(one, peak) for one in shown),
-        tabulate_claims(shown, kept),
+        tabulate_sides(found, valid), tabulate_phases(shown), tabulate_threads(shown),
+        tabulate_printed(shown), tabulate_memory(shown), *([tabulate_counters(kept)] if valid else []),
+        *map(tabulate_operators, shown), tabulate_onednn(shown), *map(tabulate_lines, shown),
     )  # fmt: skip
+    title = "Flame graph of one process, native frames too: click to enlarge"
+    drawn = read_seen(kept, FLAMES).values()
     return Section(
         title=f"Profile of {model}: kit {precision} against {kept.asked['against']}",
-        notes=(describe_host(kept), *(f"{one.name}: {_how(one)}." for one in found), _describe_peak(peak)),
+        notes=(describe_host(kept), *(f"{one.name}: {_how(one)}." for one in found)),
         tables=tables,
         plots=tuple(draw_film(one) for one in shown if one.workers),
-        drawings=make_drawings(kept),
+        drawings=tuple(Drawing(name="flame", title=title, svg=svg.encode()) for svg in drawn),
         proofs=(make_answers(loads),),
         findings=tuple(
             doubt for one in loads for doubt in make_doubts(f"{one.series.system}, {one.name}", one.findings)
@@ -103,12 +71,13 @@ def _how(one: Evidence) -> str:
     return next(iter(one.series.values())).facts.how
 
 
-def _describe_peak(peak: Peak) -> str:
-    if not peak.multiply_adds:
-        return "`make ceiling` was not run here, so no share of the peak is told."
-    rates = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in peak.multiply_adds.items())
-    moved = f"; memory {peak.bytes_per_s / 1e9:.1f}·10⁹ bytes/s" if peak.bytes_per_s else ""
-    return f"Peak of one core by `make ceiling`, 10⁹ multiply-adds/s: {rates}{moved}."
+def list_problems(kept: Kept) -> list[str]:
+    """What no program could look at, and why."""
+    return [
+        f"No {tool.what}: {problem}."
+        for tool in TOOLS
+        for problem in dict.fromkeys(read_seen(kept, tool, tool.problem).values())
+    ]
 
 
 def tabulate_sides(found: Sequence[Evidence], valid: bool) -> Table:
@@ -148,17 +117,17 @@ def _show_phases(one: Evidence, names: Sequence[str]) -> Row:
     return (one.name, client, *(parts.get(name, NONE) for name in names), share)
 
 
-def tabulate_faults(found: Sequence[Evidence]) -> Table:
-    seen = [{symptom.fault: symptom.evidence for symptom in find_symptoms(one)} for one in found]
-    rows = [
-        (fault, figure, *(one.get(fault, "not seen") for one in seen))
-        for fault, (figure, _) in FAULTS.items()
-    ]
+def tabulate_counters(kept: Kept) -> Table:
+    counted = read_seen(kept, COUNTERS)
+    names = list(dict.fromkeys(name for one in counted.values() for name in one))
     return Table(
-        title="Faults, by the figure that shows them",
-        note="Judged by the figures alone, not by what was asked for.",
-        header=("fault", "figure", *(one.name for one in found)),
-        rows=tuple(rows) if found else (),
+        title="Top-down analysis",
+        note="Percent of the pipeline's slots, of the handler in one process without a server, by perf.",
+        header=("metric", *counted),
+        rows=tuple(
+            (name, *(f"{one[name]:.1f}" if name in one else NONE for one in counted.values()))
+            for name in names
+        ),
     )
 
 
@@ -176,7 +145,7 @@ def tabulate_threads(found: Sequence[Evidence]) -> Table:
 
 def _show_worker(one: Evidence, worker: WorkerUse) -> Row:
     told = next((each for each in one.described if each.get("pid") == worker.pid), {})
-    waiting = find_waiting(Evidence(name="", series={}, workers=(worker,)))
+    waiting = find_waiting(worker)
     pools = told.get("threads") or {}
     return (
         one.name, str(worker.pid), str(worker.threads), str(count_working(worker)),
@@ -186,6 +155,12 @@ def _show_worker(one: Evidence, worker: WorkerUse) -> Row:
         NONE if worker.throttled_ms is None else f"{worker.throttled_ms:.2g} ms a period",
         _name_openmp(one), f"{pools.get('intra_op', NONE)}, {pools.get('inter_op', NONE)}",
     )  # fmt: skip
+
+
+def count_working(worker: WorkerUse) -> int:
+    """Threads that use, or wait for, a good part of a core; who waits would compute if it could."""
+    wanted = (use.cores / max(1e-9, 1 - (use.waiting or 0.0)) for use in worker.busy)
+    return sum(cores > WORKS for cores in wanted)
 
 
 def _name_openmp(one: Evidence) -> str:
@@ -218,9 +193,8 @@ def tabulate_printed(found: Sequence[Evidence]) -> Table:
 def tabulate_memory(found: Sequence[Evidence]) -> Table:
     return Table(
         title="Memory",
-        note="Memory that an allocator gives back after each batch is faulted in again, page by page. "
-        "Remote is the share of a worker's own memory on NUMA nodes that it did not run on.",
-        header=("system", "allocator", "resident, MiB", "minor faults/s", "minor faults/request", "remote"),
+        note="Memory that an allocator gives back after each batch is faulted in again, page by page.",
+        header=("system", "allocator", "resident, MiB", "minor faults/s", "minor faults/request"),
         rows=tuple(_show_memory(one) for one in found if one.workers),
     )
 
@@ -229,21 +203,9 @@ def _show_memory(one: Evidence) -> Row:
     names = {str(told["allocator"]["name"]) for told in one.described if told.get("allocator")}
     mapped = [name for name in one.libraries if "malloc" in name]
     resident = ", ".join(str(worker.resident_mib) for worker in one.workers)
-    remote = [f"{worker.remote:.1%}" for worker in one.workers if worker.remote is not None]
     faults = count_faults(one)
     return (
         one.name, ", ".join(sorted(names)) or ", ".join(mapped) or "system", resident,
         f"{sum(worker.minor_faults for worker in one.workers):.0f}",
-        NONE if faults is None else f"{faults:.1f}", ", ".join(remote) or "this kernel does not say",
+        NONE if faults is None else f"{faults:.1f}",
     )  # fmt: skip
-
-
-def tabulate_claims(found: Sequence[Evidence], kept: Kept) -> Table:
-    beside = read_beside(kept) if len(found) == 2 else None
-    return Table(
-        title="What the tutorials claim",
-        note="Published figures are of other machines and models, by VTune; here the same effect is looked "
-        "for with what every kernel counts.",
-        header=("claim", "measured here", "state"),
-        rows=tuple((one.text, *one.tell(found[0], found[1], beside)) for one in CLAIMS) if beside else (),
-    )

@@ -1,4 +1,4 @@
-"""The sections of `make targets` and `make soak`: which targets are met, by what, and where the time goes."""
+"""The sections of `make targets` and `make soak`: ratios, rates, limits, and where the time goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadtest.experiments.targets.judge import Seen, find_alone, judge, look_at
 from loadtest.experiments.targets.rows import Row, count_fill, list_rows
 from loadtest.report.measured import Measured, make_accuracy, make_answers, read_measured
 from loadtest.report.section import Doubt, Section, Table, make_doubts
-from loadtest.report.words import INVALID, NONE, describe_host, show_rate
+from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import METHOD, find_rate_interval, take_parts, take_rates
 from loadtest.results.trial import CpuUse, SystemFacts
@@ -26,6 +26,12 @@ def make_targets_section(kept: Kept) -> Section:
     """Rows that are not measured yet say so."""
     seen = [(row, look_at(kept, kept.find(row.name))) for row in list_rows(kept.asked["rows"])]
     loads, verdicts = read_measured(kept), judge(kept)
+    ratios = Table(
+        title="Ratios",
+        note="Of the rates of one row, in turns.",
+        header=("row and systems", "ratio (95 % interval)", "why not"),
+        rows=tuple((one.what, show_ratio(one.figure), one.why or NONE) for one in verdicts),
+    )
     rates = Table(
         title="Rates",
         note="Closed loops in turns; the median of the repeats.",
@@ -39,9 +45,9 @@ def make_targets_section(kept: Kept) -> Section:
         rows=tuple(cells for row, one in seen for cells in _list_shares(row, one)),
     )
     return Section(
-        title="Speed targets",
+        title="What the kit gains",
         notes=(describe_host(kept), *(f"{row.name}: {row.title}." for row, _ in seen)),
-        tables=(make_verdicts(verdicts), rates, shares, make_answers(loads), make_accuracy(loads)),
+        tables=(ratios, rates, shares, make_answers(loads), make_accuracy(loads)),
         findings=_list_doubts(loads),
         whole=len(seen) == len(list_rows()) and all(one.figure for one in verdicts),
         closing=(*(line for row, one in seen for line in describe_row(row, one)), METHOD),

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest.errors import LoadTestError
 from loadtest.results.stats import (
     Interval,
-    bootstrap,
     find_mean_interval,
     find_percentile_interval,
     least_requests,
@@ -72,22 +70,6 @@ def split_latencies_ms(series: Series) -> list[np.ndarray]:
         for block in split_by_time(records, trial.begin_s, trial.end_s)
         if len(block)
     ]
-
-
-def find_spikes(latency: np.ndarray) -> Interval:
-    """p99.9 of the first quarter since ready over that of the last one; LoadTestError where they are few."""
-    if len(latency) < QUARTERS * STRETCHES:
-        raise LoadTestError(f"{len(latency)} requests are too few for quarters; measure longer (SECONDS=)")
-    quarters = np.array_split(latency, QUARTERS)
-    first, last = (np.array_split(quarters[number], STRETCHES) for number in (0, -1))
-
-    def find_tail(stretches: list[np.ndarray], drawn: np.ndarray) -> float:
-        return pick(np.concatenate([stretches[number] for number in drawn]), 99.9)
-
-    return bootstrap(
-        lambda draws: np.array([find_tail(first, drawn) / find_tail(last, drawn) for drawn in draws]),
-        np.arange(STRETCHES),
-    )
 
 
 def _quote(blocks: Sequence[np.ndarray], count: int, percentile: float) -> Interval | None:

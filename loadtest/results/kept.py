@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import cattrs
-import numpy as np
 
 from config.atomic import write_text_atomically
 from loadtest.drivers.records import Records, read_records, write_records
@@ -56,13 +55,6 @@ class Kept:
     def read_records(self, block: KeptBlock) -> list[Records]:
         """Of each trial of a block, warm-ups too."""
         return _read_records(self.folder / f"{_stem(block)}.requests.csv.gz", len(block.trials))
-
-    def read_latencies(self, block: KeptBlock, system: str) -> np.ndarray:
-        """(requests,) seconds of all its good ones in the block, as they were answered. Warm-ups count: the
-        first requests after ready would pay for every shape that is compiled late."""
-        records = zip(block.trials, self.read_records(block), strict=True)
-        each = [one.take(one.good).latency for trial, one in records if trial.system == system]
-        return np.concatenate(each) if each else np.empty(0)
 
     def list_series(self, block: KeptBlock) -> list[Series]:
         """In the order in which systems and levels first came."""

@@ -42,11 +42,8 @@ ORDER_REQUESTS = 8192
 """Requests before the order repeats; a multiple of all batch sizes."""
 
 
-def in_process(name: str, model: str, arguments: Sequence[str], forks: int = 1) -> Member:
-    """The handler planned with `arguments` of `python -m config`, loaded in as many processes as workers.
-
-    With `forks` a process computes so many parts of a batch at the same time, each on one thread.
-    """
+def in_process(name: str, model: str, arguments: Sequence[str]) -> Member:
+    """The handler planned with `arguments` of `python -m config`, loaded in as many processes as workers."""
 
     @contextlib.contextmanager
     def start(site: Site) -> Iterator[System]:
@@ -55,27 +52,25 @@ def in_process(name: str, model: str, arguments: Sequence[str], forks: int = 1) 
         asked = [*arguments, "--model-store", str(site.store)]
         plan = write_plan(folder, port=port, model=model, arguments=asked)
         how = f"without a server: {' '.join(arguments)}"
-        with run_in_process(name, RunDir.at(folder), plan, model, forks) as system:
+        with run_in_process(name, RunDir.at(folder), plan, model) as system:
             yield replace(system, how=how)
 
     return Member(name=name, open=start)
 
 
 @contextlib.contextmanager
-def run_in_process(name: str, run: RunDir, plan: Plan, model: str, forks: int = 1) -> Iterator[System]:
+def run_in_process(name: str, run: RunDir, plan: Plan, model: str) -> Iterator[System]:
     """Start the processes for one model of a plan, and end them."""
     prepare_folders(run)
     make_allocator_link(plan)
     system = make_kit_system(name, run, plan, how="without a server")
-    job = _prepare(system.archives[model], run, plan, model, forks)
+    job = _prepare(system.archives[model], run, plan, model)
     environment = render_worker_environment(plan, run)
-    if forks > 1:
-        environment |= render_forking(environment, model)
     children: list[Child] = []
     try:
         for rank in range(int(plan.models[model].workers.value)):
             children.append(_start(plan, run, job, rank, environment))
-        threads = 1 if forks > 1 else int(plan.layout.cores_per_worker.value)
+        threads = int(plan.layout.cores_per_worker.value)
         check_described(plan, model, _listen(children, LOAD_SECONDS), threads)
         yield replace(system, url="", reference=InProcess(children=tuple(children)))
     finally:
@@ -148,7 +143,7 @@ def _parse_rows(answer: dict[str, Any]) -> Records:
     return make_records(rows, answer["answers"])
 
 
-def _prepare(archive: Path, run: RunDir, plan: Plan, model: str, forks: int) -> Path:
+def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:
     """Unpack the archive; the file with what each process must know to load it."""
     directory = run.temporary / "archive"
     with zipfile.ZipFile(archive) as packed:
@@ -157,7 +152,6 @@ def _prepare(archive: Path, run: RunDir, plan: Plan, model: str, forks: int) -> 
         "model": model,
         "directory": str(directory),
         "batch_size": plan.models[model].batch_size.value,
-        "forks": forks,
     }
     file = run.path / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
@@ -170,17 +164,6 @@ def render_worker_environment(plan: Plan, run: RunDir) -> dict[str, str]:
     for name, setting in plan.worker_environment.items():
         environment[name] = ":".join(setting.value) if isinstance(setting.value, list) else str(setting.value)
     return environment
-
-
-def render_forking(environment: Mapping[str, str], model: str) -> dict[str, str]:
-    """One intra-op thread, and no CPU of its own for it: the inter-op threads would inherit that one.
-
-    `none` and not `disabled`, with which an engine may find no CPUs.
-    """
-    options = json.loads(environment["CPU_KIT_OPTIONS"])
-    options[model]["threads"] = 1
-    threads = {"OMP_NUM_THREADS": "1", "KMP_AFFINITY": "none"}
-    return {"CPU_KIT_OPTIONS": json.dumps(options), **threads}
 
 
 def _start(plan: Plan, run: RunDir, job: Path, rank: int, environment: Mapping[str, str]) -> Child:

@@ -56,11 +56,7 @@ def main(job_file: str) -> None:
     # In the place of this script's own folder, as in TorchServe's worker.
     sys.path[0] = job["directory"]
     context = Context(job["model"], job["directory"])
-    if job["forks"] > 1:
-        set_interop_threads(job["forks"])
     handler = load_handler(job["directory"], context)
-    if job["forks"] > 1:
-        fork_runs(handler, job["forks"])
     say(answers, describe(handler, context))
     for line in sys.stdin:
         say(answers, run(handler, context, job["batch_size"], json.loads(line)))
@@ -87,43 +83,6 @@ def load_handler(directory: str, context: Context) -> Any:
     handler = kind()
     handler.initialize(context)
     return handler
-
-
-def set_interop_threads(count: int) -> None:
-    """Before the handler asks for one, which is all that it needs; a process may set it only once."""
-    import torch
-
-    torch.set_num_interop_threads(count)
-    torch.set_num_interop_threads = lambda _: None
-
-
-def fork_runs(handler: Any, parts: int) -> None:
-    """Each run of the model in so many parts, by TorchScript's fork and wait, which only run side by side in
-    a graph: so it is traced, once for each shape."""
-    import torch
-
-    class Forked(torch.nn.Module):
-        def __init__(self, model: torch.nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-            pieces = zip(*(tensor.chunk(parts) for tensor in inputs), strict=True)
-            waiting = [torch.jit.fork(self.model, *piece) for piece in pieces]
-            return torch.cat([torch.jit.wait(one) for one in waiting])
-
-    whole = handler.runtime._loaded.model
-    traced: dict[Any, Any] = {}
-
-    def run(*inputs: torch.Tensor) -> torch.Tensor:
-        if inputs[0].shape[0] < parts:
-            return whole(*inputs)
-        shapes = tuple(tensor.shape for tensor in inputs)
-        if shapes not in traced:
-            traced[shapes] = torch.jit.trace(Forked(whole), inputs, check_trace=False)
-        return traced[shapes](*inputs)
-
-    handler.runtime._loaded.model = run
 
 
 def describe(handler: Any, context: Context) -> dict[str, Any]:

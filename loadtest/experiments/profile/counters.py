@@ -16,8 +16,6 @@ from pathlib import Path
 from loadtest.experiments.profile.tools import SHOWN, CannotLookError, Tool, find_program
 
 GROUPS = ("TopdownL1", "TopdownL2", "PipelineL1", "PipelineL2")
-BACKEND = ("tma_backend_bound", "backend_bound")
-"""Both vendors' word for slots that wait for data or a unit."""
 _UNIT = re.compile(r"^%(?:slots|ops)? +([a-z_]+)$")
 """`%  tma_backend_bound`, and AMD's `%slots  backend_bound`; other units are those of a counter."""
 TRY_S = 30

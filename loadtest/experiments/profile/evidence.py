@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from loadtest.experiments.ceiling import KIND as CEILING
-from loadtest.experiments.profile.calls import CALLS
 from loadtest.experiments.profile.looks import LATENCY, QUEUE
-from loadtest.experiments.profile.onednn import Log, parse_log
-from loadtest.experiments.profile.roofline import Line, Peak, break_down
+from loadtest.experiments.profile.onednn import Line, Log, break_down, parse_log
 from loadtest.experiments.profile.threads import ThreadUse, WorkerUse
 from loadtest.experiments.profile.tools import Tool
-from loadtest.results.kept import Kept, list_results
+from loadtest.results.kept import Kept
 from loadtest.results.trial import Series
 
 PLAIN, THREADS, OPERATORS = "plain", "threads", "operators"
@@ -75,8 +70,6 @@ class Evidence:
     """Library → its settings of threads, as a worker has it print them; empty where nobody does."""
     libraries: tuple[str, ...] = ()
     """OpenMP runtimes and allocators that are mapped."""
-    threads: int = 1
-    """Intra-op threads of a worker, as PyTorch says; 1 where nobody tells."""
 
     @property
     def operators_share(self) -> float | None:
@@ -109,7 +102,6 @@ def make_evidence(name: str, series: Sequence[Series], kept: Kept) -> Evidence:
     log = parse_log([line for one in logs for line in one.get("lines", [])] or read_other_log(name, kept))
     client_ms, server_ms, phases = make_phases(by_collector.get(PLAIN))
     runs, run_ms, operators = add_operators(profiles)
-    told = [one["threads"]["intra_op"] for one in facts.described if one.get("threads")]
     return Evidence(
         name=name,
         series=by_collector,
@@ -126,7 +118,6 @@ def make_evidence(name: str, series: Sequence[Series], kept: Kept) -> Evidence:
         described=facts.described,
         printed=read_printed(profiles[-1].get("printed", {}) if profiles else {}),
         libraries=tuple(facts.seen.get("libraries", ())),
-        threads=max(told, default=int(log.facts.get("nthr", 1))),
     )
 
 
@@ -142,28 +133,11 @@ def read_other_log(name: str, kept: Kept) -> list[str]:
     return list(facts.seen.get("onednn_lines", [])) if facts else []
 
 
-def list_beside(kept: Kept, name: str) -> list[Series]:
-    """Of a block without a server; empty where it was not measured."""
-    block = kept.find(name)
-    return kept.list_series(block) if block else []
-
-
 def read_seen(kept: Kept, tool: Tool, key: str = "") -> dict[str, Any]:
     """System without a server → what a program saw in its one process, or of another key of its turn."""
     key, block = key or tool.key, kept.find(tool.key)
     last = {trial.system: trial.seen for trial in block.trials if not trial.warm_up} if block else {}
     return {system: seen[key] for system, seen in last.items() if key in seen}
-
-
-def read_calls(kept: Kept) -> dict[str, dict[str, float]]:
-    """System without a server → system calls for each request; empty where nobody could count."""
-    # strace looks from the begin of a load to its end: all rows count, not those of the window alone.
-    sent = {one.system: sum(map(len, one.records)) for one in list_beside(kept, CALLS.key)}
-    return {
-        system: {name: count / sent[system] for name, count in counted.items()}
-        for system, counted in read_seen(kept, CALLS).items()
-        if sent[system]
-    }
 
 
 def read_worker_use(raw: Mapping[str, Any]) -> WorkerUse:
@@ -215,13 +189,3 @@ def add_operators(profiles: Sequence[Mapping[str, Any]]) -> tuple[int, float | N
     ]
     each_ms = 1000 * sum(one["seconds"] for one in tables) / runs if runs else None
     return runs, each_ms, tuple(sorted(rows, key=lambda row: -row.own_ms))
-
-
-def read_peak(results: Path) -> Peak:
-    """What `make ceiling` measured here last; an empty one before it was run."""
-    for folder in reversed(list_results(results, CEILING)):
-        file = folder / "ceiling.json"
-        if file.exists():
-            raw = json.loads(file.read_text(encoding="utf-8"))
-            return Peak(multiply_adds=raw["multiply_adds_per_s"], bytes_per_s=raw.get("bytes_per_s"))
-    return Peak(multiply_adds={})

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadtest.errors import LoadTestError
+from loadtest.experiments.profile.counters import COUNTERS
 from loadtest.experiments.profile.evidence import (
     COLLECTORS,
     LOGGED,
     PLAIN,
     Evidence,
     read_evidence,
-    read_peak,
 )
 from loadtest.experiments.profile.figures import compare_rates
+from loadtest.experiments.profile.flames import FLAMES
 from loadtest.experiments.profile.looks import read_logged, watch_operators, watch_phases
-from loadtest.experiments.profile.pools import make_looks, make_pools
-from loadtest.experiments.profile.symptoms import find_symptoms
 from loadtest.experiments.profile.threads import watch_threads
+from loadtest.experiments.profile.tools import SECONDS as LOOK_S
+from loadtest.experiments.profile.tools import watch_by
 from loadtest.experiments.targets.rows import switch_off
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
 from loadtest.scenarios.scenario import AUTO, Arrival, Scenario, Step
 from loadtest.systems.fleet import Member
+from loadtest.systems.inprocess import in_process
 from loadtest.systems.kit import kit, saturate
 from loadtest.systems.running import find_system, running
 from loadtest.systems.stock import BATCH_SIZE, stock
-from loadtest.systems.system import ROOT, System
+from loadtest.systems.system import System
 from loadtest.trials.block import Block, Experiment, Turn, Verdict
 from loadtest.trials.validity import find_doubts
 from loadtest.trials.watch import Watching
@@ -50,6 +50,7 @@ USERS, SLOW_USERS = 64, 32
 PAYLOADS = {"resnet50": "one-photo", "bert": "texts-128"}
 TIMEOUT_S = 120.0
 START_S, TURN_EXTRA_S = 30.0, 5.0
+ONE, ALL_OFF = "one thread", "one thread, everything off"
 LIBRARIES = ("iomp", "gomp", "libomp", "jemalloc", "tcmalloc")
 WATCHES: Mapping[str, Watching] = dict(
     zip(COLLECTORS, (watch_phases, watch_threads, watch_operators), strict=True)
@@ -81,8 +82,7 @@ def make_experiment(
     blocks = [make_turns(model, (other, served), seconds)]
     if against == STOCK:
         blocks.append(make_logged(model, other.name, seconds))
-    pools = make_pools(model, precision, PAYLOADS[model])
-    blocks += [pools, *make_looks(pools, model)]
+    blocks += make_looks(model, precision)
     return Experiment(
         kind=KIND,
         name=f"{KIND}-{model}",
@@ -90,17 +90,6 @@ def make_experiment(
         next_block=lambda kept: next((one for one in blocks if kept.find(one.name) is None), None),
         estimate=lambda kept: sum(estimate(one) for one in blocks if kept.find(one.name) is None),
     )
-
-
-def find_ceiling(results: Path, say: Callable[[str], None]) -> None:
-    """Measure it where nobody has; in a process of its own, which stays on one core."""
-    if read_peak(results).multiply_adds:
-        return
-    say("  measuring one core's ceiling (make ceiling)")
-    command = [sys.executable, "-m", "loadtest", "ceiling", "--results", str(results)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LoadTestError(f"make ceiling failed: {done.stderr[-500:]}")
 
 
 def choose_other(model: str, against: str) -> Member:
@@ -135,6 +124,40 @@ def make_logged(model: str, name: str, seconds: float) -> Block:
     # Nothing of its rate is quoted, so it is enough that it answers.
     short = dataclasses.replace(turn.scenario, leave_out_first_round=False, least_rounds=0)
     return Block(name="logged", turns=(dataclasses.replace(turn, scenario=short),), warm_up_s=WARM_UP_S)
+
+
+def make_looks(model: str, precision: str) -> list[Block]:
+    """What programs see in one process of one core without a server; what perf counts, also with everything
+    off."""
+    one = ("--workers", "1", "--cores-per-worker", "1")
+    served = ("--precision", precision, *saturate(model, precision))
+    asked = {ONE: (*served, *one), ALL_OFF: (*switch_off(model), *one)}
+    scenario = Scenario(
+        name=model,
+        model=model,
+        payloads=PAYLOADS[model],
+        arrival=Arrival(loop="closed"),
+        steps=(1,),
+        warm_up_s=0.0,
+        duration_s=LOOK_S,
+        repeats=1,
+    )
+    return [
+        Block(
+            name=tool.key,
+            turns=tuple(
+                Turn(
+                    member=in_process(name, model, asked[name]),
+                    scenario=dataclasses.replace(scenario, name=f"{model}-{tool.key}"),
+                    level=1,
+                    watch=watch_by(tool),
+                )
+                for name in names
+            ),
+            warm_up_s=WARM_UP_S,
+        )
+        for tool, names in ((FLAMES, (ONE,)), (COUNTERS, (ALL_OFF, ONE)))
+    ]
 
 
 def make_turn(member: Member, model: str, collector: str, seconds: float) -> Turn:
@@ -173,7 +196,7 @@ def estimate(block: Block) -> float:
 
 
 def judge(kept: Kept) -> list[Verdict]:
-    """The ratio, whether the parts add up to the whole, and what is wrong with the kit's own server."""
+    """The ratio, and whether the parts add up to the whole."""
     found = read_evidence(kept)
     if len(found) < 2:
         return [Verdict(what="two systems side by side", why="their turns are not measured")]
@@ -182,13 +205,7 @@ def judge(kept: Kept) -> list[Verdict]:
     if doubts:
         return [Verdict(what=f"{served.name} / {other.name}", why=doubts[0])]
     ratio = Verdict(what=f"{served.name} / {other.name}", figure=compare_rates(other, served), unit="×")
-    wrong = [f"{one.fault}: {one.evidence}" for one in find_symptoms(served)]
-    faults = Interval(value=len(wrong), low=len(wrong), high=len(wrong))
-    faultless = Verdict(
-        what=f"faults that the figures of {served.name} show", figure=faults, limit=0.0, at_least=False,
-        why="; ".join(wrong),
-    )  # fmt: skip
-    return [ratio, *judge_sums(served), faultless]
+    return [ratio, *judge_sums(served)]
 
 
 def judge_sums(one: Evidence) -> list[Verdict]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadtest.experiments.profile.evidence import PLAIN, THREADS, Evidence
+from loadtest.experiments.profile.threads import WorkerUse
 from loadtest.results.ratios import find_ratio
 from loadtest.results.stats import Interval
 
@@ -13,17 +14,9 @@ def compare_rates(other: Evidence, served: Evidence) -> Interval:
     return find_ratio(rates, served.name, other.name)
 
 
-def count_migrations(one: Evidence) -> float | None:
-    """A second, of the thread that moved most among those that compute."""
-    counted = [use.migrations for worker in one.workers for use in worker.busy if use.migrations is not None]
-    return max(counted, default=None)
-
-
-def find_waiting(one: Evidence) -> float | None:
-    """Percent of the time in which the busy threads could have run, spent in a CPU's queue."""
-    told = [
-        (use.cores, use.waiting) for worker in one.workers for use in worker.busy if use.waiting is not None
-    ]
+def find_waiting(worker: WorkerUse) -> float | None:
+    """Percent of the time in which its busy threads could have run, spent in a CPU's queue."""
+    told = [(use.cores, use.waiting) for use in worker.busy if use.waiting is not None]
     ready = sum(cores / max(1e-9, 1 - waiting) for cores, waiting in told)
     return 100 * (1 - sum(cores for cores, _ in told) / ready) if ready else None
 
@@ -40,20 +33,13 @@ def count_reorders(one: Evidence) -> float | None:
     attention has small reorders of its own."""
     if not any(line.kind == "convolution" for line in one.lines):
         return None
-    computed = sum(line.calls for line in one.lines if line.multiply_adds)
+    computed = sum(line.calls for line in one.lines if line.computes)
     moved = sum(line.calls for line in one.lines if line.kind == "reorder" and not line.moves_weights)
     return moved / computed if computed else None
 
 
 def find_fused(one: Evidence) -> float | None:
     """Percent of the convolutions and products with something fused behind them."""
-    computed = [line for line in one.lines if line.multiply_adds]
-    calls = sum(line.calls for line in computed)
-    return 100 * sum(line.calls for line in computed if line.post_ops) / calls if calls else None
-
-
-def find_speed(one: Evidence) -> float | None:
-    """Multiply-adds a second of oneDNN's own time, of each of the threads that computed them."""
-    computed = [line for line in one.lines if line.multiply_adds]
-    seconds = sum(line.ms for line in computed) / 1000
-    return sum(line.multiply_adds or 0.0 for line in computed) / seconds / one.threads if seconds else None
+    calls = sum(line.calls for line in one.lines if line.computes)
+    fused = sum(line.calls for line in one.lines if line.computes and line.post_ops)
+    return 100 * fused / calls if calls else None

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 MARKERS = ("onednn_verbose", "dnnl_verbose", "mkldnn_verbose")
 EXEC_FIELDS = 9
 """engine, kind, implementation, propagation, descriptors, attributes, auxiliary, problem, milliseconds."""
+COMPUTING = ("convolution", "deconvolution", "inner_product", "matmul")
+"""Primitives that compute sums of products."""
 _VERSION, _STAMP = re.compile(r"v\d+"), re.compile(r"\d+\.\d+")
 _TYPE = re.compile(r"(src\d*|wei|bia|dst\d*)[:_]([a-z]+\d+(?:_e\dm\d)?)(?=:|$)")
 _POST_OPS = re.compile(r"attr-post-ops:(\S+)|post_ops:'([^']*)'")
@@ -140,3 +142,44 @@ def _is_number(text: str) -> bool:
 def name_instructions(implementation: str) -> str:
     """What the code computes with, by its name; the name itself where no part of it is known."""
     return next((word for part, word in INSTRUCTIONS if part in implementation.lower()), implementation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """All calls of one primitive in one shape by one piece of code."""
+
+    kind: str
+    shape: str
+    implementation: str
+    types: str
+    post_ops: tuple[str, ...]
+    moves_weights: bool
+    calls: int
+    ms: float
+
+    @property
+    def computes(self) -> bool:
+        return self.kind in COMPUTING
+
+
+def break_down(calls: Iterable[Call]) -> list[Line]:
+    """The dearest first."""
+    groups: dict[tuple, list[float]] = {}
+    for one in calls:
+        types = "→".join(one.types[name] for name in ("src", "wei", "dst") if name in one.types)
+        key = (one.kind, one.problem, one.implementation, types, one.post_ops, one.moves_weights)
+        groups.setdefault(key, []).append(one.ms)
+    lines = [
+        Line(
+            kind=kind,
+            shape=shape,
+            implementation=code,
+            types=types,
+            post_ops=fused,
+            moves_weights=weights,
+            calls=len(each),
+            ms=sum(each),
+        )
+        for (kind, shape, code, types, fused, weights), each in groups.items()
+    ]
+    return sorted(lines, key=lambda line: -line.ms)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loadtest.experiments.profile.memory import find_remote_share, read_nodes, read_numa_mib
 from loadtest.experiments.profile.tasks import Counts, Glance, read_counts, read_glances
 from loadtest.systems.system import System
 from server.activity import read_resident_mib
@@ -70,8 +69,6 @@ class WorkerUse:
     minor_faults: float
     """A second, of all its threads."""
     resident_mib: int | None = None
-    remote: float | None = None
-    """Share of its own memory on NUMA nodes that it did not run on; None where nothing tells."""
     throttled_ms: float | None = None
     """Of each period of 100 ms, by its CPU quota; None where no control group counts."""
 
@@ -87,7 +84,8 @@ class ThreadWatch:
 
     pids: Sequence[int]
     readings: list[Reading] = field(default_factory=list)
-    after: dict[int, dict[str, Any]] = field(default_factory=dict)
+    resident_mib: dict[int, int | None] = field(default_factory=dict)
+    """Of each worker, behind the load."""
     cost_s: float = 0.0
     """CPU seconds that the looking took."""
 
@@ -108,14 +106,6 @@ class ThreadWatch:
             throttled={pid: read_throttled(pid) for pid in self.pids} if full else None,
         )
 
-    def look_at_memory(self) -> None:
-        """Behind the load: numa_maps walks all pages, which takes a lock that the worker needs."""
-        nodes = read_nodes()
-        for pid in self.pids:
-            self.after[pid] = {
-                "resident_mib": read_resident_mib(pid), "numa": read_numa_mib(pid), "nodes": nodes,
-            }  # fmt: skip
-
     def cut(self, begin: float, end: float) -> Mapping[str, Any]:
         """What happened between the first and the last full reading of the window."""
         within = [one for one in self.readings if begin <= one.at <= end]
@@ -123,7 +113,7 @@ class ThreadWatch:
         if len(full) < 2:
             return {}
         within = within[full[0] : full[-1] + 1]
-        workers = [summarise_worker(pid, within, self.after.get(pid, {})) for pid in self.pids]
+        workers = [summarise_worker(pid, within, self.resident_mib.get(pid)) for pid in self.pids]
         cost = self.cost_s / max(1e-9, self.readings[-1].at - self.readings[0].at)
         return {"workers": [asdict(one) for one in workers], "cost_cores": round(cost, 4)}
 
@@ -140,26 +130,23 @@ def watch_threads(system: System) -> Iterator[ThreadWatch]:
     finally:
         stop.set()
         thread.join()
-        watch.look_at_memory()
+        watch.resident_mib = {pid: read_resident_mib(pid) for pid in pids}
 
 
-def summarise_worker(pid: int, readings: Sequence[Reading], memory: Mapping[str, Any]) -> WorkerUse:
+def summarise_worker(pid: int, readings: Sequence[Reading], resident_mib: int | None) -> WorkerUse:
     """Between the first and the last of some readings, both with all counters."""
     first, last = readings[0], readings[-1]
     seconds = last.at - first.at
     every = [make_use(pid, tid, readings, seconds) for tid in last.glances.get(pid, {})]
     busy = tuple(sorted((one for one in every if one.cores > BUSY), key=lambda one: -one.cores))
-    cpus = {cpu for one in busy for cpu in one.cpus}
     faults = _sum_faults(last.glances.get(pid, {})) - _sum_faults(first.glances.get(pid, {}))
     before, now = (one.throttled.get(pid, {}) if one.throttled else {} for one in (first, last))
-    numa = memory.get("numa")
     return WorkerUse(
         pid=pid,
         threads=len(every),
         busy=busy,
         minor_faults=round(max(0, faults) / seconds, 1),
-        resident_mib=memory.get("resident_mib"),
-        remote=None if numa is None else find_remote_share(numa, cpus, memory.get("nodes", {})),
+        resident_mib=resident_mib,
         throttled_ms=round(find_loss(before, now).ms_per_period, 3) if now else None,
     )
 

@@ -1,4 +1,4 @@
-"""A program that looks into one process at full speed: py-spy, strace or perf.
+"""A program that looks into one process at full speed: py-spy or perf.
 
 Without a server: to look is to halt the process again and again, or to be one more load on its CPUs, and
 TorchServe's keeper would take halted workers for dead ones. No rate of such a turn is quoted.

@@ -10,7 +10,6 @@ from loadtest.errors import LoadTestError
 from loadtest.experiments.targets.rows import SLOW_STRETCH, SLOW_USERS, Row, list_rows
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import LEAST_REPEATS
-from loadtest.results.trial import KeptBlock
 from loadtest.scenarios.scenario import Arrival, Scenario
 from loadtest.systems.fleet import Member
 from loadtest.trials.block import Block, Experiment, Timing, Turn
@@ -21,8 +20,6 @@ TIMEOUT_S = 120
 START_S, TURN_EXTRA_S = 30.0, 5.0
 """Of a system with its verify and expected answers, and around each window: seen on two cores."""
 TIMING = Timing(seconds=10.0, warm_up_s=4.0, repeats=3)
-JUST_STARTED = Timing(seconds=2.0, repeats=1)
-"""Of a system whose start alone is asked for: its answers show that it serves."""
 
 
 def check_targets(names: Sequence[str], timing: Timing) -> None:
@@ -55,21 +52,13 @@ def make_experiment(names: Sequence[str], store: Path, timing: Timing) -> Experi
 
 def list_left(rows: Sequence[Row], timing: Timing, kept: Kept) -> list[Block]:
     """What is not measured yet."""
-    blocks = [block for row in rows for block in make_blocks(row, timing, kept)]
+    blocks = [make_block(row, timing) for row in rows]
     return [block for block in blocks if kept.find(block.name) is None]
 
 
-def make_blocks(row: Row, timing: Timing, kept: Kept) -> list[Block]:
-    """One, or one for each system whose start was not seen yet."""
-    if not row.starts_only:
-        return [make_block(row.name, row, row.members, timing)]
-    left = [one for one in row.members if find_start(kept, one.name) is None]
-    return [make_block(f"start-{one.name.replace(' ', '-')}", row, [one], JUST_STARTED) for one in left]
-
-
-def make_block(name: str, row: Row, members: Sequence[Member], timing: Timing) -> Block:
-    turns = tuple(make_turn(member, row, timing) for member in members)
-    return Block(name=name, turns=turns, repeats=timing.repeats, warm_up_s=timing.warm_up_s)
+def make_block(row: Row, timing: Timing) -> Block:
+    turns = tuple(make_turn(member, row, timing) for member in row.members)
+    return Block(name=row.name, turns=turns, repeats=timing.repeats, warm_up_s=timing.warm_up_s)
 
 
 def make_turn(member: Member, row: Row, timing: Timing) -> Turn:
@@ -90,14 +79,6 @@ def make_turn(member: Member, row: Row, timing: Timing) -> Turn:
         parts=stretch,
     )
     return Turn(member=member, scenario=scenario, level=users)
-
-
-def find_start(kept: Kept, name: str) -> KeptBlock | None:
-    """The first block that a system was started for, or in which the kit refused it."""
-    for block in kept.blocks:
-        if name in block.refused or (name in block.systems and block.systems[name].start):
-            return block
-    return None
 
 
 def estimate(block: Block) -> float:

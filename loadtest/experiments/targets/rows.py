@@ -1,4 +1,4 @@
-"""The rows of the table of speed targets, as data: who takes turns under which load, and what is asked."""
+"""The rows of `make targets`, as data: who takes turns under which load."""
 
 from __future__ import annotations
 
@@ -26,19 +26,6 @@ EVERYTHING_OFF = (
 """Eager FP32 with the handler's own preprocessing, and the lengths that texts were padded to before."""
 PADDED_TOKENS = 150
 """What TorchServe's own BERT example pads every text to."""
-RATIO, SHARE, MEDIAN, TAIL, SPIKES, START = "ratio", "share", "p50", "p99", "spikes", "start"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """One figure that is judged."""
-
-    kind: str
-    """Ratios and shares (in percent) must reach the limit, all others must not exceed it."""
-    limit: float
-    """Of p50 and p99 a factor to what they are compared with."""
-    system: str
-    other: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +38,11 @@ class Row:
     model: str
     payloads: str
     members: tuple[Member, ...]
-    goals: tuple[Goal, ...]
+    served: str
+    """The member whose rate is told as a ratio to each of the others."""
     users: int = USERS
     slow: str = ""
     """The member that is a slow baseline."""
-
-    @property
-    def starts_only(self) -> bool:
-        """Nothing is compared: each system comes up alone, if no other row has started it."""
-        return all(goal.kind == START for goal in self.goals)
 
 
 def list_rows(names: Sequence[str] = ()) -> list[Row]:
@@ -102,46 +85,38 @@ def _ask(model: str, precision: str) -> tuple[str, ...]:
 PHOTO = "one 500×375 photograph as JPEG a request"
 
 
-def _make_photo_row(precision: str, *, at_least: float, of_the_limit: float | None = None) -> Row:
-    """Against plain TorchServe; the limit is shown, and judged where a share of it is asked for."""
+def _make_photo_row(precision: str) -> Row:
+    """Against plain TorchServe, and what the handler reaches without a server."""
     plain = stock("stock TorchServe", RESNET50, batch_size=32)
-    served, limit = _kit(RESNET50, precision), _in_process(RESNET50, precision)
-    goals = [Goal(kind=RATIO, limit=at_least, system=served.name, other=plain.name)]
-    if of_the_limit is not None:
-        goals.append(Goal(kind=SHARE, limit=of_the_limit, system=served.name, other=limit.name))
+    served = _kit(RESNET50, precision)
     return Row(
         name=f"{RESNET50}-{precision}",
         title=f"ResNet50 {precision.upper()} over REST, {PHOTO}",
         model=RESNET50,
         payloads="one-photo",
-        members=(plain, served, limit),
+        members=(plain, served, _in_process(RESNET50, precision)),
+        served=served.name,
         slow=plain.name,
-        goals=tuple(goals),
     )
 
 
 def _make_equal_row() -> Row:
-    served, limit = _kit(BERT, "int8"), _in_process(BERT, "int8")
-    off = kit("kit bert, everything off", BERT, switch_off(BERT))
+    served, off = _kit(BERT, "int8"), kit("kit bert, everything off", BERT, switch_off(BERT))
     return Row(
         name="bert-128",
         title="BERT INT8 over REST, one text of 128 tokens a request",
         model=BERT,
         payloads="texts-128",
-        members=(off, served, limit),
+        members=(off, served, _in_process(BERT, "int8")),
+        served=served.name,
         slow=off.name,
-        goals=(
-            Goal(kind=RATIO, limit=7.0, system=served.name, other=off.name),
-            Goal(kind=SHARE, limit=92.0, system=served.name, other=limit.name),
-        ),
     )
 
 
 def _make_mixed_row() -> Row:
     """Against a row for each text, padding to the batch's longest, and padding all to 150."""
-    # Not the other row's name, so that it is started for this one: spikes are counted from ready on.
     how = _ask(BERT, "int8")
-    served = kit("kit bert int8, new", BERT, how)
+    served = kit("kit bert int8", BERT, how)
     buckets = kit("kit bert int8, buckets", BERT, (*how, "--off", "packing"))
     longest = kit("kit bert int8, to the longest", BERT, (*how, "--off", "packing,buckets"))
     one_length = {
@@ -149,8 +124,7 @@ def _make_mixed_row() -> Row:
         "row_tokens": PADDED_TOKENS,
         "tokens_per_run": PADDED_TOKENS * USERS,
     }
-    off = switch_off(BERT)
-    padded = kit("kit bert fp32 eager, to 150", BERT, off, archive=one_length)
+    padded = kit("kit bert fp32 eager, to 150", BERT, switch_off(BERT), archive=one_length)
     counted = (replace(one, inspect_after=look_at_fill) for one in (padded, served, buckets, longest))
     return Row(
         name="bert-mixed",
@@ -158,57 +132,30 @@ def _make_mixed_row() -> Row:
         model=BERT,
         payloads="texts-mixed",
         members=(*counted, _in_process(BERT, "int8")),
+        served=served.name,
         slow=padded.name,
-        goals=(
-            Goal(kind=RATIO, limit=1.35, system=served.name, other=buckets.name),
-            Goal(kind=RATIO, limit=2.0, system=served.name, other=longest.name),
-            Goal(kind=RATIO, limit=28.0, system=served.name, other=padded.name),
-            # A shape that is compiled in the middle of serving was seen to cost 40 ms to 1 s.
-            Goal(kind=SPIKES, limit=1.1, system=served.name),
-        ),
     )
 
 
 def _make_latency_row() -> Row:
-    """Against batches of one in-process, on the same CPUs and threads."""
+    """Against batches of one in-process, on the same CPUs and threads: of one user the ratio of the rates is
+    that of the latencies."""
     how = ("--precision", "int8", "--profile", "latency")
     served = kit("kit resnet50 int8, latency", RESNET50, how)
-    alone = in_process("in-process resnet50 int8, latency", RESNET50, how)
     return Row(
         name="resnet50-latency",
         title=f"ResNet50 INT8, PROFILE=latency, one request at a time, {PHOTO}",
         model=RESNET50,
         payloads="one-photo",
-        members=(served, alone),
+        members=(served, in_process("in-process resnet50 int8, latency", RESNET50, how)),
         users=1,
-        goals=(
-            Goal(kind=MEDIAN, limit=1.15, system=served.name, other=alone.name),
-            Goal(kind=TAIL, limit=1.5, system=served.name),
-        ),
+        served=served.name,
     )
 
 
-def _make_load_row(model: str, payloads: str) -> Row:
-    members = tuple(_kit(model, precision) for precision in ("fp32", "bf16", "int8"))
-    return Row(
-        name="load",
-        title=f"Load time: the kit with {model} alone, to all shapes warmed and checked",
-        model=model,
-        payloads=payloads,
-        members=members,
-        users=1,
-        goals=tuple(Goal(kind=START, limit=25.0, system=one.name) for one in members),
-    )
-
-
-# `load` comes last: it takes over the starts that the others have made.
 ROWS = (
-    _make_photo_row("int8", at_least=12.0, of_the_limit=95.0),
-    _make_photo_row("bf16", at_least=6.5),
-    _make_photo_row("fp32", at_least=3.3),
+    *(_make_photo_row(precision) for precision in ("int8", "bf16", "fp32")),
     _make_equal_row(),
     _make_mixed_row(),
     _make_latency_row(),
-    _make_load_row(RESNET50, "one-photo"),
-    _make_load_row(BERT, "one-text"),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from loadtest.systems.fleet import Fleet, Site
 from loadtest.systems.inprocess import (
     check_described,
     in_process,
-    render_forking,
     render_worker_environment,
     run_in_process,
 )
@@ -90,27 +88,6 @@ def test_texts_are_sent_in_the_jobs_order_and_answers_belong_to_them(tiny_text_a
     assert listed.payload[:10].tolist() == [0, 1, 2, 3, 4] * 2
     assert sorted(shuffled.payload[:5]) == [0, 1, 2, 3, 4]
     assert all(json.loads(listed.answers[one])["probabilities"] for one in listed.answer)
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="forks need two CPUs")
-def test_a_batch_in_two_forks_is_answered_as_a_whole_one(tiny_image_archive, image_system, tmp_path):
-    photos, run = make_payloads("one-photo", model="tiny_image"), RunDir.at(tmp_path / "run")
-    plan = plan_tiny(tiny_image_archive, run.path)
-    with run_in_process("forked", run, plan, "tiny_image", forks=2) as system:
-        forked = run_job(system, photos, tmp_path / "forked").records
-    (whole,) = run_job(image_system, photos, tmp_path / "whole").records.answers
-    assert forked.good.all()
-    (answer,) = forked.answers
-    got, wanted = (json.loads(one)[0] for one in (answer, whole))
-    assert got["label"] == wanted["label"]
-    assert got["probability"] == pytest.approx(wanted["probability"], rel=1e-4)
-
-
-def test_a_fork_has_one_thread_that_may_run_on_any_of_its_cpus():
-    planned = {"CPU_KIT_OPTIONS": '{"bert": {"threads": 2}}', "KMP_AFFINITY": "granularity=fine", "A": "1"}
-    assert render_forking(planned, "bert") == {
-        "CPU_KIT_OPTIONS": '{"bert": {"threads": 1}}', "KMP_AFFINITY": "none", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
 
 
 def test_refused_requests_are_errors_and_no_figures(image_system, tmp_path):

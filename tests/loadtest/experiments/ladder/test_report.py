@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
-from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.rows import make_rows
 from loadtest.experiments.ladder.rungs import find_rung, list_all
-from loadtest.report.ladder import make_ladder_section, write_pages
+from loadtest.report.ladder import make_ladder_section
 from loadtest.report.markdown import render_section
 from tests.loadtest.experiments.ladder.results import BUSY, see, write_ladder
 from tests.loadtest.making import change_facts
@@ -32,33 +31,6 @@ def test_a_chain_over_blocks_is_less_certain_than_one_block(tmp_path):
     rows = [find(write_ladder(tmp_path), name) for name in ("ipex", "top")]
     spans = [row.to_bottom.high / row.to_bottom.low for row in rows]
     assert spans[0] < spans[1] < 1.2
-
-
-@pytest.mark.parametrize(("model", "published"), [("resnet50", "7.71×"), ("bert", "2.20×")])
-def test_every_model_has_its_page_and_its_picture(tmp_path, model, published):
-    page, picture = write_pages(write_ladder(tmp_path, model), tmp_path / "docs")
-    text = page.read_text()
-    assert (page.name, picture.name) == (f"ladder-{model}.md", f"ladder-{model}.png")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert f"](ladder-{model}.png)" in text
-    assert "a 2-core AVX-512 virtual machine (AMD, 8 GiB)" in text
-    assert published in text
-    assert "3 repeats of 3.75 s in turns; weights random (seed 0)." in text
-    assert str(tmp_path) not in text
-    assert [line for line in text.splitlines() if len(line) > 110 and not line.startswith("|")] == []
-
-
-def test_a_page_of_others_is_not_overwritten_and_other_files_do_not_matter(tmp_path):
-    kept, docs = write_ladder(tmp_path), tmp_path / "docs"
-    docs.mkdir()
-    (docs / "guide.md").write_text("a guide")
-    page, _ = write_pages(kept, docs)
-    write_pages(kept, docs)  # an earlier one of ours is renewed
-    page.write_text("notes on ladders")
-    expected = r"ladder-\w+\.md was not written by this command and would be lost"
-    with pytest.raises(LoadTestError, match=expected):
-        write_pages(kept, docs)
-    assert page.read_text() == "notes on ladders"
 
 
 def test_what_the_kit_refuses_is_told_with_its_own_reason_and_is_no_fault(tmp_path):
@@ -129,5 +101,4 @@ def test_an_unfinished_ladder_has_a_report_of_what_is_there(tmp_path):
     assert make_ladder_section(write_ladder(tmp_path)).whole
     assert find(kept, "top").state == "not measured yet"
     assert "not measured yet" in render_section(section)
-    assert len(write_pages(kept, tmp_path / "docs")) == 2
-    assert len(write_pages(write_ladder(tmp_path, blocks=0), tmp_path / "empty")) == 1
+    assert make_ladder_section(write_ladder(tmp_path, blocks=0)).plots == ()

@@ -12,44 +12,22 @@ from types import SimpleNamespace
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.experiments.ladder.judge import judge_step
-from loadtest.experiments.ladder.rows import Row
-from loadtest.experiments.ladder.rungs import DENSENET121, find_rung, list_rungs
 from loadtest.experiments.profile import experiment
-from loadtest.experiments.profile.calls import COUNTED
-from loadtest.experiments.profile.claims import (
-    CLAIMS,
-    CONFIRMED,
-    NOT_HERE,
-    NOT_TESTABLE,
-    Beside,
-    StepClaim,
-    read_beside,
-)
-from loadtest.experiments.profile.evidence import (
-    COLLECTORS,
-    make_phases,
-    read_evidence,
-    read_peak,
-    read_printed,
-)
+from loadtest.experiments.profile.evidence import COLLECTORS, make_phases, read_evidence, read_printed
 from loadtest.experiments.profile.experiment import (
+    ALL_OFF,
+    ONE,
     check_profile,
     choose_other,
     judge,
     make_logged,
+    make_looks,
     make_turns,
 )
 from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
-from loadtest.experiments.profile.pools import Pool, list_arguments, list_pools, make_looks, make_pools
 from loadtest.report import make_section, write_report
-from loadtest.report.docs import write_docs
-from loadtest.report.kernels import _shorten
-from loadtest.results.kept import start_result, write_json
-from loadtest.results.stats import Interval
 from loadtest.systems.fleet import Member
-from tests.loadtest.experiments.ladder.results import write_ladder
-from tests.loadtest.experiments.profile.figures import make_evidence, make_use, make_worker, plant
+from tests.loadtest.experiments.profile.figures import make_use, make_worker
 from tests.loadtest.experiments.profile.test_onednn import RECORDED
 from tests.loadtest.making import make_facts, make_kept, make_scenario, make_series
 
@@ -91,8 +69,6 @@ PROFILES = [
     for pid in (0, 1)
 ]
 FLAME = {"flames": "<svg>frames</svg>"}
-OFF_CALLS: dict[str, int] | str = {"madvise": 20, "munmap": 3_000, "mmap": 3_000, "futex": 40_000}
-PLANNED_CALLS: dict[str, int] | str = {"munmap": 100, "futex": 2_000}
 COUNTED_OFF: dict[str, float] | str = "no counters on this machine"
 COUNTED_PLANNED: dict[str, float] | str = "no counters on this machine"
 LIBRARIES = {"openmp": {"name": "intel"}, "allocator": {"name": "jemalloc"}}
@@ -131,32 +107,16 @@ def keep(tmp_path, *, worker=None, errors=0, other_seen=None):
         facts=make_facts("stock TorchServe, logged", is_kit=False, seen={"onednn_lines": LINES[:14]}),
     )
     asked = {"model": "bert", "against": "stock", "precision": "int8"}
-    ceiling = start_result("ceiling", "ceiling", {}, tmp_path, {})
-    peak = {"multiply_adds_per_s": {"fp32": 5e10, "int8": 2e11}, "bytes_per_s": 1e10}
-    write_json(ceiling.folder / "ceiling.json", peak)
     blocks = {"turns": [*stock, *kit], "logged": [logged], **make_pooled()}
     return make_kept(tmp_path, blocks, kind="profile", asked=asked)
 
 
 def make_pooled(flame=FLAME):
-    """Two threads are 1.8 times as fast as one, of which a flame graph was drawn."""
-    rates = {"1 process of 1 thread": 50.0, "1 process of 2 threads": 90.0}
-    scenario = make_scenario(name="bert-pools")
-    series = [make_series(name, (rate, rate), scenario=scenario) for name, rate in rates.items()]
+    """One process, of which a flame graph was drawn."""
     # py-spy fails what it halts for long, and none of its turn's figures is quoted.
-    drawn = make_series(
-        series[0].system, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame, errors=3
-    )
-    calls = [make_called("everything off", OFF_CALLS), make_called(series[0].system, PLANNED_CALLS)]
-    counted = [make_counted("everything off", COUNTED_OFF), make_counted(series[0].system, COUNTED_PLANNED)]
-    return {"pools": series, "flames": [drawn], "calls": calls, "counters": counted}
-
-
-def make_called(name, calls):
-    """In 1,000 requests, of which half began in the window."""
-    told = isinstance(calls, dict)
-    seen = {"calls": dict.fromkeys(COUNTED, 0) | calls} if told else {"calls_problem": calls}
-    return make_series(name, (100.0,), scenario=make_scenario(name="bert-calls"), seen=seen, requests=500)
+    drawn = make_series(ONE, (40.0,), scenario=make_scenario(name="bert-flames"), seen=flame, errors=3)
+    counted = [make_counted(ALL_OFF, COUNTED_OFF), make_counted(ONE, COUNTED_PLANNED)]
+    return {"flames": [drawn], "counters": counted}
 
 
 def make_counted(name, counted):
@@ -194,15 +154,9 @@ def test_a_stock_servers_log_is_that_of_its_other_start(tmp_path):
 
 def test_a_healthy_kit_is_judged_good(tmp_path):
     verdicts = judge(keep(tmp_path))
-    assert [one.met for one in verdicts] == [True] * 4
+    assert [one.met for one in verdicts] == [True] * 3
     assert verdicts[0].figure.value == pytest.approx(10.0)
-    assert [round(one.figure.value, 1) for one in verdicts[1:]] == [96.0, 97.5, 0.0]
-
-
-def test_a_fault_of_the_kits_own_is_a_verdict(tmp_path):
-    *_, last = judge(keep(tmp_path, worker=make_worker(0, throttled_ms=30.0)))
-    assert not last.met
-    assert last.why == "throttled: worker 0: 30.0 ms of each period"
+    assert [round(one.figure.value, 1) for one in verdicts[1:]] == [96.0, 97.5]
 
 
 def test_what_does_not_add_up_is_missed(tmp_path):
@@ -251,35 +205,6 @@ def test_where_no_flame_graph_could_be_drawn_the_page_says_why(tmp_path, monkeyp
     assert section.closing[-2] == "No flame graph: Permission denied."
 
 
-def test_system_calls_stand_for_each_request(tmp_path):
-    off, planned = read_table(make_section(keep(tmp_path)), "System calls")
-    assert off == {"in process": "everything off", "madvise": "0.02", "munmap": "3", "mmap": "3", "brk": "0",
-                   "sched_yield": "0", "futex": "40"}  # fmt: skip
-    assert (planned["in process"], planned["munmap"], planned["futex"]) == (
-        "1 process of 1 thread",
-        "0.1",
-        "2",
-    )
-
-
-def test_where_system_calls_could_not_be_counted_the_page_says_why(tmp_path, monkeypatch):
-    for name in ("OFF_CALLS", "PLANNED_CALLS"):
-        monkeypatch.setattr(sys.modules[__name__], name, "strace: attach: Operation not permitted")
-    section = make_section(keep(tmp_path))
-    assert [one.title for one in section.tables if one.title == "System calls" and one.rows] == []
-    assert section.closing[-2] == "No system calls: strace: attach: Operation not permitted."
-    claims = {row["claim"]: row["state"] for row in read_table(section, "What the tutorials claim")}
-    assert claims["glibc gives memory back (madvise, munmap) and takes it again"].startswith(NOT_TESTABLE)
-
-
-def test_claims_about_system_calls_are_told_by_them(tmp_path):
-    rows = {row["claim"]: row for row in read_table(make_section(keep(tmp_path)), "What the tutorials claim")}
-    given_back = rows["glibc gives memory back (madvise, munmap) and takes it again"]
-    assert given_back["measured here"].startswith("6.02 → 0.1 calls/request")
-    assert given_back["state"] == CONFIRMED
-    assert rows["spin time 4.98 → 0.26 s, sched_yield on top"]["state"] == NOT_HERE
-
-
 def test_hardware_counters_are_told_where_they_are(tmp_path, monkeypatch):
     section = make_section(keep(tmp_path / "without"))
     assert "No top-down analysis: no counters on this machine." in section.closing
@@ -290,63 +215,13 @@ def test_hardware_counters_are_told_where_they_are(tmp_path, monkeypatch):
     section = make_section(keep(tmp_path / "with"))
     rows = [tuple(row.values()) for row in read_table(section, "Top-down analysis")]
     assert rows == [("tma_backend_bound", "60.0", "40.0"), ("tma_retiring", "30.0", "–")]
-    claim = read_table(section, "What the tutorials claim")[-1]
-    assert claim["measured here"].startswith("60 → 40 % backend bound")
-    assert claim["state"] == CONFIRMED
 
 
-def test_threads_and_processes_stand_beside_each_other(tmp_path):
-    first, second = read_table(make_section(keep(tmp_path)), "The same cores otherwise")
-    assert (first["to the first"], second["in process"]) == ("1", "1 process of 2 threads")
-    assert second["to the first"].startswith("1.80×")
-
-
-@pytest.mark.parametrize(
-    ("cpus", "names"),
-    [
-        (1, ["1 process of 1 thread"]),
-        (2, ["1 process of 1 thread", "1 process of 2 threads", "2 processes of 1 thread"]),
-        (6, [*(f"1 process of {count} thread{'s' * (count > 1)}" for count in (1, 2, 4, 6)),
-             "6 processes of 1 thread"]),
-    ],
-)  # fmt: skip
-def test_cores_are_used_as_threads_as_processes_and_as_forks(cpus, names):
-    assert [one.name for one in list_pools(cpus, scripted=False)] == names
-    scripted = list_pools(cpus, scripted=True)
-    forks = [f"1 process, {cpus} forks of 1 thread"] if cpus > 1 else []
-    assert [one.name for one in scripted] == [*names, *forks]
-    assert max(one.cores for one in scripted) == cpus
-
-
-def test_the_first_pool_is_looked_into_in_a_turn_of_its_own():
-    pools = make_pools("bert", "int8", "texts-128")
-    flames, calls, counters = make_looks(pools, "bert")
-    assert {turn.scenario.name for turn in pools.turns} == {"bert-pools"}
-    assert [turn.scenario.name for turn in flames.turns] == ["bert-flames"]
-    assert [turn.scenario.name for turn in calls.turns] == ["bert-calls"] * 2
-    assert flames.turns[0].member == calls.turns[1].member == pools.turns[0].member
-    assert calls.turns[0].member.name.startswith("everything off")
-    assert [turn.member for turn in counters.turns] == [turn.member for turn in calls.turns]
-    assert flames.repeats == calls.repeats == flames.turns[0].scenario.repeats == 1
-    assert list_arguments(Pool(forks=2), "bert", "int8")[-4:] == ("--workers", "1", "--cores-per-worker", "2")
-
-
-def test_each_model_has_its_part_of_the_evidence(tmp_path):
-    kept, docs = keep(tmp_path), tmp_path / "docs"
-    _, page, *films = write_docs([kept], docs)
-    written = page.read_text()
-    page.write_text(f"# Mine\n\nwords{written.removeprefix('# Evidence: why it is faster')}more words\n")
-    assert write_docs([kept], docs)[1:] == [page, *films]
-    text = page.read_text()
-    assert text.startswith("# Mine\n\nwords\n")
-    assert text.endswith("more words\n")
-    resnet50, bert = text.split("<!-- bert: to its next mark")
-    assert "###" not in resnet50
-    assert bert.count("## Profile of bert: kit int8 against stock") == 1
-    assert sorted(film.name for film in films) == [
-        "evidence-bert-film-kit-int8.png", "evidence-bert-film-stock-TorchServe.png",
-    ]  # fmt: skip
-    assert all(f"]({film.name})" in bert and film.read_bytes().startswith(b"\x89PNG") for film in films)
+def test_one_process_is_looked_into_and_counted_beside_one_with_everything_off():
+    flames, counters = make_looks("bert", "int8")
+    assert [turn.member.name for turn in flames.turns] == [ONE]
+    assert [turn.member.name for turn in counters.turns] == [ALL_OFF, ONE]
+    assert flames.repeats == flames.turns[0].scenario.repeats == 1
 
 
 def test_figures_stand_where_they_belong(tmp_path):
@@ -364,11 +239,6 @@ def test_figures_stand_where_they_belong(tmp_path):
     assert summed["kit int8"]["not read"] == "0"
 
 
-def test_a_fusions_name_is_cut_and_counted():
-    assert _shorten("aten::conv") == "aten::conv"
-    assert _shorten("+".join(["dequantize"] * 30)) == "dequantize+dequantize+dequantize+… (30 fused)"
-
-
 def test_what_libraries_print_of_their_threads_is_a_row_a_setting(tmp_path):
     rows = read_table(make_section(keep(tmp_path)), "Threads, as the libraries print them")
     printed = {(row["printed by"], row["setting"]): row["kit int8"] for row in rows}
@@ -384,78 +254,6 @@ def test_what_libraries_print_of_their_threads_is_a_row_a_setting(tmp_path):
     assert {row["stock TorchServe"] for row in rows} == {"–"}
     gnu = read_printed({"openmp": PRINTED_BY_GNU, "torch": ""})
     assert gnu == {"openmp": {"_OPENMP": "201511", "OMP_PLACES": ""}}
-
-
-def test_each_claim_is_told_and_none_without_a_word(tmp_path):
-    rows = read_table(make_section(keep(tmp_path)), "What the tutorials claim")
-    assert [row["claim"] for row in rows] == [one.text for one in CLAIMS]
-    assert all(row["state"].startswith((CONFIRMED, NOT_HERE, NOT_TESTABLE)) for row in rows)
-    verdicts = [row["state"] for row in rows]
-    assert (verdicts[1], rows[1]["measured here"]) == (CONFIRMED, "7 → 0 migrations/s")
-    assert verdicts[5] == CONFIRMED
-
-
-def test_an_effect_that_is_not_there_is_said(tmp_path):
-    """Two systems that are alike."""
-    alike = make_seen(make_worker(0), make_worker(1))
-    rows = read_table(make_section(keep(tmp_path, other_seen=alike)), "What the tutorials claim")
-    assert [row["state"] for row in rows][1:3] == [NOT_HERE, NOT_HERE]
-
-
-@pytest.mark.parametrize(("share", "verdict"), [(0.0, NOT_TESTABLE), (0.6, CONFIRMED), (0.02, NOT_HERE)])
-def test_remote_memory_is_judged_where_there_are_nodes(share, verdict):
-    (claim,) = (one for one in CLAIMS if "remote" in one.text)
-    served = plant(make_evidence(), remote=min(share, 0.02))
-    assert claim.tell(plant(make_evidence(), remote=share), served, Beside())[1].startswith(verdict)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "rung", "verdict"),
-    [
-        ((1.5, 1.4, 1.6), "ipex", CONFIRMED),
-        ((0.8, 0.7, 0.9), "ipex", NOT_HERE),
-        ((1.0, 0.95, 1.05), "ipex", NOT_HERE),
-        ((1.0, 0.6, 1.7), "ipex", NOT_TESTABLE),
-        ((0.8, 0.7, 0.9), "compile", CONFIRMED),
-        ((1.5, 1.4, 1.6), "compile", NOT_HERE),
-        (None, "compile", NOT_TESTABLE),
-    ],
-)
-def test_a_claim_about_one_setting_is_told_by_the_ladder(ratio, rung, verdict):
-    (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == rung)
-    assert not claim.beyond
-    interval = Interval(value=ratio[0], low=ratio[1], high=ratio[2]) if ratio else None
-    told = judge_step(interval) if interval else ""
-    row = Row(rung=find_rung(list_rungs(DENSENET121), rung), state="", to_before=interval, verdict=told)
-    seen, state = claim.tell(make_evidence(), make_evidence(), Beside(steps={rung: row}))
-    assert state.startswith(verdict)
-    assert (f"{ratio[0]:.2f}×" in seen) if ratio else seen == "–"
-
-
-def test_a_rung_that_could_not_be_served_is_said():
-    (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == "compile")
-    rung = find_rung(list_rungs(DENSENET121), "compile")
-    beside = Beside(steps={"compile": Row(rung=rung, state="refused", reason="no answer in time")})
-    told = claim.tell(make_evidence(), make_evidence(), beside)
-    assert told == ("–", f"{NOT_TESTABLE}: the ladder could not serve it (no answer in time)")
-
-
-def test_every_claim_about_one_setting_names_a_rung():
-    rungs = {one.name for one in list_rungs(DENSENET121)}
-    named = {one.rung for one in CLAIMS if isinstance(one, StepClaim)}
-    assert named <= rungs
-    assert len(named) == 4
-
-
-def test_the_last_ladder_that_is_kept_tells(tmp_path):
-    kept = keep(tmp_path)
-    assert read_beside(kept).steps == {}
-    write_ladder(tmp_path, DENSENET121)
-    beside = read_beside(kept)
-    assert read_beside(replace(kept, host={**kept.host, "usable_cores": 64})).steps == {}
-    assert beside.steps["ipex"].to_before.value == pytest.approx(1.5, rel=0.05)
-    (claim,) = (one for one in CLAIMS if getattr(one, "rung", "") == "ipex")
-    assert claim.tell(make_evidence(), make_evidence(), beside)[1] == CONFIRMED
 
 
 def test_both_systems_take_turns_with_each_collector():
@@ -505,7 +303,3 @@ def test_of_a_long_log_the_header_and_the_last_lines_are_taken():
     prefix = "2026-11-22 [INFO ] W-9000 - "
     said = [f"{prefix}{line}" for line in LINES] + ["[METRICS]x"]
     assert sorted(take_marked(said)) == sorted(LINES)
-
-
-def test_without_a_ceiling_no_share_is_told(tmp_path):
-    assert read_peak(tmp_path).multiply_adds == {}

@@ -7,7 +7,6 @@ from dataclasses import asdict
 import pytest
 
 from loadtest.experiments.profile.evidence import read_worker_use
-from loadtest.experiments.profile.memory import find_remote_share, parse_numa_maps, read_nodes, read_numa_mib
 from loadtest.experiments.profile.tasks import (
     Counts,
     Glance,
@@ -85,48 +84,23 @@ def make_readings() -> list[Reading]:
 
 
 def test_a_window_tells_what_each_busy_thread_did():
-    worker = summarise_worker(5, make_readings(), {"resident_mib": 700, "numa": {0: 90.0, 1: 10.0},
-                                                   "nodes": {0: 0, 1: 0, 2: 1, 3: 0}})  # fmt: skip
+    worker = summarise_worker(5, make_readings(), 700)
     busiest, born = worker.busy
     assert (busiest.tid, busiest.cores, busiest.waiting) == (1, 0.95, 0.05)
     assert (busiest.migrations, busiest.involuntary, busiest.voluntary) == (0.5, 10.0, None)
     assert busiest.strip == (ASLEEP, 0, 1, ASLEEP, 1)
     assert (born.tid, born.cores, born.migrations, born.cpus) == (3, 0.15, 1.0, {3})
     assert (worker.threads, worker.cpus, worker.minor_faults) == (3, {0, 1, 3}, 70.0)
-    assert (worker.throttled_ms, worker.remote) == (20.0, 0.1)
+    assert (worker.throttled_ms, worker.resident_mib) == (20.0, 700)
 
 
 def test_what_is_kept_is_read_back():
     watch = ThreadWatch(pids=[5], readings=make_readings())
     cut = watch.cut(99.0, 103.0)
-    assert read_worker_use(cut["workers"][0]) == summarise_worker(5, make_readings(), {})
+    assert read_worker_use(cut["workers"][0]) == summarise_worker(5, make_readings(), None)
     assert asdict(read_worker_use(cut["workers"][0])) == cut["workers"][0]
 
 
 @pytest.mark.parametrize("window", [(0.0, 50.0), (100.0, 100.6), (101.9, 110.0)])
 def test_a_window_without_two_readings_tells_nothing(window):
     assert ThreadWatch(pids=[5], readings=make_readings()).cut(*window) == {}
-
-
-NUMA = """\
-55d0 default file=/usr/bin/python3 mapped=9 N0=9 kernelpagesize_kB=4
-7f00 bind:1 anon=2560 dirty=2560 N0=256 N1=2304 kernelpagesize_kB=4
-7f80 default anon=4 dirty=4 N1=4 kernelpagesize_kB=2048
-7fff default stack
-"""
-
-
-def test_own_memory_is_counted_by_node_and_size_of_page(tmp_path):
-    found = parse_numa_maps(NUMA)
-    assert found == {0: 1.0, 1: 17.0}
-    assert find_remote_share(found, {4, 5}, {0: 0, 4: 1, 5: 1}) == pytest.approx(1 / 18)
-    assert find_remote_share(found, {9}, {0: 0}) is None
-    assert find_remote_share({}, {0}, {0: 0}) is None
-    assert read_numa_mib(1, tmp_path) is None
-
-
-def test_nodes_of_cpus_are_read(tmp_path):
-    for node, cpus in ((0, "0-1"), (1, "2-3")):
-        (tmp_path / f"node{node}").mkdir()
-        (tmp_path / f"node{node}" / "cpulist").write_text(f"{cpus}\n")
-    assert read_nodes(tmp_path) == {0: 0, 1: 0, 2: 1, 3: 1}

@@ -113,6 +113,7 @@ def test_the_page_shows_every_plan_the_limit_and_what_is_chosen(whole, tmp_path)
 def test_what_was_found_of_a_mix_is_every_models(tmp_path):
     kept = run_tune(tmp_path, shares=MIX, peaks=lambda name: 150.0 if name == "w1x2-b8-b8" else 100.0)
     tuned = read_tuned(keep_tuned([kept], make_inputs(models=("bert", MODEL), precision="int8"), tmp_path))
+    assert tuned.chosen.pop("variant").keys() == {"bert", MODEL}
     assert tuned.chosen == {"workers": 1, "cores_per_worker": 2}
     assert set(tuned.evidence) == {"bert", MODEL}
     assert write_report([kept], tmp_path).valid

@@ -40,7 +40,7 @@ PLAN_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION) 
 	--workers=$(call given,WORKERS) --cores-per-worker=$(call given,CORES_PER_WORKER) \
 	--allocator=$(call given,ALLOCATOR) --openmp=$(call given,OPENMP) --port=$(call given,PORT) \
 	--batch=$(call given,BATCH) --delay-ms=$(call given,DELAY_MS) --queue=$(call given,QUEUE) --slo-p99-ms=$(call given,SLO_P99_MS) \
-	--front=$(call given,FRONT) --instances=$(call given,INSTANCES) --cores=$(call given,CORES) --deadline-ms=$(call given,DEADLINE_MS) \
+	--instances=$(call given,INSTANCES) --cores=$(call given,CORES) --deadline-ms=$(call given,DEADLINE_MS) \
 	--tls-cert=$(call given,TLS_CERT) --tls-key=$(call given,TLS_KEY) \
 	--topology=$(call given,TOPOLOGY) --run-dir=$(call given,RUN_DIR) $(if $(value TOPOLOGY),,--timings=$(call quote,$(TIMINGS))) \
 	$(if $(filter 0,$(value TUNED)),,--tuned=$(call quote,$(TUNED_PLAN)))
@@ -133,7 +133,7 @@ serve: check-ports plan models ## All of the above, then start, wait until ready
 	@$(VENV_PYTHON) -m server start --run-dir=$(call given,RUN_DIR) $(call FLAG,$(value FOREGROUND),--foreground) -- $(PLAN_INPUTS)
 
 .PHONY: reload
-reload: check-reload setup models ## New archives or other knobs without losing a request, where a door is in front
+reload: check-reload setup models ## New archives or other knobs without losing a request
 	@$(VENV_PYTHON) -m server reload --run-dir=$(call given,RUN_DIR) -- $(PLAN_INPUTS)
 
 .PHONY: status

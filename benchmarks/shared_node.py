@@ -102,7 +102,7 @@ class Server:
 def start(kind: str, group: ControlGroup, folder: Path, port: int, store: Path) -> Server:
     """Planned inside of its group, and ready."""
     one = Server(group=group, run_dir=folder / str(port), port=port)
-    model = ["--models", MODEL, "--batch", "8", "--model-store", str(store), "--front", "haproxy"]
+    model = ["--models", MODEL, "--batch", "8", "--model-store", str(store)]
     one.call("config", *model, "--port", str(port))
     one.call("server", "start")
     plan = read_plan(one.run_dir)

@@ -12,12 +12,12 @@ from config.definitions import ModelDefinition, read_definitions
 from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error
 from config.installed import Installed, read_installed
-from config.knobs.table import add_knobs, find
-from config.plan import INNER_TOKEN_FILE, PLAN_FILE, Inputs, Plan, read_plan
+from config.knobs.table import add_knobs
+from config.plan import PLAN_FILE, Inputs, Plan, read_plan
 from config.rules.by_model import parse_by_model, render_by_model
 from config.rules.cores import parse_cores, render_cores
 from config.rules.engines import parse_backend
-from config.rules.requests import HAPROXY, SWITCHES, check_inputs, check_machine
+from config.rules.requests import SWITCHES, check_inputs, check_machine
 from config.rules.site import Site, make_site, make_timing_job
 from config.terminal import print_in_any_locale
 from config.timings import NO_TIMINGS, read_timings
@@ -32,7 +32,7 @@ USAGE_ERROR = 2
 KNOBS = (
     *("MODELS", "PRECISION", "BACKEND", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
     *("PORT", "BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS"),
-    *("FRONT", "INSTANCES", "CORES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
+    *("INSTANCES", "CORES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
 )
 
 
@@ -74,9 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tuned", default="", help=f"the file that `make tune` wrote ({TUNED_FILE})")
     parser.add_argument("--bind", default="", help="IPv4 address of predictions alone (default: loopback)")
-    parser.add_argument(
-        "--token-file", default="", help="the inference token (default: TorchServe makes one)"
-    )
+    parser.add_argument("--token-file", default="", help="the inference token (default: one is made)")
     parser.add_argument(
         "--drain-seconds", default="", help="to answer what was accepted at a stop (default 35)"
     )
@@ -159,7 +157,6 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     """Texts to values."""
     port = parse_number("PORT", options.port)
     drain_s = parse_number("--drain-seconds", options.drain_seconds)
-    front = options.front or find("FRONT").default
     deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
     prefix = Path(options.prefix or sys.prefix).absolute()
     stack = options.stack or read_stack(prefix)
@@ -181,13 +178,11 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         port=Inputs.port if port is None else port,
         bind=options.bind or Inputs.bind,
         token_file=options.token_file,
-        front=front,
         instances=parse_number("INSTANCES", options.instances),
         cores=render_cores(parse_cores(options.cores)),
         deadline_ms=Inputs.deadline_ms if deadline_ms is None else deadline_ms,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        inner_token_file=f"../../{INNER_TOKEN_FILE}" if front == HAPROXY else "",
         generation=options.generation or read_generation(Path(options.run_dir)),
         drain_s=Inputs.drain_s if drain_s is None else drain_s,
         pinning=not options.no_pinning,

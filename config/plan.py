@@ -20,7 +20,7 @@ PROPERTIES_FILE = "config.properties"
 ENVIRONMENT_FILE = "environment"
 HAPROXY_FILE = "haproxy.cfg"
 INSTANCES_FOLDER = "instances"
-"""Behind a door each instance has a run directory of its own in it."""
+"""Each instance has a run directory of its own in it."""
 NEXT_FOLDER = "next"
 """What a reload moves to."""
 INNER_TOKEN_FILE = "inner-token"
@@ -74,24 +74,19 @@ class Inputs:
     port: int = 8080
     """The inference port; all others are counted from it."""
     bind: str = "127.0.0.1"
-    """The IPv4 address predictions are served on; everything else stays on loopback."""
+    """The IPv4 address that HAProxy serves predictions on; everything else stays on loopback."""
     token_file: str = ""
-    """A file with the inference token; "" lets TorchServe make one."""
-    front: str = "none"
-    """What a client meets: haproxy, with instances of TorchServe behind it, or none: TorchServe itself."""
+    """A file with the inference token; "" makes one."""
     instances: int | None = None
-    """TorchServes behind the door, in all."""
+    """TorchServes behind HAProxy, in all."""
     cores: str = ""
-    """Behind the door, the CPUs of each model: "bert=0-3,resnet50=4-7"; "" lets all models share all."""
+    """The CPUs of each model: "bert=0-3,resnet50=4-7"; "" lets all models share all."""
     deadline_ms: int = 60_000
     """When the door answers at the latest, for requests that name no time of their own."""
     tls_cert: str = ""
     """The door's certificate with its chain (PEM, absolute); "" serves without TLS."""
     tls_key: str = ""
     """Its private key (PEM, absolute)."""
-    inner_token_file: str = ""
-    """Behind the door: the file with the token that instances are asked with, made at each start; from an
-    instance's working directory, because a JVM's options are split at the blanks of a path."""
     generation: str = "a"
     """Which of the two sets of instances' names and ports, a or b: a reload starts the other one beside."""
     drain_s: int = 35
@@ -187,7 +182,7 @@ class ModelPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class InstancePlan:
-    """One TorchServe behind the door; its own plan is in its own folder."""
+    """One TorchServe behind HAProxy; its own plan is in its own folder."""
 
     port: int
     """Where it takes predictions, on loopback; the four after it are its other ports."""
@@ -201,8 +196,7 @@ class InstancePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that was decided for one server on one machine; behind a door, for all instances
-    together."""
+    """Everything that was decided: for the whole server, all instances together, or for one instance."""
 
     schema: int = SCHEMA
     """Version of this format."""
@@ -229,9 +223,9 @@ class Plan:
     """What batches were planned by, as `python -m models time` wrote it; empty where there are none that
     hold."""
     door: Settings = field(default_factory=dict)
-    """What the door in front does; empty without one."""
+    """What HAProxy does; empty in an instance's own plan."""
     instances: Mapping[str, InstancePlan] = field(default_factory=dict)
-    """What is behind the door, by name; empty without one."""
+    """What is behind HAProxy, by name; empty in an instance's own plan."""
 
     @property
     def launched(self) -> bool:
@@ -240,7 +234,7 @@ class Plan:
 
     @property
     def pinned(self) -> bool:
-        """Whether it binds them to CPUs, too; not of the whole behind a door."""
+        """Whether it binds them to CPUs, too; asked of an instance's plan."""
         args = self.properties["cpu_launcher_args"].value if self.launched else "--disable_taskset"
         return "--disable_taskset" not in args.split(" ")
 

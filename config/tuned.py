@@ -147,7 +147,6 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
         "versions": read_versions(ENGINES if None in engines.values() else filter(None, engines.values())),
         "precision": inputs.precision,
         "profile": inputs.profile,
-        "front": inputs.front,
         "instances": inputs.instances,
     }
 

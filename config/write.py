@@ -35,11 +35,7 @@ def write_site(site: Site, run_dir: Path) -> None:
     with _claim([run_dir, *folders.values()]):
         for name, folder in folders.items():
             _write_server(site.instances[name], folder)
-        if site.instances:
-            _write_door(site.plan, run_dir, run_dir)
-        else:
-            _remove(run_dir, [HAPROXY_FILE])
-            _write_server(site.plan, run_dir)
+        _write_door(site.plan, run_dir, run_dir)
 
 
 def write_next(site: Site, run_dir: Path) -> None:
@@ -54,12 +50,9 @@ def write_next(site: Site, run_dir: Path) -> None:
 
 def render_site(site: Site, run_dir: Path) -> str:
     """What would be written, for a person: the whole, and then the door and each TorchServe."""
-    parts = [render_table(site.plan)]
-    if site.instances:
-        parts.append(render_door(site.plan, DoorFiles.of(run_dir.resolve())))
-    for name, plan in (site.instances or {"": site.plan}).items():
-        title = [f"\nINSTANCE {name}\n", render_table(plan)] if name else []
-        parts += [*title, render_properties(plan)]
+    parts = [render_table(site.plan), render_door(site.plan, DoorFiles.of(run_dir.resolve()))]
+    for name, plan in site.instances.items():
+        parts += [f"\nINSTANCE {name}\n", render_table(plan), render_properties(plan)]
     return "\n".join(parts)
 
 
@@ -73,7 +66,7 @@ def summarize(site: Site) -> str:
         _render_variants(plan),
         str(plan.libraries.allocator.value),
         f"{plan.libraries.openmp.value} OpenMP",
-        *_list_door(plan),
+        _render_door_line(plan),
     ]
     return " · ".join(parts)
 
@@ -96,16 +89,9 @@ def _write_server(plan: Plan, folder: Path) -> None:
 
 
 def _write_door(plan: Plan, run_dir: Path, folder: Path) -> None:
-    """The plan last: it is what a start goes by. What a TorchServe was planned with here, without a door, is
-    nobody's now."""
-    _remove(folder, [PROPERTIES_FILE, ENVIRONMENT_FILE])
+    """The plan last: it is what a start goes by."""
     write_text_atomically(folder / HAPROXY_FILE, render_door(plan, DoorFiles.of(run_dir.resolve())))
     write_plan(plan, folder / PLAN_FILE)
-
-
-def _remove(folder: Path, names: list[str]) -> None:
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
 
 
 def _render_workers(plan: Plan) -> str:
@@ -119,8 +105,7 @@ def _render_workers(plan: Plan) -> str:
 
 def _list_unpinned(site: Site) -> list[str]:
     """Nothing where the workers are pinned; else that they are not, and why."""
-    plans = [*site.instances.values()] or [site.plan]
-    reasons = [plan.layout.worker_cpus.reason for plan in plans if not plan.pinned]
+    reasons = [plan.layout.worker_cpus.reason for plan in site.instances.values() if not plan.pinned]
     return [f"NOT PINNED: {reason}" for reason in reasons[:1]]
 
 
@@ -138,9 +123,7 @@ def name_computing(model: ModelPlan) -> str:
     return precision if engine == DEFAULT else name_variant(engine, precision)
 
 
-def _list_door(plan: Plan) -> list[str]:
-    if not plan.instances:
-        return []
+def _render_door_line(plan: Plan) -> str:
     count = len(plan.instances)
     tls = " with TLS" if plan.inputs.tls_cert else ""
-    return [f"{count} instance{'s' * (count > 1)} behind HAProxy on port {plan.inputs.port}{tls}"]
+    return f"{count} instance{'s' * (count > 1)} behind HAProxy on port {plan.inputs.port}{tls}"

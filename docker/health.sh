@@ -1,7 +1,6 @@
 #!/bin/sh
-# The health check: what the server's own process found in its last look (server/health.py; with a door the
-# supervisor, server/supervisor/telling.py). A file is read, because to start a Python for each look would take
-# CPU from the workers.
+# The health check: what the supervisor found in its last look (server/supervisor/telling.py). A file is read,
+# because to start a Python for each look would take CPU from the workers.
 file="${1:-/run/kit}/health"
 [ -f "$file" ] || { echo "not ready: starting, or failed (see the log)"; exit 1; }
 state=$(cat "$file")

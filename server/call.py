@@ -1,41 +1,72 @@
-"""Prints lines that call the models and can be pasted as they are; the token stays in a file."""
+"""Calls a server, and prints lines that do and can be pasted as they are; the token stays in a file."""
 
 from __future__ import annotations
 
 import json
+import random
 import shlex
-import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from config.atomic import write_text_atomically
 from config.plan import Plan, read_plan
-from server.api import INFERENCE, MANAGEMENT, Client, read_tokens
+from server.api import INFERENCE, Client
 from server.archives import Archive
-from server.front import DoorClient
-from server.ports import inference_url, management_url
+from server.ports import inference_url
 from server.rundir import RunDir
+from server.tokens import read_token
 
 
-def make_client(plan: Plan, run: RunDir) -> Client:
-    """A client of the plan's server: through its door, where it has one."""
-    if plan.instances:
-        return _make_door_client(plan, run)
-    return Client(
-        inference_url=inference_url(plan), management_url=management_url(plan), key_file=run.key_file
-    )
+@dataclass(frozen=True, kw_only=True)
+class ServerClient(Client):
+    """Predictions through HAProxy, questions to the instances behind it, whose workers it shows together."""
+
+    parts: tuple[Client, ...]
+    """Of the instances."""
+    models: tuple[tuple[str, ...], ...]
+    """What each of them serves."""
+    token_file: Path
+    """What HAProxy asks for."""
+
+    def describe(
+        self, model: str, *, customized: bool = False, profile: str = "", timeout_s: float = 5.0
+    ) -> dict[str, Any]:
+        """Of the instances that serve it, all workers together; one of the workers when customized."""
+        parts = [part for part, served in zip(self.parts, self.models, strict=True) if model in served]
+        if customized:  # whoever asks for a certain worker asks until it has answered
+            parts = [random.choice(parts)]
+        how: dict[str, Any] = {"customized": customized, "profile": profile, "timeout_s": timeout_s}
+        described = [part.describe(model, **how) for part in parts]
+        workers = [worker for one in described for worker in one.get("workers", [])]
+        return {**described[0], "workers": workers}
+
+    def token(self, kind: str, *, for_s: float = 0.0) -> str:
+        """For predictions; it has no other."""
+        return read_token(self.token_file) if kind == INFERENCE else ""
 
 
-def _make_door_client(plan: Plan, run: RunDir) -> DoorClient:
+def make_client(plan: Plan, run: RunDir) -> ServerClient:
+    """Of the whole server."""
     instances = read_instances(run, plan)
-    return DoorClient(
+    return ServerClient(
         inference_url=inference_url(plan),
         management_url=inference_url(plan),
         key_file=run.key_file,
         certificate=plan.inputs.tls_cert,
-        parts=tuple(make_client(own, folder) for folder, own in instances.values()),
+        parts=tuple(make_instance_client(own, folder) for folder, own in instances.values()),
         models=tuple(tuple(own.models) for _, own in instances.values()),
         token_file=run.token,
+    )
+
+
+def make_instance_client(plan: Plan, run: RunDir) -> Client:
+    """Of one TorchServe, past HAProxy."""
+    return Client(
+        inference_url=inference_url(plan),
+        management_url=str(plan.properties["management_address"].value),
+        key_file=run.key_file,
     )
 
 
@@ -45,16 +76,13 @@ def read_instances(run: RunDir, plan: Plan) -> dict[str, tuple[RunDir, Plan]]:
     return {name: (instance, read_plan(instance.plan)) for name, instance in runs.items()}
 
 
-def write_authorization(run: RunDir, client: Client) -> Path | None:
-    """The file with the header that curl reads, for nobody else to read; None when tokens are off.
+def write_authorization(run: RunDir, client: Client) -> Path:
+    """The file with the header that curl reads, for nobody else to read.
 
     In curl's arguments everyone could see the token (ps), in a terminal or log whoever reads that.
     """
-    token = client.token(INFERENCE)
-    client.token(MANAGEMENT)  # renewed here too, so that the key file a person reads is fresh
-    if not token:
-        return None
-    write_text_atomically(run.authorization, f"Authorization: Bearer {token}\n", mode=0o600)
+    header = f"Authorization: Bearer {client.token(INFERENCE)}\n"
+    write_text_atomically(run.authorization, header, mode=0o600)
     return run.authorization
 
 
@@ -62,25 +90,25 @@ def render_calls(
     plan: Plan,
     archives: Mapping[str, Archive],
     samples: Mapping[str, Path],
-    client: Client,
-    authorization: Path | None,
+    client: ServerClient,
+    authorization: Path,
     *,
     elsewhere: bool = False,
 ) -> str:
     """One curl line per model, and where the token is; `elsewhere`, where our files are not, by name."""
-    header = f"-H @{shlex.quote(_shorten(authorization))} " if authorization else ""
-    if elsewhere and authorization:
-        header = '-H "Authorization: Bearer $TOKEN" '
+    header = f"-H @{shlex.quote(_shorten(authorization))}"
+    if elsewhere:
+        header = '-H "Authorization: Bearer $TOKEN"'
     lines = []
     for name, model in plan.models.items():
         if name in samples:
             body = _render_body(archives.get(name), samples[name])
             # A proxy that the shell names would be asked for an address that is only here.
-            lines.append(f"curl --noproxy '*' {header}{body} {client.inference_url}/predictions/{name}")
+            lines.append(f"curl --noproxy '*' {header} {body} {client.inference_url}/predictions/{name}")
         else:
             lines.append(f"# {name}: no sample, because {model.archive.value} is gone from the model store")
-    note = _render_token_note(client, elsewhere=elsewhere)
-    return "\n".join([*lines, *note])
+    what, where = ("TOKEN", "the container's ") if elsewhere else ("the token", "")
+    return "\n".join([*lines, f"# {what} is in {where}{_shorten(client.token_file)}"])
 
 
 def _render_body(archive: Archive | None, sample: Path) -> str:
@@ -107,14 +135,3 @@ def _read_text(archive: Archive) -> str:
 def _shorten(path: Path) -> str:
     """Relative to the current folder when it is below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _render_token_note(client: Client, *, elsewhere: bool) -> list[str]:
-    if isinstance(client, DoorClient):
-        what, where = ("TOKEN", "the container's ") if elsewhere else ("the token", "")
-        return [f"# {what} is in {where}{_shorten(client.token_file)}"]
-    tokens = read_tokens(client.key_file)
-    if not tokens.api:
-        return []
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(tokens.inference_expires))
-    return [f"# the token is good until {until} or the next start; a new one: make status"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from server.errors import ApiError
 
-# A full queue, here or in front: to be taken out of service for being busy would help nobody.
+# A full queue: to be taken out of service for being busy would help nobody.
 _BUSY = (429, 503)
 _MOST_UNDER_WAY = 4  # more would only lengthen the queue they wait in
 

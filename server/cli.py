@@ -21,25 +21,23 @@ from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.knobs.table import find
 from config.plan import Plan, read_plan
-from config.rules.network import plan_addresses
+from config.rules.network import plan_proxy_addresses
 from config.terminal import print_in_any_locale
 from server import verify
 from server.archives import check_chosen, find_samples, read_archives, read_archives_left, write_samples
 from server.call import make_client, render_calls, write_authorization
 from server.clean import clean
 from server.errors import ServerError
-from server.health import keep_health
-from server.keeper import keep_instance, make_health
+from server.keeper import keep_instance
 from server.launch import PRIVATE_UMASK, confine
 from server.ports import check_ports_free
 from server.processes import GRACEFUL_SECONDS, find_marked
-from server.progress import Progress, say
+from server.progress import say
 from server.ready import StartFailed
 from server.reload import check_reloadable, check_same_door, choose_generation, reload
 from server.rundir import RunDir
 from server.running import check_is_plan, check_may_plan, is_running
-from server.site import count_told, follow, start_site, stay_with_site
-from server.start import Interrupted, catch_signals, start, stay
+from server.start import Interrupted, catch_signals, count_told, follow, start, stay
 from server.status import render_failure, render_status
 from server.stop import stop
 from server.supervisor.command import supervise
@@ -88,8 +86,9 @@ def _make_parser() -> argparse.ArgumentParser:
             name, help=text, description=text, parents=[build_parser()], conflict_handler="resolve"
         )
     helps = {
-        "start": "start TorchServe, wait until every model answers right, verify",
-        "supervise": "own a server with a door (start runs it)",
+        "start": "start the server, wait until every model answers right, verify",
+        "supervise": "own a server (start runs it)",
+        "keep": "own one instance (its supervisor runs it)",
         "reload": "move to new archives or another plan without losing a request",
         "status": "what runs, its ports, and lines that call the models",
         "verify": "compare the plan with the live workers",
@@ -116,8 +115,6 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
             default=GRACEFUL_SECONDS,
             help=f"with --foreground: time to end after a signal (default {GRACEFUL_SECONDS:g})",
         )
-        text = "it is one of several behind a door, whose supervisor started it: name it before each line"
-        command.add_argument("--instance", default="", metavar="NAME", help=text)
         command.add_argument(
             "asked", nargs="*", metavar="-- …", help="arguments of python -m config: refuse any other plan"
         )
@@ -139,7 +136,7 @@ def _find_model_store(options: argparse.Namespace, plan: Plan) -> Path:
 def _check_ports(run: RunDir, options: argparse.Namespace) -> int:
     """What PORT and RUN_DIR alone can tell, before anything long runs."""
     if not find_marked(run.path):  # else the ports may be its own; check-plan and start judge that
-        check_ports_free(plan_addresses(parse_inputs(options, ())))
+        check_ports_free(plan_proxy_addresses(parse_inputs(options, ())))
     return 0
 
 
@@ -151,7 +148,7 @@ def _check_plan(run: RunDir, options: argparse.Namespace) -> int:
 def _check_reload(run: RunDir, options: argparse.Namespace) -> int:
     """Before anything is installed or built for it."""
     plan = read_plan(run.plan)
-    check_reloadable(run, plan)
+    check_reloadable(run)
     check_same_door(plan.inputs, parse_inputs(options, tuple(sorted({*split_words(options.models)}))))
     return 0
 
@@ -170,24 +167,19 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
     check_run_folder(run.path)
     store = _find_model_store(options, plan)
-    if options.instance:
-        with catch_signals(), _private_files():
-            return keep_instance(options.instance, run, store, options.graceful_seconds)
     with catch_signals(), _private_files(), contextlib.ExitStack() as at_end:
-        progress = Progress(stream=sys.stdout)
         with hold_lock(run.path):
             if options.asked:
                 check_is_plan(run, read_and_plan(build_parser().parse_args(options.asked)))
             archives = read_archives(plan, store)
-            if is_running(run, archives, progress.report):
+            if is_running(run, archives, say):
                 return _stay_out(run, options)
             if options.foreground:
                 check_chosen(archives.values())
                 confine(plan)  # what stays beside the server counts against a quota too
                 at_end.callback(_end, run, options.graceful_seconds)
             try:
-                starting = start_site if plan.instances else start
-                process = starting(run, store, progress.report, progress.tick)
+                process = start(run, store, say)
             except StartFailed as problem:
                 print("\n".join(["start failed:", *render_failure(problem.failure)]), file=sys.stderr)
                 return 1
@@ -225,11 +217,8 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
     told = count_told(run.supervisor_log)
     try:
         code = _introduce(run, options)
-        if code == 0 and read_plan(run.plan).instances:
-            return stay_with_site(process, run, print, told)
         if code == 0:
-            with keep_health(make_health(run, _find_model_store(options, read_plan(run.plan)))):
-                return stay(process, run, print)
+            return stay(process, run, print, told)
         print("error: the server is not as asked for (see above): FOREGROUND=1 ends it", file=sys.stderr)
         return code
     except Interrupted as signalled:
@@ -253,9 +242,14 @@ def _supervise(run: RunDir, options: argparse.Namespace) -> int:
         return supervise(run, _find_model_store(options, plan), say)
 
 
+def _keep(run: RunDir, options: argparse.Namespace) -> int:
+    with catch_signals(), _private_files():
+        return keep_instance(run, _find_model_store(options, read_plan(run.plan)))
+
+
 def _reload(run: RunDir, options: argparse.Namespace) -> int:
     plan = read_plan(run.plan)
-    check_reloadable(run, plan)
+    check_reloadable(run)
     asked = build_parser().parse_args([*options.asked, "--generation", choose_generation(plan)])
     with _private_files(), hold_lock(run.path):
         return reload(run, plan, read_and_plan_site(asked), say)
@@ -304,6 +298,7 @@ _COMMANDS: dict[str, Callable[[RunDir, argparse.Namespace], int]] = {
     "check-reload": _check_reload,
     "start": _start,
     "supervise": _supervise,
+    "keep": _keep,
     "reload": _reload,
     "status": _status,
     "verify": _verify,

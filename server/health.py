@@ -1,7 +1,4 @@
-"""Keeps a file that says whether the server answers right: what a container's health check reads.
-
-Written by the process that stays with the server, so that a check costs no Python start and no CPU quota.
-"""
+"""Keeps files that say whether a TorchServe answers right: what the supervisor goes by."""
 
 from __future__ import annotations
 
@@ -150,7 +147,7 @@ class Health:
 
 
 @contextlib.contextmanager
-def keep_health(health: Health, report: Report = print, seconds: float = LOOK_SECONDS) -> Iterator[None]:
+def keep_health(health: Health, report: Report, seconds: float = LOOK_SECONDS) -> Iterator[None]:
     """Look again and again in a thread; at the end, say that the server stops. Changes are reported."""
     ended = threading.Event()
     keeper = _Keeper(health, report)

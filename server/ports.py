@@ -18,12 +18,13 @@ _LOOPBACK = "127.0.0.1"
 
 
 def list_ports(properties: Settings) -> dict[str, tuple[str, int]]:
-    """Purpose → (host, port) of everything TorchServe listens on."""
+    """Purpose → (host, port) of everything that HAProxy, or an instance, listens on."""
     ports = {}
     for purpose, key in (("inference", "inference_address"), ("management", "management_address"),
                          ("metrics", "metrics_address")):  # fmt: skip
-        url = urlsplit(str(properties[key].value))
-        ports[purpose] = (url.hostname or _LOOPBACK, url.port or 0)
+        if key in properties:
+            url = urlsplit(str(properties[key].value))
+            ports[purpose] = (url.hostname or _LOOPBACK, url.port or 0)
     for purpose, key in (
         ("gRPC inference", "grpc_inference_port"),
         ("gRPC management", "grpc_management_port"),
@@ -33,19 +34,9 @@ def list_ports(properties: Settings) -> dict[str, tuple[str, int]]:
     return ports
 
 
-def plan_ports(plan: Plan) -> dict[str, tuple[str, int]]:
-    """The same of a whole plan."""
-    return list_ports(plan.properties)
-
-
 def inference_url(plan: Plan) -> str:
     """Where predictions are asked for from here: a server that listens everywhere does so on loopback too."""
     return str(plan.properties["inference_address"].value).replace("//0.0.0.0:", f"//{_LOOPBACK}:")
-
-
-def management_url(plan: Plan) -> str:
-    """Where workers and models are asked about."""
-    return str(plan.properties["management_address"].value)
 
 
 def check_ports_free(properties: Settings, proc: Path = PROC) -> None:

@@ -49,13 +49,13 @@ class Process:
 
     @property
     def is_supervisor(self) -> bool:
-        """What owns a server with a door."""
+        """What owns the others."""
         return self._runs_command("supervise")
 
     @property
     def is_keeper(self) -> bool:
         """What started one TorchServe and stays with it."""
-        return self._runs_command("start") and "--instance" in self.command
+        return self._runs_command("keep")
 
     @property
     def is_door(self) -> bool:
@@ -185,14 +185,6 @@ def _read_mount_namespace(pid: int | str, proc: Path) -> str | None:
         return str((proc / str(pid) / "ns" / "mnt").readlink())
     except OSError:
         return None
-
-
-def has_owner(processes: Iterable[Process]) -> bool:
-    """Whether who owns the others is among them: the supervisor where there is a door, else TorchServe."""
-    found = list(processes)
-    if any(process.is_supervisor or process.is_door or process.is_keeper for process in found):
-        return any(process.is_supervisor for process in found)
-    return any(process.is_java for process in found)
 
 
 def find_users_of(environment: Path, proc: Path = PROC) -> list[Process]:

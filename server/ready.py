@@ -13,7 +13,7 @@ from config.plan import Plan
 from server.api import Client
 from server.archives import Archive, check_answer
 from server.errors import ApiError
-from server.progress import Report, ignore
+from server.progress import Report
 from server.state import Failure
 
 POLL_SECONDS = 0.5
@@ -44,8 +44,6 @@ class Surroundings:
     """Why TorchServe itself ended; None while it runs."""
     report: Report
     """Takes one line per change of state."""
-    tick: Report = ignore
-    """Takes a line that replaces the one before, while nothing changes."""
     sleep: Callable[[float], None] = time.sleep
     """Waits."""
     now: Callable[[], float] = time.monotonic
@@ -67,7 +65,6 @@ def wait_until_ready(plan: Plan, archives: Mapping[str, Archive], around: Surrou
             return seconds
         if seconds > limit:
             raise StartFailed(_explain_timeout(states, limit))
-        around.tick(f"{seconds:5.0f} s  {_describe_wait(states)}")
         around.sleep(POLL_SECONDS)
 
 

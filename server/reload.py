@@ -17,13 +17,13 @@ from server.errors import ServerError
 from server.processes import find_marked
 from server.progress import Report
 from server.rundir import RunDir
-from server.site import count_told, follow
+from server.start import count_told, follow
 from server.supervisor.moving import DONE
 from server.supervisor.record import read_record
 
 POLL_S = 0.2
 TIMEOUT_S = 5.0
-FIXED = ("models", "front", "port", "bind", "tls_cert", "tls_key", "stack")
+FIXED = ("models", "port", "bind", "tls_cert", "tls_key", "stack")
 """Inputs that the running door has for good: it listens, and asks by these names. And its supervisor is of
 one stack's environment, from which it starts the instances."""
 
@@ -34,14 +34,10 @@ def choose_generation(plan: Plan) -> str:
     return other
 
 
-def check_reloadable(run: RunDir, plan: Plan) -> None:
+def check_reloadable(run: RunDir) -> None:
     """ServerError where nothing runs that could be reloaded."""
-    if not plan.instances:
-        raise ServerError(
-            "a server without a door cannot be reloaded: make stop && make serve FRONT=haproxy, once"
-        )
     if not any(process.is_supervisor for process in find_marked(run.path)):
-        raise ServerError(f"no server with a door runs from {run.path}: start one: make serve FRONT=haproxy")
+        raise ServerError(f"no server runs from {run.path}: start one: make serve")
 
 
 def check_same_door(running: Inputs, asked: Inputs) -> None:
@@ -68,7 +64,7 @@ def reload(run: RunDir, plan: Plan, asked: Site, report: Report) -> int:
         while _count_reloads(run) == before:
             time.sleep(POLL_S)
             read_lines()
-            check_reloadable(run, plan)
+            check_reloadable(run)
     record = read_record(run.record)
     return 0 if record and record.reload == DONE else 1
 

@@ -87,7 +87,7 @@ class RunDir:
 
     @property
     def health(self) -> Path:
-        """Whether the server answers right, kept by the process that stays in the foreground."""
+        """Whether it answers right, kept by the process that stays with it."""
         return self.path / "health"
 
     @property
@@ -97,7 +97,7 @@ class RunDir:
 
     @property
     def instances(self) -> Path:
-        """Behind a door: a run directory for each TorchServe."""
+        """A run directory for each TorchServe."""
         return self.path / INSTANCES_FOLDER
 
     @property
@@ -208,16 +208,12 @@ class RunDir:
     def list_own(self) -> list[Path]:
         """Everything the kit puts here, the marker last: until it is gone, a second clean can go on."""
         files = (
-            self.properties,
-            self.environment,
             self.timings,
             self.state,
             self.failure,
             self.lock,
-            self.key_file,
             self.authorization,
             self.health,
-            self.looks,
             self.door,
             self.record,
             self.token,

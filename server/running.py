@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NoReturn
 
 from config.folders import hold_lock
 from config.plan import Plan
 from server.archives import Archive
 from server.errors import ServerError
-from server.processes import find_marked, has_owner
+from server.processes import find_marked
 from server.progress import Report
 from server.rundir import RunDir
 from server.state import STARTING, State, read_state
@@ -24,10 +25,10 @@ def digest_plan(run: RunDir) -> str:
     return hashlib.sha256(run.plan.read_bytes()).hexdigest()
 
 
-def digest_properties(run: RunDir) -> str | None:
-    """Digest of config.properties; None when there is no such file."""
+def digest_file(file: Path) -> str | None:
+    """Of a configuration; None where there is none."""
     try:
-        return hashlib.sha256(run.properties.read_bytes()).hexdigest()
+        return hashlib.sha256(file.read_bytes()).hexdigest()
     except FileNotFoundError:
         return None
 
@@ -46,7 +47,7 @@ def is_running(run: RunDir, archives: Mapping[str, Archive], report: Report) -> 
     if not processes:
         return False
     state = read_state(run.state)
-    if not has_owner(processes) or (state and state.phase == STARTING):
+    if not any(process.is_supervisor for process in processes) or (state and state.phase == STARTING):
         report(f"an earlier start left {len(processes)} process(es) behind: {stop(run).describe()}")
         return False
     _check_same_plan(run, state, digest_plan(run))

@@ -1,35 +1,43 @@
-"""Starts a run directory's server and waits until it is ready, or has failed and nothing of it is left."""
+"""Starts a server: what its supervisor needs, the supervisor, and the wait until it is ready, or has failed
+and nothing of it is left."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 
 from config.plan import Plan, read_plan
 from server.archives import Archive, check_precisions, read_archives
-from server.call import make_client
-from server.configuration import read_configuration
+from server.call import read_instances
 from server.contents import check_packed
-from server.failures import Watcher, explain_server_death, read_log, read_oom_kills
-from server.launch import check_machine, launch, make_allocator_link, prepare_folders
+from server.errors import ServerError
+from server.launch import PRIVATE_UMASK, check_machine, is_inherited, prepare_folders
+from server.notify import SOCKET as NOTIFY_SOCKET
 from server.ports import check_ports_free
-from server.progress import Report, ignore
-from server.ready import StartFailed, Surroundings, wait_until_ready
-from server.rundir import RunDir
-from server.running import digest_plan, digest_properties, identify_archives
-from server.state import READY, STARTING, Failure, State, write_state
+from server.progress import Report
+from server.ready import StartFailed
+from server.rundir import MARK, RunDir
+from server.running import digest_file, digest_plan, identify_archives
+from server.state import READY, STARTING, Failure, State, read_failure, write_state
 from server.stop import stop
-from server.throttling import read_throttled
+from server.supervisor.door import check_configuration
+from server.supervisor.record import READY as PHASE_READY
+from server.supervisor.record import Record, read_record
+from server.tokens import prepare_secrets
 
+POLL_S = 0.2
+CHECKOUT = Path(__file__).resolve().parent.parent
+STOPPED = Failure(cause="stopped from elsewhere (make stop) while it was starting")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_WATCH_SECONDS = 0.5
 
 
 class Interrupted(Exception):  # noqa: N818 - a request, not an error
@@ -59,96 +67,124 @@ def catch_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def start(run: RunDir, model_store: Path, report: Report, tick: Report = ignore) -> subprocess.Popen[bytes]:
-    """Start and wait; StartFailed (saved to failure.json) or Interrupted leave no process behind."""
-    plan = read_plan(run.plan)
-    archives = read_archives(plan, model_store)
-    check_precisions(plan, archives)
-    check_packed(archives.values())
-    check_machine(plan)
-    check_ports_free(plan.properties)
-    run.failure.unlink(missing_ok=True)
-    link = make_allocator_link(plan)
-    if link:
-        report(link)
-    prepare_folders(run)
+@contextlib.contextmanager
+def stop_where_it_fails(run: RunDir, report: Report) -> Iterator[None]:
+    """Whatever ends a start leaves no process behind; of StartFailed the cause is kept in failure.json."""
     try:
-        return _start_and_wait(plan, run, model_store, archives, report, tick)
-    except StartFailed as problem:
-        write_state(run.failure, problem.failure)
+        yield
+    except BaseException as problem:
+        if isinstance(problem, StartFailed):
+            write_state(run.failure, problem.failure)
         report(stop(run).describe())
         raise
-    except BaseException:
-        report(stop(run).describe())
-        raise
 
 
-def _start_and_wait(
-    plan: Plan, run: RunDir, model_store: Path, archives: dict[str, Archive], report: Report, tick: Report
-) -> subprocess.Popen[bytes]:
-    state = _begin(run, archives)
-    began = time.monotonic()
-    watcher = Watcher(run=run, oom_kills_before=read_oom_kills())
-    write_state(run.state, state)
-    process = launch(plan, run, model_store)
-    around = Surroundings(
-        client=make_client(plan, run),
-        find_failure=watcher.find,
-        find_death=lambda: find_death(process, run),
-        report=report,
-        tick=tick,
-    )
-    wait_until_ready(plan, archives, around)
-    write_state(run.state, _finish(state, run, time.monotonic() - began))
-    return process
-
-
-def _begin(run: RunDir, archives: dict[str, Archive]) -> State:
+def begin_state(run: RunDir, configuration: Path, archives: Mapping[str, Archive]) -> State:
+    """What is known of a start before anything runs."""
     return State(
         phase=STARTING,
         plan_sha256=digest_plan(run),
-        properties_sha256=digest_properties(run),
+        properties_sha256=digest_file(configuration),
         archives=identify_archives(archives),
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        throttled_at_start=read_throttled(),
     )
 
 
-def _finish(state: State, run: RunDir, seconds: float) -> State:
-    return dataclasses.replace(
-        state,
-        phase=READY,
-        configuration=read_configuration(run.server_log),
-        seconds_to_ready=round(seconds, 1),
-        throttled_when_ready=read_throttled(),
-    )
+def start(run: RunDir, model_store: Path, report: Report) -> subprocess.Popen[bytes]:
+    """Start it and wait until every worker of every instance serves; its supervisor."""
+    plan = read_plan(run.plan)
+    archives = read_archives(plan, model_store)
+    _check(run, plan, archives)
+    run.failure.unlink(missing_ok=True)
+    prepare_folders(run)
+    prepare_secrets(run, plan)
+    with stop_where_it_fails(run, report):
+        check_configuration(run, plan, run.door)
+        state = begin_state(run, run.door, archives)
+        write_state(run.state, state)
+        began = time.monotonic()
+        process = _launch(run, model_store)
+        with follow(run.supervisor_log, report) as read_lines:
+            while not _is_ready(run, process):
+                time.sleep(POLL_S)
+                read_lines()
+        seconds = round(time.monotonic() - began, 1)
+        write_state(run.state, dataclasses.replace(state, phase=READY, seconds_to_ready=seconds))
+        return process
 
 
-def find_death(process: subprocess.Popen[bytes], run: RunDir) -> Failure | None:
-    """Why TorchServe ended or shall end; None while it runs.
+def _check(run: RunDir, plan: Plan, archives: Mapping[str, Archive]) -> None:
+    """What can be told before anything is started."""
+    check_precisions(plan, archives)
+    check_packed(archives.values())
+    check_ports_free(plan.properties)
+    for _, own in read_instances(run, plan).values():
+        check_machine(own)
+        check_ports_free(own.properties)
 
-    A stop that came before TorchServe carried its mark found nothing to end, but it took server.json away.
+
+def _is_ready(run: RunDir, process: subprocess.Popen[bytes]) -> bool:
+    """StartFailed with the cause where it never will be."""
+    if not run.state.exists():
+        raise StartFailed(STOPPED)
+    record = read_record(run.record)
+    if process.poll() is not None:
+        raise StartFailed(read_failure(run.failure) or _explain_death(run, process.returncode, record))
+    return bool(record and record.pid == process.pid and record.phase == PHASE_READY)
+
+
+def _explain_death(run: RunDir, code: int, record: Record | None) -> Failure:
+    said = f": {record.message}" if record and record.message else ""
+    return Failure(cause=f"the supervisor ended with status {code}{said}", log=str(run.supervisor_log))
+
+
+def _launch(run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own, with its mark; what it and the starts print goes to logs/supervisor.log."""
+    command = [sys.executable, "-m", "server", "supervise", "--run-dir", str(run.path)]
+    kept = {name: value for name, value in os.environ.items() if is_inherited(name) or name == NOTIFY_SOCKET}
+    with run.supervisor_log.open("ab") as log:
+        return subprocess.Popen(
+            [*command, "--model-store", str(model_store)],
+            cwd=CHECKOUT,
+            env={**kept, MARK: str(run.path), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            umask=PRIVATE_UMASK,
+        )
+
+
+@contextlib.contextmanager
+def follow(log: Path, report: Report, *, told: int = 0) -> Iterator[Callable[[], None]]:
+    """A function that reports what was added to a log since it was called last; the rest at the end.
+
+    Its first `told` bytes are known.
     """
-    if not run.state.exists():
-        return Failure(cause="stopped from elsewhere (make stop) while it was starting")
-    if process.poll() is None:
-        return None
-    return _explain_death(run)
+    with log.open(encoding="utf-8", errors="replace") as file:
+        file.seek(told)
+
+        def read_lines() -> None:
+            for line in file:
+                report(line.rstrip("\n"))
+
+        try:
+            yield read_lines
+        finally:
+            read_lines()
 
 
-def _explain_death(run: RunDir) -> Failure:
-    return explain_server_death(read_log(run.console_log), str(run.console_log), read_log(run.server_log))
+def count_told(log: Path) -> int:
+    """What it holds now; 0 where there is none."""
+    return log.stat().st_size if log.exists() else 0
 
 
-def stay(process: subprocess.Popen[bytes], run: RunDir, report: Report) -> int:
-    """Stay with a ready server until it was stopped from elsewhere (0) or died (1)."""
-    while process.poll() is None:
-        time.sleep(_WATCH_SECONDS)
-    if not run.state.exists():
-        report("stopped from elsewhere")
-        return 0
-    failure = _explain_death(run)
-    write_state(run.failure, failure)
-    report(f"{failure.cause} (log: {failure.log})")
-    stop(run)
-    return 1
+def stay(process: subprocess.Popen[bytes], run: RunDir, report: Report, told: int) -> int:
+    """Stay until the supervisor ends; its exit status. The start has told so much of its log."""
+    with follow(run.supervisor_log, report, told=told) as read_lines:
+        while process.poll() is None:
+            time.sleep(POLL_S)
+            read_lines()
+    if run.state.exists() and process.returncode:
+        raise ServerError(f"the supervisor ended with status {process.returncode}: {run.supervisor_log}")
+    return 0

@@ -11,9 +11,9 @@ from handlers.engines import name_variant
 from server.activity import read_age, read_resident_mib, read_status
 from server.api import Client
 from server.archives import Archive, read_archives_left
-from server.call import make_client, read_instances
+from server.call import make_instance_client, read_instances
 from server.errors import ApiError
-from server.ports import inference_url, plan_ports
+from server.ports import inference_url, list_ports
 from server.processes import find_marked
 from server.queues import count_waiting, read_sizes
 from server.rundir import RunDir
@@ -27,10 +27,8 @@ TOLD_WITHIN_S = 1.0
 """An idle worker tells in milliseconds; behind a queue that is longer nobody shall wait for it."""
 
 
-def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
-    """The text, and whether every model is served."""
-    if run.list_instances() and read_plan(run.plan).instances:
-        return _render_site(run, model_store)
+def render_instance(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
+    """One TorchServe."""
     state = read_state(run.state)
     failure = read_failure(run.failure)
     processes = find_marked(run.path)
@@ -39,26 +37,26 @@ def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
         return _render_absence(run, len(processes), failure), False
     plan = read_plan(run.plan)
     archives = read_archives_left(plan, model_store or Path(plan.inputs.model_store))
-    client = make_client(plan, run)
+    client = make_instance_client(plan, run)
     blocks = [render_model(plan, name, archives.get(name), client) for name in plan.models]
     lines = [_render_head(client, state, java[0]), *(line for block, _ in blocks for line in block)]
     return "\n".join(lines), all(serving for _, serving in blocks)
 
 
-def _render_site(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
-    """The door and its supervisor, then each instance as a server of its own."""
+def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
+    """HAProxy and the supervisor, then each instance; and whether every model is served."""
     processes = find_marked(run.path)
-    if not processes:
-        return _render_absence(run, 0, read_failure(run.failure)), False
+    if not any(process.is_supervisor or process.is_java for process in processes):
+        return _render_absence(run, len(processes), read_failure(run.failure)), False
     plan, record = read_plan(run.plan), read_record(run.record)
     watched = any(process.is_supervisor for process in processes)
-    lines = [_render_site_head(plan, read_state(run.state), record, watched=watched)]
+    lines = [_render_server_head(plan, read_state(run.state), record, watched=watched)]
     if record:
         lines.append(_render_part("door", "HAProxy", record.door))
     lines.append(render_ports(plan))
     all_serve = watched and record is not None and record.phase == PHASE_READY
     for name, (folder, own) in read_instances(run, plan).items():
-        text, serves = render_status(folder, model_store)
+        text, serves = render_instance(folder, model_store)
         all_serve = all_serve and serves
         if record and name in record.instances:
             lines.append(_render_part(name, "TorchServe", record.instances[name]))
@@ -67,7 +65,7 @@ def _render_site(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
     return "\n".join(lines), all_serve
 
 
-def _render_site_head(plan: Plan, state: State | None, record: Record | None, *, watched: bool) -> str:
+def _render_server_head(plan: Plan, state: State | None, record: Record | None, *, watched: bool) -> str:
     url = inference_url(plan)
     if not watched:
         cure = "what is left serves on, and nothing is restarted: make stop && make serve"
@@ -75,15 +73,18 @@ def _render_site_head(plan: Plan, state: State | None, record: Record | None, *,
     ready = f", ready in {state.seconds_to_ready} s" if state and state.seconds_to_ready is not None else ""
     started = f", started {state.started_at}" if state else ""
     phase = f"{record.phase} since {record.since}" if record else "starting"
-    return f"{url}: {phase}{started}{ready}; {len(plan.instances)} instances behind HAProxy"
+    return f"{url}: {phase}{started}{ready}; {_count_instances(plan)} behind HAProxy"
+
+
+def _count_instances(plan: Plan) -> str:
+    count = len(plan.instances)
+    return f"{count} instance{'s' * (count > 1)}"
 
 
 def render_ports(plan: Plan) -> str:
-    """What listens where, of one instance, or of what is before several."""
-    ports = {what: port for what, (_, port) in plan_ports(plan).items()}
-    if plan.instances:  # its management is an instance's
-        del ports["management"]
-    return f"ports: {', '.join(f'{port} {what}' for what, port in ports.items())}"
+    """What listens where."""
+    ports = list_ports(plan.properties)
+    return f"ports: {', '.join(f'{port} {what}' for what, (_, port) in ports.items())}"
 
 
 def _render_part(name: str, what: str, part: Part) -> str:

@@ -1,4 +1,4 @@
-"""The tokens of a server with a door: the one strangers show, and the one the door shows to its instances."""
+"""The tokens: the one that clients show, and the one that HAProxy shows to the instances."""
 
 from __future__ import annotations
 

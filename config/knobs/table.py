@@ -46,12 +46,9 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random"),
         Knob(name="PORT", default="8080", commands=PLANS, container=True,
              compose="8080", help="the REST port; taken too are PORT + 2 and five ports of each instance "
-             "from PORT + 10 to PORT + 84, or with FRONT=none the four after it"),
+             "from PORT + 10 to PORT + 84"),
     ),
     "The door": (
-        Knob(name="FRONT", default="haproxy", choices=("haproxy", "none"), commands=PLANS, container=True,
-             compose="",
-             help="what clients meet: HAProxy before instances of TorchServe, or the one TorchServe itself"),
         Knob(name="INSTANCES", default="one for each NUMA node, else 2; 1 with PROFILE=latency",
              commands=PLANS, container=True, compose="",
              help="TorchServes behind the door, 1 to 4, which share cores and memory"),

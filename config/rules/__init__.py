@@ -24,12 +24,12 @@ from config.rules import (
 )
 from config.rules.instances import Share
 from config.rules.layout import Candidate, Chunk, choose_layout
-from config.timings import NOT_TIMED, Timed
+from config.timings import Timed
 from config.topology import Topology
-from config.tuned import NOT_TUNED, Tuned
+from config.tuned import Tuned
 from handlers.engines.stacks import DEFAULT_STACK
 
-__all__ = ["choose", "make_plan", "plan_server"]
+__all__ = ["choose", "plan_instance"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +46,6 @@ class Chosen:
     """What batches take here."""
     tuned: Tuned
     """What was found best on this machine and is not asked otherwise."""
-
-
-def make_plan(
-    topology: Topology,
-    models: Sequence[ModelDefinition],
-    inputs: Inputs,
-    installed: Installed,
-    timed: Timed = NOT_TIMED,
-    tuned: Tuned = NOT_TUNED,
-) -> Plan:
-    """One TorchServe alone; raises ConfigError where something asked for cannot be."""
-    return plan_server(topology, models, inputs, choose(topology, models, inputs, installed, timed, tuned))
 
 
 def choose(
@@ -86,19 +74,14 @@ def _explain_libraries(found: Libraries, tuned: Tuned) -> Libraries:
     return replace(found, **settings)
 
 
-def plan_server(
-    topology: Topology,
-    models: Sequence[ModelDefinition],
-    inputs: Inputs,
-    chosen: Chosen,
-    share: Share | None = None,
-) -> Plan:
-    """One TorchServe, of the whole machine or of the share whose topology it is."""
+def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Inputs, chosen: Chosen) -> Plan:
+    """One TorchServe on its share of the machine."""
+    topology = share.topology
     fitting = memory.count_workers_in_memory(topology, models, inputs, chosen.precisions)
     cut = choose_layout(topology, inputs, fitting)
-    server_cpus = _choose_server_cpus(topology, cut, share)
+    server_cpus = _choose_server_cpus(cut, share)
     pinned = _choose_pinning(topology, inputs, cut, server_cpus)
-    if share and pinned.args is None and topology.owns_cpus:  # nothing else keeps it off the others' CPUs
+    if pinned.args is None and topology.owns_cpus:  # nothing else keeps it off the others' CPUs
         server_cpus = server_cpus or topology.cpus_allowed
     plans = batching.plan_models(models, inputs, _list_figures(chosen, cut))
     jvm = java.plan_java(topology, inputs)
@@ -107,9 +90,7 @@ def plan_server(
     return Plan(
         inputs=inputs,
         machine=topology.to_dict(),
-        layout=_plan_layout(
-            topology, inputs, cut, pinned, server_cpus, fitting, chosen.tuned, of_share=share is not None
-        ),
+        layout=_plan_layout(topology, inputs, cut, pinned, server_cpus, fitting, chosen.tuned),
         libraries=found,
         environment=environment.plan_environment(models, plans, inputs.off, found, cut.cores, launch),
         worker_environment=environment.plan_worker_environment(
@@ -133,13 +114,14 @@ def _list_figures(chosen: Chosen, cut: Candidate) -> batching.Figures:
     )
 
 
-def _choose_server_cpus(topology: Topology, cut: Candidate, share: Share | None) -> Chunk | None:
+def _choose_server_cpus(cut: Candidate, share: Share) -> Chunk | None:
     """Of CPUs of our own under a quota everything stays on as many as it feeds: then nothing can ever be
     throttled."""
-    if not topology.owns_cpus or (share and not share.confined):
+    topology = share.topology
+    if not topology.owns_cpus or not share.confined:
         return None
     if topology.quota_cpus is None or topology.quota_cpus >= len(topology.cpus_allowed):
-        return topology.cpus_allowed if share else None
+        return topology.cpus_allowed
     return tuple(sorted(cpu for chunk in cut.chunks for cpu in chunk))
 
 
@@ -162,8 +144,6 @@ def _plan_layout(
     server_cpus: Chunk | None,
     fitting: int,
     tuned: Tuned,
-    *,
-    of_share: bool,
 ) -> Layout:
     everywhere = server_cpus or topology.cpus_allowed
     worker_cpus = cut.chunks if pinned.bound else (everywhere,) * len(cut.chunks)
@@ -178,7 +158,7 @@ def _plan_layout(
         ),
         core_list=Setting(
             value=sorted({cpu for chunk in worker_cpus for cpu in chunk}),
-            reason=reasons.explain_list(topology, of_share=of_share) if pinned.bound else pinned.args_reason,
+            reason=reasons.explain_list(topology, of_share=True) if pinned.bound else pinned.args_reason,
         ),
         worker_cpus=Setting(
             value=[list(chunk) for chunk in worker_cpus],

@@ -81,8 +81,8 @@ def _check_names(instances: Mapping[str, Plan]) -> None:
     for name in {name: None for plan in instances.values() for name in plan.models}:
         if not NAME.fullmatch(name) or name.endswith(RESERVED):
             raise ConfigError(
-                f"behind a door a model's name must be of letters, digits and any of _ . -, and not end with "
-                f"{', '.join(RESERVED)}: got {name} (models/{name}); rename it, or use FRONT=none"
+                "a model's name must be of letters, digits and any of _ . -, and not end with "
+                f"{', '.join(RESERVED)}: got {name} (models/{name}); rename it"
             )
 
 

@@ -69,7 +69,7 @@ def _render_agent(inputs: Inputs, frontend: FrontendMemory) -> str:
         "body_bytes": frontend.bodies_mib << 20,
         "connections": MAX_CONNECTIONS,
         "drain_s": inputs.drain_s,
-        **({"token": inputs.token_file} if inputs.token_file else {}),
+        "token": inputs.token_file,
     }
     return f"-javaagent:{inputs.prefix}/{AGENT}=" + ",".join(
         f"{key}={value}" for key, value in options.items()

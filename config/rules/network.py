@@ -1,10 +1,7 @@
-"""Where TorchServe listens, and what it lets in: keys of TorchServe 0.12's ConfigManager.java."""
+"""Where HAProxy and TorchServe listen, and what TorchServe lets in (keys of its ConfigManager.java, 0.12)."""
 
 from __future__ import annotations
 
-import re
-
-from config.errors import ConfigError
 from config.plan import Inputs, Setting
 
 HOST = "127.0.0.1"
@@ -17,15 +14,24 @@ MAX_REQUEST_BYTES = 16 << 20
 """A phone's photo is up to 12 MB; base64 in JSON adds a third."""
 
 
-def plan_addresses(inputs: Inputs) -> dict[str, Setting]:
-    """All ports count from one."""
-    check_bind(inputs)
-    loopback = "loopback only: put a proxy with TLS in front to serve others"
-    asked = "as asked for (--bind), without TLS: only for a network you trust, such as a container's"
+def plan_proxy_addresses(inputs: Inputs) -> dict[str, Setting]:
+    """Of HAProxy."""
+    scheme = "https" if inputs.tls_cert else "http"
     return {
         "inference_address": Setting(
-            value=f"http://{inputs.bind}:{inputs.port}",
-            reason=f"predictions; {loopback if inputs.bind == HOST else asked}",
+            value=f"{scheme}://{inputs.bind}:{inputs.port}", reason="HAProxy: predictions, /ready and /live"
+        ),
+        "metrics_address": Setting(
+            value=f"http://{HOST}:{inputs.port + 2}", reason="PORT + 2: HAProxy's Prometheus metrics"
+        ),
+    }
+
+
+def plan_addresses(inputs: Inputs) -> dict[str, Setting]:
+    """Of an instance: all ports count from its first one."""
+    return {
+        "inference_address": Setting(
+            value=f"http://{HOST}:{inputs.port}", reason="predictions, for HAProxy alone"
         ),
         "management_address": Setting(
             value=f"http://{HOST}:{inputs.port + 1}", reason="PORT + 1: describe, status"
@@ -48,12 +54,6 @@ def plan_addresses(inputs: Inputs) -> dict[str, Setting]:
             reason="bytes: a phone's photo, also as base64; TorchServe's 6.5 MB is too small",
         ),
     }
-
-
-def check_bind(inputs: Inputs) -> None:
-    """An address, not a name or a port."""
-    if not re.fullmatch(r"\d{1,3}(\.\d{1,3}){3}", inputs.bind):
-        raise ConfigError(f"--bind must be an IPv4 address such as 0.0.0.0 or {HOST}: got {inputs.bind}")
 
 
 def plan_access(inputs: Inputs) -> dict[str, Setting]:

@@ -20,6 +20,7 @@ from config.rules.engines import (
     parse_backend,
 )
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
+from config.rules.network import HOST
 from config.topology import Topology
 
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -47,8 +48,6 @@ MAX_DELAY_MS = 10_000
 MAX_QUEUE = 100_000
 """What waits is held by its bytes besides (java.bodies_mib)."""
 
-HAPROXY = "haproxy"
-
 
 def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> None:
     """All of what is below."""
@@ -66,7 +65,6 @@ def check_inputs(inputs: Inputs) -> None:
         ("PROFILE", inputs.profile),
         ("ALLOCATOR", inputs.allocator),
         ("OPENMP", inputs.openmp),
-        ("FRONT", inputs.front),
         ("STACK", inputs.stack),
     ):
         if value not in (None, *find(name).choices):
@@ -81,10 +79,7 @@ def check_inputs(inputs: Inputs) -> None:
             f"PORT must be 1 to {MAX_PORT} (PORT + 920 names the workers' sockets): got {inputs.port}"
         )
     check_numbers(inputs)
-    if inputs.front == HAPROXY:
-        check_door(inputs)
-    else:
-        check_no_door(inputs)
+    check_door(inputs)
 
 
 def check_numbers(inputs: Inputs) -> None:
@@ -100,7 +95,9 @@ def check_numbers(inputs: Inputs) -> None:
 
 
 def check_door(inputs: Inputs) -> None:
-    """What only the door has."""
+    """What HAProxy does, and how many instances are behind it."""
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,3}){3}", inputs.bind):
+        raise ConfigError(f"--bind must be an IPv4 address such as 0.0.0.0 or {HOST}: got {inputs.bind}")
     if inputs.instances is not None and not 1 <= inputs.instances <= MAX_INSTANCES:
         raise ConfigError(f"INSTANCES must be 1 to {MAX_INSTANCES}: got {inputs.instances}")
     if not MIN_DEADLINE_MS <= inputs.deadline_ms <= MAX_DEADLINE_MS:
@@ -116,25 +113,6 @@ def check_door(inputs: Inputs) -> None:
     if len(models) > MAX_INSTANCES:
         raise ConfigError(
             f"CORES must be of at most {MAX_INSTANCES} models, because each is an instance: got {len(models)}"
-        )
-
-
-def check_no_door(inputs: Inputs) -> None:
-    """What would be left undone in silence, TLS for one."""
-    given = {
-        "INSTANCES": inputs.instances is not None,
-        "CORES": bool(inputs.cores),
-        "DEADLINE_MS": inputs.deadline_ms != Inputs.deadline_ms,
-        "TLS_CERT": bool(inputs.tls_cert),
-        "TLS_KEY": bool(inputs.tls_key),
-    }
-    names = [name for name, is_given in given.items() if is_given]
-    if names:
-        raise ConfigError(f"{', '.join(names)} needs FRONT={HAPROXY}: got FRONT={inputs.front}")
-    if re.search(r"[\s,]", inputs.token_file):
-        raise ConfigError(
-            f"TOKEN_FILE must be without blanks and commas where FRONT={inputs.front}, because Java's "
-            f"options are split at them: got {inputs.token_file}; use another file, or FRONT={HAPROXY}"
         )
 
 

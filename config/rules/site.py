@@ -1,31 +1,26 @@
-"""Everything that runs on one machine: one TorchServe, or instances of it behind a door."""
+"""Everything that runs on one machine: HAProxy, and instances of TorchServe behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from config.definitions import ModelDefinition
 from config.errors import ConfigError, FitError
 from config.installed import Installed
-from config.plan import Inputs, Plan
-from config.rules import Chosen, choose, make_plan, plan_server
+from config.plan import INNER_TOKEN_FILE, Inputs, Plan
+from config.rules import Chosen, choose, plan_instance
 from config.rules.door import plan_door
 from config.rules.instances import Share, count_door_mib, explain_count, list_counts, plan_shares
 from config.rules.layout import check_sizes
-from config.rules.network import HOST, check_bind
 from config.rules.timing import plan_timing_job
 from config.rules.whole import merge_plans
 from config.timings import NO_TIMINGS, NOT_TIMED, Timed, TimingJob, Timings
 from config.topology import Topology
 from config.tuned import NOT_TUNED, Tuned
 
-NO_FRONT = "none"
-OF_THE_DOOR = (
-    *("front", "instances", "cores", "deadline_ms", "tls_cert", "tls_key", "inner_token_file"),
-    "generation",
-)
-"""Inputs that an instance has as a server without a door has them."""
+OF_THE_WHOLE = ("bind", "instances", "cores", "deadline_ms", "tls_cert", "tls_key", "generation")
+"""Inputs that are none of an instance's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +29,8 @@ class Site:
 
     plan: Plan
     """Of the whole."""
-    instances: Mapping[str, Plan] = field(default_factory=dict)
-    """Of each TorchServe behind the door, by name; empty without one."""
+    instances: Mapping[str, Plan]
+    """Of each instance, by name."""
 
 
 def make_site(
@@ -90,24 +85,15 @@ def _plan_site(
     timed: Timed,
     tuned: Tuned,
 ) -> Site:
-    if inputs.front == NO_FRONT:
-        return Site(plan=make_plan(topology, models, inputs, installed, timed, tuned))
     chosen = choose(topology, models, inputs, installed, timed, tuned)
-    _check_haproxy(inputs, installed)
-    check_bind(inputs)
+    if installed.haproxy is None and inputs.topology == "live":
+        raise ConfigError("haproxy is not on this machine: run `make setup`")
     check_sizes(inputs, topology)
     shares, plans, why = _plan_instances(topology, models, inputs, chosen)
     why = "; ".join(filter(None, (why, tuned.explain("cores"))))
     door_mib = count_door_mib(topology)
     whole = merge_plans(topology, inputs, shares, plans, why)
     return Site(plan=replace(whole, door=plan_door(inputs, plans, door_mib)), instances=plans)
-
-
-def _check_haproxy(inputs: Inputs, installed: Installed) -> None:
-    if installed.haproxy is None and inputs.topology == "live":
-        raise ConfigError(
-            f"FRONT={inputs.front}: haproxy is not on this machine: run `make setup`, or use FRONT={NO_FRONT}"
-        )
 
 
 def _plan_instances(
@@ -134,7 +120,7 @@ def _plan_instance(
 ) -> Plan:
     served = [model for model in models if model.name in share.models]
     try:
-        return plan_server(share.topology, served, _hand_down(inputs, share), chosen, share)
+        return plan_instance(share, served, _hand_down(inputs, share), chosen)
     except FitError as problem:
         of = f"instance {share.name} of {count}, with CPUs {share.describe_cpus()}"
         cure = "; fewer instances have more each: INSTANCES=1" if count > 1 and not inputs.cores else ""
@@ -142,13 +128,13 @@ def _plan_instance(
 
 
 def _hand_down(inputs: Inputs, share: Share) -> Inputs:
-    """What an instance was asked for: today's server on loopback, that only the door has the token of."""
+    """What an instance was asked for."""
     return replace(
         inputs,
         models=share.models,
         workers=share.workers,
         port=share.port,
-        bind=HOST,
-        token_file=inputs.inner_token_file,
-        **{name: getattr(Inputs, name) for name in OF_THE_DOOR},
+        # From its working directory: a JVM's options are split at the blanks of a path.
+        token_file=f"../../{INNER_TOKEN_FILE}",
+        **{name: getattr(Inputs, name) for name in OF_THE_WHOLE},
     )

@@ -14,7 +14,7 @@ from typing import Any
 from config.plan import Inputs, InstancePlan, Java, Layout, ModelPlan, Plan, Setting, Settings
 from config.rules import reasons
 from config.rules.instances import Share
-from config.rules.network import HOST
+from config.rules.network import plan_proxy_addresses
 from config.topology import Topology
 
 OPTIONS = "CPU_KIT_OPTIONS"
@@ -22,7 +22,7 @@ OPTIONS = "CPU_KIT_OPTIONS"
 
 OF_INSTANCES_ALONE = (
     *("grpc_inference_address", "grpc_inference_port", "grpc_management_address", "grpc_management_port"),
-    *("initial_worker_port", "cpu_launcher_args"),
+    *("management_address", "initial_worker_port", "cpu_launcher_args"),
 )
 
 Plans = Mapping[str, Plan]
@@ -128,24 +128,11 @@ def _merge_environment(plans: Plans) -> dict[str, Setting]:
 
 
 def _merge_properties(inputs: Inputs, plans: Plans) -> dict[str, Setting]:
-    """What is asked of the whole is asked of the door; descriptions of models are the first instance's."""
+    """What is asked of the whole is asked of HAProxy."""
     merged = _merge_settings({name: plan.properties for name, plan in plans.items()})
     for name in OF_INSTANCES_ALONE:
         merged.pop(name, None)
-    scheme = "https" if inputs.tls_cert else "http"
-    first, plan = next(iter(plans.items()))
-    return {
-        **merged,
-        "inference_address": Setting(
-            value=f"{scheme}://{inputs.bind}:{inputs.port}", reason="the door: predictions, /ready and /live"
-        ),
-        "management_address": replace(
-            plan.properties["management_address"], reason=f"of {first}: each instance has its own"
-        ),
-        "metrics_address": Setting(
-            value=f"http://{HOST}:{inputs.port + 2}", reason="PORT + 2: the door's Prometheus metrics"
-        ),
-    }
+    return {**merged, **plan_proxy_addresses(inputs)}
 
 
 def _merge_settings(settings: Mapping[str, Settings]) -> dict[str, Setting]:

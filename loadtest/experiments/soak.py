@@ -102,7 +102,7 @@ def make_block(leg: int, arrival: Arrival, level: float, precision: str, **bound
         latency=Latency(percentile=PERCENTILE),
         **{"duration_s": LONGEST_S, **bound},  # type: ignore[arg-type]
     )
-    member = kit(f"kit {precision}", models, ("--precision", precision, "--front", "haproxy"))
+    member = kit(f"kit {precision}", models, ("--precision", precision), instances=None)
     return Block(name=scenario.name, turns=(Turn(member=member, scenario=scenario, level=level),))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from config.__main__ import USAGE_ERROR
-from config.plan import PLAN_FILE, Inputs, Plan, read_plan
+from config.plan import PLAN_FILE, Plan, read_plan
 from loadtest.errors import LoadTestError, RefusedError
 from loadtest.systems.fleet import Member, Site
 from loadtest.systems.starts import read_start
@@ -23,7 +23,6 @@ from server.stop import stop
 
 START_SECONDS = 1200
 """A rung of the ladder compiles the model while its workers start (config/rules/batching.py)."""
-FRONT = "--front"
 _FILLED = {"fp32": 8, "bf16": 16, "int8": 16}
 SATURATING = {"resnet50": _FILLED, "densenet121": _FILLED, "bert": {**_FILLED, "int8": 24}}
 """Requests in a batch, by model and precision: a third of a second of a core."""
@@ -43,11 +42,13 @@ def kit(
     *,
     store: Path | None = None,
     archive: Mapping[str, Any] | None = None,
+    instances: int | None = 1,
 ) -> Member:
     """A kit server with `arguments` of `python -m config`, verified by its start.
 
     `model` may name several, with blanks between. `store` is another folder with archives than the site's;
-    `archive` has other values for the definition's `model`, which make a variant of its archive.
+    `archive` has other values for the definition's `model`, which make a variant of it. `instances` is
+    None for as many as the plan has by itself.
     """
 
     @contextlib.contextmanager
@@ -59,7 +60,7 @@ def kit(
             source, where = where / f"{model}.mar", folder.with_name(f"{folder.name}-store")
             vary_archive(source, where, model=dict(archive))
         asked = [*arguments, "--model-store", str(where)]
-        with kit_server(name, folder, port=port, model=model, arguments=asked) as system:
+        with kit_server(name, folder, port=port, model=model, arguments=asked, instances=instances) as system:
             how = " ".join([*arguments, *([f"archive with {dict(archive)}"] if archive else [])])
             yield replace(system, how=how, start=read_start(system, arguments))
 
@@ -68,10 +69,11 @@ def kit(
 
 @contextlib.contextmanager
 def kit_server(
-    name: str, folder: Path, *, port: int, model: str, arguments: Sequence[str]
+    name: str, folder: Path, *, port: int, model: str, arguments: Sequence[str], instances: int | None = 1
 ) -> Iterator[System]:
     """Planned, started and verified; RefusedError with the kit's own reason when it cannot be served so."""
-    run, plan = RunDir.at(folder), write_plan(folder, port=port, model=model, arguments=arguments)
+    run = RunDir.at(folder)
+    plan = write_plan(folder, port=port, model=model, arguments=arguments, instances=instances)
     system = make_kit_system(name, run, plan, how=" ".join(arguments))
     try:
         _start(run)
@@ -92,10 +94,12 @@ def _start(run: RunDir) -> None:
         raise RefusedError(str(problem), where_it_failed + failure.cause) from problem
 
 
-def write_plan(folder: Path, *, port: int, model: str, arguments: Sequence[str]) -> Plan:
-    """Plan into a run directory, and start nothing: one TorchServe alone, unless a door is asked for."""
-    front = [] if FRONT in arguments else [FRONT, Inputs.front]
-    _call(["config", "--models", model, "--port", str(port), "--run-dir", str(folder), *front, *arguments])
+def write_plan(
+    folder: Path, *, port: int, model: str, arguments: Sequence[str], instances: int | None = 1
+) -> Plan:
+    """Plan into a run directory, and start nothing."""
+    asked = [*(["--instances", str(instances)] if instances else []), *arguments]
+    _call(["config", "--models", model, "--port", str(port), "--run-dir", str(folder), *asked])
     return read_plan(folder / PLAN_FILE)
 
 

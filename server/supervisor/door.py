@@ -200,7 +200,7 @@ def find_program(plan: Plan) -> str:
     """HAProxy's path; ServerError says how to get it."""
     found = find_haproxy(Path(plan.inputs.prefix))
     if not found:
-        raise ServerError("HAProxy is not installed: run `make setup`, or serve without a door: FRONT=none")
+        raise ServerError("HAProxy is not installed: run `make setup`")
     return found
 
 

@@ -1,4 +1,4 @@
-"""One TorchServe behind the door: kept up by a process of its own, looked at every second."""
+"""One TorchServe behind HAProxy: kept up by a process of its own, looked at every second."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Instance:
         """What it prints goes where ours does; in a session of its own: a Ctrl-C is ours to pass on."""
         self.run.health.unlink(missing_ok=True)
         self.run.looks.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "server", "start", "--foreground", "--instance", self.name]
+        command = [sys.executable, "-m", "server", "keep"]
         places = ["--run-dir", str(self.run.path), "--model-store", str(self._store)]
         return subprocess.Popen(
             [*command, *places], cwd=CHECKOUT, stdin=subprocess.DEVNULL, start_new_session=True

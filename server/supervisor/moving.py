@@ -15,12 +15,11 @@ from server.contents import check_packed
 from server.errors import ServerError
 from server.progress import Report
 from server.rundir import RunDir
-from server.running import digest_plan, identify_archives
+from server.running import digest_file, digest_plan, identify_archives
 from server.state import read_state, write_state
 from server.supervisor.door import Door, check_configuration
 from server.supervisor.instance import Instance
 from server.supervisor.reload import Reload, ReloadFailed, fits_beside
-from server.verify.door import digest_door
 
 DONE = "done"
 FAILED = "failed: "
@@ -115,7 +114,7 @@ def _commit(run: RunDir) -> Plan:
             dataclasses.replace(
                 state,
                 plan_sha256=digest_plan(run),
-                properties_sha256=digest_door(run),
+                properties_sha256=digest_file(run.door),
                 archives=identify_archives(archives),
             ),
         )

@@ -1,4 +1,4 @@
-"""Owns a server with a door: starts HAProxy and the instances, watches, restarts and ends them."""
+"""Owns a server: starts HAProxy and the instances, watches, restarts and ends them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tells a health check through a file what /ready tells: no program has to be started to ask.
 
-The file is that of a server without a door (server/health.py): what it says is as old as it is itself.
+As that of an instance (server/health.py): what it says is as old as it is itself.
 """
 
 from __future__ import annotations

@@ -2,6 +2,6 @@
 
 from server.verify.registry import Result, judge
 from server.verify.report import render, render_summary
-from server.verify.run import verify
+from server.verify.run import verify, verify_instance
 
-__all__ = ["Result", "judge", "render", "render_summary", "verify"]
+__all__ = ["Result", "judge", "render", "render_summary", "verify", "verify_instance"]

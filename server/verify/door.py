@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from server.haproxy import Runtime
 from server.ports import list_ports
 from server.processes import find_marked
 from server.rundir import RunDir
+from server.running import digest_file
 from server.state import read_state
 from server.supervisor.record import READY, read_record
 from server.verify.findings import RESTART, Finding, compare
@@ -34,21 +34,13 @@ class DoorEvidence:
     at_start: str | None
     """The same when the server was started."""
     listening: Mapping[str, str] | None
-    """Address → role, of every process that is no instance's."""
+    """Address → role, of HAProxy and the supervisor."""
     answers: Mapping[str, str]
     """What was asked → the status, or why there was none."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """model/instance → requests HAProxy hands over at once."""
     token_mode: int | None = None
     """Permissions of the token's file."""
-
-
-def digest_door(run: RunDir) -> str | None:
-    """Of the configuration; None where there is none."""
-    try:
-        return hashlib.sha256(run.door.read_bytes()).hexdigest()
-    except OSError:
-        return None
 
 
 def collect_door(plan: Plan, run: RunDir, client: Client) -> DoorEvidence:
@@ -58,7 +50,7 @@ def collect_door(plan: Plan, run: RunDir, client: Client) -> DoorEvidence:
     watched = any(process.is_supervisor for process in own)
     return DoorEvidence(
         phase=record.phase if record and watched else "no supervisor runs",
-        configuration=digest_door(run),
+        configuration=digest_file(run.door),
         at_start=state.properties_sha256 if state else None,
         listening=read_listening(own),
         answers=_ask(plan, client),

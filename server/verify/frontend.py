@@ -9,7 +9,7 @@ from config.plan import Plan
 from server.api import Client
 from server.processes import PROC, Process, read_environment
 from server.rundir import RunDir
-from server.running import digest_properties
+from server.running import digest_file
 from server.state import State
 from server.verify.evidence import FrontendEvidence
 from server.verify.probes import probe
@@ -37,7 +37,7 @@ def collect_frontend(
         flags=find_flags(java.command),
         environment=read_environment(java.pid, proc),
         configuration=state.configuration if state else {},
-        properties_now=digest_properties(run),
+        properties_now=digest_file(run.properties),
         properties_at_start=state.properties_sha256 if state else None,
     )
 

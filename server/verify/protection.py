@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from config.plan import Plan
-from server.ports import plan_ports
+from server.ports import list_ports
 from server.verify.evidence import FrontendEvidence
 from server.verify.findings import RECONFIGURE, RESTART, Finding, cannot_check, compare
 from server.verify.probes import LARGER_REQUEST, LARGEST_REQUEST, REFUSALS, REGISTER
@@ -22,7 +22,7 @@ _TORCHSERVE = "TorchServe"
 
 def check_addresses(plan: Plan, seen: FrontendEvidence) -> Finding:
     """TorchServe listens where the plan says and nowhere else; workers have Unix sockets only."""
-    asked = sorted(render_address(host, port) for host, port in plan_ports(plan).values())
+    asked = sorted(render_address(host, port) for host, port in list_ports(plan.properties).values())
     found = seen.listening
     evidence = "/proc/PID/fd and /proc/PID/net/tcp{,6} of every process of the server"
     if found is None:

@@ -104,7 +104,7 @@ class Judged:
     """One finding and what it is about."""
 
     instance: str = ""
-    """Of several behind a door, which one; empty for the door, and for a server without one."""
+    """Which one; empty for HAProxy."""
     model: str | None
     """None for the server as a whole."""
     pid: int | None

@@ -67,10 +67,11 @@ def plan_machine(
     timings: Timings = NO_TIMINGS,
     **changes: Any,
 ) -> Plan:
-    """The plan of a recorded machine, or of a topology."""
+    """Of one instance, which has all of a recorded machine, or of a topology."""
     topology = read_topology(MACHINES / machine) if isinstance(machine, str) else machine
-    inputs = make_inputs(**{"models": tuple(model.name for model in models), **changes})
-    return make_site(topology, models, inputs, INSTALLED, timings).plan
+    inputs = make_inputs(**{"models": tuple(model.name for model in models), "instances": 1, **changes})
+    (plan,) = make_site(topology, models, inputs, INSTALLED, timings).instances.values()
+    return plan
 
 
 def golden_files(machine: str) -> dict[Path, str]:

@@ -11,14 +11,14 @@ from config.rules.site import Site, make_site
 from config.topology import Topology, read_topology
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
 
-INNER = "/kit/run/inner-token"
+INNER = "../../inner-token"
 
 
 def make_door(machine: str | Topology, models=MODELS, **changes) -> Site:
     """A site behind the door."""
     topology = read_topology(MACHINES / machine) if isinstance(machine, str) else machine
     names = tuple(model.name for model in models)
-    inputs = make_inputs(**{"models": names, "front": "haproxy", "inner_token_file": INNER, **changes})
+    inputs = make_inputs(**{"models": names, **changes})
     return make_site(topology, models, inputs, INSTALLED)
 
 
@@ -61,7 +61,6 @@ def check_instance(plan: Plan) -> None:
     assert confined is None or set(confined) <= own
     shared = plan.machine["quota_cpus"] is not None and plan.machine["quota_cpus"] < len(own)
     assert confined is not None or plan.launched or shared
-    assert plan.inputs.front == "none"
     assert (plan.door, plan.instances) == ({}, {})
     assert plan.properties["inference_address"].value == f"http://127.0.0.1:{plan.inputs.port}"
     assert plan.java.vmargs.value.endswith(f",token={INNER}")

@@ -37,38 +37,7 @@ def arguments(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.fixture
-def alone(arguments):
-    """The same without a door."""
-    return [*arguments, "--front", "none"]
-
-
-def test_writes_three_files(alone, tmp_path, capsys):
-    assert main(alone) == 0
-    names = sorted(file.name for file in (tmp_path / "run").iterdir())
-    assert names == [".cpu-kit", "config.properties", "environment", "plan.json", "start.lock"]
-    assert read_plan(tmp_path / "run").layout.worker_cpus.value == [[0], [1]]
-    assert capsys.readouterr().out.startswith("planned: tiny · workers 2 × cores 1 · fp32 · jemalloc")
-
-
-def test_second_run_writes_the_same_bytes(alone, tmp_path):
-    main(alone)
-    first = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
-    main(alone)
-    assert first == {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
-
-
-def test_dry_run_prints_and_writes_nothing(alone, tmp_path, capsys):
-    assert main([*alone, "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert "LAYOUT" in out
-    assert "cpu_launcher_args=--node_id 0 --enable_jemalloc" in out
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_door_has_a_folder_for_each_instance(arguments, alone, tmp_path, capsys):
-    """And what a server without a door had left is gone."""
-    assert main(alone) == 0
+def test_each_instance_has_a_folder(arguments, tmp_path, capsys):
     assert main(arguments) == 0
     run = tmp_path / "run"
     files = sorted(str(file.relative_to(run)) for file in run.rglob("*") if file.is_file())
@@ -89,49 +58,40 @@ def test_a_door_has_a_folder_for_each_instance(arguments, alone, tmp_path, capsy
     )
 
 
-def test_without_its_door_a_server_is_as_ever(arguments, alone, tmp_path):
-    run = tmp_path / "run"
-    main(arguments)
-    assert f'"{run}/bearers.lst"' in (run / "haproxy.cfg").read_text()
-    main(alone)
-    assert not (run / "haproxy.cfg").exists()
-    assert (run / "config.properties").exists()
-    assert read_plan(run).instances == {}
-
-
-def test_a_second_run_behind_a_door_writes_the_same_bytes(arguments, tmp_path):
+def test_a_second_run_writes_the_same_bytes(arguments, tmp_path):
     def read():
         return {file: file.read_bytes() for file in tmp_path.rglob("run/**/*") if file.is_file()}
 
-    main([*arguments, "--front", "haproxy", "--cores", "tiny=1"])
+    main([*arguments, "--cores", "tiny=1"])
     first = read()
-    main([*arguments, "--front", "haproxy", "--cores", " tiny=1,1"])
+    main([*arguments, "--cores", " tiny=1,1"])
     assert first == read()
     assert len(first) == 4 + 5
 
 
 def test_the_other_generation_leaves_the_one_that_serves(arguments, tmp_path):
-    main([*arguments, "--front", "haproxy"])
-    main([*arguments, "--front", "haproxy", "--generation", "b", "--instances", "1"])
+    main(arguments)
+    main([*arguments, "--generation", "b", "--instances", "1"])
     assert sorted(folder.name for folder in (tmp_path / "run/instances").iterdir()) == ["a1", "a2", "b1"]
     assert [*read_plan(tmp_path / "run").instances] == ["b1"]
 
 
 def test_where_an_instance_starts_nothing_is_written(arguments, tmp_path, capsys):
-    door = [*arguments, "--front", "haproxy"]
-    main(door)
+    main(arguments)
     before = (tmp_path / "run/plan.json").read_bytes()
     with hold_lock(tmp_path / "run/instances/a2"):
-        assert main([*door, "--profile", "latency", "--instances", "2"]) == 2
+        assert main([*arguments, "--profile", "latency", "--instances", "2"]) == 2
     assert f"another start is under way in {tmp_path}/run/instances/a2" in capsys.readouterr().err
     assert (tmp_path / "run/plan.json").read_bytes() == before
     assert read_plan(tmp_path / "run/instances/a1").inputs.profile == "throughput"
 
 
-def test_a_dry_run_of_a_door_prints_every_instance(arguments, tmp_path, capsys):
-    assert main([*arguments, "--front", "haproxy", "--dry-run"]) == 0
+def test_a_dry_run_prints_every_instance(arguments, tmp_path, capsys):
+    assert main([*arguments, "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "\nINSTANCES behind the door\n  a1  port 8090 · CPUs 0 · 1 workers of each of tiny\n" in out
+    assert "LAYOUT" in out
+    assert "cpu_launcher_args=" in out
     assert out.index("\nINSTANCE a1\n") < out.index("inference_address=http://127.0.0.1:8090") < out.index(
         "\nINSTANCE a2\n"
     ) < out.index("inference_address=http://127.0.0.1:8100")  # fmt: skip
@@ -142,14 +102,14 @@ def test_workers_of_models_with_own_cores_are_told_of_each(arguments, tmp_path, 
     text = (tmp_path / "models/tiny/model.yaml").read_text().replace("tiny", "wee")
     (tmp_path / "models/wee").mkdir()
     (tmp_path / "models/wee/model.yaml").write_text(text)
-    eight = [*arguments, "--topology", str(MACHINES / "single-socket"), "--front", "haproxy"]
+    eight = [*arguments, "--topology", str(MACHINES / "single-socket")]
     assert main([*eight, "--cores", "tiny=0-4,wee=6"]) == 0
     assert capsys.readouterr().out.startswith("planned: tiny, wee · workers tiny 5, wee 1 × cores 1 · fp32")
 
 
 def test_empty_means_not_given(arguments, tmp_path):
     names = ("models", "precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port",
-             "front", "instances", "cores", "deadline-ms", "tls-cert", "tls-key", "generation", "batch",
+             "instances", "cores", "deadline-ms", "tls-cert", "tls-key", "generation", "batch",
              "delay-ms", "queue", "slo-p99-ms", "timings", "tuned")  # fmt: skip
     assert main([*arguments, *(part for name in names for part in (f"--{name}", ""))]) == 0
     assert read_plan(tmp_path / "run").inputs.port == 8080

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from config.errors import ConfigError
-from config.rules import make_plan
+from config.rules.site import make_site
 from config.topology import read_topology
 from handlers.engines import ENGINES
 from handlers.shared.options import OPTIONAL_STEPS
@@ -108,9 +108,9 @@ def test_an_engine_that_is_not_installed_is_refused_on_this_machine():
     topology = read_topology(MACHINES / "two-cores")
     asked = make_inputs(backend="bert=openvino", topology="live")
     with pytest.raises(ConfigError) as error:
-        make_plan(topology, MODELS, asked, installed)
+        make_site(topology, MODELS, asked, installed)
     assert str(error.value) == (
         "BACKEND=bert=openvino needs openvino, which is not installed; do: make serve BACKEND=openvino, or "
         "for an image make image BACKEND=openvino"
     )
-    assert make_plan(topology, MODELS, make_inputs(topology="live"), installed).models
+    assert make_site(topology, MODELS, make_inputs(topology="live"), installed).plan.models

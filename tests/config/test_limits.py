@@ -48,8 +48,8 @@ def test_bodies_are_counted_once_for_all_workers():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_a_container_of_3_gib_serves_resnet50(precision):
-    small = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=3072)
+def test_a_container_of_3_and_a_quarter_gib_serves_resnet50(precision):
+    small = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=3328)
     (model,) = read_definitions(MODELS, ["resnet50"])
     plan = plan_machine(small, (model,), precision=precision)
     assert plan.layout.workers_per_model.value == 1

@@ -9,10 +9,10 @@ import pytest
 
 from config.errors import ConfigError
 from config.installed import Installed
-from config.rules import make_plan
 from config.rules.java import plan_java
 from config.rules.network import MAX_REQUEST_BYTES
 from config.rules.requests import check_machine
+from config.rules.site import make_site
 from config.topology import read_topology
 from tests.config.planning import MACHINES, MODELS, make_inputs, make_model, plan_machine
 
@@ -53,7 +53,7 @@ def test_libraries(changes, flags, preloads):
 def test_library_missing_on_the_live_machine(changes, message):
     topology = read_topology(MACHINES / "two-cores")
     with pytest.raises(ConfigError) as error:
-        make_plan(
+        make_site(
             topology, MODELS, make_inputs(topology="live", **changes), Installed(allocators={}, openmp=None)
         )
     assert str(error.value) == message
@@ -126,13 +126,15 @@ def test_a_worker_that_compiles_at_its_start_gets_a_quarter_of_an_hour():
             "two-cores",
             "-Xms1152m -Xmx1152m -XX:MaxDirectMemorySize=384m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 "
             "-XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 "
-            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=268435456,connections=1000,drain_s=35",
+            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=268435456,connections=1000,drain_s=35,"
+            "token=../../inner-token",
         ),
         (
             "two-sockets-smt",
             "-Xms4224m -Xmx4224m -XX:MaxDirectMemorySize=1152m -XX:+UseG1GC -XX:ActiveProcessorCount=4 "
             "-XX:+ExitOnOutOfMemoryError "
-            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=1073741824,connections=1000,drain_s=35",
+            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=1073741824,connections=1000,drain_s=35,"
+            "token=../../inner-token",
         ),
     ],
 )
@@ -176,17 +178,16 @@ def test_all_ports_count_from_one():
     ports = ("inference_address", "management_address", "metrics_address", "grpc_inference_port",
              "grpc_management_port", "initial_worker_port")  # fmt: skip
     assert [plan.properties[key].value.rpartition(":")[2] for key in ports] == [
-        "9100", "9101", "9102", "9103", "9104", "10020",
+        "9110", "9111", "9112", "9113", "9114", "10030",
     ]  # fmt: skip
 
 
-def test_only_predictions_listen_where_they_are_asked_to():
+def test_an_instance_listens_on_loopback_alone():
     addresses = {
         key: setting.value
         for key, setting in plan_machine("two-cores", bind="0.0.0.0").properties.items()
         if key.endswith("_address")
     }
-    assert addresses.pop("inference_address") == "http://0.0.0.0:8080"
     assert all("127.0.0.1" in address for address in addresses.values())
 
 

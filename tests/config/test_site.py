@@ -8,10 +8,9 @@ import pytest
 
 from config.errors import ConfigError
 from config.plan import Inputs, InstancePlan, Plan
-from config.rules import make_plan
 from config.rules.instances import split_cores
 from config.rules.layout import choose_cores
-from config.rules.site import Site, make_site
+from config.rules.site import make_site
 from config.topology import Topology, count_usable_cores, read_topology
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
 from tests.config.sites import INNER, check_shares, make_door, refuse
@@ -23,14 +22,6 @@ ALL = sorted(folder.name for folder in MACHINES.iterdir())
 def read_made_up(tmp_path, **values) -> Topology:
     (tmp_path / "recording.txt").write_text(render_machine(Machine(**values)))
     return read_topology(tmp_path)
-
-
-@pytest.mark.parametrize("machine", ALL)
-def test_without_a_door_there_is_one_plan_as_ever(machine):
-    topology, inputs = read_topology(MACHINES / machine), make_inputs()
-    site = make_site(topology, MODELS, inputs, INSTALLED)
-    assert site == Site(plan=make_plan(topology, MODELS, inputs, INSTALLED), instances={})
-    assert (site.plan.door, site.plan.instances) == ({}, {})
 
 
 @pytest.mark.parametrize("machine", ALL)
@@ -125,15 +116,14 @@ def test_an_instance_was_asked_for_what_the_whole_was():
         "cores": "bert=0,resnet50=1", "batch": "bert=3,resnet50=2", "delay_ms": "2", "queue": 9,
         "slo_p99_ms": 300, "stack": "current",
     }  # fmt: skip
-    asked = make_inputs(**changes, front="haproxy", inner_token_file=INNER)
+    asked = make_inputs(**changes)
     plain = Inputs(models=(), prefix="", model_store="")
     assert all(
         getattr(asked, field.name) != getattr(plain, field.name) for field in dataclasses.fields(Inputs)
     )
     got = make_door("two-cores", **changes).instances["b1"].inputs
     own = {"models": ("bert",), "workers": 1, "port": 9050, "bind": "127.0.0.1", "token_file": INNER}
-    doors = ("front", "instances", "cores", "deadline_ms", "tls_cert", "tls_key", "inner_token_file",
-             "generation")  # fmt: skip
+    doors = ("instances", "cores", "deadline_ms", "tls_cert", "tls_key", "generation")
     for field in dataclasses.fields(Inputs):
         wanted = plain if field.name in doors else asked
         assert getattr(got, field.name) == own.get(field.name, getattr(wanted, field.name)), field.name
@@ -235,7 +225,6 @@ def test_the_whole_is_asked_at_the_door():
     addresses = {key: setting.value for key, setting in properties.items() if key.endswith("_address")}
     assert addresses == {
         "inference_address": "http://0.0.0.0:9000",
-        "management_address": "http://127.0.0.1:9011",
         "metrics_address": "http://127.0.0.1:9002",
     }
     assert "cpu_launcher_args" not in properties
@@ -246,7 +235,6 @@ def test_the_whole_is_asked_at_the_door():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"front": "nginx"}, "FRONT must be one of haproxy, none: got nginx"),
         ({"instances": 0}, "INSTANCES must be 1 to 4: got 0"),
         ({"instances": 5}, "INSTANCES must be 1 to 4: got 5"),
         ({"instances": 3}, "INSTANCES must be 1 to 2 (usable physical cores): got 3"),
@@ -258,17 +246,11 @@ def test_the_whole_is_asked_at_the_door():
         ({"tls_key": "/k"}, "TLS_CERT and TLS_KEY must be given together: got TLS_KEY alone"),
         ({"generation": "c"}, "--generation must be one of a, b: got c"),
         ({"bind": "localhost"}, "--bind must be an IPv4 address such as 0.0.0.0 or 127.0.0.1: got localhost"),
-        ({"front": "none", "token_file": "/my token"}, "TOKEN_FILE must be without blanks and commas where "
-         "FRONT=none, because Java's options are split at them: got /my token; use another file, or "
-         "FRONT=haproxy"),
         ({"workers": 3}, "WORKERS must be 1 to 2 (usable physical cores): got 3"),
         ({"workers": 1, "instances": 2}, "WORKERS must be 2 or a multiple of it, because the 2 instances "
          "have equally many: got 1; change it, or give INSTANCES=1"),
         ({"workers": 2, "cores_per_worker": 2}, "WORKERS × CORES_PER_WORKER must be at most 2 (usable "
          "physical cores): got 2 × 2 (instance a1 of 1, with CPUs 0-1)"),
-        ({"front": "none", "tls_cert": "/c", "tls_key": "/k", "instances": 2, "deadline_ms": 9000},
-         "INSTANCES, DEADLINE_MS, TLS_CERT, TLS_KEY needs FRONT=haproxy: got FRONT=none"),
-        ({"front": "none", "cores": "bert=0,resnet50=1"}, "CORES needs FRONT=haproxy: got FRONT=none"),
     ],
 )  # fmt: skip
 def test_wrong_value(changes, message):
@@ -292,8 +274,5 @@ def test_a_machine_without_haproxy():
     topology = read_topology(MACHINES / "two-cores")
     without = dataclasses.replace(INSTALLED, haproxy=None)
     with pytest.raises(ConfigError) as error:
-        make_site(topology, MODELS, make_inputs(front="haproxy", topology="live"), without)
-    assert str(error.value) == (
-        "FRONT=haproxy: haproxy is not on this machine: run `make setup`, or use FRONT=none"
-    )
-    assert make_site(topology, MODELS, make_inputs(topology="live"), without).instances == {}
+        make_site(topology, MODELS, make_inputs(topology="live"), without)
+    assert str(error.value) == "haproxy is not on this machine: run `make setup`"

@@ -95,7 +95,7 @@ def test_the_job_follows_what_is_asked_for():
 
 
 def test_all_workers_behind_a_door_are_timed_together():
-    job = make_job(front="haproxy", inner_token_file="/run/inner-token")
+    job = make_job()
     assert job.settings["slots"] == [[0], [1]]
 
 

@@ -55,16 +55,15 @@ def plan(inputs: Inputs, tuned: Tuned):
 
 
 def test_cores_of_their_own_reach_the_plan_with_their_reason_unless_cores_are_given(inputs):
-    behind = replace(inputs, front="haproxy")
     told = {"the mix 70% resnet50, 30% bert": "1.20x, 1.11-1.30 of what all on all cores do"}
-    tuned = make_tuned(behind, chosen={"cores": "bert=0,resnet50=1"}, evidence=told)
-    found = plan(behind, tuned)
+    tuned = make_tuned(inputs, chosen={"cores": "bert=0,resnet50=1"}, evidence=told)
+    found = plan(inputs, tuned)
     assert [(one.models, one.cpus) for one in found.instances.values()] == [
         (("bert",), (0,)), (("resnet50",), (1,)),
     ]  # fmt: skip
     assert "1.20x, 1.11-1.30 of what" in found.layout.workers_per_model.reason
     assert found.inputs.cores == ""
-    given = plan(replace(behind, cores="bert=1,resnet50=0"), tuned)
+    given = plan(replace(inputs, cores="bert=1,resnet50=0"), tuned)
     assert [one.cpus for one in given.instances.values()] == [(1,), (0,)]
     assert "1.20x" not in given.layout.workers_per_model.reason
 
@@ -112,7 +111,7 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text, message):
         ({"precision": "int8", "models": []}, "models: [] → ['bert', 'resnet50']; precision: int8 → bf16"),
         ({"engines": {"bert": "openvino", "resnet50": None}}, "bert openvino → None"),
         ({"profile": "latency"}, "profile: latency → throughput"),
-        ({"front": "haproxy", "instances": 2}, "front: haproxy → none; instances: 2 → None"),
+        ({"instances": 2}, "instances: 2 → None"),
         ({"what_comes_later": 1}, "what comes later: 1 → None"),
     ],
 )  # fmt: skip
@@ -213,9 +212,9 @@ def test_the_plan_has_the_numbers_and_cites_the_evidence(inputs):
         resnet50.queue_size,
     )
     assert [setting.value for setting in settings] == [1, 2, "tcmalloc", "gnu", 4, 3, 77]
-    assert {setting.reason for setting in settings} == {
-        f"tuned on this machine (tuned.json); resnet50: {EVIDENCE}"
-    }
+    assert all(
+        f"tuned on this machine (tuned.json); resnet50: {EVIDENCE}" in one.reason for one in settings[1:]
+    )
     assert planned.inputs == inputs
 
 
@@ -228,7 +227,9 @@ def test_what_is_not_in_it_is_as_ever(inputs):
 
 
 def test_what_a_person_gave_wins(inputs):
-    given = replace(inputs, workers=2, allocator="jemalloc", batch="resnet50=2", delay_ms="7", queue=50)
+    given = replace(
+        inputs, workers=2, instances=1, allocator="jemalloc", batch="resnet50=2", delay_ms="7", queue=50
+    )
     planned = plan(given, make_tuned(inputs, chosen={**CHOSEN, "cores_per_worker": 1}))
     resnet50 = planned.models["resnet50"]
     seen = {
@@ -238,20 +239,19 @@ def test_what_a_person_gave_wins(inputs):
         resnet50.queue_size.reason: resnet50.queue_size.value,
     }
     assert seen == {
-        "WORKERS=2 was given": 2,
+        "INSTANCES=1 was given: a1 2": 2,
         "BATCH=resnet50=2 was given": 2,
         "DELAY_MS=7 was given": 7,
-        "QUEUE=50 was given": 50,
+        "a1 50: QUEUE=50 was given": 50,
     }
     assert planned.libraries.allocator.value == "jemalloc"
     assert planned.libraries.openmp.value == "gnu"
 
 
-def test_behind_a_door_the_instances_have_them_too(inputs):
-    door = replace(inputs, front="haproxy", inner_token_file="/kit/run/inner-token")
-    tuned = make_tuned(door, chosen={"batch": {"bert": 3}, "workers": 2, "allocator": "system"})
-    site = make_site(TOPOLOGY, MODELS, door, INSTALLED, tuned=tuned)
-    assert site.plan.inputs == door
+def test_instances_have_them_too(inputs):
+    tuned = make_tuned(inputs, chosen={"batch": {"bert": 3}, "workers": 2, "allocator": "system"})
+    site = make_site(TOPOLOGY, MODELS, inputs, INSTALLED, tuned=tuned)
+    assert site.plan.inputs == inputs
     assert site.plan.libraries.allocator.value == "system"
     for one in site.instances.values():
         assert (one.models["bert"].batch_size.value, one.layout.workers_per_model.value) == (3, 1)

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from config.plan import read_plan
+from server.processes import Process, find_marked
+
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 400
 """Four workers that load on two cores took 54 s alone and up to 120 s beside other work."""
@@ -55,12 +58,11 @@ class Kit:
             self.command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
         )
 
-    def plan(self, models: str, *arguments: str) -> None:
-        """`make plan`, and nothing is started."""
+    def plan(self, models: str, *arguments: str, instances: int | None = 1) -> None:
+        """`make plan`, and nothing is started; None for as many instances as the plan has by itself."""
         folders = ["--models-dir", str(self.models_dir), "--model-store", str(self.store)]
-        # One TorchServe alone, unless a test asks for a door.
-        front = [] if "--front" in arguments else ["--front", "none"]
-        done = self.call("config", "--models", models, "--port", str(self.port), *folders, *front, *arguments)
+        own = ["--instances", str(instances)] if instances else []
+        done = self.call("config", "--models", models, "--port", str(self.port), *folders, *own, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> subprocess.CompletedProcess[str]:
@@ -88,18 +90,29 @@ class Kit:
 
     def change_properties(self, **changes: str | None) -> None:
         """Plant a fault: set keys of config.properties behind the plan's back; None takes the line out."""
-        path = self.run_dir / "config.properties"
+        path = self.instance / "config.properties"
         kept = [line for line in path.read_text().splitlines() if line.split("=")[0] not in changes]
         added = [f"{key}={value}" for key, value in changes.items() if value is not None]
         path.write_text("\n".join([*kept, *added]) + "\n")
 
     def read_property(self, key: str) -> str:
-        lines = (self.run_dir / "config.properties").read_text().splitlines()
+        lines = (self.instance / "config.properties").read_text().splitlines()
         return next(line.partition("=")[2] for line in lines if line.startswith(f"{key}="))
 
     @property
-    def key_file(self) -> dict[str, Any]:
-        return json.loads((self.run_dir / "key_file.json").read_text())
+    def instance(self) -> Path:
+        """The run directory of the first one."""
+        return self.run_dir / "instances" / next(iter(read_plan(self.run_dir).instances))
+
+    @property
+    def token(self) -> str:
+        """Of predictions."""
+        return (self.run_dir / "token").read_text().strip()
+
+    def find(self, role: str, instance: str = "") -> list[Process]:
+        """Of the server, or of one of its instances."""
+        where = self.run_dir / "instances" / instance if instance else self.run_dir
+        return [process for process in find_marked(where) if process.role == role]
 
     def request(
         self,
@@ -111,12 +124,16 @@ class Kit:
         management: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """One request with the right token, or the one given; a POST where there is a body."""
-        key = self.key_file["management" if management else "inference"]["key"]
+        """One request with the right token, or the one given; a POST where there is a body. Management is the
+        first instance's."""
+        key, address = self.token, f"http://127.0.0.1:{self.port}"
+        if management:
+            key = json.loads((self.instance / "key_file.json").read_text())["management"]["key"]
+            address = self.read_property("management_address")
         sent = {"Authorization": f"Bearer {key if token is None else token}", **(headers or {})}
         if body is not None:
             sent["Content-Type"] = content_type
-        url = f"http://127.0.0.1:{self.port + management}/{path}"
+        url = f"{address}/{path}"
         request = urllib.request.Request(url, data=body, headers=sent)
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
@@ -134,30 +151,31 @@ class Kit:
         return list(dict.fromkeys(f["pid"] for f in findings if f["model"] == model and f["pid"]))
 
     def processes(self) -> list[int]:
-        """Every process that carries this run directory's mark."""
-        mark = f"CPU_KIT_RUN={self.run_dir.resolve()}".encode()
+        """Every process that carries the mark of this run directory, or of an instance's in it."""
+        mark = f"\0CPU_KIT_RUN={self.run_dir.resolve()}".encode()
         found = []
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit() or int(folder.name) == os.getpid():
                 continue
             with contextlib.suppress(OSError):
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                environment = b"\0" + (folder / "environ").read_bytes()
+                if mark + b"\0" in environment or mark + b"/" in environment:
                     found.append(int(folder.name))
-        return found
+        return sorted(found)
 
 
 def find_port() -> int:
-    """The first of PORTS whose five ports are free."""
+    """The first of PORTS whose own ports, and those of its first two instances, are free."""
     for port in PORTS:
         with contextlib.ExitStack() as stack:
             try:
-                for offset in range(5):
+                for offset in (0, 2, *range(10, 15), *range(20, 25)):
                     one = stack.enter_context(socket.socket())
                     one.bind(("127.0.0.1", port + offset))
             except OSError:
                 continue
             return port
-    raise AssertionError(f"no five free ports from any of {list(PORTS)}")
+    raise AssertionError(f"no free ports from any of {list(PORTS)}")
 
 
 @contextlib.contextmanager

@@ -33,15 +33,7 @@ BACK_S = 300.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DoorKit(Kit):
-    """The same kit, called through its door."""
-
-    @property
-    def key_file(self):
-        return {"inference": {"key": (self.run_dir / "token").read_text().strip()}}
-
-    def find(self, role: str, instance: str = "") -> list[Process]:
-        where = self.run_dir / "instances" / instance if instance else self.run_dir
-        return [process for process in find_marked(where) if process.role == role]
+    """Parts of it can be killed."""
 
     def kill(self, role: str, instance: str = "") -> list[Process]:
         """All of that role."""
@@ -69,7 +61,7 @@ def door_kit(tmp_path_factory, tiny_models, tiny_store) -> Iterator[DoorKit]:
     for archive in tiny_store.glob("*.mar"):
         shutil.copy(archive, store)
     kit = DoorKit(run_dir=folder / "run", store=store, port=find_ports(), models_dir=tiny_models)
-    kit.plan("tiny_image tiny_text", "--front", "haproxy")
+    kit.plan("tiny_image tiny_text", instances=2)
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         yield kit
@@ -172,7 +164,7 @@ def test_a_door_that_is_killed_is_back_and_refuses_nobody_who_comes(door_kit, ph
 def reload(kit: DoorKit, *arguments: str):
     """`make reload`."""
     folders = ["--models-dir", str(kit.models_dir), "--model-store", str(kit.store)]
-    asked = ["--models", "tiny_image tiny_text", "--port", str(kit.port), *folders, "--front", "haproxy"]
+    asked = ["--models", "tiny_image tiny_text", "--port", str(kit.port), *folders, "--instances", "2"]
     places = ["--run-dir", str(kit.run_dir), *asked, *arguments]
     return kit.call("server", "reload", "--run-dir", str(kit.run_dir), "--", *places)
 

@@ -79,11 +79,11 @@ def test_an_archive_with_a_changed_handler_does_not_start(tiny_kit, tmp_path):
 def test_a_port_in_use_is_named(tiny_kit):
     tiny_kit.plan("tiny_image")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", tiny_kit.port + 1))
+        taken.bind(("127.0.0.1", tiny_kit.port + 11))
         taken.listen()
         done = tiny_kit.start()
     assert done.returncode == 1
-    assert str(tiny_kit.port + 1) in done.stderr
+    assert str(tiny_kit.port + 11) in done.stderr
     assert tiny_kit.processes() == []
 
 
@@ -132,7 +132,7 @@ def test_a_killed_launcher_takes_even_a_hung_worker_along(tiny_server):
 def test_another_plan_is_refused_while_a_server_runs(tiny_server):
     kit = tiny_server
     again = ["--models", "tiny_image", "--port", str(kit.port), "--models-dir", str(kit.models_dir),
-             "--model-store", str(kit.store), "--front", "none"]  # fmt: skip
+             "--model-store", str(kit.store), "--instances", "1"]  # fmt: skip
     assert kit.call("server", "check-plan", *again).returncode == 0
     assert "in the background" in kit.call("server", "start", "--foreground").stderr
     done = kit.call("server", "check-plan", *again, "--backend", "eager")

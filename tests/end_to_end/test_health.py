@@ -1,4 +1,4 @@
-"""The health file of a real server in the foreground: a hung worker is ill soon, a quiet one is not."""
+"""The health file of a real server in the foreground: without workers it is ill soon, a quiet one is not."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ def watched(tiny_kit: Kit, tmp_path: Path) -> Iterator[Kit]:
             process.wait(60)
 
 
-def test_a_stopped_worker_is_ill_and_a_quiet_server_is_not(watched):
-    worker = watched.workers("tiny_image")[0]
-    os.kill(worker, signal.SIGSTOP)
-    try:
-        wait_for_health(watched, f"not ready: tiny_image: worker {worker} is stopped", ILL_SECONDS)
-    finally:
-        os.kill(worker, signal.SIGCONT)
+def test_a_server_whose_workers_are_stopped_is_ill_until_there_are_others_and_a_quiet_one_is_not(watched):
+    workers = watched.workers("tiny_image")
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    wait_for_health(watched, "not ready: ", ILL_SECONDS)
+    assert "tiny_image: no worker serves" in (watched.run_dir / "health").read_text()
     wait_for_health(watched, "ready", WELL_SECONDS)
+    watched.wait_until_good()
+    assert not {*workers} & {*watched.workers("tiny_image")}
     began = time.monotonic()
     while time.monotonic() - began < QUIET_SECONDS:
         assert (watched.run_dir / "health").read_text() == "ready\n"

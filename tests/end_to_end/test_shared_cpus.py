@@ -51,16 +51,14 @@ def read_masks(pid: int) -> list[set[int]]:
     return [os.sched_getaffinity(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
-@pytest.mark.parametrize("front", ["haproxy", "none"])
-def test_nothing_is_bound_and_a_thread_that_is_bound_is_caught(shared_kit, front):
+def test_nothing_is_bound_and_a_thread_that_is_bound_is_caught(shared_kit):
     threads = len(ALL) - 1
-    shared_kit.plan("tiny_image", "--front", front, "--profile", "latency")
+    shared_kit.plan("tiny_image", "--profile", "latency")
     plan = read_plan(shared_kit.run_dir)
     assert plan.layout.workers_per_model.value * plan.layout.cores_per_worker.value == threads
     with running(shared_kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
-        folders = [shared_kit.run_dir, *(shared_kit.run_dir / "instances").glob("*")]
-        processes = [process for folder in folders for process in find_marked(folder)]
+        processes = find_marked(shared_kit.run_dir)
         assert {"TorchServe", "worker", "launcher"} <= {process.role for process in processes}
         for process in processes:  # and HAProxy, and what stays beside them
             assert all(mask == ALL for mask in read_masks(process.pid)), process

@@ -94,14 +94,10 @@ class Server(Kit):
     clock: Path | None = None
     """Sets the clock of a JVM that was started while it is there; None without libfaketime."""
 
-    @property
-    def token(self) -> str:
-        return (self.run_dir / "token").read_text().strip()
-
     def start_anew(self) -> None:
         self.stop()
         end_all(lambda: find_marked(self.run_dir), graceful_seconds=5.0)
-        self.plan(MODELS, "--front", "haproxy")
+        self.plan(MODELS, instances=2)
         started = self.start()
         assert started.returncode == 0, started.stdout + started.stderr
 
@@ -113,7 +109,7 @@ class Server(Kit):
     def reload(self) -> subprocess.CompletedProcess[str]:
         """`make reload` with the same settings."""
         folders = ["--models-dir", str(self.models_dir), "--model-store", str(self.store)]
-        asked = ["--models", MODELS, "--port", str(self.port), *folders, "--front", "haproxy"]
+        asked = ["--models", MODELS, "--port", str(self.port), *folders, "--instances", "2"]
         place = ["--run-dir", str(self.run_dir)]
         return self.call("server", "reload", *place, "--", *place, *asked)
 

@@ -15,8 +15,10 @@ import pytest
 
 from server.archives import find_samples, read_archive, write_samples
 from server.call import make_client, render_calls, write_authorization
+from server.tokens import write_private
 from tests.server.fakes import make_archive
-from tests.server.test_api import write_keys
+
+TOKEN = "a-token-of-letters"
 
 
 @pytest.fixture
@@ -31,64 +33,49 @@ def one(plan):
 
 @pytest.fixture
 def client(plan, run):
+    write_private(run.token, TOKEN)
     return make_client(plan, run)
 
 
 def test_the_line_names_the_file_and_not_the_token(one, run, client, bert):
-    write_keys(run)
     text = render_calls(one, {"bert": bert}, {"bert": Path("x")}, client, write_authorization(run, client))
     line, note = text.splitlines()
     assert shlex.split(line) == [
         "curl", "--noproxy", "*", "-H", f"@{run.path}/authorization", "-H", "Content-Type: application/json",
         "-d", '{"text": "it\'s good"}', "http://127.0.0.1:9380/predictions/bert",
     ]  # fmt: skip
-    assert "inf" not in text.replace("inference", "")
-    assert note.startswith("# the token is good until ")
-    assert note.endswith("or the next start; a new one: make status")
+    assert TOKEN not in text
+    assert note == f"# the token is in {run.token}"
 
 
 def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
-    write_keys(run)
     run.authorization.write_text("old")
     run.authorization.chmod(0o644)
     file = write_authorization(run, client)
     assert file.stat().st_mode & 0o777 == 0o600
-    assert file.read_text() == "Authorization: Bearer inf\n"
+    assert file.read_text() == f"Authorization: Bearer {TOKEN}\n"
     assert [found.name for found in run.path.iterdir() if "authorization" in found.name] == ["authorization"]
 
 
 def test_elsewhere_the_line_names_a_variable(one, run, client, bert):
-    write_keys(run)
     file = write_authorization(run, client)
     text = render_calls(one, {"bert": bert}, {"bert": Path("x")}, client, file, elsewhere=True)
     assert text.startswith("curl --noproxy '*' -H \"Authorization: Bearer $TOKEN\" ")
-    assert str(run.path) not in text
-
-
-def test_without_tokens_there_is_no_header(one, run, client, bert, tmp_path):
-    assert write_authorization(run, client) is None
-    image = dataclasses.replace(bert.canary, content_type="image/jpeg", file="a.jpg")
-    archives = {"bert": dataclasses.replace(bert, canary=image)}
-    samples = write_samples(archives, tmp_path / "with blank")
-    words = shlex.split(render_calls(one, archives, samples, client, None).splitlines()[0])
-    url = "http://127.0.0.1:9380/predictions/bert"
-    assert words == ["curl", "--noproxy", "*", "-T", str(samples["bert"]), url]
+    assert text.endswith(f"# TOKEN is in the container's {run.token}")
 
 
 def test_a_model_whose_archive_is_gone_is_called_with_the_sample_of_the_start(one, run, client, bert):
     write_samples({"bert": bert}, run.samples)
     samples = find_samples(one, run.samples)
-    (line,) = render_calls(one, {}, samples, client, None).splitlines()
-    assert shlex.split(line)[3:5] == ["-T", f"{run.path}/samples/bert-canary.txt"]
-    assert render_calls(one, {}, {}, client, None) == (
-        "# bert: no sample, because bert.mar is gone from the model store"
-    )
+    line, _ = render_calls(one, {}, samples, client, run.authorization).splitlines()
+    assert shlex.split(line)[5:7] == ["-T", f"{run.path}/samples/bert-canary.txt"]
+    line, _ = render_calls(one, {}, {}, client, run.authorization).splitlines()
+    assert line == "# bert: no sample, because bert.mar is gone from the model store"
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
-def test_curl_reads_header_and_body_from_files_of_any_name(one, run, bert, tmp_path):
+def test_curl_reads_header_and_body_from_files_of_any_name(one, run, client, bert, tmp_path):
     """Of its own arguments everyone on the machine may read; the token is not there."""
-    write_keys(run)
     seen = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -104,7 +91,7 @@ def test_curl_reads_header_and_body_from_files_of_any_name(one, run, bert, tmp_p
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        client = dataclasses.replace(make_client(one, run), inference_url=url)
+        client = dataclasses.replace(client, inference_url=url)
         image = dataclasses.replace(bert.canary, content_type="image/jpeg", file="a.jpg")
         archives = {"bert": dataclasses.replace(bert, canary=image)}
         samples = write_samples(archives, tmp_path / "the 'server' [1-2]{a,b} \"$(touch F) é\\")
@@ -116,5 +103,5 @@ def test_curl_reads_header_and_body_from_files_of_any_name(one, run, bert, tmp_p
             env={**kept, "http_proxy": "http://127.0.0.1:9"},
             check=True, timeout=20, capture_output=True, cwd=tmp_path,
         )  # fmt: skip
-    assert seen == [("Bearer inf", image.body)]
+    assert seen == [(f"Bearer {TOKEN}", image.body)]
     assert not (tmp_path / "F").exists()

@@ -11,19 +11,18 @@ from pathlib import Path
 import pytest
 
 from config.folders import check_run_folder
-from config.rules.site import Site
 from config.write import write_site
 from server.clean import clean
 from server.cli import main
 from server.launch import prepare_folders
 from server.processes import JAVA_MAIN
-from tests.server.fakes import read_recorded_plan
+from tests.config.sites import make_door
 
 
 @pytest.fixture
 def used(run):
     """A run directory as a stopped server leaves it."""
-    write_site(Site(plan=read_recorded_plan()), run.path)
+    write_site(make_door("two-cores"), run.path)
     for _ in range(2):
         prepare_folders(run)
     for file in (run.failure, run.lock, run.console_log, run.state, run.timings):

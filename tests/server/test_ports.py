@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from server.errors import ServerError
-from server.ports import check_ports_free, describe_holder, find_holder, inference_url, plan_ports
+from server.ports import check_ports_free, describe_holder, find_holder, inference_url, list_ports
 from server.rundir import MARK
 from tests.server import fakes
 
@@ -19,7 +19,7 @@ def taken():
 
 
 def test_all_ports_of_the_plan_are_known(plan):
-    assert plan_ports(plan) == {
+    assert list_ports(plan.properties) == {
         "inference": ("127.0.0.1", 9380),
         "management": ("127.0.0.1", 9381),
         "metrics": ("127.0.0.1", 9382),
@@ -30,8 +30,8 @@ def test_all_ports_of_the_plan_are_known(plan):
 
 def test_a_server_that_listens_everywhere_is_asked_on_loopback(plan):
     everywhere = fakes.with_property(plan, inference_address="http://0.0.0.0:9380")
-    assert plan_ports(everywhere)["inference"] == ("0.0.0.0", 9380)
-    assert plan_ports(everywhere)["gRPC inference"] == ("127.0.0.1", 9383)
+    assert list_ports(everywhere.properties)["inference"] == ("0.0.0.0", 9380)
+    assert list_ports(everywhere.properties)["gRPC inference"] == ("127.0.0.1", 9383)
     assert inference_url(everywhere) == "http://127.0.0.1:9380"
 
 

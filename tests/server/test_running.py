@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -11,9 +14,22 @@ from config.folders import hold_lock
 from server.archives import read_archive
 from server.errors import ServerError
 from server.processes import JAVA_MAIN
+from server.rundir import MARK
 from server.running import check_is_plan, check_may_plan, identify_archives, is_running
 from server.state import READY, STARTING
-from tests.server.fakes import make_archive, read_recorded_plan, with_property, write_running
+from tests.server.fakes import SLEEP, make_archive, read_recorded_plan, shown, with_property, write_running
+
+
+@pytest.fixture
+def supervised(planned, tmp_path):
+    """A process that looks like the supervisor."""
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "__main__.py").write_text(SLEEP)
+    command = [sys.executable, "-m", "server", "supervise"]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, MARK: str(planned.path)})
+    yield shown(process)
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture
@@ -33,34 +49,30 @@ def test_nothing_runs_in_a_fresh_run_directory(planned, lines):
     assert is_running(planned, {}, lines.append) is False
 
 
-def test_the_same_plan_is_already_running(planned, lines, dummy, tmp_path):
-    dummy(planned.path, JAVA_MAIN)
+def test_the_same_plan_is_already_running(planned, lines, supervised, tmp_path):
     archives = archives_of(tmp_path, "as started")
     write_running(planned, READY, archives=identify_archives(archives))
     assert is_running(planned, archives, lines.append) is True
 
 
-def test_another_plan_is_not_touched(planned, lines, dummy):
-    java = dummy(planned.path, JAVA_MAIN)
+def test_another_plan_is_not_touched(planned, lines, supervised):
     write_running(planned, READY, plan_sha256="another")
     expected = r"already runs from .*, and it has another plan; run `make stop` first, then `make serve`"
     with pytest.raises(ServerError, match=expected):
         is_running(planned, {}, lines.append)
-    assert java.poll() is None
+    assert supervised.poll() is None
 
 
 @pytest.mark.parametrize("text", [None, "{broken"])
-def test_an_unknown_start_is_called_that(planned, lines, dummy, text):
-    java = dummy(planned.path, JAVA_MAIN)
+def test_an_unknown_start_is_called_that(planned, lines, text, supervised):
     if text:
         planned.state.write_text(text)
     with pytest.raises(ServerError, match=r"server\.json is missing or damaged; run `make stop` first"):
         is_running(planned, {}, lines.append)
-    assert java.poll() is None
+    assert supervised.poll() is None
 
 
-def test_rebuilt_archives_are_named(planned, lines, dummy, tmp_path):
-    dummy(planned.path, JAVA_MAIN)
+def test_rebuilt_archives_are_named(planned, lines, supervised, tmp_path):
     write_running(planned, READY, archives=identify_archives(archives_of(tmp_path, "as started")))
     expected = r"the archives of bert were rebuilt since it was started; run `make stop` first"
     with pytest.raises(ServerError, match=expected):

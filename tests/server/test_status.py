@@ -12,7 +12,7 @@ from server.api import Client
 from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.state import Failure, write_state
-from server.status import render_model, render_status
+from server.status import render_instance, render_model, render_status
 from tests.server.fakes import make_archive, write_running
 
 LIVE = {
@@ -156,7 +156,7 @@ def test_a_model_that_does_not_answer_is_not_served(plan, client, bert):
 def test_an_archive_that_is_gone_keeps_no_status_from_being_told(planned, dummy, tmp_path, torchserve, plan):
     dummy(planned.path, JAVA_MAIN)
     write_running(planned, "ready")
-    text, serving = render_status(planned, tmp_path)
+    text, serving = render_instance(planned, tmp_path)
     assert not serving  # nobody listens on the recorded plan's ports
     assert text.splitlines()[0].startswith("http://127.0.0.1:9380: ready, started now; TorchServe ")
     torchserve.routes = {"GET /models/bert": (200, [LIVE])}

@@ -15,6 +15,7 @@ from loadtest.experiments.profile.onednn import MARKERS
 from loadtest.systems.system import System
 from loadtest.trials.watch import Seen
 from server.api import make_opener
+from server.call import read_instances
 
 WISH = "operators=8 onednn=2"
 """Runs of the model in each worker: with fewer, one odd batch decides; each costs its batch some ms."""
@@ -37,18 +38,18 @@ def parse_counters(text: str, model: str) -> dict[str, float]:
 def read_account(system: System) -> dict[str, float]:
     """Seconds times requests so far, of the handler's parts and of TorchServe; empty where nobody tells."""
     (model,) = system.models
-    if not system.is_kit or system.plan is None:
+    if system.run is None or system.plan is None:
         return {}
     found: Counter[str] = Counter()
     for one in system.describe_workers(model):
         found.update(one.get("phases", {}))
-    return {**found, **_scrape(system.plan, model)}
+    for _, own in read_instances(system.run, system.plan).values():
+        found.update(_scrape(own, model))
+    return dict(found)
 
 
 def _scrape(plan: Plan, model: str) -> dict[str, float]:
-    """A door's instances are asked by nobody here: their account stays unknown."""
-    if plan.instances:
-        return {}
+    """Of one instance."""
     place = str(plan.properties["metrics_address"].value)
     try:
         with make_opener("").open(f"{place}/metrics", timeout=SCRAPE_SECONDS) as answer:

@@ -33,7 +33,6 @@ OWN = ("MODELS", "PORT", "SLO_P99_MS")
 """Knobs of a plan that have a value of their own here."""
 CHOSEN_HERE = ("BATCH", "DELAY_MS", "QUEUE")
 NOT_RACED = ("TOPOLOGY", "TLS_CERT", "TLS_KEY")
-FRONT = "FRONT"
 DEFAULT_PERCENTILE, DEFAULT_MINUTES = 99.0, 15.0
 LEAST_MINUTES = 5.0
 """The default alone, one round of three plans, and the finals take nearly as long."""
@@ -79,7 +78,6 @@ def read_wish(options: Sequence[str], *, percentile: float, minutes: float, payl
     """From options of `python -m config`, as make gives them; LoadTestError for what cannot be fixed here."""
     asked = build_parser().parse_args(options)
     given = {name: getattr(asked, name.lower()) for name in KNOBS if name not in OWN}
-    given[FRONT] = given[FRONT] or find(FRONT).default
     for name in CHOSEN_HERE:
         if given[name]:
             raise LoadTestError(f"{name} is what `make tune` finds: got {given[name]}; leave it out")
@@ -146,7 +144,7 @@ def plan_all(wish: Wish, site: Site) -> Plan:
     """The default plan of all models together: it has the workers that each of them gets."""
     folder, port = site.place("plan")
     arguments = [*wish.arguments, "--model-store", str(site.store)]
-    return write_plan(folder, port=port, model=" ".join(wish.models), arguments=arguments)
+    return write_plan(folder, port=port, model=" ".join(wish.models), arguments=arguments, instances=None)
 
 
 def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experiment:
@@ -162,7 +160,8 @@ def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experi
 
     def make_member(server: str, one: Candidate) -> Member:
         own = ["--workers", str(one.workers), "--cores-per-worker", str(one.cores_per_worker)]
-        return kit(server, name, [*wish.arguments, *fixed, *(own if server == DEFAULT else one.arguments)])
+        asked = [*wish.arguments, *fixed, *(own if server == DEFAULT else one.arguments)]
+        return kit(server, name, asked, instances=None)
 
     read = {one: read_archive(file) for one, file in archives.items()}
     asked = {

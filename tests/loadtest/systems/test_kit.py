@@ -48,7 +48,7 @@ def test_it_is_planned_started_and_stopped_in_a_place_of_its_own(commands, tmp_p
         assert system.start == {"arguments": ["--precision", "int8"]}
     place = tmp_path / "kit-1"
     assert commands.called == [
-        f"config --models bert --port 9100 --run-dir {place} --front none --precision int8 "
+        f"config --models bert --port 9100 --run-dir {place} --instances 1 --precision int8 "
         f"--model-store {tmp_path}/store",
         f"server start --run-dir {place}",
     ]

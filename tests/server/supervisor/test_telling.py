@@ -1,4 +1,4 @@
-"""The health file of a server with a door says what /ready says, and that it still is so."""
+"""The health file says what /ready says, and that it still is so."""
 
 from __future__ import annotations
 

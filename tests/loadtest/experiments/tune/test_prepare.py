@@ -20,12 +20,10 @@ def ask(*options: str, models: str = "resnet50", limit_ms: str = "", **how):
 
 def test_knobs_of_a_plan_hold_for_every_plan_and_others_are_its_own():
     wish = ask("--precision", "int8", "--port", "9000", "--allocator", "", "--tuned", "run/tuned.json")
-    # The door too: what is found shall hold for what `make serve` makes.
-    given = {"PRECISION": "int8", "FRONT": "haproxy"}
+    given = {"PRECISION": "int8"}
     assert (wish.models, wish.limit.seconds, wish.given) == (("resnet50",), 0.2, given)
-    assert wish.arguments[:6] == ["--precision", "int8", "--front", "haproxy", "--slo-p99-ms", "200"]
-    assert wish.arguments[6:] == ["--timings", str((ROOT / "run/timings.json").resolve())]
-    assert ask("--front", "none").given["FRONT"] == "none"
+    assert wish.arguments[:4] == ["--precision", "int8", "--slo-p99-ms", "200"]
+    assert wish.arguments[4:] == ["--timings", str((ROOT / "run/timings.json").resolve())]
     assert ask("--slo-p99-ms", "500").limit.seconds == 0.5
 
 

@@ -13,13 +13,16 @@ import sys
 import pytest
 
 from config.plan import Setting
-from server import start as start_module
+from server import keeper
 from server.archives import read_archive
 from server.errors import ServerError
+from server.keeper import find_death, stay
 from server.processes import JAVA_MAIN, find_marked
+from server.ready import StartFailed
 from server.running import digest_plan
-from server.start import Interrupted, catch_signals, find_death, stay
-from server.state import READY, STARTING, read_failure, read_state
+from server.start import Interrupted, catch_signals
+from server.state import READY, STARTING, Failure, read_failure, read_state
+from server.stop import stop
 from tests.server.fakes import make_archive, shown, write_running
 
 STOPPED = "stopped from elsewhere (make stop) while it was starting"
@@ -64,23 +67,23 @@ def prepare_start(run, monkeypatch, plan, problem):
     """A start whose TorchServe is a dummy process and whose wait fails."""
     environment = {**os.environ, "CPU_KIT_RUN": str(run.path)}
     command = [sys.executable, "-c", "import time; time.sleep(60)", JAVA_MAIN]
-    monkeypatch.setattr(start_module, "read_archives", lambda *_: {})
-    monkeypatch.setattr(start_module, "check_machine", lambda *_: None)
-    monkeypatch.setattr(start_module, "check_ports_free", lambda *_: None)
-    monkeypatch.setattr(start_module, "make_allocator_link", lambda *_: None)
+    monkeypatch.setattr(keeper, "read_archives", lambda *_: {})
+    monkeypatch.setattr(keeper, "check_machine", lambda *_: None)
+    monkeypatch.setattr(keeper, "check_ports_free", lambda *_: None)
+    monkeypatch.setattr(keeper, "make_allocator_link", lambda *_: None)
     monkeypatch.setattr(
-        start_module,
+        keeper,
         "launch",
         lambda *_: shown(subprocess.Popen(command, env=environment, start_new_session=True)),
     )
-    monkeypatch.setattr(start_module, "wait_until_ready", fail_with(problem))
+    monkeypatch.setattr(keeper, "wait_until_ready", fail_with(problem))
 
 
 def test_a_failed_start_leaves_its_cause_and_no_process(planned, plan, monkeypatch, lines, tmp_path):
-    failure = start_module.Failure(model="bert", step="freeze", cause="planted")
-    prepare_start(planned, monkeypatch, plan, start_module.StartFailed(failure))
-    with pytest.raises(start_module.StartFailed):
-        start_module.start(planned, tmp_path, lines.append)
+    failure = Failure(model="bert", step="freeze", cause="planted")
+    prepare_start(planned, monkeypatch, plan, StartFailed(failure))
+    with pytest.raises(StartFailed):
+        keeper.start_torchserve(plan, planned, tmp_path, lines.append)
     assert read_failure(planned.failure) == failure
     assert find_marked(planned.path) == []
     assert not planned.state.exists()
@@ -91,7 +94,7 @@ def test_a_failed_start_leaves_its_cause_and_no_process(planned, plan, monkeypat
 def test_an_interrupted_start_leaves_no_process(planned, plan, monkeypatch, lines, tmp_path, problem):
     prepare_start(planned, monkeypatch, plan, problem)
     with pytest.raises(type(problem)):
-        start_module.start(planned, tmp_path, lines.append)
+        keeper.start_torchserve(plan, planned, tmp_path, lines.append)
     assert find_marked(planned.path) == []
     assert not planned.temporary.exists()
 
@@ -106,10 +109,10 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     def log_at_ready(*_):
         planned.server_log.write_text("Torchserve version: 0.12.0\nModel API enabled: false\n")
 
-    monkeypatch.setattr(start_module, "wait_until_ready", log_at_ready)
+    monkeypatch.setattr(keeper, "wait_until_ready", log_at_ready)
     archives = {"bert": read_archive(make_archive(tmp_path / "echo.mar"))}
-    monkeypatch.setattr(start_module, "read_archives", lambda *_: archives)
-    process = start_module.start(planned, tmp_path, lines.append)
+    monkeypatch.setattr(keeper, "read_archives", lambda *_: archives)
+    process = keeper.start_torchserve(plan, planned, tmp_path, lines.append)
     state = read_state(planned.state)
     assert (state.phase, state.plan_sha256) == (READY, digest_plan(planned))
     assert state.properties_sha256 == hashlib.sha256(b"a=b\n").hexdigest()
@@ -117,7 +120,7 @@ def test_a_good_start_records_itself_and_forgets_the_last_failure(
     assert state.archives == {"bert": archives["bert"].archive_id}
     assert not planned.failure.exists()
     assert process.poll() is None
-    start_module.stop(planned)
+    stop(planned)
     process.wait(60)
 
 
@@ -146,23 +149,23 @@ def test_a_stop_from_elsewhere_ends_a_start_with_that_reason(planned, dummy):
     process = dummy(planned.path)
     write_running(planned, STARTING)
     assert find_death(process, planned) is None
-    start_module.stop(planned)
+    stop(planned)
     process.wait(60)
     assert find_death(process, planned).cause == STOPPED
 
 
 def test_a_stop_that_came_before_torchserve_ends_the_start_too(planned, plan, monkeypatch, lines, tmp_path):
     prepare_start(planned, monkeypatch, plan, None)
-    launch = start_module.launch
+    launch = keeper.launch
 
     def launch_after_a_stop(*arguments):
-        assert start_module.stop(planned).ended == ()
+        assert stop(planned).ended == ()
         return launch(*arguments)
 
-    monkeypatch.setattr(start_module, "launch", launch_after_a_stop)
-    monkeypatch.setattr(start_module, "wait_until_ready", lambda _plan, _archives, around: ready(around))
-    with pytest.raises(start_module.StartFailed, match=re.escape(STOPPED)):
-        start_module.start(planned, tmp_path, lines.append)
+    monkeypatch.setattr(keeper, "launch", launch_after_a_stop)
+    monkeypatch.setattr(keeper, "wait_until_ready", lambda _plan, _archives, around: ready(around))
+    with pytest.raises(StartFailed, match=re.escape(STOPPED)):
+        keeper.start_torchserve(plan, planned, tmp_path, lines.append)
     assert find_marked(planned.path) == []
 
 
@@ -170,25 +173,23 @@ def ready(around):
     """The wait's first look; nothing is waited for."""
     failure = around.find_death()
     if failure:
-        raise start_module.StartFailed(failure)
+        raise StartFailed(failure)
 
 
-def test_an_archive_that_is_not_as_built_does_not_start(planned, tmp_path, monkeypatch):
+def test_an_archive_that_is_not_as_built_does_not_start(planned, plan, tmp_path, monkeypatch):
     archive = read_archive(make_archive(tmp_path / "echo.mar"))
     make_archive(tmp_path / "echo.mar", text="another")
-    monkeypatch.setattr(start_module, "read_archives", lambda *_: {"bert": archive})
-    monkeypatch.setattr(start_module, "launch", lambda *_: pytest.fail("launched"))
+    monkeypatch.setattr(keeper, "read_archives", lambda *_: {"bert": archive})
+    monkeypatch.setattr(keeper, "launch", lambda *_: pytest.fail("launched"))
     with pytest.raises(ServerError, match=r"echo\.mar: not as it was built: SHA256SUMS has .*canary"):
-        start_module.start(planned, tmp_path, pytest.fail)
+        keeper.start_torchserve(plan, planned, tmp_path, pytest.fail)
 
 
 def test_a_precision_that_is_not_in_the_archive_does_not_start(planned, plan, tmp_path, monkeypatch):
     bert = plan.models["bert"]
     asked = dataclasses.replace(bert, precision=Setting(value="int8", reason="test"))
-    monkeypatch.setattr(
-        start_module, "read_plan", lambda _: dataclasses.replace(plan, models={"bert": asked})
-    )
+    plan = dataclasses.replace(plan, models={"bert": asked})
     make_archive(tmp_path / "bert.mar", name="bert")
-    monkeypatch.setattr(start_module, "launch", lambda *_: pytest.fail("launched"))
+    monkeypatch.setattr(keeper, "launch", lambda *_: pytest.fail("launched"))
     with pytest.raises(ServerError, match=r"int8 is not in it.*MODELS=bert BACKEND=ipex PRECISION=int8"):
-        start_module.start(planned, tmp_path, pytest.fail)
+        keeper.start_torchserve(plan, planned, tmp_path, pytest.fail)

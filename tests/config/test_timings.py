@@ -135,7 +135,7 @@ def test_what_was_tuned_is_served_where_nobody_names_another():
 
 
 def test_memory_is_counted_in_the_tuned_precisions():
-    tight = dataclasses.replace(TOPOLOGY, memory_limit_mib=4150)
+    tight = dataclasses.replace(TOPOLOGY, memory_limit_mib=4420)
     inputs = make_inputs(models=("bert", "resnet50"), topology="live")
     tuned = dict.fromkeys(("bert", "resnet50"), "ipex int8")
     assert make_site(tight, MODELS, inputs, INSTALLED, tuned=Tuned(chosen={"variant": tuned})).plan

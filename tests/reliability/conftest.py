@@ -116,9 +116,6 @@ class Server(Kit):
     def read_record(self) -> Record | None:
         return read_record(self.run_dir / "supervisor.json")
 
-    def find(self, role: str) -> list[Process]:
-        return [process for process in find_marked(self.run_dir) if process.role == role]
-
     def find_worker(self, model: str) -> Process:
         """One of the model's: it runs where the archive was unpacked to."""
         for process in self.find("worker"):

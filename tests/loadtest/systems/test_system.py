@@ -53,7 +53,8 @@ def make_plan(port=9000):
     )
     addresses = {"inference_address": port, "management_address": port + 1}
     properties = {name: setting(f"http://127.0.0.1:{number}") for name, number in addresses.items()}
-    return SimpleNamespace(models={"bert": model}, instances={}, properties=properties)
+    inputs = SimpleNamespace(tls_cert="")
+    return SimpleNamespace(models={"bert": model}, instances={}, properties=properties, inputs=inputs)
 
 
 def test_a_halted_system_stands_still_until_it_is_resumed(marked, tmp_path):
@@ -71,7 +72,7 @@ def test_who_watches_never_sees_the_others_stopped(monkeypatch, tmp_path):
     commands = {
         1: ("python", "-m", "server", "supervise"),
         2: ("python", "model_service_worker.py"),
-        3: ("python", "-m", "server", "start", "--instance"),
+        3: ("python", "-m", "server", "keep"),
     }
     processes = [
         Process(pid=pid, start_ticks=1, parent_pid=0, command=words) for pid, words in commands.items()
@@ -119,7 +120,7 @@ def test_where_workers_are_asked_about():
     run = RunDir.at("somewhere")
     planned = System(name="kit", models=("bert",), url="http://127.0.0.1:9000", run=run, plan=make_plan(9100))
     stock = System(name="stock", models=("bert",), url="http://127.0.0.1:9000", run=run)
-    assert planned.client.management_url == "http://127.0.0.1:9101"
+    assert planned.client.inference_url == "http://127.0.0.1:9100"
     assert stock.client.management_url == "http://127.0.0.1:9001"
     assert planned.client.key_file == stock.client.key_file == run.key_file
 

@@ -190,6 +190,7 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         topology=options.topology or "live",
         prefix=str(prefix),
         model_store=str(Path(options.model_store or CHECKOUT / name_store(stack)).absolute()),
+        run_dir=str(Path(options.run_dir).resolve()),
     )
 
 

@@ -23,8 +23,6 @@ INSTANCES_FOLDER = "instances"
 """Each instance has a run directory of its own in it."""
 NEXT_FOLDER = "next"
 """What a reload moves to."""
-INNER_TOKEN_FILE = "inner-token"
-"""What the door asks the instances with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +100,8 @@ class Inputs:
     """The virtual environment TorchServe runs in (absolute)."""
     model_store: str
     """The folder with the archives (absolute)."""
+    run_dir: str = "/nowhere"
+    """The run directory (absolute): TorchServe's Unix sockets are below it."""
 
 
 @dataclass(frozen=True, kw_only=True)

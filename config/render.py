@@ -26,7 +26,7 @@ SECTIONS: Mapping[str, str] = {
         "grpc_management_address grpc_management_port initial_worker_port max_request_size"
     ),
     "Access": (
-        "disable_token_authorization token_expiration_min enable_model_api allowed_urls "
+        "disable_token_authorization enable_model_api allowed_urls "
         "enable_envvars_config install_py_dep_per_model"
     ),
     "Frontend": (

@@ -1,86 +1,59 @@
-"""Talks to TorchServe's addresses with the tokens of its key file (TokenAuthorization.java)."""
+"""Talks to TorchServe and to HAProxy: HTTP over TCP, or over TorchServe's Unix sockets."""
 
 from __future__ import annotations
 
-import functools
 import http.client
 import json
+import socket
 import ssl
-import time
-import urllib.error
-import urllib.request
-from calendar import timegm
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from server.errors import ApiError
+from server.tokens import read_token
 
 INFERENCE = "inference"
 MANAGEMENT = "management"
+UNIX = "unix:"
 PROFILE_HEADER = "X-Cpu-Kit-Profile"
 """The handlers' own (handlers/shared/profiling.py), of the describe call alone."""
-# A token that ends within this time is renewed first: it must outlive the call.
-_EXPIRY_MARGIN_SECONDS = 30
-
-
-@functools.cache
-def make_opener(certificate: str) -> urllib.request.OpenerDirector:
-    """Of a server with TLS, believes its own certificate, whoever signed it, and no other.
-
-    Proxy variables of the environment must not send loopback calls elsewhere.
-    """
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if certificate:
-        handlers.append(urllib.request.HTTPSHandler(context=make_context(certificate)))
-    return urllib.request.build_opener(*handlers)
 
 
 def make_context(certificate: str) -> ssl.SSLContext:
-    """Believes this one alone."""
+    """Believes this certificate alone, whoever signed it."""
     context = ssl.create_default_context(cafile=certificate)
     context.check_hostname = False  # it is called by loopback's number here
     return context
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """What the key file holds; empty strings when token authorisation is off (no key file)."""
-
-    inference: str = ""
-    """Guards predictions."""
-    management: str = ""
-    """Guards the management address."""
-    api: str = ""
-    """Gets new ones of the two; never expires."""
-    inference_expires: float = 0.0
-    """Seconds since the epoch."""
-    management_expires: float = 0.0
-    """Seconds since the epoch."""
-
-
-def read_tokens(key_file: Path) -> Tokens:
-    """The tokens; empty ones when there is no key file."""
-    if not key_file.exists():
-        return Tokens()
-    try:
-        raw = json.loads(key_file.read_text(encoding="utf-8"))
-        return Tokens(
-            inference=raw["inference"]["key"],
-            management=raw["management"]["key"],
-            api=raw["API"]["key"],
-            inference_expires=_parse_time(raw["inference"]["expiration time"]),
-            management_expires=_parse_time(raw["management"]["expiration time"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise ApiError(f"{key_file}: cannot be read as TorchServe's key file: {problem}") from problem
+def connect(url: str, certificate: str, timeout_s: float) -> socket.socket:
+    """To `unix:/path`, `http://host:port` or `https://host:port`; the environment's proxies are not asked."""
+    if url.startswith(UNIX):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(url.removeprefix(UNIX))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+    parts = urlsplit(url)
+    plain = socket.create_connection((parts.hostname or "", parts.port or 80), timeout_s)
+    return make_context(certificate).wrap_socket(plain) if parts.scheme == "https" else plain
 
 
-def _parse_time(text: str) -> float:
-    # java.time.Instant prints up to nanoseconds, which Python 3.10 cannot parse: whole seconds will do.
-    return float(timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+class _Connection(http.client.HTTPConnection):
+    """HTTP on whatever `connect` opens."""
+
+    def __init__(self, url: str, certificate: str, timeout_s: float) -> None:
+        super().__init__("localhost" if url.startswith(UNIX) else urlsplit(url).netloc, timeout=timeout_s)
+        self._open = lambda: connect(url, certificate, timeout_s)
+
+    def connect(self) -> None:
+        self.sock = self._open()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +61,19 @@ class Client:
     """Calls to one server."""
 
     inference_url: str
-    """http://host:port of predictions."""
+    """Of predictions: http(s)://host:port, or unix:/path."""
     management_url: str
-    """http://host:port of the management API."""
-    key_file: Path
-    """TorchServe's key file."""
+    """Of the management API."""
+    metrics_url: str = ""
+    """Of TorchServe's Prometheus metrics."""
+    token_file: Path | None = None
+    """With the token that predictions need; None where none is needed."""
     certificate: str = ""
     """File with the certificate of a server with TLS."""
+
+    def token(self) -> str:
+        """What predictions need; empty where they need none."""
+        return read_token(self.token_file) if self.token_file else ""
 
     def describe(
         self, model: str, *, customized: bool = False, profile: str = "", timeout_s: float = 5.0
@@ -104,69 +83,60 @@ class Client:
         `profile` asks that worker to look at its next runs, or for what it saw
         (handlers/shared/profiling.py).
         """
-        url = f"{self.management_url}/models/{quote(model)}" + ("?customized=true" if customized else "")
+        path = f"/models/{quote(model)}" + ("?customized=true" if customized else "")
         headers = {PROFILE_HEADER: profile} if profile else {}
-        answer = self._call(url, self.token(MANAGEMENT), headers=headers, timeout_s=timeout_s)
+        answer = self._call(self.management_url, "GET", path, headers=headers, timeout_s=timeout_s)
         try:
             described = json.loads(answer)[0]
         except (ValueError, LookupError, TypeError) as problem:
-            raise ApiError(f"{url}: not a description: {answer[:200]!r}") from problem
+            raise ApiError(f"{self.management_url}{path}: not a description: {answer[:200]!r}") from problem
         return described if isinstance(described, dict) else {}
+
+    def metrics(self) -> str:
+        """In Prometheus' text form."""
+        return self._call(self.metrics_url, "GET", "/metrics", headers={}, timeout_s=10.0).decode()
 
     def predict(self, model: str, body: bytes, content_type: str, *, timeout_s: float = 60.0) -> Any:
         """The model's answer."""
-        url = f"{self.inference_url}/predictions/{quote(model)}"
-        answer = self._call(url, self.token(INFERENCE), body, content_type, timeout_s=timeout_s)
+        path, headers = f"/predictions/{quote(model)}", {"Content-Type": content_type, **bearer(self.token())}
+        answer = self._call(self.inference_url, "POST", path, body, headers=headers, timeout_s=timeout_s)
         try:
             return json.loads(answer)
         except ValueError as problem:
-            raise ApiError(f"{url}: the answer is not JSON: {answer[:200]!r}") from problem
+            raise ApiError(
+                f"{self.inference_url}{path}: the answer is not JSON: {answer[:200]!r}"
+            ) from problem
 
-    def ask_status(self, kind: str, method: str, path: str, token: str) -> int:
-        """Status of a call as a stranger might make it: any method, any token, none where it is empty."""
+    def ask_status(self, kind: str, method: str, path: str, token: str = "") -> int:
+        """Status of a call as anybody might make it: any method, any token, none where it is empty."""
         url = self.inference_url if kind == INFERENCE else self.management_url
+        body = b"" if method == "POST" else None
         try:
-            self._call(f"{url}{path}", token, method=method, timeout_s=5.0)
+            self._call(url, method, path, body, headers=bearer(token), timeout_s=5.0)
         except ApiError as problem:
             if not problem.status:
                 raise
             return problem.status
         return http.client.OK
 
-    def token(self, kind: str, *, for_s: float = 0.0) -> str:
-        """A token that is good for so long and a while yet; another is renewed with the API key."""
-        tokens, needed_until = read_tokens(self.key_file), time.time() + for_s + _EXPIRY_MARGIN_SECONDS
-        if tokens.api and getattr(tokens, f"{kind}_expires") < needed_until:
-            self._call(f"{self.management_url}/token?type={kind}", tokens.api, timeout_s=5.0)
-            tokens = read_tokens(self.key_file)
-        return str(getattr(tokens, kind))
-
-    def _call(self, url: str, token: str, body: bytes | None = None, content_type: str = "", *,
-              method: str | None = None, headers: Mapping[str, str] | None = None,
-              timeout_s: float) -> bytes:  # fmt: skip
-        headers = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
-        if content_type:
-            headers["Content-Type"] = content_type
-        request = urllib.request.Request(url, data=body, headers=headers, method=method)
+    def _call(self, url: str, method: str, path: str, body: bytes | None = None, *,
+              headers: Mapping[str, str], timeout_s: float) -> bytes:  # fmt: skip
+        connection = _Connection(url, self.certificate, timeout_s)
         try:
-            with make_opener(self.certificate).open(request, timeout=timeout_s) as response:
-                return bytes(response.read())
-        except urllib.error.HTTPError as problem:
-            text = _read_text(problem)
-            raise ApiError(f"{url}: answered {problem.code}: {text}", status=problem.code) from problem
+            connection.request(method, path, body, dict(headers))
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read()
         # A JVM that dies in mid-answer gives IncompleteRead or BadStatusLine, which are no OSError.
         except (OSError, ValueError, http.client.HTTPException) as problem:
-            raise ApiError(f"{url}: no answer: {_explain(problem)}") from problem
+            raise ApiError(f"{url}{path}: no answer: {str(problem) or type(problem).__name__}") from problem
+        finally:
+            connection.close()
+        if status >= http.client.BAD_REQUEST:
+            said = text[:2000].decode(errors="replace").strip()
+            raise ApiError(f"{url}{path}: answered {status}: {said}", status=status)
+        return text
 
 
-def _read_text(answer: urllib.error.HTTPError) -> str:
-    """What an error's answer says; cut off, its status alone has to do."""
-    try:
-        return answer.read(2000).decode(errors="replace").strip()
-    except (OSError, http.client.HTTPException) as problem:
-        return f"(cut off: {_explain(problem)})"
-
-
-def _explain(problem: Exception) -> str:
-    reason = getattr(problem, "reason", problem)
-    return str(reason) or type(problem).__name__
+def bearer(token: str) -> dict[str, str]:
+    """The header with a token; none where there is none."""
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -12,11 +12,11 @@ from typing import Any
 
 from config.atomic import write_text_atomically
 from config.plan import Plan, read_plan
-from server.api import INFERENCE, Client
+from config.rules.network import SOCKETS
+from server.api import Client
 from server.archives import Archive
 from server.ports import inference_url
 from server.rundir import RunDir
-from server.tokens import read_token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,9 @@ class ServerClient(Client):
         workers = [worker for one in described for worker in one.get("workers", [])]
         return {**described[0], "workers": workers}
 
-    def token(self, kind: str, *, for_s: float = 0.0) -> str:
-        """For predictions; it has no other."""
-        return read_token(self.token_file) if kind == INFERENCE else ""
+    def metrics(self) -> str:
+        """Of all instances."""
+        return "\n".join(part.metrics() for part in self.parts)
 
 
 def make_client(plan: Plan, run: RunDir) -> ServerClient:
@@ -53,21 +53,17 @@ def make_client(plan: Plan, run: RunDir) -> ServerClient:
     return ServerClient(
         inference_url=inference_url(plan),
         management_url=inference_url(plan),
-        key_file=run.key_file,
         certificate=plan.inputs.tls_cert,
-        parts=tuple(make_instance_client(own, folder) for folder, own in instances.values()),
+        parts=tuple(make_instance_client(own) for _, own in instances.values()),
         models=tuple(tuple(own.models) for _, own in instances.values()),
         token_file=run.token,
     )
 
 
-def make_instance_client(plan: Plan, run: RunDir) -> Client:
+def make_instance_client(plan: Plan) -> Client:
     """Of one TorchServe, past HAProxy."""
-    return Client(
-        inference_url=inference_url(plan),
-        management_url=str(plan.properties["management_address"].value),
-        key_file=run.key_file,
-    )
+    inference, management, metrics = (str(plan.properties[f"{name}_address"].value) for name in SOCKETS)
+    return Client(inference_url=inference, management_url=management, metrics_url=metrics)
 
 
 def read_instances(run: RunDir, plan: Plan) -> dict[str, tuple[RunDir, Plan]]:
@@ -81,7 +77,7 @@ def write_authorization(run: RunDir, client: Client) -> Path:
 
     In curl's arguments everyone could see the token (ps), in a terminal or log whoever reads that.
     """
-    header = f"Authorization: Bearer {client.token(INFERENCE)}\n"
+    header = f"Authorization: Bearer {client.token()}\n"
     write_text_atomically(run.authorization, header, mode=0o600)
     return run.authorization
 

@@ -44,7 +44,7 @@ def keep_instance(run: RunDir, model_store: Path) -> int:
             stop(run)
             process = start_torchserve(plan, run, model_store, report)
         _check(plan, run, model_store)
-        archives, client = read_archives(plan, model_store), make_instance_client(plan, run)
+        archives, client = read_archives(plan, model_store), make_instance_client(plan)
         with keep_health(Health(plan=plan, archives=archives, client=client, run=run), report):
             return stay(process, run, report)
     except StartFailed as problem:
@@ -84,7 +84,7 @@ def _launch_and_wait(
     write_state(run.state, state)
     process = launch(plan, run, model_store)
     around = Surroundings(
-        client=make_instance_client(plan, run),
+        client=make_instance_client(plan),
         find_failure=watcher.find,
         find_death=lambda: find_death(process, run),
         report=report,

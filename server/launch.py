@@ -31,11 +31,12 @@ _INHERITED = frozenset({
     "PYTHONDONTWRITEBYTECODE",  # of the image
     "LOG_FILE_SIZE", "ACCESS_LOG_LEVEL",  # log4j2.xml's own
 })  # fmt: skip
-_AGENT_OPTION = "-javaagent:"
+CLASSES = "lib/cpukit/org"
+"""Below the environment: classes that stand in for TorchServe's own (server/java, built by set-up)."""
 
 
 def prepare_folders(run: RunDir) -> None:
-    """Fresh logs (the last ones are kept once), an empty temporary folder, no tokens of an earlier server."""
+    """Fresh logs (the last ones are kept once), and an empty temporary folder for this user alone."""
     check_permissions_hold(run)
     shutil.rmtree(run.previous_logs, ignore_errors=True)
     if run.logs.exists():
@@ -43,19 +44,17 @@ def prepare_folders(run: RunDir) -> None:
     run.logs.mkdir(mode=0o700)
     remove_temporary(run)
     run.temporary.mkdir(mode=0o700, parents=True)
-    run.key_file.unlink(missing_ok=True)
     run.authorization.unlink(missing_ok=True)
     run.health.unlink(missing_ok=True)
     run.looks.unlink(missing_ok=True)
 
 
 def check_permissions_hold(run: RunDir) -> None:
-    """Raise where a file cannot be made private: TorchServe would delete its tokens and still ask for them.
+    """Raise where a file cannot be made private: tokens and sockets would be everybody's.
 
-    TokenAuthorization.generateKeyFile sets rw------- and takes a failure for the end of it. File systems of
-    Windows (drvfs of WSL, CIFS) refuse, or say yes and do nothing.
+    File systems of Windows (drvfs of WSL, CIFS) refuse, or say yes and do nothing.
     """
-    probe = run.key_file
+    probe = run.path / ".permissions"
     try:
         probe.write_bytes(b"")
         probe.chmod(0o600)
@@ -67,7 +66,7 @@ def check_permissions_hold(run: RunDir) -> None:
         probe.unlink(missing_ok=True)
     if problem:
         raise ServerError(
-            f"RUN_DIR must be on a file system that keeps permissions, for the tokens: {run.path}: "
+            f"RUN_DIR must be on a file system that keeps permissions, for tokens and sockets: {run.path}: "
             f"{problem}; give a folder of a Linux file system: RUN_DIR=…"
         )
 
@@ -162,9 +161,13 @@ def is_inherited(name: str) -> bool:
 def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
     """Start TorchServe; its own output goes to logs/console.log."""
     command = render_command(plan, run, model_store)
-    for needed in (Path(command[0]), Path(command[1]), find_agent(plan), run.properties):
+    classes = Path(plan.inputs.prefix) / CLASSES
+    for needed in (Path(command[0]), Path(command[1]), classes, run.properties):
         if not needed.exists():
             raise ServerError(f"missing: {needed}; run: make setup && make plan")
+    # TorchServe's class path begins with the working directory (ts/model_server.py).
+    (run.path / classes.name).unlink(missing_ok=True)
+    (run.path / classes.name).symlink_to(classes)
     with run.console_log.open("ab") as console:
         return subprocess.Popen(
             command,
@@ -177,12 +180,6 @@ def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes
             umask=PRIVATE_UMASK,
             preexec_fn=lambda: confine(plan),
         )
-
-
-def find_agent(plan: Plan) -> Path:
-    """The jar the JVM loads first; without it java ends with an error that names no cure."""
-    (option,) = (word for word in str(plan.java.vmargs.value).split() if word.startswith(_AGENT_OPTION))
-    return Path(option.removeprefix(_AGENT_OPTION).partition("=")[0])
 
 
 def confine(plan: Plan) -> None:

@@ -22,7 +22,7 @@ def list_ports(properties: Settings) -> dict[str, tuple[str, int]]:
     ports = {}
     for purpose, key in (("inference", "inference_address"), ("management", "management_address"),
                          ("metrics", "metrics_address")):  # fmt: skip
-        if key in properties:
+        if key in properties and not str(properties[key].value).startswith("unix:"):
             url = urlsplit(str(properties[key].value))
             ports[purpose] = (url.hostname or _LOOPBACK, url.port or 0)
     for purpose, key in (

@@ -8,7 +8,7 @@ from pathlib import Path
 from config.atomic import name_draft
 from config.door.files import DoorFiles
 from config.folders import CHECKOUT_RUN, LOCK, MARKER, find_temporary
-from config.plan import HAPROXY_FILE, INNER_TOKEN_FILE, INSTANCES_FOLDER, NEXT_FOLDER
+from config.plan import HAPROXY_FILE, INSTANCES_FOLDER, NEXT_FOLDER
 from config.tuned import TUNED_FILE
 
 MARK = "CPU_KIT_RUN"
@@ -76,11 +76,6 @@ class RunDir:
         return self.path / MARKER
 
     @property
-    def key_file(self) -> Path:
-        """The tokens; TorchServe writes it into its working directory (TokenAuthorization.java)."""
-        return self.path / "key_file.json"
-
-    @property
     def authorization(self) -> Path:
         """The header with the inference token, for `curl -H @FILE`."""
         return self.path / "authorization"
@@ -134,11 +129,6 @@ class RunDir:
     def certificate(self) -> Path:
         """Certificate and key in one file, as HAProxy wants them."""
         return Path(self.door_files.certificate)
-
-    @property
-    def inner_token(self) -> Path:
-        """What the door shows to the instances; a new one with each start."""
-        return self.path / INNER_TOKEN_FILE
 
     @property
     def logs(self) -> Path:
@@ -218,7 +208,6 @@ class RunDir:
             self.record,
             self.token,
             self.bearers,
-            self.inner_token,
             self.certificate,
         )
         drafts = [name_draft(file) for file in (*files, self.plan, self.tuned)]

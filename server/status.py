@@ -37,7 +37,7 @@ def render_instance(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
         return _render_absence(run, len(processes), failure), False
     plan = read_plan(run.plan)
     archives = read_archives_left(plan, model_store or Path(plan.inputs.model_store))
-    client = make_instance_client(plan, run)
+    client = make_instance_client(plan)
     blocks = [render_model(plan, name, archives.get(name), client) for name in plan.models]
     lines = [_render_head(client, state, java[0]), *(line for block, _ in blocks for line in block)]
     return "\n".join(lines), all(serving for _, serving in blocks)

@@ -53,7 +53,5 @@ def _remove_traces(run: RunDir) -> None:
     """What only a running server needs."""
     remove_temporary(run)
     run.state.unlink(missing_ok=True)  # again: it may have been written since
-    run.key_file.unlink(missing_ok=True)
     run.authorization.unlink(missing_ok=True)
-    run.inner_token.unlink(missing_ok=True)
     run.record.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The tokens: the one that clients show, and the one that HAProxy shows to the instances."""
+"""The token that clients show to HAProxy, and the certificate."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _LEGAL = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 def prepare_secrets(run: RunDir, plan: Plan) -> None:
-    """The door's token: the one that was given, else as it was, else a new one; a new one inside, with each
-    start; and certificate and key in one file, as HAProxy wants them."""
+    """The token: the one that was given, else as it was, else a new one; and certificate and key in one file,
+    as HAProxy wants them."""
     if plan.inputs.tls_cert:
         files = (Path(plan.inputs.tls_cert), Path(plan.inputs.tls_key))
         write_private(run.certificate, "\n".join(file.read_text(encoding="ascii") for file in files))
     if not plan.inputs.token_file and not run.token.exists():
         write_private(run.token, secrets.token_urlsafe(TOKEN_BYTES))
     write_bearers(run, plan)
-    write_private(run.inner_token, secrets.token_urlsafe(TOKEN_BYTES))
 
 
 def write_bearers(run: RunDir, plan: Plan) -> str:

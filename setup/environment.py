@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -20,6 +21,7 @@ from setup import doctor
 from setup.doctor import SetupError, hide_credentials, step
 
 ROOT = Path(__file__).resolve().parents[1]
+JAVA = ROOT / "server/java"
 REQUIREMENTS = ROOT / "requirements"
 SETS = ("ipex", "current")
 STAMP = "setup.json"
@@ -43,7 +45,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--with", dest="purposes", action="append", default=[], help="loadtest, dev, audit")
     parser.add_argument("--set", default="", help=f"of packages: {' or '.join(SETS)}")
     parser.add_argument("--torch-index", default="", help="an index's address, or `default` for pip's own")
-    parser.add_argument("--no-agent", action="store_true", help="leave the Java agent to another stage")
     parser.add_argument("--venv", type=Path, help="default: .venv, or .venv-current")
     parser.add_argument("--log", type=Path, default=ROOT / "run/setup.log", help="what apt, pip and uv say")
     options = parser.parse_args(arguments)
@@ -103,10 +104,23 @@ def complete_environment(options: argparse.Namespace) -> None:
                 install(venv, options.log, *locked(folder, name))
     (draft := venv / f"{STAMP}.part").write_text(json.dumps({**stamp, "purposes": purposes}, indent=2))
     draft.replace(venv / STAMP)
-    if not options.no_agent:
-        from setup.agent import build_agent
+    compile_java(venv, options.log)
 
-        build_agent(venv, options.log)
+
+def compile_java(venv: Path, log: Path) -> None:
+    """Where it is missing or older than its source; a start looks for it there (server/launch.py)."""
+    sources, target = sorted(JAVA.rglob("*.java")), venv / "lib/cpukit"
+    if target.exists() and target.stat().st_mtime > max(file.stat().st_mtime for file in sources):
+        return
+    (torchserve,) = venv.glob("lib/python3*/site-packages/ts/frontend/model-server.jar")
+    draft = target.with_suffix(".part")
+    with step("Java class"):
+        shutil.rmtree(draft, ignore_errors=True)
+        doctor.run(
+            ["javac", "--release", "17", "-d", str(draft), "-cp", str(torchserve), *map(str, sources)], log
+        )
+        shutil.rmtree(target, ignore_errors=True)
+        draft.replace(target)
 
 
 def find_file(folder: Path, name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from config.door.entrance import render_entrance, render_metrics, render_supervisor
-from config.door.files import INNER_TOKEN, LISTENER, DoorFiles, name_state
+from config.door.files import LISTENER, DoorFiles, name_state
 from config.door.process import ENDING, name_prediction, render_defaults, render_process
 from config.door.queues import render_entries, render_queue
 from config.plan import Plan
@@ -13,7 +13,6 @@ from config.rules.door import list_places
 
 __all__ = [
     "ENDING",
-    "INNER_TOKEN",
     "LISTENER",
     "DoorFiles",
     "list_variables",
@@ -45,12 +44,10 @@ def render_door(plan: Plan, files: DoorFiles) -> str:
     return "\n".join([HEADER, *("\n".join(section) + "\n" for section in sections)])
 
 
-def list_variables(
-    plan: Plan, inner_token: str, *, listener: str = "", serving: Collection[str] = ()
-) -> dict[str, str]:
+def list_variables(plan: Plan, *, listener: str = "", serving: Collection[str] = ()) -> dict[str, str]:
     """The environment that the configuration names: who serves, and what the door listens on."""
     states = {
         name_state(name): "enabled" if name in serving else "disabled" for name, _ in list_places(plan.inputs)
     }
     address = listener or f"{plan.inputs.bind}:{plan.inputs.port}"
-    return {INNER_TOKEN: inner_token, LISTENER: address, **states}
+    return {LISTENER: address, **states}

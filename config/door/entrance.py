@@ -19,7 +19,6 @@ FORM = (
     "picture with: curl -T photo.jpg …, a form with: curl -F data=@photo.jpg …, JSON with: "
     "curl -H 'Content-Type: application/json' -d '{\"text\": \"…\"}' …"
 )
-"""As the agent says it (server/agent/cpukit/Judge.java)."""
 
 PREFLIGHT = (
     "pages of other origins are not served (no Access-Control-Allow-Origin is sent); ask from your page's "

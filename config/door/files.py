@@ -7,11 +7,6 @@ from pathlib import Path
 
 from config.folders import find_temporary
 
-INNER_TOKEN = "KIT_INNER_TOKEN"
-"""Variable of HAProxy's environment with the token that instances are asked with: it is in no file of the
-configuration."""
-
-
 LISTENER = "KIT_DOOR"
 """Variable with what the door listens on: an address, or a socket that is open already."""
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.door.entrance import render_large
-from config.door.files import INNER_TOKEN, DoorFiles, name_state
+from config.door.files import DoorFiles, name_state
 from config.door.lines import RETRY_AFTER, explain, quote, render_refusal
 from config.door.process import name_prediction
 from config.plan import Plan, Setting
 from config.rules.door import list_places
-from config.rules.network import HOST
+from config.rules.network import find_instance_socket
 
 HOW_SMALL = 'check "${{' + name_state("{instance}") + '}}"'
 """Asked whether it lives; disabled or enabled by a variable: HAProxy begins with what it ended with."""
 FORM_TYPE = "x-multipart/"
 """As the handlers know it (handlers/shared/forms.py)."""
 RETRY_ON = "conn-failure empty-response junk-response 500 502 503"
+
+WORKER_DIED = explain(
+    "TorchServe's 507: a worker without launcher was killed with this request; HAProxy cannot retry on it",
+    "http-response return "
+    + render_refusal(
+        503, "the worker that had this request ended before it had answered; try again", RETRY_AFTER
+    )
+    + " if { status 507 }",
+    f"http-response set-header {RETRY_AFTER} if {{ status 503 }}",
+)
 
 
 def render_entries(plan: Plan, model: str, files: DoorFiles) -> Iterator[list[str]]:
@@ -98,11 +108,7 @@ def _render_frontend(plan: Plan, model: str, files: DoorFiles) -> list[str]:
             "http-request set-priority-offset req.hdr(x-kit-deadline-ms),add(0)",
             "http-request del-header x-kit- -m beg",
         ),
-        *explain(
-            "what strangers show is not what instances are asked with; of the environment, so that it is in "
-            "no file",
-            f'http-request set-header authorization "Bearer ${{{INNER_TOKEN}}}"',
-        ),
+        *explain("what untrusted clients show is not passed on", "http-request del-header authorization"),
         *explain(
             "a form reaches the handler whole: TorchServe would keep the last of several fields of one name",
             f"http-request replace-header content-type ^[^/]*/(.*)$ {FORM_TYPE}\\1 "
@@ -133,8 +139,7 @@ def _render_backend(plan: Plan, model: str) -> list[str]:
         *explain(
             "does the JVM live? Whether its workers are well is the supervisor's to know",
             "option httpchk",
-            "http-check send meth GET uri /ping ver HTTP/1.1 hdr host localhost "
-            f'hdr authorization "Bearer ${{{INNER_TOKEN}}}"',
+            "http-check send meth GET uri /ping ver HTTP/1.1 hdr host localhost",
         ),
         *explain(
             f"{door['check_ms'].reason}; a port that is closed marks it down at once, so that the next try "
@@ -143,6 +148,7 @@ def _render_backend(plan: Plan, model: str) -> list[str]:
             f"default-server inter {door['check_ms'].value}ms fastinter 200ms fall 2 rise 1 "
             "observe layer4 error-limit 1 on-error mark-down",
         ),
+        *WORKER_DIED,
         *_render_servers(plan, model, "maxconn", HOW_SMALL),
     ]
 
@@ -157,6 +163,7 @@ def _render_large(plan: Plan, model: str) -> list[str]:
             f"retries {plan.door['retries'].value}",
             "option redispatch 1",
         ),
+        *WORKER_DIED,
         *_render_servers(plan, model, "large_maxconn", f"track {model}/{{instance}}"),
     ]
 
@@ -167,17 +174,17 @@ def _render_servers(plan: Plan, model: str, slots: str, how: str) -> list[str]:
     for instance in _list_serving(plan, model):
         lines += explain(
             plan.door[f"{model}.{instance}.{slots}"].reason,
-            f"server {instance} {HOST}:{plan.instances[instance].port} "
+            f"server {instance} {_instance_socket(plan, instance)} "
             f"maxconn {_maxconn(plan, model, instance, slots)} {how.format(instance=instance)}",
         )
-    spare = {name: port for name, port in list_places(plan.inputs) if name not in _list_serving(plan, model)}
+    spare = [name for name, _ in list_places(plan.inputs) if name not in _list_serving(plan, model)]
     return [
         *lines,
         *explain(
             "what a reload may start instead; told then how many requests it is handed at once",
             *(
-                f"server {name} {HOST}:{port} maxconn 1 {how.format(instance=name)}"
-                for name, port in spare.items()
+                f"server {name} {_instance_socket(plan, name)} maxconn 1 {how.format(instance=name)}"
+                for name in spare
             ),
         ),
     ]
@@ -197,3 +204,7 @@ def _refuse(text: str, condition: str) -> str:
 
 def _socket(model: str, files: DoorFiles) -> str:
     return quote(f"unix@{files.sockets}/{model}.sock")
+
+
+def _instance_socket(plan: Plan, instance: str) -> str:
+    return quote(f"unix@{find_instance_socket(plan.inputs, instance)}")

@@ -47,7 +47,7 @@ IN_FLIGHT_BATCHES = 2
 1.25 a saturated server lost 9 % (measured); more would wait in the instance, where nothing orders them."""
 
 LARGE_PART = 7 / 8
-"""Of the memory for bodies, that large ones may fill: the agent keeps an eighth for small ones."""
+"""Of the memory for bodies, that large ones may fill."""
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 RESERVED = (".door", ".queue", ".large")

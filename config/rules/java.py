@@ -23,14 +23,8 @@ C1_MAX_CORES = 8
 """Up to here a few hundred requests a second are all there are. On two cores at 85 requests/s the thread of
 the optimising compiler (C2) took 0.7-1.3 s of CPU in 24 s, all request threads together 0.5 (measured)."""
 
-AGENT = "lib/cpukit-agent.jar"
-"""Below the virtual environment, where set-up builds it (setup/agent.py)."""
-
 WEB_PHOTO_BYTES = 100_000
 """For the reason alone: what a photograph of 500×375 in good quality has."""
-
-MAX_CONNECTIONS = 1000
-"""Each is a few KiB and a file; a load balancer and its health checks need a few dozen."""
 
 
 def plan_java(topology: Topology, inputs: Inputs) -> Java:
@@ -59,21 +53,7 @@ def _flags(topology: Topology, inputs: Inputs, frontend: FrontendMemory) -> list
         f"-XX:ActiveProcessorCount={count_frontend_threads(topology)}",
         "-XX:+ExitOnOutOfMemoryError",
         *(["-XX:TieredStopAtLevel=1"] if topology.usable_cores <= C1_MAX_CORES else []),
-        _render_agent(inputs, frontend),
     ]
-
-
-def _render_agent(inputs: Inputs, frontend: FrontendMemory) -> str:
-    """Its options; without its numbers it ends the JVM (server/agent/cpukit/Agent.java)."""
-    options = {
-        "body_bytes": frontend.bodies_mib << 20,
-        "connections": MAX_CONNECTIONS,
-        "drain_s": inputs.drain_s,
-        "token": inputs.token_file,
-    }
-    return f"-javaagent:{inputs.prefix}/{AGENT}=" + ",".join(
-        f"{key}={value}" for key, value in options.items()
-    )
 
 
 def _explain_bodies(frontend: FrontendMemory) -> str:
@@ -107,12 +87,10 @@ def _explain(topology: Topology) -> str:
         else "G1 with few threads keeps pauses short on a larger heap"
     )
     parts = [
-        "fixed heap and direct memory, which hold what the agent lets in",
+        "fixed heap and direct memory, which hold what HAProxy hands over at once",
         collector,
         "ActiveProcessorCount keeps the JVM's own thread pools off the workers' cores",
         "out of memory ends the server instead of leaving half of it",
-        f"the agent refuses before a body is kept (no token, too large, no room, more than {MAX_CONNECTIONS} "
-        "connections) and answers what was accepted before the server ends",
     ]
     if topology.usable_cores <= C1_MAX_CORES:
         parts.append(

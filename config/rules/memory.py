@@ -29,7 +29,7 @@ MIN_BODIES_MIB = 64
 MAX_BODIES_MIB = 1024
 
 COPIES = 4
-"""The bodies; as many that clients left behind in a batch (the agent takes back what still waits); and a
+"""The bodies; as many that clients left behind in the queue or a batch; and a
 batch while it is encoded, when its buffer grows into a larger one (TorchServe's ModelRequestEncoder)."""
 HEAP_BASE_MIB = 128
 """TorchServe itself, and a form's fields in each of two threads."""

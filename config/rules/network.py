@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from config.plan import Inputs, Setting
+from pathlib import Path
+
+from config.folders import find_temporary
+from config.plan import INSTANCES_FOLDER, Inputs, Setting
 
 HOST = "127.0.0.1"
-
-TOKEN_LIFE_MIN = 10 * 365 * 24 * 60
-"""TorchServe reads a floating-point number and adds its seconds to the clock as a 64-bit number: no
-overflow here."""
 
 MAX_REQUEST_BYTES = 16 << 20
 """A phone's photo is up to 12 MB; base64 in JSON adds a third."""
@@ -27,20 +26,33 @@ def plan_proxy_addresses(inputs: Inputs) -> dict[str, Setting]:
     }
 
 
+SOCKETS = ("inference", "management", "metrics")
+"""Each of these addresses of TorchServe is a Unix socket: <name>.sock."""
+
+
+def find_socket(run_dir: str, name: str) -> str:
+    """Path of one of an instance's sockets, in a folder that only its user may enter (mode 700)."""
+    return str(find_temporary(Path(run_dir)) / f"{name}.sock")
+
+
+def find_instance_socket(inputs: Inputs, instance: str) -> str:
+    """Where HAProxy asks an instance, there now or after a reload, for predictions."""
+    return find_socket(f"{inputs.run_dir}/{INSTANCES_FOLDER}/{instance}", "inference")
+
+
 def plan_addresses(inputs: Inputs) -> dict[str, Setting]:
-    """Of an instance: all ports count from its first one."""
+    """Of an instance: REST on Unix sockets, gRPC on two TCP ports counted from the instance's."""
+    whom = {"inference": "predictions", "management": "describe", "metrics": "Prometheus metrics"}
     return {
-        "inference_address": Setting(
-            value=f"http://{HOST}:{inputs.port}", reason="predictions, for HAProxy alone"
-        ),
-        "management_address": Setting(
-            value=f"http://{HOST}:{inputs.port + 1}", reason="PORT + 1: describe, status"
-        ),
-        "metrics_address": Setting(
-            value=f"http://{HOST}:{inputs.port + 2}", reason="PORT + 2: Prometheus metrics"
-        ),
+        **{
+            f"{name}_address": Setting(
+                value=f"unix:{find_socket(inputs.run_dir, name)}",
+                reason=f"{whom[name]}; in a folder of mode 700: HAProxy and this user alone reach it",
+            )
+            for name in SOCKETS
+        },
         "grpc_inference_address": Setting(
-            value=HOST, reason="gRPC listens too and cannot be switched off; the agent refuses every call"
+            value=HOST, reason="gRPC listens too and cannot be switched off; every call is rejected"
         ),
         "grpc_inference_port": Setting(value=str(inputs.port + 3), reason="PORT + 3"),
         "grpc_management_address": Setting(value=HOST, reason="as for inference"),
@@ -60,12 +72,8 @@ def plan_access(inputs: Inputs) -> dict[str, Setting]:
     """Nothing that was not planned gets in."""
     return {
         "disable_token_authorization": Setting(
-            value="false", reason="every request shows a token of key_file.json"
-        ),
-        "token_expiration_min": Setting(
-            value=str(TOKEN_LIFE_MIN),
-            reason="ten years: a token lives as long as the server; each start makes new ones (the default, "
-            "60 minutes, would stop running clients, and /ping with them)",
+            value="true",
+            reason="HAProxy asks for the token; the sockets behind it are closed to other users",
         ),
         "enable_model_api": Setting(
             value="false", reason="nobody registers or deletes models in a running server"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from config.definitions import ModelDefinition
 from config.errors import ConfigError, FitError
 from config.installed import Installed
-from config.plan import INNER_TOKEN_FILE, Inputs, Plan
+from config.plan import INSTANCES_FOLDER, Inputs, Plan
 from config.rules import Chosen, choose, plan_instance
 from config.rules.door import plan_door
 from config.rules.instances import Share, count_door_mib, explain_count, list_counts, plan_shares
@@ -19,7 +19,16 @@ from config.timings import NO_TIMINGS, NOT_TIMED, Timed, TimingJob, Timings
 from config.topology import Topology
 from config.tuned import NOT_TUNED, Tuned
 
-OF_THE_WHOLE = ("bind", "instances", "cores", "deadline_ms", "tls_cert", "tls_key", "generation")
+OF_THE_WHOLE = (
+    "bind",
+    "token_file",
+    "instances",
+    "cores",
+    "deadline_ms",
+    "tls_cert",
+    "tls_key",
+    "generation",
+)
 """Inputs that are none of an instance's own."""
 
 
@@ -134,7 +143,6 @@ def _hand_down(inputs: Inputs, share: Share) -> Inputs:
         models=share.models,
         workers=share.workers,
         port=share.port,
-        # From its working directory: a JVM's options are split at the blanks of a path.
-        token_file=f"../../{INNER_TOKEN_FILE}",
+        run_dir=f"{inputs.run_dir}/{INSTANCES_FOLDER}/{share.name}",
         **{name: getattr(Inputs, name) for name in OF_THE_WHOLE},
     )

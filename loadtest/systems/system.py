@@ -19,7 +19,7 @@ from loadtest.drivers.job import Job
 from loadtest.drivers.outcome import Outcome
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload
-from server.api import INFERENCE, Client
+from server.api import Client
 from server.archives import read_archive
 from server.call import make_client
 from server.errors import ApiError
@@ -79,12 +79,12 @@ class System:
     def client(self) -> Client:
         """Of a server of ours; of another one only predictions can be asked for."""
         if self.run is None:
-            return Client(inference_url=self.url, management_url=self.url, key_file=Path("/nonexistent"))
+            return Client(inference_url=self.url, management_url=self.url)
         if self.plan is not None:
             return make_client(self.plan, self.run)
         host, _, port = self.url.rpartition(":")
         management = f"{host}:{int(port) + 1}"
-        return Client(inference_url=self.url, management_url=management, key_file=self.run.key_file)
+        return Client(inference_url=self.url, management_url=management)
 
     def precision(self, model: str) -> str:
         return str(self.plan.models[model].precision.value) if self.plan else UNKNOWN
@@ -110,7 +110,7 @@ class System:
         """A token that outlives the run; empty without token authorisation."""
         if self.run is None or self.reference is not None:
             return ""
-        return self.client.token(INFERENCE, for_s=seconds)
+        return self.client.token()
 
     def list_workers(self, model: str) -> list[int]:
         """Process ids of the model's workers; empty where nobody can tell."""

@@ -24,7 +24,7 @@ from server.rundir import MARK, RunDir
 from server.supervisor.kept import Kept
 from server.supervisor.predictions import Count, Prediction, Predictor
 from server.supervisor.record import READY, STARTING, UNWELL, Part
-from server.tokens import read_token, write_bearers
+from server.tokens import write_bearers
 
 ENDS_WITHIN_S = 5.0
 SOFT_STOP_S = 1.0
@@ -219,7 +219,7 @@ def make_environment(
     """What HAProxy is started with: nothing of the shell's, its mark, and what its configuration names."""
     inherited = {name: value for name, value in os.environ.items() if is_inherited(name)}
     at = f"fd@{listener.fileno()}" if listener else ""
-    variables = list_variables(plan, read_token(run.inner_token), listener=at, serving=serving)
+    variables = list_variables(plan, listener=at, serving=serving)
     return {**inherited, **HEAP, MARK: str(run.path), **variables}
 
 

@@ -62,7 +62,7 @@ def collect_door(plan: Plan, run: RunDir, client: Client) -> DoorEvidence:
 def _ask(plan: Plan, client: Client) -> dict[str, str]:
     model = next(iter(plan.models))
     path, largest = f"/predictions/{model}", int(str(plan.properties["max_request_size"].value))
-    good = client.token(INFERENCE)
+    good = client.token()
     asked: dict[str, Callable[[], int]] = {
         "no token": lambda: client.ask_status(INFERENCE, "POST", path, ""),
         "wrong token": lambda: client.ask_status(INFERENCE, "POST", path, WRONG_TOKEN),

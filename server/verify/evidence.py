@@ -75,8 +75,12 @@ class FrontendEvidence:
     """Address → role of the process of this server that listens there; None when it cannot be read."""
     answers: Mapping[str, str]
     """Probe (server/verify/probes.py) → how it was answered: a status, or why there was none."""
-    key_file_mode: int | None
-    """Permissions of the key file; None when there is none."""
+    sockets: tuple[str, ...]
+    """Which of TorchServe's Unix sockets are there: inference, management, metrics."""
+    sockets_mode: int
+    """Permissions of the folder they are in; 0 when there is none."""
+    sockets_own: bool
+    """Whether that folder is of the run directory's user."""
     flags: tuple[str, ...]
     """The JVM's flags on its command line, but for those the torchserve command adds for its own ends."""
     environment: Mapping[str, str] | None

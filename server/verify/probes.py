@@ -1,48 +1,47 @@
-"""Calls a live server as a stranger would, to see that it refuses; none of them reaches a worker.
+"""Calls a live server as an untrusted client would, to see it rejected; no call reaches a worker.
 
-TorchServe 0.12 looks at the token before the path (TokenAuthorizationHandler.java), so a prediction by a
-version that no model has is refused without a token, and 404 where tokens are off. Registering is asked for
-without naming a model: 405 with the model API off, else 400 (ManagementRequestHandler.java). Sizes are asked
-about with `Expect: 100-continue` and no body: netty's aggregator answers 100 or 413 by Content-Length alone.
+Registering is asked for without naming a model: 405 with the model API off, else 400
+(ManagementRequestHandler.java). Sizes are asked about with `Expect: 100-continue` and no body: netty's
+aggregator answers 100 or 413 by Content-Length alone.
 """
 
 from __future__ import annotations
 
-import contextlib
+import re
 import socket
+import struct
 from collections.abc import Callable
 from functools import partial
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from server.api import INFERENCE, MANAGEMENT, Client, make_context
+from server.api import MANAGEMENT, Client, bearer, connect
 from server.errors import ApiError
 
 WRONG_TOKEN = "not-a-token-of-this-server"
-_NO_VERSION = "no-such-version"
 _SECONDS = 5.0
 
-REFUSALS = {
-    "inference without a token": (INFERENCE, ""),
-    "inference with a wrong token": (INFERENCE, WRONG_TOKEN),
-    "management without a token": (MANAGEMENT, ""),
-    "management with a wrong token": (MANAGEMENT, WRONG_TOKEN),
-}
 REGISTER = "register a model"
 LARGEST_REQUEST = "the largest request"
 LARGER_REQUEST = "a request one byte larger"
+GRPC = {
+    "gRPC inference": ("grpc_inference_port", "InferenceAPIsService/Ping"),
+    "gRPC management": ("grpc_management_port", "ManagementAPIsService/ListModels"),
+}
+_PACKAGE = {"grpc_inference_port": "inference", "grpc_management_port": "management"}
 
 
-def probe(client: Client, model: str, largest_request: int) -> dict[str, str]:
-    """Probe → the status it got, or why there was none."""
+def probe(client: Client, model: str, largest_request: int, ports: dict[str, int]) -> dict[str, str]:
+    """Probe → the status it got, or why there was none; `ports` of gRPC by property."""
     prediction = f"/predictions/{quote(model)}"
-    calls = {INFERENCE: ("POST", f"{prediction}/{_NO_VERSION}"), MANAGEMENT: ("GET", "/models")}
     asked: dict[str, Callable[[], int]] = {
-        name: partial(client.ask_status, kind, *calls[kind], token)
-        for name, (kind, token) in REFUSALS.items()
+        REGISTER: lambda: client.ask_status(MANAGEMENT, "POST", "/models"),
+        LARGEST_REQUEST: partial(announce, client, prediction, largest_request),
+        LARGER_REQUEST: partial(announce, client, prediction, largest_request + 1),
+        **{
+            name: partial(call_grpc, ports[key], f"org.pytorch.serve.grpc.{_PACKAGE[key]}.{method}")
+            for name, (key, method) in GRPC.items()
+        },
     }
-    asked[REGISTER] = lambda: client.ask_status(MANAGEMENT, "POST", "/models", client.token(MANAGEMENT))
-    asked[LARGEST_REQUEST] = partial(announce, client, prediction, largest_request)
-    asked[LARGER_REQUEST] = partial(announce, client, prediction, largest_request + 1)
     return {name: read_status(ask) for name, ask in asked.items()}
 
 
@@ -56,16 +55,15 @@ def read_status(ask: Callable[[], int]) -> str:
 
 def announce(client: Client, path: str, size: int) -> int:
     """The status a request gets that announces a body of so many bytes, and sends none of it."""
-    url = urlsplit(client.inference_url)
     lines = [
         f"POST {path} HTTP/1.1",
-        f"Host: {url.netloc}",
-        f"Authorization: Bearer {client.token(INFERENCE)}",
+        "Host: localhost",
+        *(f"{name}: {value}" for name, value in bearer(client.token()).items()),
         "Content-Type: application/octet-stream",
         f"Content-Length: {size}",
         "Expect: 100-continue",
     ]
-    with contextlib.closing(_connect(client, url.hostname or "", url.port or 80)) as connection:
+    with connect(client.inference_url, client.certificate, _SECONDS) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode("ascii"))
         with connection.makefile("rb") as answer:
             line = answer.readline(200).decode("ascii", errors="replace").split()
@@ -74,8 +72,35 @@ def announce(client: Client, path: str, size: int) -> int:
     return int(line[1])
 
 
-def _connect(client: Client, host: str, port: int) -> socket.socket:
-    connection = socket.create_connection((host, port), _SECONDS)
-    if not client.certificate:
-        return connection
-    return make_context(client.certificate).wrap_socket(connection, server_hostname=host)
+def call_grpc(port: int, method: str) -> int:
+    """grpc-status of a call without a token and with an empty message: 0 is OK, 12 UNIMPLEMENTED.
+
+    HTTP/2 by hand (RFC 9113): netty writes short header values without Huffman's code, so that the status
+    can be read from the bytes.
+    """
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": f"/{method}",
+        ":authority": "localhost",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    block = b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in headers.items()
+    )
+    frames = [(4, 0, 0, b""), (1, 4, 1, block), (0, 1, 1, b"\0" * 5)]  # SETTINGS, HEADERS, DATA
+    sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"".join(
+        struct.pack(">I", len(body))[1:] + struct.pack(">BBI", kind, flags, stream) + body
+        for kind, flags, stream, body in frames
+    )
+    seen = b""
+    with socket.create_connection(("127.0.0.1", port), _SECONDS) as connection:
+        connection.sendall(sent)
+        while not (found := re.search(rb"grpc-status.(\d+)", seen, re.DOTALL)):
+            part = connection.recv(1 << 16)
+            if not part:
+                raise ApiError(f"port {port}: no answer to a gRPC call")
+            seen += part
+    return int(found[1])

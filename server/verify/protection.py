@@ -1,27 +1,26 @@
-"""Checks what protects a live server: where it listens, whom it refuses, how large a request it takes."""
+"""Checks what protects a live server: where it listens, whom it rejects, how large a request it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from config.plan import Plan
+from config.rules.network import SOCKETS
 from server.ports import list_ports
 from server.verify.evidence import FrontendEvidence
 from server.verify.findings import RECONFIGURE, RESTART, Finding, cannot_check, compare
-from server.verify.probes import LARGER_REQUEST, LARGEST_REQUEST, REFUSALS, REGISTER
+from server.verify.probes import GRPC, LARGER_REQUEST, LARGEST_REQUEST, REGISTER
 from server.verify.sockets import render_address
 
-# TorchServe 0.12 answers 400 (InvalidKeyException), a gate in front of it 401 or 403.
-_REFUSED = ("400", "401", "403")
 # Not a word about the question: there was no room for it.
 _BUSY = ("429", "503")
 _CONTINUE, _TOO_LARGE = "100", "413"
-_KEY_FILE_MODE = 0o600
+_UNIMPLEMENTED = "12"
 _TORCHSERVE = "TorchServe"
 
 
 def check_addresses(plan: Plan, seen: FrontendEvidence) -> Finding:
-    """TorchServe listens where the plan says and nowhere else; workers have Unix sockets only."""
+    """TorchServe listens on TCP where the plan says and nowhere else."""
     asked = sorted(render_address(host, port) for host, port in list_ports(plan.properties).values())
     found = seen.listening
     evidence = "/proc/PID/fd and /proc/PID/net/tcp{,6} of every process of the server"
@@ -33,41 +32,32 @@ def check_addresses(plan: Plan, seen: FrontendEvidence) -> Finding:
     return compare("addresses", ", ".join(asked), ", ".join(sorted(got)), evidence=evidence, cure=RECONFIGURE)
 
 
-def check_tokens(plan: Plan, seen: FrontendEvidence) -> Finding:
-    """Predictions and management are refused without a token and with a wrong one, or open where planned."""
-    answers = {name: seen.answers.get(name, "not asked") for name in REFUSALS}
-    evidence = f"{len(REFUSALS)} calls: {', '.join(sorted(set(answers.values())))}"
-    if _is_open(plan):
-        return compare("tokens", "none needed", "none needed", evidence="the plan", cure="")
-    if busy := _find_busy(answers):
-        return cannot_check("tokens", "refused", busy, evidence=evidence, cure="try again")
-    passed = [f"{name}: {answer}" for name, answer in answers.items() if answer not in _REFUSED]
-    return compare("tokens", "refused", "; ".join(passed) or "refused", evidence=evidence, cure=RECONFIGURE)
+def check_sockets(_: Plan, seen: FrontendEvidence) -> Finding:
+    """REST is on Unix sockets that no other user reaches: predictions need no token there."""
+    asked = f"{', '.join(SOCKETS)} in a folder of mode 700"
+    got = f"{', '.join(seen.sockets) or 'none'} in a folder of mode {seen.sockets_mode:o}"
+    got += "" if seen.sockets_own else " of another user"
+    evidence = "the temporary folder of the instance"
+    return compare("sockets", asked, got, evidence=evidence, cure=f"chmod 700 that folder, or {RESTART}")
 
 
-def check_key_file(plan: Plan, seen: FrontendEvidence) -> Finding:
-    """The tokens' file is there and nobody else can read it."""
-    asked = "none" if _is_open(plan) else f"mode {_KEY_FILE_MODE:o}"
-    got = "none" if seen.key_file_mode is None else f"mode {seen.key_file_mode:o}"
-    cure = (
-        f"TorchServe writes it when it starts: {RESTART}"
-        if seen.key_file_mode is None
-        else "chmod 600 run/key_file.json; whoever read it may use the server until the next start"
-    )
-    return compare("key file", asked, got, evidence="key_file.json", cure=cure)
+def check_grpc(_: Plan, seen: FrontendEvidence) -> Finding:
+    """gRPC, which anybody on this machine can call, rejects every call."""
+    answers = {name: seen.answers.get(name, "not asked") for name in GRPC}
+    passed = [f"{name}: status {answer}" for name, answer in answers.items() if answer != _UNIMPLEMENTED]
+    got = "; ".join(passed) or "rejected"
+    evidence = "a call of each without a token: grpc-status 12 is UNIMPLEMENTED"
+    return compare("gRPC", "rejected", got, evidence=evidence, cure=f"make setup && {RESTART}")
 
 
 def check_model_api(plan: Plan, seen: FrontendEvidence) -> Finding:
-    """Nobody registers models in the running server, or everybody with a token where that is planned."""
+    """Nobody registers models in the running server, unless that is planned."""
     enabled = str(plan.properties["enable_model_api"].value).lower() == "true"
     answer = seen.answers.get(REGISTER, "not asked")
     evidence = f"POST /models: {answer}"
     asked = "taken" if enabled else "refused"
     if answer in _BUSY:
         return cannot_check("model API", asked, f"answered {answer}", evidence=evidence, cure="try again")
-    if seen.key_file_mode is None and not _is_open(plan):
-        reason = "no key file, so no token to ask with"
-        return cannot_check("model API", asked, reason, evidence=evidence, cure="see key file")
     got = {"403": "refused", "405": "refused", "400": "taken"}.get(answer, answer)
     return compare("model API", asked, got, evidence=evidence, cure=RECONFIGURE)
 
@@ -90,7 +80,3 @@ def _render_sizes(size: object, answer: str, answer_to_more: str) -> str:
 
 def _find_busy(answers: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {answer}" for name, answer in answers.items() if answer in _BUSY)
-
-
-def _is_open(plan: Plan) -> bool:
-    return str(plan.properties["disable_token_authorization"].value).lower() == "true"

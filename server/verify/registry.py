@@ -24,10 +24,10 @@ from server.verify.model import (
 from server.verify.placement import check_affinity, check_launcher, check_memory_policy, check_throttling
 from server.verify.protection import (
     check_addresses,
-    check_key_file,
+    check_grpc,
     check_model_api,
     check_request_size,
-    check_tokens,
+    check_sockets,
 )
 from server.verify.server_checks import (
     check_files,
@@ -59,8 +59,8 @@ FRONTEND_CHECKS: tuple[Callable[[Plan, FrontendEvidence], Finding], ...] = (
     check_properties,
     check_jvm_flags,
     check_addresses,
-    check_tokens,
-    check_key_file,
+    check_sockets,
+    check_grpc,
     check_model_api,
     check_allowed_urls,
     check_installing,

@@ -27,4 +27,4 @@ def verify(plan: Plan, run: RunDir, model_store: Path) -> Result:
 def verify_instance(plan: Plan, run: RunDir, model_store: Path) -> Result:
     """The same of one TorchServe."""
     archives = read_archives_left(plan, model_store)
-    return judge(plan, collect(plan, run, archives, make_instance_client(plan, run)))
+    return judge(plan, collect(plan, run, archives, make_instance_client(plan)))

@@ -36,7 +36,7 @@ def plan_behind_door(
 ) -> Plan:
     """The plan of the whole, with the door in it."""
     names = tuple(model.name for model in models)
-    inputs = make_inputs(**{"models": names, **asked})
+    inputs = make_inputs(**{"models": names, "run_dir": "/kit/run", **asked})
     site = make_site(read_topology(MACHINES / machine), models, inputs, INSTALLED)
     return replace(site.plan, door=plan_door(inputs, site.instances, memory_mib))
 

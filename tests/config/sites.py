@@ -11,8 +11,6 @@ from config.rules.site import Site, make_site
 from config.topology import Topology, read_topology
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
 
-INNER = "../../inner-token"
-
 
 def make_door(machine: str | Topology, models=MODELS, **changes) -> Site:
     """A site behind the door."""
@@ -54,7 +52,7 @@ def check_shares(topology: Topology, site: Site) -> None:
 
 
 def check_instance(plan: Plan) -> None:
-    """Its workers stay in its share; nothing but loopback, and the door's token."""
+    """Its workers stay in its share; its REST addresses are Unix sockets."""
     own = set(plan.machine["cpus_allowed"])
     assert {cpu for rank in plan.layout.worker_cpus.value for cpu in rank} <= own
     confined = plan.layout.server_cpus.value
@@ -62,8 +60,7 @@ def check_instance(plan: Plan) -> None:
     shared = plan.machine["quota_cpus"] is not None and plan.machine["quota_cpus"] < len(own)
     assert confined is not None or plan.launched or shared
     assert (plan.door, plan.instances) == ({}, {})
-    assert plan.properties["inference_address"].value == f"http://127.0.0.1:{plan.inputs.port}"
-    assert plan.java.vmargs.value.endswith(f",token={INNER}")
+    assert plan.properties["inference_address"].value == f"unix:{plan.inputs.run_dir}/tmp/inference.sock"
 
 
 def check_whole(whole: Plan, plans: list[Plan]) -> None:

@@ -48,9 +48,8 @@ def test_each_instance_has_a_folder(arguments, tmp_path, capsys):
     ]  # fmt: skip
     assert [*read_plan(run).instances] == ["a1", "a2"]
     inner = read_plan(run / "instances/a2")
-    token = (run / "instances/a2" / inner.inputs.token_file).resolve()
-    assert (inner.inputs.port, token) == (8100, run / "inner-token")
-    assert "inference_address=http://127.0.0.1:8100\n" in (run / "instances/a2/config.properties").read_text()
+    assert (inner.inputs.port, inner.inputs.run_dir) == (8100, f"{run}/instances/a2")
+    assert "inference_address=unix:/" in (run / "instances/a2/config.properties").read_text()
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == (
         "planned: tiny · workers 2 × cores 1 · fp32 · jemalloc · intel OpenMP · 2 instances behind HAProxy "
@@ -92,9 +91,8 @@ def test_a_dry_run_prints_every_instance(arguments, tmp_path, capsys):
     assert "\nINSTANCES behind the door\n  a1  port 8090 · CPUs 0 · 1 workers of each of tiny\n" in out
     assert "LAYOUT" in out
     assert "cpu_launcher_args=" in out
-    assert out.index("\nINSTANCE a1\n") < out.index("inference_address=http://127.0.0.1:8090") < out.index(
-        "\nINSTANCE a2\n"
-    ) < out.index("inference_address=http://127.0.0.1:8100")  # fmt: skip
+    first, second = (out.index(f"\nINSTANCE {name}\n") for name in ("a1", "a2"))
+    assert first < out.index("inference_address=unix:") < second < out.rindex("inference_address=unix:")
     assert not (tmp_path / "run").exists()
 
 

@@ -125,16 +125,12 @@ def test_a_worker_that_compiles_at_its_start_gets_a_quarter_of_an_hour():
         (
             "two-cores",
             "-Xms1152m -Xmx1152m -XX:MaxDirectMemorySize=384m -XX:+UseSerialGC -XX:ActiveProcessorCount=2 "
-            "-XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 "
-            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=268435456,connections=1000,drain_s=35,"
-            "token=../../inner-token",
+            "-XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1",
         ),
         (
             "two-sockets-smt",
             "-Xms4224m -Xmx4224m -XX:MaxDirectMemorySize=1152m -XX:+UseG1GC -XX:ActiveProcessorCount=4 "
-            "-XX:+ExitOnOutOfMemoryError "
-            "-javaagent:/kit/.venv/lib/cpukit-agent.jar=body_bytes=1073741824,connections=1000,drain_s=35,"
-            "token=../../inner-token",
+            "-XX:+ExitOnOutOfMemoryError",
         ),
     ],
 )
@@ -162,45 +158,28 @@ def test_what_requests_may_take_is_planned_together(memory_mib, bodies_mib):
     assert java.bodies_mib.value == bodies_mib
     assert java.heap_mib.value == 128 + 4 * bodies_mib
     assert java.direct_mib.value == 128 + bodies_mib
-    assert f"body_bytes={bodies_mib << 20}," in java.vmargs.value
     assert f"128 + 4 × {bodies_mib} MiB" in java.heap_mib.reason
     assert bodies_mib << 20 >= 4 * MAX_REQUEST_BYTES
 
 
-def test_a_token_file_and_the_time_to_drain_reach_the_agent():
-    inputs = make_inputs(token_file="/run/secrets/token", drain_s=35)
-    vmargs = plan_java(read_topology(MACHINES / "two-cores"), inputs).vmargs.value
-    assert vmargs.endswith(",drain_s=35,token=/run/secrets/token")
-
-
-def test_all_ports_count_from_one():
-    plan = plan_machine("two-cores", port=9100)
-    ports = ("inference_address", "management_address", "metrics_address", "grpc_inference_port",
-             "grpc_management_port", "initial_worker_port")  # fmt: skip
-    assert [plan.properties[key].value.rpartition(":")[2] for key in ports] == [
-        "9110", "9111", "9112", "9113", "9114", "10030",
-    ]  # fmt: skip
-
-
-def test_an_instance_listens_on_loopback_alone():
-    addresses = {
-        key: setting.value
-        for key, setting in plan_machine("two-cores", bind="0.0.0.0").properties.items()
-        if key.endswith("_address")
-    }
-    assert all("127.0.0.1" in address for address in addresses.values())
+def test_rest_is_on_unix_sockets_and_grpc_on_loopback_ports_counted_from_the_instances_own():
+    properties = plan_machine("two-cores", port=9100, bind="0.0.0.0", run_dir="/kit/run").properties
+    for name in ("inference", "management", "metrics"):
+        assert properties[f"{name}_address"].value == f"unix:/kit/run/instances/a1/tmp/{name}.sock"
+    grpc = (
+        "grpc_inference_address",
+        "grpc_inference_port",
+        "grpc_management_address",
+        "grpc_management_port",
+    )
+    assert [properties[key].value for key in grpc] == ["127.0.0.1", "9113", "127.0.0.1", "9114"]
+    assert properties["initial_worker_port"].value == "10030"
 
 
 @pytest.mark.parametrize("bind", ["everywhere", "::", "1.2.3", "0.0.0.0:80"])
 def test_an_address_that_is_none_is_refused(bind):
     with pytest.raises(ConfigError, match=f"--bind must be an IPv4 address .*: got {bind}"):
         plan_machine("two-cores", bind=bind)
-
-
-def test_nothing_listens_beyond_loopback():
-    for key, setting in plan_machine("two-cores").properties.items():
-        if key.endswith("_address"):
-            assert "127.0.0.1" in setting.value
 
 
 @pytest.mark.parametrize(

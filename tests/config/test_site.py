@@ -13,7 +13,7 @@ from config.rules.layout import choose_cores
 from config.rules.site import make_site
 from config.topology import Topology, count_usable_cores, read_topology
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
-from tests.config.sites import INNER, check_shares, make_door, refuse
+from tests.config.sites import check_shares, make_door, refuse
 from tests.config.synthetic import Machine, render_machine
 
 ALL = sorted(folder.name for folder in MACHINES.iterdir())
@@ -114,7 +114,7 @@ def test_an_instance_was_asked_for_what_the_whole_was():
         "bind": "0.0.0.0", "token_file": "/t", "instances": 2, "deadline_ms": 5000, "tls_cert": "/c",
         "tls_key": "/k", "generation": "b", "prefix": "/p", "model_store": "/m", "topology": "other",
         "cores": "bert=0,resnet50=1", "batch": "bert=3,resnet50=2", "delay_ms": "2", "queue": 9,
-        "slo_p99_ms": 300, "stack": "current",
+        "slo_p99_ms": 300, "run_dir": "/kit/run", "stack": "current",
     }  # fmt: skip
     asked = make_inputs(**changes)
     plain = Inputs(models=(), prefix="", model_store="")
@@ -122,8 +122,9 @@ def test_an_instance_was_asked_for_what_the_whole_was():
         getattr(asked, field.name) != getattr(plain, field.name) for field in dataclasses.fields(Inputs)
     )
     got = make_door("two-cores", **changes).instances["b1"].inputs
-    own = {"models": ("bert",), "workers": 1, "port": 9050, "bind": "127.0.0.1", "token_file": INNER}
-    doors = ("instances", "cores", "deadline_ms", "tls_cert", "tls_key", "generation")
+    own = {"models": ("bert",), "workers": 1, "port": 9050, "bind": "127.0.0.1"}
+    own["run_dir"] = "/kit/run/instances/b1"
+    doors = ("token_file", "instances", "cores", "deadline_ms", "tls_cert", "tls_key", "generation")
     for field in dataclasses.fields(Inputs):
         wanted = plain if field.name in doors else asked
         assert getattr(got, field.name) == own.get(field.name, getattr(wanted, field.name)), field.name

@@ -1,16 +1,13 @@
-"""Small HTTP servers on loopback that stand for TorchServe, and can be slow, break off, hang, fail or die."""
+"""Small HTTP servers on Unix sockets that stand for TorchServe, and can be slow, hang, fail or die."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 import time
 from dataclasses import dataclass, field
-
-RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER with which close() is a reset."""
+from pathlib import Path
 
 
 @dataclass
@@ -39,11 +36,11 @@ class Seen:
 class Backend:
     """One server; what it does can be changed while it runs."""
 
-    def __init__(self, name: str, port: int = 0) -> None:
+    def __init__(self, name: str, path: str) -> None:
         self.name = name
         self.delay_s = 0.0
         self.mode = "ok"
-        """ok; a status such as 500; reset (the body read, then a reset); cut (an answer half sent); hang."""
+        """ok; a status such as 500; reset (the body read, then closed); cut (an answer half sent); hang."""
         self.reads_bodies = threading.Event()
         """Cleared, a body stays in the socket."""
         self.reads_bodies.set()
@@ -58,12 +55,12 @@ class Backend:
         self.aborted = 0
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=512)
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.path = path
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self.live_again()
 
     def die(self) -> None:
-        """As a killed process: nobody listens, and every connection is reset; twice is as good as once."""
+        """As a killed process: nobody listens, and every connection is closed; twice is as good as once."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -71,14 +68,16 @@ class Backend:
             self._reset(connection)
 
     def live_again(self) -> None:
-        """On the same port."""
-        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=512)
+        """At the same place."""
+        Path(self.path).unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen(512)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _reset(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            connection.shutdown(socket.SHUT_RD)
+            connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
     def _accept(self) -> None:

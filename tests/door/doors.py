@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from config.door import DoorFiles, list_variables, render_door
 from config.plan import Plan
+from config.rules.network import find_instance_socket
 from server.haproxy import HaproxyError, Runtime
 from tests.config.doors import plan_behind_door
 from tests.config.planning import make_model
@@ -24,7 +25,6 @@ from tests.door.backends import Backend, Seen
 
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
 TOKEN = "of-strangers"
-INNER = "of-instances"
 MODEL = "resnet50"
 PATH = f"/predictions/{MODEL}"
 
@@ -62,7 +62,7 @@ class Door:
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [HAPROXY, "-db", "-f", str(self.folder / "haproxy.cfg")],
-                env={**os.environ, **list_variables(self.plan, INNER)}, stdout=log, stderr=log,
+                env={**os.environ, **list_variables(self.plan)}, stdout=log, stderr=log,
             )  # fmt: skip
         # Its socket's file is there before anybody listens on it.
         wait_for(lambda: (self._answers() and can_connect(self.port)) or process.poll() is not None)
@@ -138,8 +138,9 @@ def open_door(
 ) -> Iterator[Door]:
     """On free ports; `prepare` puts files into its folder; ends all it started."""
     with claim_ports() as port, tempfile.TemporaryDirectory(prefix="door-", dir="/tmp") as folder:
-        plan = change(plan_behind_door(models=(make_model(MODEL),), port=port, batch="8", **asked))
-        backends = {name: Backend(name, instance.port) for name, instance in plan.instances.items()}
+        asked = {"models": (make_model(MODEL),), "port": port, "batch": "8", "run_dir": folder, **asked}
+        plan = change(plan_behind_door(**asked))
+        backends = {name: Backend(name, find_instance_socket(plan.inputs, name)) for name in plan.instances}
         prepare(Path(folder))
         door = Door(plan, Path(folder), backends)
         try:
@@ -167,7 +168,7 @@ def claim_ports() -> Iterator[int]:
 def _claim(port: int) -> socket.socket | None:
     """None where one of them is in use."""
     try:
-        for used in (port, port + 2, port + 10, port + 20, port + 50, port + 60):
+        for used in (port, port + 2):
             socket.create_server(("127.0.0.1", used)).close()
         return socket.create_server(("127.0.0.1", port + 99))
     except OSError:

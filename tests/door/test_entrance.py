@@ -190,10 +190,9 @@ def test_what_an_instance_sees(quiet: Door):
     assert quiet.ask(b"x", *sent, path=f"{PATH}?describe=1").status == 200
     [seen] = quiet.list_seen()
     assert seen.target == PATH
-    assert seen.header("authorization") == "Bearer of-instances"
     assert seen.header("a") == "b"
     assert seen.header("connection") == "close"
-    assert seen.count("authorization") == seen.count("x-request-id") == 1
+    assert (seen.count("authorization"), seen.count("x-request-id")) == (0, 1)
     assert len(seen.header("x-request-id") or "") == 36
     for name in ("describe", "x-kit-deadline-ms", "x-kit-other"):
         assert seen.header(name) is None

@@ -7,7 +7,9 @@ import socket
 import threading
 import time
 
+from config.rules.network import find_instance_socket
 from tests.config.doors import change_settings
+from tests.door.backends import Backend
 from tests.door.doors import (
     MODEL,
     Door,
@@ -151,11 +153,7 @@ def test_an_end_lets_nothing_new_in_and_answers_what_is_in(door: Door):
 
 def test_other_instances_take_over_under_load(door: Door):
     """A reload: the others were not planned when HAProxy started, and are told their limits."""
-    from tests.door.backends import Backend
-
-    others = {
-        name: Backend(name, door.plan.inputs.port + offset) for name, offset in (("b1", 50), ("b2", 60))
-    }
+    others = {name: Backend(name, find_instance_socket(door.plan.inputs, name)) for name in ("b1", "b2")}
     stop, answers = threading.Event(), []
 
     def ask_on(_: int) -> None:

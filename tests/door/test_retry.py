@@ -18,6 +18,16 @@ def test_a_request_that_fails_is_asked_elsewhere(door: Door, mode: str, size: in
     assert {one.body_bytes for one in door.instances["a2"].requests} == {size}
 
 
+@pytest.mark.parametrize("size", [10, 8_000_000])
+def test_torchserves_507_is_a_503_that_says_when_to_come_again(door: Door, size: int):
+    """Of a worker that was killed without a launcher: HAProxy cannot retry on it."""
+    for instance in door.instances.values():
+        instance.mode = "507"
+    answer = door.ask(b"x" * size)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert b"the worker that had this request ended" in answer.body
+
+
 @pytest.mark.parametrize(("mode", "status"), [("500", 500), ("503", 503), ("reset", 502)])
 def test_a_large_one_is_not(door: Door, mode: str, status: int):
     """It has passed on; the client is told, and may ask again."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config.plan import Plan
+from config.plan import Plan, write_plan
 from server.rundir import RunDir
 from server.verify.evidence import ServerEvidence
 from tests.server import fakes
@@ -34,8 +34,8 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def planned(run: RunDir) -> RunDir:
-    """A run directory with the recorded plan."""
-    run.plan.write_bytes((fakes.RECORDED / "plan.json").read_bytes())
+    """A run directory with the recorded plan as that of a whole server."""
+    write_plan(fakes.as_whole(fakes.read_recorded_plan()), run.plan)
     return run
 
 

@@ -40,6 +40,13 @@ def with_property(plan: Plan, **values: Any) -> Plan:
     return dataclasses.replace(plan, properties={**plan.properties, **changed})
 
 
+def as_whole(plan: Plan) -> Plan:
+    """The same with the addresses of HAProxy."""
+    return with_property(
+        plan, inference_address="http://127.0.0.1:9380", metrics_address="http://127.0.0.1:9382"
+    )
+
+
 def read_recorded_evidence() -> ServerEvidence:
     """What verify saw of that plan's live server."""
     raw = json.loads((RECORDED / "evidence.json").read_text(encoding="utf-8"))
@@ -53,8 +60,8 @@ def read_recorded_evidence() -> ServerEvidence:
 
 
 def _parse_frontend(raw: dict[str, Any]) -> FrontendEvidence:
-    flags = tuple(raw.pop("flags"))
-    return FrontendEvidence(**raw, flags=flags, properties_now=None, properties_at_start=None)
+    lists = {name: tuple(raw.pop(name)) for name in ("flags", "sockets")}
+    return FrontendEvidence(**raw, **lists, properties_now=None, properties_at_start=None)
 
 
 def started_from(evidence: ServerEvidence, plan: Plan) -> ServerEvidence:

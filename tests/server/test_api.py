@@ -1,37 +1,24 @@
-"""Calls carry the right token, renew an expired one, and say what went wrong."""
+"""Calls over TCP and over Unix sockets, with the token where it is needed; and what went wrong."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
-import time
 
 import pytest
 
-from server.api import INFERENCE, MANAGEMENT, Client, Tokens, read_tokens
+from server.api import INFERENCE, MANAGEMENT, Client
 from server.errors import ApiError
-
-
-def write_keys(run, inference="inf", management="man", expires_in=3600.0):
-    """A key file as TorchServe writes it, with its nanoseconds."""
-    ends = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + expires_in)) + ".123456789Z"
-    keys = {
-        "management": {"key": management, "expiration time": ends},
-        "inference": {"key": inference, "expiration time": ends},
-        "API": {"key": "api"},
-    }
-    run.key_file.write_text(json.dumps(keys))
 
 
 @pytest.fixture
 def client(run, torchserve):
-    return Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
+    run.token.write_text("a-token-of-24-characters\n")
+    return Client(inference_url=torchserve.url, management_url=torchserve.url, token_file=run.token)
 
 
-def test_each_address_gets_its_own_token(run, torchserve, client):
-    write_keys(run)
+def test_predictions_carry_the_token_of_the_file(torchserve, client):
     torchserve.routes = {
         "GET /models/bert": (200, [{"workers": []}]),
         "POST /predictions/bert": (200, {"label": "a"}),
@@ -39,31 +26,31 @@ def test_each_address_gets_its_own_token(run, torchserve, client):
     assert client.describe("bert") == {"workers": []}
     assert client.predict("bert", b"text", "text/plain") == {"label": "a"}
     assert torchserve.requests == [
-        ("GET /models/bert", "Bearer man", b""),
-        ("POST /predictions/bert", "Bearer inf", b"text"),
+        ("GET /models/bert", "", b""),
+        ("POST /predictions/bert", "Bearer a-token-of-24-characters", b"text"),
     ]
 
 
-def test_without_a_key_file_no_token_is_sent(torchserve, client):
-    torchserve.routes = {"GET /models/bert?customized=true": (200, [{}])}
-    client.describe("bert", customized=True)
-    assert torchserve.requests[0][1] == ""
+def test_over_a_unix_socket(tmp_path):
+    """A path may have letters that a URL could not."""
+    path = str(tmp_path / "a #?%41.sock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        heads = []
 
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                heads.append(connection.recv(4096))
+                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n[{"a": "b"}]')
 
-@pytest.mark.parametrize("kind", [INFERENCE, MANAGEMENT])
-@pytest.mark.parametrize(("expires_in", "for_s"), [(-1, 0.0), (1800, 3600.0)])
-def test_a_token_that_ends_too_soon_is_renewed_with_the_api_key(
-    run, torchserve, client, kind, expires_in, for_s
-):
-    write_keys(run, inference="old", management="old", expires_in=expires_in)
-
-    def renew():
-        write_keys(run, inference="new", management="new")
-        return 200, {}
-
-    torchserve.routes = {f"GET /token?type={kind}": renew}
-    assert client.token(kind, for_s=for_s) == "new"
-    assert torchserve.requests == [(f"GET /token?type={kind}", "Bearer api", b"")]
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert Client(inference_url="", management_url=f"unix:{path}").describe("bert") == {"a": "b"}
+        thread.join()
+    assert heads[0].startswith(b"GET /models/bert HTTP/1.1\r\nHost: localhost\r\n")
+    assert b"uthorization" not in heads[0]
 
 
 def test_proxy_variables_are_ignored(torchserve, client, monkeypatch):
@@ -80,10 +67,8 @@ def test_an_error_answer_keeps_its_status_and_text(torchserve, client):
     assert error.value.status == 503
 
 
-def test_no_server_is_said_so(run):
-    client = Client(
-        inference_url="http://127.0.0.1:1", management_url="http://127.0.0.1:1", key_file=run.key_file
-    )
+def test_no_server_is_said_so():
+    client = Client(inference_url="http://127.0.0.1:1", management_url="http://127.0.0.1:1")
     with pytest.raises(ApiError, match=r"http://127.0.0.1:1/models/bert: no answer: .*refused") as error:
         client.describe("bert")
     assert error.value.status == 0
@@ -101,17 +86,6 @@ def test_an_answer_that_is_not_json_is_an_error(torchserve, client):
     torchserve.routes = {"POST /predictions/bert": (200, b"<html>")}
     with pytest.raises(ApiError, match="the answer is not JSON"):
         client.predict("bert", b"", "text/plain")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"inference": {}}'])
-def test_a_damaged_key_file_is_named(run, text):
-    run.key_file.write_text(text)
-    with pytest.raises(ApiError, match=r"key_file.json: cannot be read"):
-        read_tokens(run.key_file)
-
-
-def test_no_key_file_means_no_tokens(run):
-    assert read_tokens(run.key_file) == Tokens()
 
 
 @contextlib.contextmanager
@@ -136,12 +110,11 @@ def answering(raw: bytes):
         (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n[{", "no answer: IncompleteRead"),
         (b"nonsense\r\n\r\n", "no answer: nonsense"),
         (b"", "no answer: Remote end closed connection"),
-        (b"HTTP/1.1 503 Busy\r\nContent-Length: 900\r\n\r\n{", "answered 503: "),
     ],
 )
-def test_a_server_that_dies_in_mid_answer_is_an_error_of_ours(run, raw, message):
+def test_a_server_that_dies_in_mid_answer_is_an_error_of_ours(raw, message):
     with answering(raw) as url, pytest.raises(ApiError, match=message):
-        Client(inference_url=url, management_url=url, key_file=run.key_file).describe("bert")
+        Client(inference_url=url, management_url=url).describe("bert")
 
 
 @pytest.mark.parametrize(("answer", "status"), [((200, []), 200), ((405, {}), 405)])
@@ -151,8 +124,8 @@ def test_a_stranger_asks_with_the_token_given_and_gets_a_status(torchserve, clie
     assert torchserve.requests == [("POST /models", "Bearer wrong", b"")]
 
 
-def test_a_stranger_whom_nobody_answers_gets_no_status(run):
+def test_a_stranger_whom_nobody_answers_gets_no_status():
     url = "http://127.0.0.1:1"
-    client = Client(inference_url=url, management_url=url, key_file=run.key_file)
+    client = Client(inference_url=url, management_url=url)
     with pytest.raises(ApiError, match="refused"):
         client.ask_status(INFERENCE, "GET", "/", "")

@@ -261,7 +261,7 @@ def health(plan, run, torchserve, tmp_path):
     return Health(
         plan=dataclasses.replace(plan, models={"bert": plan.models["bert"]}),
         archives={"bert": read_archive(make_archive(tmp_path / "bert.mar", name="bert"))},
-        client=Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file),
+        client=Client(inference_url=torchserve.url, management_url=torchserve.url),
         run=run,
         read=lambda pid: None,
     )

@@ -121,17 +121,15 @@ def test_a_missing_allocator_is_an_error(plan, path):
         make_allocator_link(plan)
 
 
-def test_logs_of_the_last_start_are_kept_once_and_old_tokens_are_not(run):
+def test_logs_of_the_last_start_are_kept_once(run):
     run.logs.mkdir()
     (run.logs / "ts_log.log").write_text("old")
     run.previous_logs.mkdir()
     (run.previous_logs / "older").touch()
-    run.key_file.write_text("{}")
     prepare_folders(run)
     assert [file.name for file in run.previous_logs.iterdir()] == ["ts_log.log"]
     assert list(run.logs.iterdir()) == []
     assert run.temporary.stat().st_mode & 0o777 == 0o700
-    assert not run.key_file.exists()
 
 
 def test_a_plan_for_a_recorded_machine_is_not_started(plan):
@@ -184,7 +182,6 @@ def test_a_file_system_without_permissions_is_refused_before_the_start(run, monk
     expected = f"RUN_DIR must be on a file system that keeps permissions.*a file set to 600 has {mode:o}"
     with pytest.raises(ServerError, match=expected):
         prepare_folders(run)
-    assert not run.key_file.exists()
 
 
 def test_a_file_system_that_refuses_permissions_too(run, monkeypatch):
@@ -196,30 +193,31 @@ def test_a_file_system_that_refuses_permissions_too(run, monkeypatch):
         prepare_folders(run)
 
 
-def test_without_the_agent_nothing_is_started(plan, run, tmp_path):
+def test_without_its_class_nothing_is_started(plan, run, tmp_path):
+    """It rejects gRPC: a server without it would be open to every user of the machine."""
     prepare_folders(run)
     (run.path / "config.properties").touch()
     (tmp_path / "bin").mkdir()
     for name in ("python", "torchserve"):
         (tmp_path / "bin" / name).touch()
     inputs = dataclasses.replace(plan.inputs, prefix=str(tmp_path))
-    with pytest.raises(ServerError, match=r"^missing: /kit/.venv/lib/cpukit-agent.jar; run: make setup"):
+    with pytest.raises(ServerError, match=r"^missing: .*/lib/cpukit/org; run: make setup"):
         launch(dataclasses.replace(plan, inputs=inputs), run, tmp_path)
 
 
-def test_what_torchserve_writes_is_private_from_the_first_instant(plan, run, tmp_path, monkeypatch):
-    """TorchServe creates key_file.json and sets its permissions afterwards."""
+def test_what_torchserve_writes_is_private_from_the_first_instant(plan, run, tmp_path):
+    """Sockets too; and its class path begins with the working directory."""
     prepare_folders(run)
     (run.path / "config.properties").touch()
     prefix = tmp_path / "env"
     (prefix / "bin").mkdir(parents=True)
-    (prefix / "bin/torchserve").write_text("open('key_file.json', 'w').close()")
-    (prefix / "bin/python").symlink_to(sys.executable)
-    (tmp_path / "agent.jar").touch()
-    java = dataclasses.replace(
-        plan.java, vmargs=Setting(value=f"-javaagent:{tmp_path}/agent.jar=a=b", reason="")
+    (prefix / "lib/cpukit/org").mkdir(parents=True)
+    (prefix / "bin/torchserve").write_text(
+        "import os; open('a', 'w').close(); assert os.listdir('org') == []"
     )
+    (prefix / "bin/python").symlink_to(sys.executable)
     inputs = dataclasses.replace(plan.inputs, prefix=str(prefix))
-    assert launch(dataclasses.replace(plan, inputs=inputs, java=java), run, tmp_path).wait(60) == 0
-    assert run.key_file.stat().st_mode & 0o777 == 0o600
+    for _ in range(2):
+        assert launch(dataclasses.replace(plan, inputs=inputs), run, tmp_path).wait(60) == 0
+    assert (run.path / "a").stat().st_mode & 0o777 == 0o600
     assert run.logs.stat().st_mode & 0o777 == 0o700

@@ -40,7 +40,7 @@ def wait(plan, run, torchserve, tmp_path):
     def call(find_failure=lambda: None, find_death=lambda: None):
         clock = Clock()
         around = Surroundings(
-            client=Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file),
+            client=Client(inference_url=torchserve.url, management_url=torchserve.url),
             find_failure=find_failure,
             find_death=find_death,
             report=lines.append,

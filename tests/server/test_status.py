@@ -39,7 +39,7 @@ def tell(*engines):
 
 @pytest.fixture
 def client(run, torchserve):
-    return Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
+    return Client(inference_url=torchserve.url, management_url=torchserve.url)
 
 
 @pytest.fixture
@@ -160,6 +160,6 @@ def test_an_archive_that_is_gone_keeps_no_status_from_being_told(planned, dummy,
     assert not serving  # nobody listens on the recorded plan's ports
     assert text.splitlines()[0].startswith("http://127.0.0.1:9380: ready, started now; TorchServe ")
     torchserve.routes = {"GET /models/bert": (200, [LIVE])}
-    client = Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=planned.key_file)
+    client = Client(inference_url=torchserve.url, management_url=torchserve.url)
     lines, _ = render_model(plan, "bert", None, client)
     assert "  weights: unknown, bert.mar is gone from the model store, or damaged: make models" in lines

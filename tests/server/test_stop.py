@@ -44,10 +44,8 @@ def test_temporary_folder_and_tokens_are_removed_and_logs_stay(run):
     for folder in (run.temporary, run.logs):
         folder.mkdir(parents=True)
     (run.temporary / ".ts.sock.9000").touch()
-    run.key_file.write_text("{}")
     stop(run)
     assert not run.temporary.exists()
-    assert not run.key_file.exists()
     assert run.logs.exists()
 
 

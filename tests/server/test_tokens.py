@@ -1,4 +1,4 @@
-"""The door's token: given, kept, or made; for nobody else to read."""
+"""The token: given, kept, or made; for nobody else to read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ GIVEN = "a-token-of-24-characters"
 def test_one_is_made_and_kept(tmp_path):
     run, plan = RunDir.at(tmp_path), plan_behind_door()
     prepare_secrets(run, plan)
-    made, inner = run.token.read_text(), run.inner_token.read_text()
+    made = run.token.read_text()
     prepare_secrets(run, plan)
     assert run.token.read_text() == made
-    assert run.inner_token.read_text() != inner
     assert run.bearers.read_text() == f"Bearer {made}"
 
 

@@ -80,14 +80,14 @@ def test_describe_is_asked_until_every_worker_has_answered(torchserve, run):
     torchserve.routes = {
         "GET /models/bert?customized=true": lambda: (200, [{"customizedMetadata": {"pid": next(answers)}}])
     }
-    client = Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
+    client = Client(inference_url=torchserve.url, management_url=torchserve.url)
     found, _ = collect_descriptions("bert", client, {7, 8})
     assert set(found) == {7, 8}
 
 
 def test_a_worker_that_never_answers_gives_the_reason(torchserve, run):
     torchserve.routes = {"GET /models/bert?customized=true": (500, {"message": "Failed to get customized"})}
-    client = Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
+    client = Client(inference_url=torchserve.url, management_url=torchserve.url)
     found, problem = collect_descriptions("bert", client, {7}, seconds=1.0)
     assert found == {}
     assert "answered 500" in problem
@@ -95,7 +95,7 @@ def test_a_worker_that_never_answers_gives_the_reason(torchserve, run):
 
 @pytest.fixture
 def client(torchserve, run):
-    return Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
+    return Client(inference_url=torchserve.url, management_url=torchserve.url)
 
 
 def set_queue(torchserve, waiting, describe=(503, {"message": "no worker to serve describe request"})):
@@ -190,7 +190,6 @@ def test_what_torchserve_says_of_a_model_is_kept(plan, planned, torchserve, clie
     assert seen.models["bert"].queue_sizes[:2] == (129, 128)
     assert "answered 404" in seen.models["resnet50"].problem
     assert seen.stray_workers is None  # a worker that TorchServe says nothing of is not lost
-    assert seen.frontend.key_file_mode is None
     assert seen.frontend.answers["management without a token"] == "404"
 
 

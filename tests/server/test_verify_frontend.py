@@ -13,10 +13,11 @@ import threading
 import pytest
 
 from server.api import Client
+from server.errors import ApiError
 from server.processes import Process
 from server.state import State
 from server.verify.frontend import collect_frontend, find_flags
-from server.verify.probes import announce, probe
+from server.verify.probes import announce, call_grpc, probe
 from server.verify.sockets import parse_address, read_listening
 
 
@@ -32,6 +33,9 @@ from server.verify.sockets import parse_address, read_listening
 )
 def test_addresses_are_read_as_the_kernel_prints_them(text, address):
     assert parse_address(text) == address
+
+
+PORTS = {"grpc_inference_port": 1, "grpc_management_port": 1}
 
 
 def as_process(pid: int, *command: str) -> Process:
@@ -57,27 +61,56 @@ def test_a_process_that_ended_listens_nowhere(proc):
 
 
 @pytest.fixture
-def client(torchserve, run):
-    return Client(inference_url=torchserve.url, management_url=torchserve.url, key_file=run.key_file)
+def client(torchserve):
+    return Client(inference_url=torchserve.url, management_url=torchserve.url)
 
 
-def test_strangers_are_played_without_touching_a_worker(torchserve, client):
-    torchserve.routes = {"GET /models": (401, {}), "POST /models": (405, {})}
-    answers = probe(client, "bert", torchserve.largest_request)
-    assert answers["management without a token"] == "401"
-    assert answers["inference with a wrong token"] == "404"
+@contextlib.contextmanager
+def answering_grpc(answer: bytes):
+    """A port that says this to whoever calls, and the bytes it was sent."""
+    sent = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                sent.append(connection.recv(4096))
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], sent
+        thread.join()
+
+
+STATUS = b"\0\0\x10\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x0212"
+"""A HEADERS frame of netty's, with its trailers unindexed and without Huffman's code."""
+
+
+def test_the_status_of_a_grpc_call_is_read():
+    with answering_grpc(STATUS) as (port, sent):
+        assert call_grpc(port, "a.Service/Ping") == 12
+    assert sent[0].startswith(b"PRI * HTTP/2.0")
+    assert b"/a.Service/Ping" in sent[0]
+
+
+def test_a_port_that_hangs_up_on_a_grpc_call_is_an_error():
+    with answering_grpc(b"") as (port, _), pytest.raises(ApiError, match="no answer"):
+        call_grpc(port, "a.Service/Ping")
+
+
+def test_probes_touch_no_worker(torchserve, client):
+    torchserve.routes = {"POST /models": (405, {})}
+    answers = probe(client, "bert", torchserve.largest_request, PORTS)
     assert answers["register a model"] == "405"
     assert (answers["the largest request"], answers["a request one byte larger"]) == ("100", "413")
-    asked = {what for what, _, _ in torchserve.requests}
-    assert asked == {"POST /predictions/bert/no-such-version", "GET /models", "POST /models"}
+    assert {what for what, _, _ in torchserve.requests} == {"POST /models"}
+    assert "refused" in answers["gRPC inference"]
 
 
-def test_nobody_answers_is_said_in_place_of_a_status(run):
-    client = Client(
-        inference_url="http://127.0.0.1:1", management_url="http://127.0.0.1:1", key_file=run.key_file
-    )
-    answers = probe(client, "bert", 10)
-    assert all("refused" in answer for answer in answers.values())
+def test_nobody_answers_is_said_in_place_of_a_status():
+    client = Client(inference_url="http://127.0.0.1:1", management_url="http://127.0.0.1:1")
+    assert all("refused" in answer for answer in probe(client, "bert", 10, PORTS).values())
 
 
 @contextlib.contextmanager
@@ -105,15 +138,15 @@ def listening(limit: int, wrap=lambda connection: connection):
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_the_largest_request_is_asked_about_without_sending_it(run):
+def test_the_largest_request_is_asked_about_without_sending_it():
     with listening(16) as (url, sent):
-        client = Client(inference_url=url, management_url=url, key_file=run.key_file)
+        client = Client(inference_url=url, management_url=url)
         assert [announce(client, "/predictions/bert", size) for size in (16, 17)] == [100, 413]
         assert "Expect: 100-continue\r\n" in sent[0]
         assert sent[0].endswith("\r\n\r\n")
 
 
-def test_behind_tls_too(run, tmp_path):
+def test_behind_tls_too(tmp_path):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     make = [
         "openssl",
@@ -132,7 +165,7 @@ def test_behind_tls_too(run, tmp_path):
     context.load_cert_chain(cert, key)
     with listening(16, lambda connection: context.wrap_socket(connection, server_side=True)) as (url, _):
         url = url.replace("http:", "https:")
-        client = Client(inference_url=url, management_url=url, key_file=run.key_file, certificate=str(cert))
+        client = Client(inference_url=url, management_url=url, certificate=str(cert))
         assert [announce(client, "/predictions/bert", size) for size in (16, 17)] == [100, 413]
 
 
@@ -147,15 +180,17 @@ def test_the_process_is_read_whole(plan, run, torchserve, client, proc):
     command = ("java", "-Xmx9m", "-cp", "x", "org.pytorch.serve.ModelServer")
     proc.add(7, command=command, environment={"_JAVA_OPTIONS": "-Xmx1g"})
     (proc.path / "7" / "fd").mkdir()
-    run.key_file.write_text("{}")
-    run.key_file.chmod(0o640)
+    run.temporary.mkdir(mode=0o750)
+    inference = socket.socket(socket.AF_UNIX)
+    inference.bind(str(run.temporary / "inference.sock"))
     run.properties.write_text("a=b\n")
     state = State(
         phase="ready", plan_sha256="", started_at="", properties_sha256="at-start", configuration={"a": "b"}
     )
     seen = collect_frontend(plan, run, client, [as_process(7, *command)], state, proc.path)
     assert seen.listening == {}
-    assert (seen.key_file_mode, seen.flags) == (0o640, ("-Xmx9m",))
+    assert (seen.sockets, seen.sockets_mode, seen.sockets_own) == (("inference",), 0o750, True)
+    assert seen.flags == ("-Xmx9m",)
     assert seen.environment == {"_JAVA_OPTIONS": "-Xmx1g"}
     assert (seen.properties_at_start, len(seen.properties_now)) == ("at-start", 64)
     assert seen.configuration == {"a": "b"}

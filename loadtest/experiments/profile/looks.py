@@ -6,16 +6,11 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from http.client import HTTPException
 from typing import Any
 
-from config.plan import Plan
-from loadtest.errors import LoadTestError
 from loadtest.experiments.profile.onednn import MARKERS
 from loadtest.systems.system import System
 from loadtest.trials.watch import Seen
-from server.api import make_opener
-from server.call import read_instances
 
 WISH = "operators=8 onednn=2"
 """Runs of the model in each worker: with fewer, one odd batch decides; each costs its batch some ms."""
@@ -24,7 +19,6 @@ QUEUE, LATENCY = "ts_queue_latency_microseconds", "ts_inference_latency_microsec
 """TorchServe 0.12, counters of RestJob.java: until a worker takes the request, and until its answer."""
 _SAMPLE = re.compile(r"^(\w+)\{([^}]*)\} ([0-9.eE+-]+)$", re.MULTILINE)
 MOST_LOG_LINES = 20_000
-SCRAPE_SECONDS = 10.0
 
 
 def parse_counters(text: str, model: str) -> dict[str, float]:
@@ -43,19 +37,7 @@ def read_account(system: System) -> dict[str, float]:
     found: Counter[str] = Counter()
     for one in system.describe_workers(model):
         found.update(one.get("phases", {}))
-    for _, own in read_instances(system.run, system.plan).values():
-        found.update(_scrape(own, model))
-    return dict(found)
-
-
-def _scrape(plan: Plan, model: str) -> dict[str, float]:
-    """Of one instance."""
-    place = str(plan.properties["metrics_address"].value)
-    try:
-        with make_opener("").open(f"{place}/metrics", timeout=SCRAPE_SECONDS) as answer:
-            return parse_counters(answer.read().decode(), model)
-    except (OSError, HTTPException) as problem:
-        raise LoadTestError(f"TorchServe's counters cannot be read: {place}/metrics: {problem}") from problem
+    return {**found, **parse_counters(system.client.metrics(), model)}
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-from config.door import ENDING, INNER_TOKEN, LISTENER, list_variables, name_prediction, render_door
+from config.door import ENDING, LISTENER, list_variables, name_prediction, render_door
 from config.door.lines import WIDTH, explain, quote, render_refusal
 from tests.config.doors import FILES, GOLDEN_DOORS, golden_door, plan_behind_door
 from tests.config.planning import make_model
@@ -48,7 +48,7 @@ def test_one_line_of_a_kind_for_each_model_and_instance():
         large = [line for line in sections[f"backend {model}.large"] if line.startswith("server ")]
         assert [line.split()[1] for line in small] == ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4"]
         assert [line.split()[:3] for line in large] == [line.split()[:3] for line in small]
-        assert small[0].startswith("server a1 127.0.0.1:8010 maxconn 2 ")
+        assert small[0].startswith('server a1 "unix@/kit/run/instances/a1/tmp/inference.sock" maxconn 2 ')
         assert all(line.endswith(f'check "${{KIT_STATE_{line.split()[1]}}}"') for line in small)
         assert all(line.endswith(f"track {model}/{line.split()[1]}") for line in large)
 
@@ -69,13 +69,12 @@ def test_an_instance_is_asked_for_its_own_models_only():
 def test_all_that_the_environment_is_asked_for_is_known():
     plan = plan_behind_door()
     text = render_door(plan, FILES)
-    assert f'http-request set-header authorization "Bearer ${{{INNER_TOKEN}}}"' in text
     asked = set(re.findall(r"\$\{(\w+)\}", text))
-    given = list_variables(plan, "secret", serving=["a2"])
+    given = list_variables(plan, serving=["a2"])
     assert asked == set(given)
     assert (given["KIT_STATE_a1"], given["KIT_STATE_a2"]) == ("disabled", "enabled")
     assert given[LISTENER] == "127.0.0.1:8080"
-    assert list_variables(plan, "secret", listener="fd@3")[LISTENER] == "fd@3"
+    assert list_variables(plan, listener="fd@3")[LISTENER] == "fd@3"
 
 
 def test_figures_of_predictions_begin_with_none():

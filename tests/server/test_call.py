@@ -16,7 +16,7 @@ import pytest
 from server.archives import find_samples, read_archive, write_samples
 from server.call import make_client, render_calls, write_authorization
 from server.tokens import write_private
-from tests.server.fakes import make_archive
+from tests.server.fakes import as_whole, make_archive
 
 TOKEN = "a-token-of-letters"
 
@@ -28,13 +28,14 @@ def bert(tmp_path):
 
 @pytest.fixture
 def one(plan):
+    plan = as_whole(plan)
     return dataclasses.replace(plan, models={"bert": plan.models["bert"]})
 
 
 @pytest.fixture
 def client(plan, run):
     write_private(run.token, TOKEN)
-    return make_client(plan, run)
+    return make_client(as_whole(plan), run)
 
 
 def test_the_line_names_the_file_and_not_the_token(one, run, client, bert):

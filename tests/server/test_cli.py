@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from config.plan import write_plan
 from server import cli
 from server.archives import read_archive
 from server.processes import JAVA_MAIN
@@ -19,7 +20,7 @@ from server.ready import StartFailed
 from server.start import Interrupted
 from server.state import READY, Failure
 from server.tokens import write_private
-from tests.server.fakes import RECORDED, make_archive, read_recorded_plan, with_property, write_running
+from tests.server.fakes import as_whole, make_archive, read_recorded_plan, with_property, write_running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def folders(run, tmp_path):
     """Arguments for a run directory with a plan and a model store with archives."""
-    run.plan.write_bytes((RECORDED / "plan.json").read_bytes())
+    write_plan(as_whole(read_recorded_plan()), run.plan)
     write_private(run.token, "a-token-of-letters")
     for name in ("bert", "resnet50"):
         make_archive(tmp_path / f"{name}.mar", name=name)
@@ -73,7 +74,7 @@ def test_verify_of_nothing_is_a_difference(folders, capsys):
 
 
 def test_start_without_archives_names_them(run, tmp_path, capsys):
-    run.plan.write_bytes((RECORDED / "plan.json").read_bytes())
+    write_plan(as_whole(read_recorded_plan()), run.plan)
     assert cli.main(["start", "--run-dir", str(run.path), "--model-store", str(tmp_path)]) == 1
     assert "no archive: " in capsys.readouterr().err
 

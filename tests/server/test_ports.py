@@ -20,9 +20,6 @@ def taken():
 
 def test_all_ports_of_the_plan_are_known(plan):
     assert list_ports(plan.properties) == {
-        "inference": ("127.0.0.1", 9380),
-        "management": ("127.0.0.1", 9381),
-        "metrics": ("127.0.0.1", 9382),
         "gRPC inference": ("127.0.0.1", 9383),
         "gRPC management": ("127.0.0.1", 9384),
     }

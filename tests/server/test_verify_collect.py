@@ -190,7 +190,7 @@ def test_what_torchserve_says_of_a_model_is_kept(plan, planned, torchserve, clie
     assert seen.models["bert"].queue_sizes[:2] == (129, 128)
     assert "answered 404" in seen.models["resnet50"].problem
     assert seen.stray_workers is None  # a worker that TorchServe says nothing of is not lost
-    assert seen.frontend.answers["management without a token"] == "404"
+    assert seen.frontend.answers["register a model"] == "404"
 
 
 @pytest.fixture

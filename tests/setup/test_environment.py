@@ -37,6 +37,7 @@ class Kit:
     def __init__(self, folder: Path, monkeypatch) -> None:
         self.venv, self.requirements, self.did = folder / ".venv", folder / "requirements", []
         monkeypatch.setattr(environment, "create", self.create)
+        monkeypatch.setattr(environment, "compile_java", lambda *_: None)
         monkeypatch.setattr(environment, "install", lambda *given, **_: self.did.append(Path(given[-1]).stem))
 
     def create(self, venv: Path, options: argparse.Namespace) -> str:
@@ -51,7 +52,7 @@ class Kit:
 
     def set_up(self, *purposes: str, index: str = "") -> list[str]:
         options = argparse.Namespace(
-            venv=self.venv, set="ipex", purposes=list(purposes), torch_index=index, log=None, no_agent=True
+            venv=self.venv, set="ipex", purposes=list(purposes), torch_index=index, log=None
         )
         self.did.clear()
         environment.complete_environment(options)

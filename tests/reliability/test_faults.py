@@ -32,6 +32,8 @@ GIVEN_UP_S = 5.0
 CALM_S, LEAST_S, TAIL_S = 4.0, 6.0, 2.0
 """Of load before the fault, after it however well all is, and after all is well."""
 LATE_SHARE = 0.001
+SLOW, LEAST_CALM = 2.0, 100
+"""Times the p99 before the fault, and the requests that it takes."""
 RECOVERY_S = 60.0
 OVERLOAD_S, LOOP_S, HOLD_S, DISK_S, CLOCK_S, EAT_S = 60.0, 20.0, 15.0, 12.0, 5.0, 20.0
 IDLE, SLOW_BODIES = 1000, 60
@@ -52,6 +54,8 @@ class Guarantee:
     RECOVERY_S, no process is orphaned and verify finds nothing."""
     goodput: float = 0.0
     """Good answers by their deadline a second, as a share of the capacity."""
+    slow_s: int | None = None
+    """Seconds from the fault on whose p99 is more than SLOW times that before it."""
     share: float = 0.6
     """Of the capacity, that is sent."""
     deadline_s: float = 10.0
@@ -225,7 +229,8 @@ FAULTS = [
      Guarantee(goodput=0.9, share=1.5, deadline_s=1.0)),
     ("jvm-stop", "SIGSTOP to a JVM", signal_to("TorchServe", STOP), ANSWERED),
     ("proxy-kill", "SIGKILL to HAProxy: what is open is cut", kill_proxy, Guarantee(cut=True)),
-    ("reload", "make reload at 80 % of the capacity", reload, Guarantee(no_failure=True, share=0.8)),
+    ("reload", "make reload at 80 % of the capacity", reload,
+     Guarantee(no_failure=True, slow_s=10, share=0.8)),
     ("reload-bad", "make reload with a damaged archive", reload_with_bad_archive, NO_FAILURE),
     ("worker-stop", "SIGSTOP to a worker", signal_to("worker", STOP), ANSWERED),
     ("launcher-kill", "SIGKILL to a launcher", signal_to("launcher", KILL), ANSWERED),
@@ -323,8 +328,24 @@ def find_broken(
         yield f"{failed} requests failed, guaranteed: none"
     if late > LATE_SHARE * sent:
         yield f"{late} of {sent} answered after the deadline, guaranteed: {LATE_SHARE:.1%}"
+    slow = count_slow_seconds(outcomes, began)
+    if guarantee.slow_s is not None and slow > guarantee.slow_s:
+        yield f"{slow} slow seconds, guaranteed: at most {guarantee.slow_s}"
     if count_goodput(outcomes, guarantee) < guarantee.goodput * capacity:
         yield f"{describe_goodput(outcomes, guarantee, capacity)}, guaranteed: {guarantee.goodput:.0%}"
+
+
+def count_slow_seconds(outcomes: Sequence[Outcome], began: float) -> int:
+    """A second is slow when more than 1 % of its good answers are; 0 where too few came before the fault."""
+    good = [one for one in outcomes if one.status == 200]
+    calm = sorted(one.seconds for one in good if one.due < began)
+    if len(calm) < LEAST_CALM:
+        return 0
+    limit = SLOW * calm[int(0.99 * len(calm))]
+    later = [one for one in good if one.due >= began]
+    all_of = Counter(int(one.due - began) for one in later)
+    slow_of = Counter(int(one.due - began) for one in later if one.seconds > limit)
+    return sum(1 for second, count in slow_of.items() if count > 0.01 * all_of[second])
 
 
 def count_goodput(outcomes: Sequence[Outcome], guarantee: Guarantee) -> float:

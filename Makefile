@@ -40,7 +40,7 @@ PLAN_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION) 
 	--workers=$(call given,WORKERS) --cores-per-worker=$(call given,CORES_PER_WORKER) \
 	--allocator=$(call given,ALLOCATOR) --openmp=$(call given,OPENMP) --port=$(call given,PORT) \
 	--batch=$(call given,BATCH) --delay-ms=$(call given,DELAY_MS) --queue=$(call given,QUEUE) --slo-p99-ms=$(call given,SLO_P99_MS) \
-	--instances=$(call given,INSTANCES) --cores=$(call given,CORES) --deadline-ms=$(call given,DEADLINE_MS) \
+	--instances=$(call given,INSTANCES) --deadline-ms=$(call given,DEADLINE_MS) \
 	--tls-cert=$(call given,TLS_CERT) --tls-key=$(call given,TLS_KEY) \
 	--topology=$(call given,TOPOLOGY) --run-dir=$(call given,RUN_DIR) $(if $(value TOPOLOGY),,--timings=$(call quote,$(TIMINGS))) \
 	$(if $(filter 0,$(value TUNED)),,--tuned=$(call quote,$(TUNED_PLAN)))

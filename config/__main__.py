@@ -15,7 +15,6 @@ from config.installed import Installed, read_installed
 from config.knobs.table import add_knobs
 from config.plan import PLAN_FILE, Inputs, Plan, read_plan
 from config.rules.by_model import parse_by_model, render_by_model
-from config.rules.cores import parse_cores, render_cores
 from config.rules.engines import parse_backend
 from config.rules.requests import SWITCHES, check_inputs, check_machine
 from config.rules.site import Site, make_site, make_timing_job
@@ -32,7 +31,7 @@ USAGE_ERROR = 2
 KNOBS = (
     *("MODELS", "PRECISION", "BACKEND", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
     *("PORT", "BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS"),
-    *("INSTANCES", "CORES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
+    *("INSTANCES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
 )
 
 
@@ -179,7 +178,6 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         bind=options.bind or Inputs.bind,
         token_file=options.token_file,
         instances=parse_number("INSTANCES", options.instances),
-        cores=render_cores(parse_cores(options.cores)),
         deadline_ms=Inputs.deadline_ms if deadline_ms is None else deadline_ms,
         tls_cert=tls_cert,
         tls_key=tls_key,

@@ -77,8 +77,6 @@ class Inputs:
     """A file with the inference token; "" makes one."""
     instances: int | None = None
     """TorchServes behind HAProxy, in all."""
-    cores: str = ""
-    """The CPUs of each model: "bert=0-3,resnet50=4-7"; "" lets all models share all."""
     deadline_ms: int = 60_000
     """When the door answers at the latest, for requests that name no time of their own."""
     tls_cert: str = ""

@@ -91,13 +91,13 @@ class Topology:
 
     @property
     def owns_cpus(self) -> bool:
-        """Whether CPUs may be chosen by name: those of a cpuset smaller than the machine, or all there are.
+        """Whether CPUs may be chosen by name.
 
         A quota below the CPUs says how much of them is ours, and not which: whoever else has one sees the
-        same CPUs, and would choose the same first ones.
+        same CPUs, and would choose the same first ones. So too in a cpuset: all pods in the shared pool of
+        Kubernetes' static CPU manager have the same one.
         """
-        owned = len(self.cpus_allowed) < self.cpu_total
-        return owned or self.quota_cpus is None or self.quota_cpus >= len(self.cpus_allowed)
+        return self.quota_cpus is None or self.quota_cpus >= len(self.cpus_allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, lists instead of tuples."""

@@ -52,8 +52,6 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="INSTANCES", default="one for each NUMA node, else 2; 1 with PROFILE=latency",
              commands=PLANS, container=True, compose="",
              help="TorchServes behind the door, 1 to 4, which share cores and memory"),
-        Knob(name="CORES", default="all models on all cores", commands=PLANS, container=True,
-             compose="", help="CPUs of each model behind the door, such as bert=0-3,resnet50=4-7"),
         Knob(name="DEADLINE_MS", default="60000", commands=PLANS, container=True,
              compose="",
              help="the door answers by then, 1000 to 300000; a request can name its own in X-Deadline-Ms"),

@@ -79,10 +79,9 @@ def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Input
     topology = share.topology
     fitting = memory.count_workers_in_memory(topology, models, inputs, chosen.precisions)
     cut = choose_layout(topology, inputs, fitting)
-    server_cpus = _choose_server_cpus(cut, share)
-    pinned = _choose_pinning(topology, inputs, cut, server_cpus)
-    if pinned.args is None and topology.owns_cpus:  # nothing else keeps it off the others' CPUs
-        server_cpus = server_cpus or topology.cpus_allowed
+    pinned = _choose_pinning(topology, inputs, cut)
+    # Where nothing else keeps it off the others' CPUs.
+    server_cpus = topology.cpus_allowed if pinned.args is None and topology.owns_cpus else None
     plans = batching.plan_models(models, inputs, _list_figures(chosen, cut))
     jvm = java.plan_java(topology, inputs)
     launch = environment.Launch(launched=pinned.args is not None, bound=pinned.bound)
@@ -114,26 +113,13 @@ def _list_figures(chosen: Chosen, cut: Candidate) -> batching.Figures:
     )
 
 
-def _choose_server_cpus(cut: Candidate, share: Share) -> Chunk | None:
-    """Of CPUs of our own under a quota everything stays on as many as it feeds: then nothing can ever be
-    throttled."""
-    topology = share.topology
-    if not topology.owns_cpus or not share.confined:
-        return None
-    if topology.quota_cpus is None or topology.quota_cpus >= len(topology.cpus_allowed):
-        return topology.cpus_allowed
-    return tuple(sorted(cpu for chunk in cut.chunks for cpu in chunk))
-
-
-def _choose_pinning(
-    topology: Topology, inputs: Inputs, cut: Candidate, server_cpus: Chunk | None
-) -> pinning.Pinning:
+def _choose_pinning(topology: Topology, inputs: Inputs, cut: Candidate) -> pinning.Pinning:
     if not inputs.pinning:
         return pinning.unpinned(cut.chunks, "switched off with --no-pinning: a baseline")
     if not topology.owns_cpus:
         return pinning.choose_unbound(topology, cut.chunks)
     counted = inputs.stack != DEFAULT_STACK
-    return pinning.choose_pinning(topology, cut.chunks, server_cpus, counted=counted)
+    return pinning.choose_pinning(topology, cut.chunks, counted=counted)
 
 
 def _plan_layout(

@@ -1,21 +1,19 @@
 """Which part of the machine each instance of TorchServe behind the door has: cores, memory, models, ports.
 
 Why there are several: the door sees servers, not workers, so that only between two of them can a request be
-tried again, and only one of two can be drained or replaced while the other answers. And the launcher's
-arguments are one string for all workers of a TorchServe: only instances can give models cores of their own.
+tried again, and only one of two can be drained or replaced while the other answers.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from config.errors import ConfigError
 from config.files import render_id_list
 from config.plan import Inputs
-from config.rules.cores import check_cores, parse_cores, take_cores
 from config.rules.layout import choose_cores
 from config.topology import Core, Topology
 
@@ -52,8 +50,6 @@ class Share:
     """Of each of its models; None = as many as are good for its cores."""
     topology: Topology
     """The machine as if there were nothing but its part."""
-    confined: bool
-    """Nothing of it may run on any other CPU: under a quota, and where CORES says so."""
 
     def describe_cpus(self) -> str:
         """As the kernel writes lists."""
@@ -67,8 +63,6 @@ def list_counts(topology: Topology, inputs: Inputs) -> tuple[int, ...]:
         raise ConfigError(
             f"INSTANCES must be 1 to {len(usable)} (usable physical cores): got {inputs.instances}"
         )
-    if inputs.cores:
-        return (inputs.instances or len(parse_cores(inputs.cores)),)
     if inputs.instances is not None:
         return (inputs.instances,)
     best, workers = _count_usual(usable, inputs), inputs.workers or 0
@@ -80,8 +74,6 @@ def explain_count(topology: Topology, inputs: Inputs, count: int) -> str:
     usual = _count_usual(choose_cores(topology), inputs)
     if inputs.instances is not None:
         return f"INSTANCES={count} was given"
-    if inputs.cores:
-        return "an instance for each model of CORES"
     if count < usual and inputs.workers and inputs.workers % usual:
         return f"{count} instance{'s' * (count > 1)}, which WORKERS={inputs.workers} are shared out to evenly"
     if count < usual:
@@ -96,22 +88,18 @@ def explain_count(topology: Topology, inputs: Inputs, count: int) -> str:
 
 
 def plan_shares(topology: Topology, inputs: Inputs, models: Sequence[str], count: int) -> tuple[Share, ...]:
-    """By name, in the order of models and cores."""
-    runs = _split(topology, inputs, models, count)
-    total = sum(len(cores) for _, cores in runs)
-    shared = not (topology.owns_cpus or inputs.cores)
-    confined = not shared and (bool(inputs.cores) or _is_throttled(topology))
-    beside = {served: sum(served == other for other, _ in runs) for served, _ in runs}
+    """By name, in the order of cores."""
+    runs = split_cores(choose_cores(topology), count)
+    total = sum(map(len, runs))
     return tuple(
         Share(
             name=f"{inputs.generation}{number}",
             port=find_port(inputs, number),
-            models=served,
-            workers=_divide_workers(inputs, beside[served], served),
-            topology=_take(topology, cores, total, shared=shared),
-            confined=confined,
+            models=tuple(models),
+            workers=_divide_workers(inputs, count),
+            topology=_take(topology, cores, total),
         )
-        for number, (served, cores) in enumerate(runs, start=1)
+        for number, cores in enumerate(runs, start=1)
     )
 
 
@@ -138,53 +126,24 @@ def split_cores(cores: Sequence[Core], count: int) -> list[tuple[Core, ...]]:
     return [run for node, number in zip(nodes, parts, strict=True) for run in _cut(node, number)]
 
 
-def _split(
-    topology: Topology, inputs: Inputs, models: Sequence[str], count: int
-) -> list[tuple[tuple[str, ...], tuple[Core, ...]]]:
-    """(models, cores) of each instance."""
-    if not inputs.cores:
-        return [(tuple(models), run) for run in split_cores(choose_cores(topology), count)]
-    asked = parse_cores(inputs.cores)
-    check_cores(topology, models, asked)
-    if count < len(models):
-        raise ConfigError(
-            f"INSTANCES must be {len(models)} or more, because CORES gives each model its own: got {count}"
-        )
-    owned = {name: take_cores(topology, asked[name]) for name in models}
-    parts = _allot(owned, count)
-    return [((name,), run) for name in models for run in split_cores(owned[name], parts[name])]
-
-
-def _allot(owned: Mapping[str, Sequence[Core]], count: int) -> dict[str, int]:
-    """Instances of each model: at least one, more where the cores are many."""
-    parts = dict.fromkeys(owned, 1)
-    while sum(parts.values()) < count:
-        free = [name for name in owned if parts[name] < len(owned[name])]
-        if not free:
-            raise ConfigError(f"INSTANCES must be at most {sum(parts.values())} on these CORES: got {count}")
-        parts[max(free, key=lambda name: len(owned[name]) / parts[name])] += 1
-    return parts
-
-
-def _divide_workers(inputs: Inputs, count: int, models: Sequence[str]) -> int | None:
+def _divide_workers(inputs: Inputs, count: int) -> int | None:
     """WORKERS is of each model, in the whole."""
     if inputs.workers is None or inputs.workers % count == 0:
         return inputs.workers and inputs.workers // count
-    of, cure = (f" of {models[0]}", "leave INSTANCES out") if inputs.cores else ("", "give INSTANCES=1")
     raise ConfigError(
-        f"WORKERS must be {count} or a multiple of it, because the {count} instances{of} have equally many: "
-        f"got {inputs.workers}; change it, or {cure}"
+        f"WORKERS must be {count} or a multiple of it, because the {count} instances have equally many: "
+        f"got {inputs.workers}; change it, or give INSTANCES=1"
     )
 
 
-def _take(topology: Topology, cores: Sequence[Core], total: int, *, shared: bool) -> Topology:
-    """The machine with nothing but these cores, and their part of quota and memory; all its cores where they
-    are shared."""
+def _take(topology: Topology, cores: Sequence[Core], total: int) -> Topology:
+    """The machine with nothing but these cores, and their part of the memory; where CPUs are shared with all
+    of them, and their part of the quota."""
     door_mib = count_door_mib(topology)
     memory_mib = max(0, topology.memory_limit_mib - door_mib) * len(cores) // total
     return replace(
-        topology if shared else _keep_cores(topology, cores),
-        quota_cpus=_take_quota(topology.quota_cpus, len(cores), total),
+        _keep_cores(topology, cores) if topology.owns_cpus else topology,
+        quota_cpus=None if topology.owns_cpus else _take_quota(topology.quota_cpus, len(cores), total),
         usable_cores=len(cores),
         memory_limit_mib=memory_mib,
         memory_source=f"for {len(cores)} of {total} cores, of {topology.memory_limit_mib} MiB less "
@@ -205,10 +164,6 @@ def _keep_cores(topology: Topology, cores: Sequence[Core]) -> Topology:
 
 def _take_quota(quota_cpus: float | None, cores: int, total: int) -> float | None:
     return None if quota_cpus is None else math.floor(1000 * quota_cpus * cores / total) / 1000
-
-
-def _is_throttled(topology: Topology) -> bool:
-    return topology.quota_cpus is not None and topology.quota_cpus < len(topology.cpus_allowed)
 
 
 def _count_usual(cores: Sequence[Core], inputs: Inputs) -> int:

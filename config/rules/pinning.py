@@ -32,12 +32,10 @@ class Pinning:
         return self.args is not None and not self.args.disable_taskset
 
 
-def choose_pinning(
-    topology: Topology, chunks: Sequence[Chunk], server_cpus: Chunk | None, *, counted: bool = False
-) -> Pinning:
+def choose_pinning(topology: Topology, chunks: Sequence[Chunk], *, counted: bool = False) -> Pinning:
     """`--node_id` where the model of the launcher says it means the plan, else the list of CPUs; `counted`: a
     launcher that must be told how many workers a list is for."""
-    numactl = topology.launcher_numactl and (server_cpus is None or 0 in server_cpus)
+    numactl = topology.launcher_numactl
     problem = ""
     for args in _proposals(topology, chunks, counted):
         try:

@@ -86,16 +86,11 @@ def explain_worker_cpus(cut: Candidate) -> str:
 
 def explain_server(topology: Topology, server_cpus: Chunk | None) -> str:
     """Why TorchServe itself is confined, or not."""
-    if server_cpus is None and not topology.owns_cpus:
-        return f"not confined: {explain_shared(topology)}"
-    if server_cpus is None:
-        return "not confined: no quota below the CPUs it may use"
-    if topology.quota_cpus is None or topology.quota_cpus >= len(topology.cpus_allowed):
+    if server_cpus is not None:
         return "confined to this instance's share of the CPUs, as each of the others is to its own"
-    return (
-        f"the quota of {topology.quota_cpus:g} CPUs counts TorchServe too: on the workers' CPUs alone it can "
-        "never be exceeded, so nothing is throttled"
-    )
+    if not topology.owns_cpus:
+        return f"not confined: {explain_shared(topology)}"
+    return "not confined: no quota below the CPUs it may use"
 
 
 def _has_smt(topology: Topology) -> bool:

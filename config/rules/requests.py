@@ -10,7 +10,6 @@ from config.errors import ConfigError, must_be_one_of
 from config.knobs.table import find
 from config.plan import Inputs
 from config.rules.by_model import check_by_model
-from config.rules.cores import parse_cores
 from config.rules.engines import (
     check_engines,
     check_stack,
@@ -109,11 +108,6 @@ def check_door(inputs: Inputs) -> None:
         raise ConfigError(f"TLS_CERT and TLS_KEY must be given together: got {given} alone")
     if inputs.generation not in GENERATIONS:
         raise must_be_one_of("--generation", inputs.generation, GENERATIONS)
-    models = list(parse_cores(inputs.cores))
-    if len(models) > MAX_INSTANCES:
-        raise ConfigError(
-            f"CORES must be of at most {MAX_INSTANCES} models, because each is an instance: got {len(models)}"
-        )
 
 
 def check_machine(topology: Topology, inputs: Inputs) -> None:

@@ -23,7 +23,6 @@ OF_THE_WHOLE = (
     "bind",
     "token_file",
     "instances",
-    "cores",
     "deadline_ms",
     "tls_cert",
     "tls_key",
@@ -99,7 +98,6 @@ def _plan_site(
         raise ConfigError("haproxy is not on this machine: run `make setup`")
     check_sizes(inputs, topology)
     shares, plans, why = _plan_instances(topology, models, inputs, chosen)
-    why = "; ".join(filter(None, (why, tuned.explain("cores"))))
     door_mib = count_door_mib(topology)
     whole = merge_plans(topology, inputs, shares, plans, why)
     return Site(plan=replace(whole, door=plan_door(inputs, plans, door_mib)), instances=plans)
@@ -132,7 +130,7 @@ def _plan_instance(
         return plan_instance(share, served, _hand_down(inputs, share), chosen)
     except FitError as problem:
         of = f"instance {share.name} of {count}, with CPUs {share.describe_cpus()}"
-        cure = "; fewer instances have more each: INSTANCES=1" if count > 1 and not inputs.cores else ""
+        cure = "; fewer instances have more each: INSTANCES=1" if count > 1 else ""
         raise FitError(f"{problem} ({of}{cure})") from problem
 
 

@@ -54,7 +54,7 @@ def _list_settings(
 ) -> dict[str, Any]:
     """Nothing of what is chosen by the timings."""
     cores = plan.layout.cores_per_worker.value
-    bound = inputs.pinning and (topology.owns_cpus or bool(inputs.cores))
+    bound = inputs.pinning and topology.owns_cpus
     launch = Launch(launched=inputs.pinning, bound=bound)
     return {
         "cpu_model": topology.model_name,

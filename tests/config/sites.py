@@ -31,7 +31,7 @@ def check_shares(topology: Topology, site: Site) -> None:
     whole, plans = site.plan, list(site.instances.values())
     shares = [plan.machine for plan in plans]
     cpus = [cpu for share in shares for cpu in share["cpus_allowed"]]
-    if topology.owns_cpus or whole.inputs.cores:
+    if topology.owns_cpus:
         assert len(cpus) == len(set(cpus))
         assert set(cpus) <= set(topology.cpus_allowed)
     else:
@@ -43,7 +43,7 @@ def check_shares(topology: Topology, site: Site) -> None:
         <= topology.memory_limit_mib
     )
     assert sum(share["usable_cores"] for share in shares) <= topology.usable_cores
-    if topology.quota_cpus is not None:
+    if not topology.owns_cpus:
         assert sum(share["quota_cpus"] for share in shares) <= topology.quota_cpus
     for plan in plans:
         check_instance(plan)

@@ -65,7 +65,7 @@ def test_what_is_given_is_planned():
 
 
 def test_behind_a_door_a_models_own_number_reaches_its_instances():
-    site = make_door("two-cores", cores="bert=0,resnet50=1", batch="bert=3,resnet50=2", queue=9)
+    site = make_door("two-cores", batch="bert=3,resnet50=2", queue=9)
     given = {
         name: model.batch_size.value for one in site.instances.values() for name, model in one.models.items()
     }

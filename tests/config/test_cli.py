@@ -61,11 +61,11 @@ def test_a_second_run_writes_the_same_bytes(arguments, tmp_path):
     def read():
         return {file: file.read_bytes() for file in tmp_path.rglob("run/**/*") if file.is_file()}
 
-    main([*arguments, "--cores", "tiny=1"])
+    main([*arguments, "--batch", "tiny=1"])
     first = read()
-    main([*arguments, "--cores", " tiny=1,1"])
+    main([*arguments, "--batch", " tiny=1 "])
     assert first == read()
-    assert len(first) == 4 + 5
+    assert len(first) == 4 + 2 * 5
 
 
 def test_the_other_generation_leaves_the_one_that_serves(arguments, tmp_path):
@@ -96,18 +96,9 @@ def test_a_dry_run_prints_every_instance(arguments, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_workers_of_models_with_own_cores_are_told_of_each(arguments, tmp_path, capsys):
-    text = (tmp_path / "models/tiny/model.yaml").read_text().replace("tiny", "wee")
-    (tmp_path / "models/wee").mkdir()
-    (tmp_path / "models/wee/model.yaml").write_text(text)
-    eight = [*arguments, "--topology", str(MACHINES / "single-socket")]
-    assert main([*eight, "--cores", "tiny=0-4,wee=6"]) == 0
-    assert capsys.readouterr().out.startswith("planned: tiny, wee · workers tiny 5, wee 1 × cores 1 · fp32")
-
-
 def test_empty_means_not_given(arguments, tmp_path):
     names = ("models", "precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port",
-             "instances", "cores", "deadline-ms", "tls-cert", "tls-key", "generation", "batch",
+             "instances", "deadline-ms", "tls-cert", "tls-key", "generation", "batch",
              "delay-ms", "queue", "slo-p99-ms", "timings", "tuned")  # fmt: skip
     assert main([*arguments, *(part for name in names for part in (f"--{name}", ""))]) == 0
     assert read_plan(tmp_path / "run").inputs.port == 8080

@@ -53,19 +53,6 @@ def test_one_line_of_a_kind_for_each_model_and_instance():
         assert all(line.endswith(f"track {model}/{line.split()[1]}") for line in large)
 
 
-def test_an_instance_is_asked_for_its_own_models_only():
-    plan = plan_behind_door("two-sockets-smt", cores="bert=0-3,resnet50=4-7")
-    sections = read_sections(render_door(plan, FILES))
-    served = {
-        model: [line.split()[1] for line in sections[f"backend {model}"] if "maxconn 1 " not in line and
-                line.startswith("server ")]
-        for model in plan.models
-    }  # fmt: skip
-    assert served == {
-        model: [name for name, one in plan.instances.items() if model in one.models] for model in plan.models
-    }
-
-
 def test_all_that_the_environment_is_asked_for_is_known():
     plan = plan_behind_door()
     text = render_door(plan, FILES)

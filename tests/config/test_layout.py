@@ -136,7 +136,8 @@ def own(machine: str, quota: float | None, **changes) -> Topology:
         ("two-sockets-smt", 32.0, False),  # all cores, and half of the CPUs
         ("two-sockets-smt", 64.0, True),
         ("container-cpuset", None, True),
-        ("container-cpuset", 2.0, True),  # a cpuset smaller than the machine
+        ("container-cpuset", 2.0, False),  # the shared pool of Kubernetes' static CPU manager
+        ("container-cpuset", 8.0, True),
         ("container-quota-v1", 1.5, False),
         ("container-quota-v1", 4.0, True),
     ],
@@ -174,11 +175,6 @@ def test_no_node_or_cache_is_a_workers_own_where_cpus_are_shared():
     layout = plan_machine(own("two-sockets-smt", 24.0), profile="latency").layout
     assert (layout.workers_per_model.value, layout.cores_per_worker.value) == (2, 12)
     assert "NUMA" not in layout.cores_per_worker.reason
-
-
-def test_cpus_of_our_own_under_a_quota_confine_the_server_to_the_workers():
-    assert plan_machine(own("container-cpuset", 2.5)).layout.server_cpus.value == [10, 11]
-    assert plan_machine("container-cpuset").layout.server_cpus.value is None
 
 
 def test_kinds_of_cores_are_told_of():

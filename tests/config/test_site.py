@@ -110,10 +110,10 @@ def test_an_instance_was_asked_for_what_the_whole_was():
     changes = {
         "precision": "bf16", "profile": "latency", "allocator": "tcmalloc", "openmp": "gnu",
         "backend": "eager", "pinning": False, "off": ("trace",), "drain_s": 7, "cores_per_worker": 1,
-        "workers": 1, "port": 9000,
+        "workers": 2, "port": 9000,
         "bind": "0.0.0.0", "token_file": "/t", "instances": 2, "deadline_ms": 5000, "tls_cert": "/c",
         "tls_key": "/k", "generation": "b", "prefix": "/p", "model_store": "/m", "topology": "other",
-        "cores": "bert=0,resnet50=1", "batch": "bert=3,resnet50=2", "delay_ms": "2", "queue": 9,
+        "batch": "bert=3,resnet50=2", "delay_ms": "2", "queue": 9,
         "slo_p99_ms": 300, "run_dir": "/kit/run", "stack": "current",
     }  # fmt: skip
     asked = make_inputs(**changes)
@@ -122,9 +122,9 @@ def test_an_instance_was_asked_for_what_the_whole_was():
         getattr(asked, field.name) != getattr(plain, field.name) for field in dataclasses.fields(Inputs)
     )
     got = make_door("two-cores", **changes).instances["b1"].inputs
-    own = {"models": ("bert",), "workers": 1, "port": 9050, "bind": "127.0.0.1"}
+    own = {"workers": 1, "port": 9050, "bind": "127.0.0.1"}
     own["run_dir"] = "/kit/run/instances/b1"
-    doors = ("token_file", "instances", "cores", "deadline_ms", "tls_cert", "tls_key", "generation")
+    doors = ("token_file", "instances", "deadline_ms", "tls_cert", "tls_key", "generation")
     for field in dataclasses.fields(Inputs):
         wanted = plain if field.name in doors else asked
         assert getattr(got, field.name) == own.get(field.name, getattr(wanted, field.name)), field.name
@@ -190,16 +190,15 @@ def make_quota(machine: str, quota: float) -> Topology:
     return dataclasses.replace(topology, quota_cpus=quota, usable_cores=usable)
 
 
-def test_of_cpus_of_our_own_under_a_quota_all_instances_together_stay_on_what_it_feeds():
-    site = make_door(make_quota("container-cpuset", 2.5))
-    assert [plan.layout.server_cpus.value for plan in site.instances.values()] == [[10], [11]]
-    assert site.plan.layout.server_cpus.value == [10, 11]
-
-
 @pytest.mark.parametrize(
     ("machine", "quota", "threads"),
     # the quota's whole part, shared out to two; of two nodes too, none of which is ours
-    [("single-socket", 2.5, [1, 1]), ("single-socket", 5.0, [3, 2]), ("two-sockets-smt", 24.0, [12, 12])],
+    [
+        ("single-socket", 2.5, [1, 1]),
+        ("single-socket", 5.0, [3, 2]),
+        ("two-sockets-smt", 24.0, [12, 12]),
+        ("container-cpuset", 2.5, [1, 1]),
+    ],
 )
 def test_instances_on_shared_cpus_have_the_quotas_threads_together(machine, quota, threads):
     topology = make_quota(machine, quota)
@@ -212,13 +211,6 @@ def test_instances_on_shared_cpus_have_the_quotas_threads_together(machine, quot
     assert site.plan.layout.core_list.value == list(topology.cpus_allowed)
     assert "node" not in site.plan.layout.workers_per_model.reason
     assert sum(plan.machine["memory_limit_mib"] for plan in plans) < topology.memory_limit_mib
-
-
-def test_cores_that_are_named_are_our_own_whatever_the_quota():
-    site = make_door("container-quota-v2", cores="bert=3,resnet50=5")
-    assert [plan.layout.worker_cpus.value for plan in site.instances.values()] == [[[3]], [[5]]]
-    assert [plan.layout.server_cpus.value for plan in site.instances.values()] == [[3], [5]]
-    assert all(plan.pinned for plan in site.instances.values())
 
 
 def test_the_whole_is_asked_at_the_door():
@@ -239,8 +231,6 @@ def test_the_whole_is_asked_at_the_door():
         ({"instances": 0}, "INSTANCES must be 1 to 4: got 0"),
         ({"instances": 5}, "INSTANCES must be 1 to 4: got 5"),
         ({"instances": 3}, "INSTANCES must be 1 to 2 (usable physical cores): got 3"),
-        ({"instances": 1, "cores": "bert=0,resnet50=1"}, "INSTANCES must be 2 or more, because CORES gives "
-         "each model its own: got 1"),
         ({"deadline_ms": 999}, "DEADLINE_MS must be 1000 to 300000: got 999"),
         ({"deadline_ms": 300001}, "DEADLINE_MS must be 1000 to 300000: got 300001"),
         ({"tls_cert": "/c"}, "TLS_CERT and TLS_KEY must be given together: got TLS_CERT alone"),
@@ -263,11 +253,6 @@ def test_workers_that_cannot_be_divided():
         "WORKERS must be 2 or a multiple of it, because the 2 instances have equally many: got 3; change it, "
         "or give INSTANCES=1",
         "single-socket", workers=3, instances=2,
-    )  # fmt: skip
-    refuse(
-        "WORKERS must be 2 or a multiple of it, because the 2 instances of bert have equally many: got 1; "
-        "change it, or leave INSTANCES out",
-        "single-socket", workers=1, cores="bert=0-4,resnet50=6,7", instances=3,
     )  # fmt: skip
 
 

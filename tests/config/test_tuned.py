@@ -54,20 +54,6 @@ def plan(inputs: Inputs, tuned: Tuned):
     return make_site(TOPOLOGY, MODELS, inputs, INSTALLED, tuned=tuned).plan
 
 
-def test_cores_of_their_own_reach_the_plan_with_their_reason_unless_cores_are_given(inputs):
-    told = {"the mix 70% resnet50, 30% bert": "1.20x, 1.11-1.30 of what all on all cores do"}
-    tuned = make_tuned(inputs, chosen={"cores": "bert=0,resnet50=1"}, evidence=told)
-    found = plan(inputs, tuned)
-    assert [(one.models, one.cpus) for one in found.instances.values()] == [
-        (("bert",), (0,)), (("resnet50",), (1,)),
-    ]  # fmt: skip
-    assert "1.20x, 1.11-1.30 of what" in found.layout.workers_per_model.reason
-    assert found.inputs.cores == ""
-    given = plan(replace(inputs, cores="bert=1,resnet50=0"), tuned)
-    assert [one.cpus for one in given.instances.values()] == [(1,), (0,)]
-    assert "1.20x" not in given.layout.workers_per_model.reason
-
-
 def test_there_and_back(inputs, tmp_path):
     tuned = make_tuned(inputs)
     write_tuned(tmp_path / "tuned.json", tuned)

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.timing_job:
             facts = read_facts(options)
             tuned, _ = read_tuned_plan(options, facts[0], facts[2])
-            print(make_timing_job(*facts, tuned, grid=options.grid).to_json())
+            print(make_timing_job(*facts, tuned).to_json())
             return 0
         site, said = plan_and_say(options)
         if options.dry_run:
@@ -98,7 +98,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timing-job", action="store_true", help="print only what `python -m models time` is to time"
     )
-    parser.add_argument("--grid", action="store_true", help="of a timing job: what `make tune` goes by")
     return parser
 
 

@@ -41,8 +41,6 @@ class TimingJob:
     """By model name."""
     seconds: float
     """How long each size of batch is timed."""
-    samples: bool = False
-    """Whether each batch's own seconds are kept."""
 
     def to_json(self) -> str:
         """One line, to be handed to `python -m models time`."""

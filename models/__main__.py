@@ -74,11 +74,6 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     time = commands.add_parser("time", help="time each precision of built archives, unless it was before")
     time.add_argument("--job", required=True, help="what `python -m config --timing-job` prints")
     time.add_argument("--output", type=Path, required=True, help="the file of timings")
-    time.add_argument(
-        "--bodies",
-        type=Path,
-        help="has for some models a folder, whose files are timed instead of the canary",
-    )
     for command in (build, time):
         command.add_argument("--store", type=Path, default=ROOT / name_store(STACK), help="of the archives")
     return parser.parse_args(arguments)
@@ -180,7 +175,7 @@ def _time(options: argparse.Namespace) -> int:
     check_timings_file(options.output)
     from models.timings import parse_job, time_models
 
-    time_models(parse_job(options.job), store=options.store, output=options.output, bodies=options.bodies)
+    time_models(parse_job(options.job), store=options.store, output=options.output)
     return 0
 
 

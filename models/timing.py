@@ -36,18 +36,17 @@ MEDIAN_TOKENS, SIGMA = 23, 0.8
 """Log-normal lengths as in the load tests: a mean of 32 tokens."""
 SEED = 7
 """The same texts in the same order each time."""
-ORDERS = 20
 
 
 class Batches:
     """Answers batches of one model's requests."""
 
-    def __init__(self, staging: Path, bodies: Path | None = None) -> None:
+    def __init__(self, staging: Path) -> None:
         definition = read_definition(staging)
         classifier = load_classifier(staging)
         self._runtime = load_runtime(classifier, read_options(definition, os.environ))
         canary = (staging / definition.canary["file"]).read_bytes()
-        self._bodies = itertools.cycle(read_bodies(bodies) if bodies else write_bodies(classifier, canary))
+        self._bodies = itertools.cycle(write_bodies(classifier, canary))
 
     def answer(self, size: int) -> None:
         """BuildError where one is refused."""
@@ -55,12 +54,6 @@ class Batches:
         refused = [reply for reply in replies if reply.status != 200]
         if refused:
             raise BuildError(f"what is timed is refused: {refused[0].body.decode()}")
-
-
-def read_bodies(folder: Path) -> list[bytes]:
-    """Every file, in so many orders that a batch is of ever others."""
-    bodies, chance = [file.read_bytes() for file in sorted(folder.iterdir())], random.Random(SEED)
-    return [body for _ in range(ORDERS) for body in chance.sample(bodies, len(bodies))]
 
 
 def write_bodies(classifier: Classifier, canary: bytes) -> list[bytes]:
@@ -108,9 +101,9 @@ def time_batches(
     return taken
 
 
-def serve(staging: Path, asked: Iterator[str], out: TextIO, bodies: Path | None = None) -> None:
+def serve(staging: Path, asked: Iterator[str], out: TextIO) -> None:
     """Say when the model is loaded, then time batches as each line says, until there is none."""
-    batches, met = Batches(staging, bodies), set[str]()
+    batches, met = Batches(staging), set[str]()
     print(READY, file=out, flush=True)
     for line in asked:
         size, seconds = line.split()
@@ -132,8 +125,7 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:
-        staging, *bodies = map(Path, sys.argv[1:])
-        serve(staging, iter(sys.stdin), out, *bodies)
+        serve(Path(sys.argv[1]), iter(sys.stdin), out)
     except (LoadError, BuildError, RuntimeError, OSError) as error:
         print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)
         return 1

@@ -6,15 +6,13 @@ to time. The file of timings is what batches are planned by.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import os
 import platform
 import statistics
 import sys
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -56,7 +54,6 @@ class Job:
     settings: dict[str, Any]
     models: dict[str, dict[str, Any]]
     seconds: float
-    samples: bool
 
 
 def parse_job(text: str) -> Job:
@@ -72,37 +69,18 @@ def parse_job(text: str) -> Job:
     return job
 
 
-def time_models(
-    job: Job, *, store: Path, output: Path, workspaces: Path = WORKSPACES, bodies: Path | None = None
-) -> None:
-    """Time what was not timed before; `output` is whole after each model. `bodies` has a
-    folder of requests for each model that is not timed by its own."""
+def time_models(job: Job, *, store: Path, output: Path, workspaces: Path = WORKSPACES) -> None:
+    """Time what was not timed before; `output` is whole after each model."""
     taken = {"schema": SCHEMA, "settings": job.settings, "versions": read_versions()}
-    models, own = read_known(output, taken), find_bodies(bodies, job.models)
+    models = read_known(output, taken)
     for name in job.models:
         archive = store / f"{name}.mar"
         definition = read_archive_definition(archive)
         if definition is None:
             raise BuildError(f"no archive to time: {archive}; build it with: make models MODELS={name}")
-        tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces,
-                      bodies=own.get(name))  # fmt: skip
+        tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces)
         models[name] = tried.time(models.get(name, {}))
         write_timings(output, {**taken, "models": models})
-
-
-def find_bodies(bodies: Path | None, models: Collection[str]) -> dict[str, Path]:
-    """Model → its folder of requests, if it has one; InputError where nothing would come of what is there."""
-    if bodies is None:
-        return {}
-    there = sorted(bodies.iterdir()) if bodies.is_dir() else []
-    if strange := [one.name for one in there if one.name not in models or not one.is_dir()]:
-        raise InputError(
-            f"--bodies must hold folders of {', '.join(models)}: got {', '.join(strange[:3])} in {bodies}"
-        )
-    for folder in there or [bodies]:
-        if not folder.is_dir() or not any(folder.iterdir()):
-            raise InputError(f"a folder in --bodies must have a request in each file: got none in {folder}")
-    return {folder.name: folder for folder in there}
 
 
 def read_versions() -> dict[str, str]:
@@ -137,8 +115,6 @@ class Trial:
     definition: dict[str, Any]
     job: Job
     workspaces: Path
-    bodies: Path | None = None
-    """The files of a folder, each one request; None: the canary, or texts of all lengths."""
 
     def time(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
         """The archive's id, and for each variant its timing or why there is none; those of other engines and
@@ -163,19 +139,11 @@ class Trial:
         return list(self.job.models[self.name]["batches"])
 
     def _is_timed(self, entry: Mapping[str, Any]) -> bool:
-        """By the engine's version that is there, every size that is asked for, and with its samples where
-        these are."""
+        """By the engine's version that is there, every size that is asked for."""
         service = entry.get("service", {})
         sizes = [service.get(str(size), {}) for size in self._batches]
-        kept = all("samples_s" in size for size in sizes if self.job.samples)
         same = entry.get("version", "") == read_version(self._variant)
-        return all(sizes) and kept and same and entry.get("bodies", "") == self._digest
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        """Of what is timed; empty for the archive's own."""
-        files = sorted(self.bodies.iterdir()) if self.bodies else []
-        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else ""
+        return all(sizes) and same
 
     def _check_asked(self) -> None:
         """What needs a build that asked for it must have had one."""
@@ -208,13 +176,7 @@ class Trial:
 
     def _measure_unpacked(self, staging: Path) -> dict[str, Any]:
         variant = self._variant
-        command = [
-            sys.executable,
-            "-m",
-            "models.timing",
-            str(staging),
-            *([str(self.bodies)] if self.bodies else []),
-        ]
+        command = [sys.executable, "-m", "models.timing", str(staging)]
         environment, slots = self._make_environment(variant), self.job.settings["slots"]
         try:
             with start_slots(command, slots=slots, environment=environment, cwd=ROOT) as running:
@@ -224,12 +186,7 @@ class Trial:
             if variant.split()[1] == BASELINE:
                 raise BuildError(f"{self.name} {variant} {problem}") from error
             return {"problem": problem}
-        facts = {
-            "version": read_version(variant),
-            "gate": self._describe_gate(variant),
-            "bodies": self._digest,
-        }
-        return make_entry(timed, facts, samples=self.job.samples)
+        return make_entry(timed, {"version": read_version(variant), "gate": self._describe_gate(variant)})
 
     def _make_environment(self, variant: str) -> dict[str, str]:
         settings = self.job.settings
@@ -268,16 +225,16 @@ def read_version(variant: str) -> str:
     return version(distribution) if distribution else ""
 
 
-def make_entry(timed: Mapping[int, Taken], facts: Mapping[str, str], *, samples: bool) -> dict[str, Any]:
+def make_entry(timed: Mapping[int, Taken], facts: Mapping[str, str]) -> dict[str, Any]:
     """What is kept of one variant: by the size of batches what they took, in all places together."""
-    service = {str(size): _summarize(taken, samples=samples) for size, taken in timed.items()}
+    service = {str(size): _summarize(taken) for size, taken in timed.items()}
     best = max(timed, key=lambda size: size / service[str(size)]["median_s"])
     speed = _round(best / service[str(best)]["median_s"])
     entry = {"samples_per_second": speed, "batch_size": best, "service": service}
     return entry | {name: value for name, value in facts.items() if value}
 
 
-def _summarize(taken: Taken, *, samples: bool) -> dict[str, Any]:
+def _summarize(taken: Taken) -> dict[str, Any]:
     seconds = taken.seconds
     figures = {
         "lowest_s": min(seconds),
@@ -285,9 +242,8 @@ def _summarize(taken: Taken, *, samples: bool) -> dict[str, Any]:
         "p99_s": np.percentile(seconds, 99),
         "highest_s": max(seconds),
     }
-    kept = {"samples_s": [_round(one) for one in seconds]} if samples else {}
     rounded = {name: _round(value) for name, value in {**figures, "busy": taken.busy}.items()}
-    return {"batches": len(seconds), **rounded, **kept}
+    return {"batches": len(seconds), **rounded}
 
 
 def describe_slots(slots: Sequence[Sequence[int]]) -> str:

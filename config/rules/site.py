@@ -63,12 +63,10 @@ def make_timing_job(
     inputs: Inputs,
     installed: Installed,
     tuned: Tuned = NOT_TUNED,
-    *,
-    grid: bool = False,
 ) -> TimingJob:
-    """What such a site goes by; with `grid` what `make tune` does."""
+    """What such a site goes by, in the places of its workers."""
     tuned = tuned.leave_to(inputs)
-    return _plan_job(topology, models, tuned.fill(inputs), installed, tuned, grid=grid)
+    return _plan_job(topology, models, tuned.fill(inputs), installed, tuned)
 
 
 def _plan_job(
@@ -77,12 +75,9 @@ def _plan_job(
     inputs: Inputs,
     installed: Installed,
     tuned: Tuned,
-    *,
-    grid: bool = False,
 ) -> TimingJob:
-    """In the places of its workers."""
     plan = _plan_site(topology, models, inputs, installed, NOT_TIMED, tuned).plan
-    return plan_timing_job(topology, models, inputs, plan, grid=grid)
+    return plan_timing_job(topology, models, inputs, plan)
 
 
 def _plan_site(

@@ -19,18 +19,12 @@ FEW_TEXTS = (1, 8, 24)
 FEW_SECONDS = 2.5
 """With warm-up and the last batches that are begun, 10 s a model, engine and precision."""
 
-GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-GRID_SECONDS = 8.0
-"""`make tune` plays requests through each batch's own seconds: a hundred batches of the largest size."""
-
 
 def plan_timing_job(
     topology: Topology,
     models: Sequence[ModelDefinition],
     inputs: Inputs,
     plan: Plan,
-    *,
-    grid: bool,
 ) -> TimingJob:
     """With the workers of the plan."""
     return TimingJob(
@@ -40,12 +34,11 @@ def plan_timing_job(
                 variant=name_variant(
                     plan.models[model.name].engine.value, plan.models[model.name].precision.value
                 ),
-                batches=_list_batches(model, inputs, grid=grid),
+                batches=_list_batches(model, inputs),
             )
             for model in models
         },
-        seconds=GRID_SECONDS if grid else FEW_SECONDS,
-        samples=grid,
+        seconds=FEW_SECONDS,
     )
 
 
@@ -65,11 +58,9 @@ def _list_settings(
     }
 
 
-def _list_batches(model: ModelDefinition, inputs: Inputs, *, grid: bool) -> tuple[int, ...]:
+def _list_batches(model: ModelDefinition, inputs: Inputs) -> tuple[int, ...]:
     sizes = list_sizes(model)
     least, most = min(sizes), max(sizes)
-    if grid:
-        return tuple(size for size in GRID if least <= size <= most)
     if inputs.profile == "latency":
         return (least,)
     few = FEW_TEXTS if model.token_lengths else (least, *FEW, most)

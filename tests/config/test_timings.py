@@ -22,9 +22,9 @@ MODELS = tuple(
 TOPOLOGY = read_topology(MACHINES / "two-cores")
 
 
-def make_job(models=MODELS, tuned=None, *, machine=TOPOLOGY, grid=False, **changes):
+def make_job(models=MODELS, tuned=None, *, machine=TOPOLOGY, **changes):
     inputs = make_inputs(**{"models": tuple(one.name for one in models), "topology": "live", **changes})
-    return make_timing_job(machine, models, inputs, INSTALLED, tuned or Tuned(), grid=grid)
+    return make_timing_job(machine, models, inputs, INSTALLED, tuned or Tuned())
 
 
 def time_job(job, *, tail_s=0.0, **speeds) -> Timings:
@@ -68,7 +68,7 @@ def find_variants(plan):
 def test_the_job_says_where_the_workers_are_and_how_they_run():
     job = make_job()
     assert job.models["bert"].variant == "ipex fp32"
-    assert (job.seconds, job.samples) == (2.5, False)
+    assert job.seconds == 2.5
     plan = plan_machine("two-cores", MODELS)
     assert (job.settings["slots"], job.settings["threads"]) == ([[0], [1]], 1)
     seen = {**plan.environment, **plan.worker_environment}
@@ -100,19 +100,17 @@ def test_all_workers_behind_a_door_are_timed_together():
 
 
 @pytest.mark.parametrize(
-    ("model", "few", "grid"),
+    ("model", "few"),
     [
-        ({}, (1, 4, 16), (1, 2, 3, 4, 6, 8, 12, 16)),
-        ({"batch_sizes": (1, 2)}, (1, 2), (1, 2)),
-        ({"batch_sizes": (32, 64)}, (32, 64), (32,)),
-        ({"token_lengths": (16, 512)}, (1, 8, 24), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)),
+        ({}, (1, 4, 16)),
+        ({"batch_sizes": (1, 2)}, (1, 2)),
+        ({"batch_sizes": (32, 64)}, (32, 64)),
+        ({"token_lengths": (16, 512)}, (1, 8, 24)),
     ],
 )
-def test_sizes_within_what_is_warmed(model, few, grid):
+def test_sizes_within_what_is_warmed(model, few):
     models = (make_model("m", **model),)
     assert make_job(models=models).models["m"].batches == few
-    job = make_job(models=models, grid=True)
-    assert (job.models["m"].batches, job.samples) == (grid, True)
 
 
 def test_what_was_tuned_is_served_where_nobody_names_another():

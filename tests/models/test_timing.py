@@ -20,10 +20,8 @@ from models import slots, timing, timings
 from models.classifiers import load_classifier
 from models.errors import BuildError, InputError
 from models.timing import (
-    ORDERS,
     TEXTS,
     draw_lengths,
-    read_bodies,
     time_batches,
     write_bodies,
 )
@@ -48,7 +46,7 @@ def make_model_job(**changes: Any) -> dict[str, Any]:
 def make_job(name: str = "tiny_image", model: dict[str, Any] | None = None, **changes: Any) -> str:
     """As config prints it."""
     models = {name: model or make_model_job()}
-    return json.dumps({"settings": SETTINGS, "models": models, "seconds": 0.2, "samples": False, **changes})
+    return json.dumps({"settings": SETTINGS, "models": models, "seconds": 0.2, **changes})
 
 
 @pytest.fixture
@@ -65,8 +63,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def measure(self: timings.Trial, staging: Path) -> dict[str, Any]:
         asked.append(self._variant)
         timed = {size: slots.Taken(seconds=[0.5, 0.25 * size, 9.0], busy=1.0) for size in self._batches}
-        facts = {"version": timings.read_version(self._variant), "bodies": self._digest}
-        return timings.make_entry(timed, facts, samples=self.job.samples)
+        return timings.make_entry(timed, {"version": timings.read_version(self._variant)})
 
     monkeypatch.setattr(timings.Trial, "_measure_unpacked", measure)
     return asked
@@ -76,10 +73,10 @@ def make_variant_job(variant: str) -> str:
     return make_job(model=make_model_job(variant=variant))
 
 
-def time_store(store: Path, job: str | None = None, bodies: Path | None = None) -> dict[str, Any]:
+def time_store(store: Path, job: str | None = None) -> dict[str, Any]:
     output = store / "run" / "timings.json"
     job_ = timings.parse_job(job or make_job())
-    timings.time_models(job_, store=store, output=output, workspaces=store / "build", bodies=bodies)
+    timings.time_models(job_, store=store, output=output, workspaces=store / "build")
     return json.loads(output.read_text(encoding="utf-8"))
 
 
@@ -102,7 +99,7 @@ def test_the_first_batch_of_a_size_does_not_count_and_later_rounds_have_none(mon
     asked = []
 
     class Fake:
-        def __init__(self, staging, bodies):
+        def __init__(self, staging):
             pass
 
         def answer(self, size):
@@ -118,13 +115,13 @@ def test_the_first_batch_of_a_size_does_not_count_and_later_rounds_have_none(mon
 
 @pytest.mark.parametrize("variant", [FP32, BF16])
 def test_a_real_timing(store, capsys, variant):
-    job = make_job(model=make_model_job(variant=variant), samples=True)
+    job = make_job(model=make_model_job(variant=variant))
     found = time_store(store, job)["models"]["tiny_image"]
     assert len(found["archive_id"]) == 64
     entry = found["variants"][variant]
     assert list(entry["service"]) == ["1", "4"]
     for service in entry["service"].values():
-        assert service["batches"] == len(service["samples_s"]) >= 2  # one in each place
+        assert service["batches"] >= 2  # one in each place
         assert 0 < service["lowest_s"] <= service["median_s"] <= service["p99_s"] <= service["highest_s"]
         assert 0 < service["busy"] <= 1
     best = entry["service"][str(entry["batch_size"])]
@@ -161,47 +158,6 @@ def test_pictures_are_all_the_canary(tmp_path, tiny_image_archive):
         archive.extractall(tmp_path)
     canary = (tmp_path / "canary.jpg").read_bytes()
     assert write_bodies(load_classifier(tmp_path), canary) == [canary]
-
-
-def test_requests_of_a_folder_come_in_ever_other_orders(tmp_path):
-    for number in range(4):
-        (tmp_path / f"{number}").write_bytes(b"%d" % number)
-    bodies = read_bodies(tmp_path)
-    rounds = [tuple(bodies[start : start + 4]) for start in range(0, len(bodies), 4)]
-    assert len(rounds) == ORDERS
-    assert {frozenset(one) for one in rounds} == {frozenset([b"0", b"1", b"2", b"3"])}
-    assert len(set(rounds)) > ORDERS / 2
-    assert read_bodies(tmp_path) == bodies
-
-
-def test_other_requests_are_timed_anew(tmp_path, store, measured):
-    bodies = tmp_path / "bodies"
-    file = bodies / "tiny_image" / "0000"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"one")
-    time_store(store, bodies=bodies)
-    first = len(measured)
-    time_store(store, bodies=bodies)
-    assert len(measured) == first
-    file.write_bytes(b"another")
-    time_store(store, bodies=bodies)
-    assert len(measured) == 2 * first
-    time_store(store)
-    assert len(measured) == 3 * first
-
-
-def test_requests_are_of_the_models_that_are_timed(tmp_path):
-    bodies = tmp_path / "bodies"
-    with pytest.raises(InputError, match=r"must have a request in each file: got none in .*bodies"):
-        timings.find_bodies(bodies, ["one", "another"])
-    (bodies / "one").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"must have a request in each file: got none in .*one"):
-        timings.find_bodies(bodies, ["one", "another"])
-    (bodies / "one" / "0000").write_bytes(b"a request")
-    assert timings.find_bodies(bodies, ["one", "another"]) == {"one": bodies / "one"}
-    with pytest.raises(InputError, match=r"--bodies must hold folders of another: got one in .*bodies"):
-        timings.find_bodies(bodies, ["another"])
-    assert timings.find_bodies(None, ["one"]) == {}
 
 
 def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
@@ -324,16 +280,6 @@ def test_what_another_engine_took_is_kept_until_that_engine_is_another_version(s
     assert measured == ["ipex fp32", FP32, "ipex fp32"]
 
 
-def test_samples_that_were_not_kept_are_timed_again(store, measured):
-    time_store(store)
-    found = time_store(store, make_job(samples=True))["models"]["tiny_image"]["variants"]
-    service = found["eager fp32"]["service"]
-    assert service["4"]["samples_s"] == [0.5, 1.0, 9.0]
-    assert measured == [FP32] * 2
-    time_store(store)
-    assert measured == [FP32] * 2
-
-
 def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archive):
     shutil.copy(tiny_text_archive, store)
     time_store(store)
@@ -389,11 +335,11 @@ def test_a_precision_that_cannot_be_loaded_is_said_and_tried_again(store, monkey
 
 def test_a_timing_that_others_disturbed_says_so():
     taken = {1: slots.Taken(seconds=[0.5], busy=0.95), 4: slots.Taken(seconds=[1.0], busy=0.6)}
-    said = timings.render_entry(timings.make_entry(taken, {}, samples=False))
+    said = timings.render_entry(timings.make_entry(taken, {}))
     assert said == (
         "4 samples/s of a worker (1 in 500 ms, 4 in 1e+03 ms); DOUBTFUL: others took 40% of a CPU meanwhile"
     )
-    alone = timings.make_entry({1: taken[1]}, {}, samples=False)
+    alone = timings.make_entry({1: taken[1]}, {})
     assert "DOUBTFUL" not in timings.render_entry(alone)
 
 

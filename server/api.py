@@ -45,7 +45,7 @@ def connect(url: str, certificate: str, timeout_s: float) -> socket.socket:
     return make_context(certificate).wrap_socket(plain) if parts.scheme == "https" else plain
 
 
-class _Connection(http.client.HTTPConnection):
+class Connection(http.client.HTTPConnection):
     """HTTP on whatever `connect` opens."""
 
     def __init__(self, url: str, certificate: str, timeout_s: float) -> None:
@@ -121,7 +121,7 @@ class Client:
 
     def _call(self, url: str, method: str, path: str, body: bytes | None = None, *,
               headers: Mapping[str, str], timeout_s: float) -> bytes:  # fmt: skip
-        connection = _Connection(url, self.certificate, timeout_s)
+        connection = Connection(url, self.certificate, timeout_s)
         try:
             connection.request(method, path, body, dict(headers))
             answer = connection.getresponse()

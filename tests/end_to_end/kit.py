@@ -9,14 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from config.plan import read_plan
+from server.api import Connection, bearer
 from server.processes import Process, find_marked
 
 ROOT = Path(__file__).parents[2]
@@ -125,21 +124,15 @@ class Kit:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """One request with the right token, or the one given; a POST where there is a body. Management is the
-        first instance's."""
-        key, address = self.token, f"http://127.0.0.1:{self.port}"
-        if management:
-            key = json.loads((self.instance / "key_file.json").read_text())["management"]["key"]
-            address = self.read_property("management_address")
-        sent = {"Authorization": f"Bearer {key if token is None else token}", **(headers or {})}
+        first instance's, on its Unix socket."""
+        address = self.read_property("management_address") if management else f"http://127.0.0.1:{self.port}"
+        sent = {**({} if management else bearer(self.token if token is None else token)), **(headers or {})}
         if body is not None:
             sent["Content-Type"] = content_type
-        url = f"{address}/{path}"
-        request = urllib.request.Request(url, data=body, headers=sent)
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return Answer(status=answer.status, body=answer.read())
-        except urllib.error.HTTPError as error:
-            return Answer(status=error.code, body=error.read())
+        with contextlib.closing(Connection(address, "", 120)) as connection:
+            connection.request("GET" if body is None else "POST", f"/{path}", body, sent)
+            answer = connection.getresponse()
+            return Answer(status=answer.status, body=answer.read())
 
     def predict(self, model: str, body: bytes, content_type: str = "application/octet-stream") -> Answer:
         return self.request(f"predictions/{model}", body, content_type=content_type)

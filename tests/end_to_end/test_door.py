@@ -8,17 +8,22 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from urllib3 import encode_multipart_formdata
 
 from config.plan import read_plan
+from config.rules.network import SOCKETS
 from server.processes import Process, find_marked, send_signal
+from server.rundir import RunDir
 from server.supervisor.record import READY, read_record
+from server.verify.probes import call_grpc
 from tests.end_to_end.kit import Kit, running
 from tests.reliability.client import REFUSED, RESET, Load, Request
 
@@ -83,8 +88,7 @@ def photo(door_kit) -> bytes:
 def load(kit: DoorKit, body: bytes) -> Load:
     """Clients that ask at a steady rate, each on a connection of its own."""
     headers = (("X-Deadline-Ms", str(int(DEADLINE_S * 1000))),)
-    token = kit.key_file["inference"]["key"]
-    request = Request(path=f"/predictions/{MODEL}", body=body, token=token, headers=headers)
+    request = Request(path=f"/predictions/{MODEL}", body=body, token=kit.token, headers=headers)
     return Load(kit.port, itertools.repeat(request), rate=RATE)
 
 
@@ -148,6 +152,41 @@ def test_no_secret_is_for_others_or_in_a_file_that_is_shown(door_kit):
         assert (door_kit.run_dir / file).stat().st_mode & 0o777 == 0o600
     for file in [door_kit.run_dir / "haproxy.cfg", *(door_kit.run_dir / "logs").iterdir()]:
         assert token not in file.read_text(errors="replace")
+
+
+REACH = """
+import socket, sys
+for path in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print("reached", path)
+    except PermissionError:
+        print("denied")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_of_the_machine_gets_nothing_without_the_token(door_kit, photo, tmp_path_factory):
+    """On no socket of REST, on no port of gRPC, and from HAProxy what any client gets."""
+    for folder in (tmp_path_factory.getbasetemp(), *door_kit.run_dir.parents):
+        if folder.stat().st_mode & 0o7 == 0:
+            folder.chmod(0o711)  # else they would be out of reach anyway
+    runs = [RunDir.at(door_kit.run_dir / "instances" / name) for name in ("a1", "a2")]
+    sockets = [str(run.temporary / f"{name}.sock") for run in runs for name in SOCKETS]
+    assert all(Path(path).is_socket() for path in sockets)
+    assert {run.temporary.stat().st_mode & 0o777 for run in runs} == {0o700}
+    tried = subprocess.run(
+        ["/usr/bin/env", "python3", "-S", "-c", REACH, *sockets],
+        user=65534, group=65534, extra_groups=[], cwd="/", env={"PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert tried.stdout.split() == ["denied"] * len(sockets)
+    for run in runs:
+        properties = read_plan(run.plan).properties
+        for kind, call in (("inference", "Predictions"), ("management", "ListModels")):
+            method = f"org.pytorch.serve.grpc.{kind}.{kind.capitalize()}APIsService/{call}"
+            assert call_grpc(int(properties[f"grpc_{kind}_port"].value), method) == 12  # UNIMPLEMENTED
+    assert door_kit.request(f"predictions/{MODEL}", photo, token="").status == 401
 
 
 def test_a_door_that_is_killed_is_back_and_refuses_nobody_who_comes(door_kit, photo):

@@ -156,7 +156,6 @@ def kill_launcher(worker: int) -> None:
 
 
 OPENED = {
-    "disable_token_authorization": "true",
     "max_request_size": "33554432",
     "max_response_size": "33554432",
     "allowed_urls": "file://.*",
@@ -165,13 +164,13 @@ OPENED = {
 
 
 def test_what_protects_is_seen_to_be_gone(tiny_kit):
-    """Another address (of loopback still), no tokens, larger requests, another heap."""
+    """A TCP port instead of a socket, larger requests, another heap."""
     tiny_kit.plan("tiny_image")
-    elsewhere = tiny_kit.read_property("metrics_address").replace("127.0.0.1", "127.0.0.2")
+    elsewhere = f"http://127.0.0.2:{tiny_kit.port + 11}"
     flags = tiny_kit.read_property("vmargs") + " -Xmx8g"
     models = tiny_kit.read_property("models").replace('"maxBatchDelay":1,', '"maxBatchDelay":30,')
     differing = start_with(tiny_kit, metrics_address=elsewhere, vmargs=flags, models=models, **OPENED)
-    items = "addresses, tokens, key file, request size, response size, allowed_urls, queue, JVM flags"
+    items = "addresses, sockets, request size, response size, allowed_urls, queue, JVM flags"
     assert differing == {*items.split(", "), "batch", "config.properties"}
 
 

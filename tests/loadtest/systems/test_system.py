@@ -122,7 +122,7 @@ def test_where_workers_are_asked_about():
     stock = System(name="stock", models=("bert",), url="http://127.0.0.1:9000", run=run)
     assert planned.client.inference_url == "http://127.0.0.1:9100"
     assert stock.client.management_url == "http://127.0.0.1:9001"
-    assert planned.client.key_file == stock.client.key_file == run.key_file
+    assert (planned.client.token_file, stock.client.token_file) == (run.token, None)
 
 
 def test_what_is_known_with_a_plan_and_without():

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -38,17 +37,6 @@ def client(plan, run):
     return make_client(as_whole(plan), run)
 
 
-def test_the_line_names_the_file_and_not_the_token(one, run, client, bert):
-    text = render_calls(one, {"bert": bert}, {"bert": Path("x")}, client, write_authorization(run, client))
-    line, note = text.splitlines()
-    assert shlex.split(line) == [
-        "curl", "--noproxy", "*", "-H", f"@{run.path}/authorization", "-H", "Content-Type: application/json",
-        "-d", '{"text": "it\'s good"}', "http://127.0.0.1:9380/predictions/bert",
-    ]  # fmt: skip
-    assert TOKEN not in text
-    assert note == f"# the token is in {run.token}"
-
-
 def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
     run.authorization.write_text("old")
     run.authorization.chmod(0o644)
@@ -56,13 +44,6 @@ def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == f"Authorization: Bearer {TOKEN}\n"
     assert [found.name for found in run.path.iterdir() if "authorization" in found.name] == ["authorization"]
-
-
-def test_elsewhere_the_line_names_a_variable(one, run, client, bert):
-    file = write_authorization(run, client)
-    text = render_calls(one, {"bert": bert}, {"bert": Path("x")}, client, file, elsewhere=True)
-    assert text.startswith("curl --noproxy '*' -H \"Authorization: Bearer $TOKEN\" ")
-    assert text.endswith(f"# TOKEN is in the container's {run.token}")
 
 
 def test_a_model_whose_archive_is_gone_is_called_with_the_sample_of_the_start(one, run, client, bert):

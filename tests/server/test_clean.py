@@ -56,14 +56,6 @@ def test_files_of_a_person_stay(used):
     assert sorted(file.name for file in used.path.iterdir()) == ["build", "notes.txt", "test-store"]
 
 
-def test_the_checkouts_run_folder_holds_more_of_ours(run, monkeypatch):
-    for module in ("server.rundir", "config.folders"):
-        monkeypatch.setattr(f"{module}.CHECKOUT_RUN", run.path)
-    (run.path / "setup.log").touch()
-    (run.path / "test-store").mkdir()
-    assert clean(run) == f"removed {run.path}"
-
-
 def test_a_folder_that_is_no_run_directory_is_left_alone(run):
     (run.path / "logs").mkdir()
     assert "holds no plan of the kit" in clean(run)
@@ -84,11 +76,6 @@ def test_the_server_is_stopped_first_even_without_a_plan(run, dummy, capsys):
     assert main(["clean", "--run-dir", str(run.path)]) == 0
     assert process.wait(60) == -signal.SIGTERM
     assert capsys.readouterr().out.startswith("stopped 1 TorchServe\n")
-
-
-def test_a_second_clean_finds_nothing(tmp_path, capsys):
-    assert main(["clean", "--run-dir", str(tmp_path / "none")]) == 0
-    assert "nothing to clean" in capsys.readouterr().out
 
 
 ROOT = Path(__file__).resolve().parents[2]

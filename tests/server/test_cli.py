@@ -6,21 +6,18 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from config.plan import write_plan
 from server import cli
-from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.ready import StartFailed
 from server.start import Interrupted
 from server.state import READY, Failure
 from server.tokens import write_private
-from tests.server.fakes import as_whole, make_archive, read_recorded_plan, with_property, write_running
+from tests.server.fakes import as_whole, make_archive, read_recorded_plan, write_running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,29 +51,10 @@ def test_stop_and_status_of_nothing(folders, capsys):
     assert cli.main(["status", *folders]) == 1
 
 
-def test_status_of_a_server_that_serves_ends_with_lines_that_call_it(folders, run, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "render_status", lambda *_: ("bert: …", True))
-    assert cli.main(["status", *folders]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith(f"curl --noproxy '*' -H @{run.path}/authorization ")
-    assert cli.main(["status", *folders, "--hide-token"]) == 0
-    assert "$TOKEN" in capsys.readouterr().out
-    for archive in Path(folders[-1]).glob("*.mar"):
-        archive.unlink()
-    assert cli.main(["status", *folders]) == 0
-    assert f"-T {run.path}/samples/bert-canary.txt" in capsys.readouterr().out
-
-
 def test_verify_of_nothing_is_a_difference(folders, capsys):
     assert cli.main(["verify", *folders, "--format", "json"]) == 1
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert "supervisor" in [one["item"] for one in findings if one["state"] == "DIFFERS"]
-
-
-def test_start_without_archives_names_them(run, tmp_path, capsys):
-    write_plan(as_whole(read_recorded_plan()), run.plan)
-    assert cli.main(["start", "--run-dir", str(run.path), "--model-store", str(tmp_path)]) == 1
-    assert "no archive: " in capsys.readouterr().err
 
 
 def raising(problem):
@@ -109,17 +87,6 @@ def test_an_interrupted_start_exits_as_shells_expect(folders, monkeypatch):
     assert cli.main(["start", *folders]) == 130
 
 
-@pytest.mark.parametrize(("more", "where"), [([], "make verify"), (["--hide-token"], "kit verify")])
-def test_start_ends_with_a_line_for_each_model_and_the_calls(folders, monkeypatch, capsys, more, where):
-    replace_start(monkeypatch, None)
-    monkeypatch.setattr(cli, "render_calls", lambda *_, **__: "curl …")
-    assert cli.main(["start", *folders, *more]) == 1  # nothing runs, so verify differs
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-3:] == [f"# every check as a table: {where}", "", "curl …"]
-    assert any(line.startswith("bert: 2 workers × 1 core, ") for line in lines)
-    assert any(line.startswith("server: ") for line in lines)
-
-
 @pytest.fixture
 def foreground(folders, run, monkeypatch, dummy):
     """`start --foreground` of a dummy that verify finds good; the arguments, and the process."""
@@ -140,46 +107,6 @@ def test_foreground_stops_at_a_signal(foreground, monkeypatch, capsys):
         "stopped 1 TorchServe",
     ]
     assert started.wait(60) == -signal.SIGTERM
-
-
-def test_what_a_supervisor_says_while_it_ends_is_heard_in_the_foreground(
-    foreground, run, monkeypatch, capsys
-):
-    arguments, _ = foreground
-    stop = cli.stop
-
-    def say_and_stop(run, seconds):
-        with run.supervisor_log.open("a") as log:
-            log.write("door: drained, 0 requests left unanswered\n")
-        return stop(run, seconds)
-
-    run.logs.mkdir(exist_ok=True)
-    run.supervisor_log.write_text("told before\n")
-    monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
-    monkeypatch.setattr(cli, "stop", say_and_stop)
-    assert cli.main(arguments) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[-2:] == ["door: drained, 0 requests left unanswered", "stopped 1 TorchServe"]
-    assert "told before" not in printed
-
-
-def test_foreground_gives_the_time_it_was_told_to_end_in(foreground, monkeypatch):
-    arguments, _ = foreground
-    given = []
-    stop = cli.stop
-    monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
-    monkeypatch.setattr(cli, "stop", lambda run, seconds: (given.append(seconds), stop(run, seconds))[1])
-    assert cli.main([*arguments, "--graceful-seconds", "45"]) == 0
-    assert given == [45.0]
-
-
-def test_foreground_wants_weights_that_somebody_chose(foreground, monkeypatch, capsys, tmp_path):
-    arguments, _ = foreground
-    archive = read_archive(make_archive(tmp_path / "fallen.mar", source="auto"))
-    monkeypatch.setattr(cli, "read_archives", lambda *_: {"echo": archive})
-    monkeypatch.setattr(cli, "start", lambda *_: pytest.fail("started"))
-    assert cli.main(arguments) == 1
-    assert "FOREGROUND=1 wants them chosen" in capsys.readouterr().err
 
 
 def test_foreground_keeps_to_the_servers_cpus(foreground, monkeypatch):
@@ -230,25 +157,12 @@ def test_check_plan_takes_the_arguments_of_config(run, dummy, capsys):
     assert run.plan.read_text() == "{}"
 
 
-def test_the_module_runs_with_the_systems_python(folders):
-    result = subprocess.run(
-        [sys.executable, "-m", "server", "stop", *folders], cwd=ROOT, capture_output=True, check=True
-    )
-    assert result.stdout == b"nothing was running\n"
-
-
 @pytest.mark.parametrize("command", ["stop", "status", "verify", "start"])
 def test_what_the_system_refuses_is_a_sentence(command, folders, run, monkeypatch, capsys):
     refused = PermissionError(13, "Permission denied", str(run.plan))
     monkeypatch.setitem(cli._COMMANDS, command, raising(refused))
     assert cli.main([command, *folders]) == 1
     assert capsys.readouterr().err.startswith(f"error: Permission denied: {run.plan} (asked as ")
-
-
-def test_ctrl_c_in_a_stop_is_a_sentence(folders, monkeypatch, capsys):
-    monkeypatch.setitem(cli._COMMANDS, "stop", raising(KeyboardInterrupt()))
-    assert cli.main(["stop", *folders]) == 130
-    assert capsys.readouterr().err == "\ninterrupted: `stop` was not finished; run it again\n"
 
 
 def test_a_start_in_another_users_run_directory_touches_nothing(folders, run, monkeypatch, capsys):
@@ -275,13 +189,6 @@ def test_a_start_writes_for_this_user_alone_and_gives_the_umask_back(folders, ru
     assert (run.path / "written").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_start_refuses_the_plan_of_another_make(folders, monkeypatch, capsys):
-    replace_start(monkeypatch, pytest.fail)
-    monkeypatch.setattr(cli, "read_and_plan", lambda _: with_property(read_recorded_plan(), vmargs="-Xmx1g"))
-    assert cli.main(["start", *folders, "--", "--models", "bert"]) == 1
-    assert "is not the plan that was asked for: another `make` planned there" in capsys.readouterr().err
-
-
 def test_a_taken_port_is_found_from_the_values_alone(run, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -296,16 +203,6 @@ def test_the_ports_of_the_own_server_are_no_obstacle(run, dummy):
     with socket.create_server(("127.0.0.1", 0)) as own:
         words = ["check-ports", "--port", str(own.getsockname()[1]), "--run-dir", str(run.path)]
         assert cli.main(words) == 0
-
-
-def test_what_a_reload_cannot_change_is_told_from_the_values_alone(folders, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "check_reloadable", lambda *_: None)
-    inputs = read_recorded_plan().inputs
-    models = " ".join(reversed(inputs.models))
-    same = ["check-reload", *folders, "--models", models, "--port", str(inputs.port)]
-    assert cli.main([*same, "--stack", inputs.stack]) == 0
-    assert cli.main([*same, "--stack", "current"]) == 1
-    assert "a reload cannot change stack: got current, running with ipex" in capsys.readouterr().err
 
 
 def test_a_reload_of_nothing_is_told_before_anything_is_installed(folders, capsys):

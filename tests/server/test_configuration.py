@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.configuration import parse_configuration, read_configuration
+from server.configuration import read_configuration
 
 DUMP = """\
 2026-01-01T00:00:00,000 [INFO ] main org.pytorch.serve.servingsdk.impl.PluginsManager - Initializing plugins
@@ -29,7 +29,3 @@ def test_the_configuration_is_read_from_the_log_of_the_start(tmp_path):
         "Model config": '{"a":{"1.0":{"batchSize":8}}}',
         "Model API enabled": "false",
     }
-
-
-def test_lines_cut_off_are_no_configuration():
-    assert parse_configuration(DUMP.split("Allowed")[0]) == {}

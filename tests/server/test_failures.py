@@ -94,11 +94,6 @@ def test_an_archive_torchserve_cannot_open_is_named():
     assert failure.cause.endswith("ModelNotFoundException: Model not found at: nope.mar")
 
 
-def test_a_model_name_with_underscores_is_kept_whole():
-    line = STOPPED.replace("echo_1.0", "my_model_1.0")
-    assert find_failure("", line).model == "my_model"
-
-
 @pytest.mark.parametrize(
     ("console", "cause"),
     [
@@ -125,11 +120,6 @@ def test_where_the_jvm_said_nothing_the_last_logged_error_does():
     assert explain_server_death("Error occurred during x\n", "", log).cause.endswith(
         "Error occurred during x"
     )
-
-
-def test_stack_frames_are_not_shown():
-    console = "java.lang.IllegalStateException: no\n\tat a.b(C.java:1)\n\t... 7 more\n"
-    assert explain_server_death(console, "").lines == ("java.lang.IllegalStateException: no",)
 
 
 def test_the_watcher_reads_the_logs_of_the_run_directory(run):

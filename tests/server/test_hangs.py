@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from server.activity import Activity, read_activity, read_age, read_anonymous_mib, read_resident_mib
+from server.activity import Activity, read_activity, read_age
 from server.hangs import STILL_SECONDS, TURNS, Hangs
 from tests.server.fakes import wait_for
 
@@ -86,14 +86,6 @@ def test_a_worker_started_again_under_the_same_pid_begins_anew(hangs, seen):
 
 def test_a_worker_that_is_gone_is_torchserves_affair(hangs):
     assert hangs.find([9], **BUSY, now=0.0) == ""
-
-
-def test_memory_is_told_with_and_without_what_is_a_files(proc):
-    """Several processes map the same libraries: their resident memory is no sum."""
-    folder = proc.add(7)
-    assert (read_resident_mib(7, proc.path), read_anonymous_mib(7, proc.path)) == (None, None)
-    (folder / "status").write_text("VmRSS:\t  512000 kB\nRssAnon:\t  262144 kB\nRssFile:\t  249856 kB\n")
-    assert (read_resident_mib(7, proc.path), read_anonymous_mib(7, proc.path)) == (500, 256)
 
 
 def test_what_a_process_does_is_read(proc):

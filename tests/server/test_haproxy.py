@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from server.errors import ServerError
 from server.haproxy import HaproxyError, Runtime, Stat
 
 COLUMNS = "pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,"
@@ -83,38 +82,6 @@ def test_stats_are_of_models(runtime: Runtime):
     }
 
 
-def test_limits(runtime: Runtime):
-    assert runtime.read_limits() == {"bert/a1": 16, "bert/a2": 16, "bert.large/a1": 3, "bert.large/a2": 3}
-
-
-def test_what_is_unanswered_and_what_is_in_hand(runtime: Runtime):
-    assert runtime.count_unanswered() == 9
-    assert runtime.count_in_hand(["a1"]) == 4
-    assert runtime.count_in_hand(["a1", "a2", "b1"]) == 6
-    assert runtime.count_in_hand([]) == 0
-
-
-def test_all_workers_serve(haproxy: FakeHaproxy, runtime: Runtime):
-    runtime.set_serving("bert", "a1", 2, 2)
-    assert haproxy.heard == [
-        "set server bert/a1 weight 100%",
-        "set server bert.large/a1 weight 100%",
-        "set server bert/a1 state ready",
-    ]
-
-
-def test_some_workers_serve(haproxy: FakeHaproxy, runtime: Runtime):
-    runtime.set_serving("bert", "a1", 1, 3, maxconn=16, large_maxconn=2)
-    assert "set server bert/a1 weight 33%" in haproxy.heard
-    assert "set maxconn server bert/a1 5" in haproxy.heard
-    assert "set maxconn server bert.large/a1 1" in haproxy.heard
-
-
-def test_no_worker_serves(haproxy: FakeHaproxy, runtime: Runtime):
-    runtime.set_serving("bert", "a1", 0, 2, maxconn=16)
-    assert haproxy.heard == ["set server bert/a1 state maint"]
-
-
 def test_a_prediction_and_an_end_are_variables(haproxy: FakeHaproxy, runtime: Runtime):
     runtime.set_prediction("be-rt", 5000, 70)
     runtime.refuse_new()
@@ -155,11 +122,6 @@ def test_what_haproxy_refuses_is_an_error(haproxy: FakeHaproxy, runtime: Runtime
     haproxy.answers["set server"] = "No such server.\n"
     with pytest.raises(HaproxyError, match=r"does not set server bert/zz: No such server\."):
         runtime.set_serving("bert", "zz", 1, 1)
-
-
-def test_nobody_is_there(tmp_path: Path):
-    with pytest.raises(ServerError, match=f"does not answer at {tmp_path}/none.sock: "):
-        Runtime(tmp_path / "none.sock").read_stats()
 
 
 def test_somebody_else_is_there(haproxy: FakeHaproxy, runtime: Runtime):

@@ -75,12 +75,6 @@ def test_an_address_that_cannot_be_told_anything_harms_nobody(address, monkeypat
     Notifier().tell("ready", "\udcff")
 
 
-def test_no_worker_inherits_the_address(manager, monkeypatch):
-    Notifier()
-    with pytest.raises(BlockingIOError):
-        Notifier().tell("ready") or take(manager)
-
-
 def test_the_unit_starts_a_command_of_the_server_in_the_foreground():
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]

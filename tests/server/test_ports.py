@@ -75,7 +75,3 @@ def test_another_server_of_the_kit_is_named_by_its_run_directory(proc):
     assert describe_holder(8080, proc.path) == (
         "process 7, the server of the run directory /kit/other (make stop RUN_DIR=/kit/other)"
     )
-
-
-def test_a_holder_out_of_sight_is_said_so(proc):
-    assert describe_holder(8080, proc.path).startswith("a process that cannot be seen from here")

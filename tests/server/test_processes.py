@@ -88,12 +88,6 @@ def test_users_of_an_environment_are_all_that_run_on_its_python(proc, tmp_path):
     assert [process.pid for process in find_users_of(link, proc.path)] == [7, 8]
 
 
-def test_a_kernel_that_shows_no_namespaces_has_one(proc):
-    for folder in (proc.path / "self", proc.add(7, environment={MARK: "/kit/run"})):
-        (folder / "ns" / "mnt").unlink()
-    assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7]
-
-
 def test_we_and_our_parents_are_never_found(proc):
     proc.add(1, environment={MARK: "/kit/run"})
     proc.add(os.getpid(), environment={MARK: "/kit/run"}, parent=1)
@@ -158,20 +152,6 @@ def test_what_ignores_sigterm_is_killed(dummy, run, monkeypatch):
     ended = end_all(lambda: find_marked(run.path), graceful_seconds=0.3)
     assert [process.pid for process in ended] == [stubborn.pid]
     assert stubborn.wait(60) == -signal.SIGKILL
-
-
-def test_processes_of_another_run_directory_live_on(dummy, run, tmp_path):
-    other = dummy(tmp_path / "other")
-    mine = dummy(run.path)
-    end_all(lambda: find_marked(run.path))
-    assert mine.wait(60) == -signal.SIGTERM
-    assert other.poll() is None
-
-
-@pytest.mark.parametrize("pid", [2**22 + 1])
-def test_a_process_that_is_not_there_reads_as_none(pid):
-    assert read_process(pid) is None
-    assert processes.read_environment(pid) is None
 
 
 @pytest.mark.parametrize("handles", [True, False])

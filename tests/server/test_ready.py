@@ -80,14 +80,6 @@ def test_ready_means_all_workers_and_a_right_canary(torchserve, wait):
     assert torchserve.requests[-1] == ("POST /predictions/bert", "", b"hello")
 
 
-def test_meanwhile_it_says_what_is_waited_for(torchserve, wait):
-    torchserve.routes = {
-        "GET /models/bert": in_turn((503, {}), describe(READY, LOADING), describe(READY, READY)),
-        "POST /predictions/bert": (200, GOOD),
-    }
-    wait()
-
-
 def test_a_wrong_canary_fails_at_once(torchserve, wait):
     wrong = {"label": "good", "probabilities": {"good": 0.1}}
     torchserve.routes = {"GET /models/bert": describe(READY, READY), "POST /predictions/bert": (200, wrong)}
@@ -120,11 +112,6 @@ def test_the_first_failed_worker_ends_the_wait(torchserve, wait):
     with pytest.raises(StartFailed) as failed:
         wait(find_failure=found)
     assert failed.value.failure.cause == "whole"  # the log was read again after the first sign
-
-
-def test_the_death_of_torchserve_ends_the_wait(wait):
-    with pytest.raises(StartFailed, match="TorchServe ended: bad"):
-        wait(find_death=lambda: Failure(cause="TorchServe ended: bad"))
 
 
 def test_the_wait_has_an_end(torchserve, wait, plan):

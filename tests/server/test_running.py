@@ -45,10 +45,6 @@ def archives_of(folder, note):
     return {"bert": read_archive(make_archive(folder / "bert.mar", name="bert", note=note))}
 
 
-def test_nothing_runs_in_a_fresh_run_directory(planned, lines):
-    assert is_running(planned, {}, lines.append) is False
-
-
 def test_the_same_plan_is_already_running(planned, lines, supervised, tmp_path):
     archives = archives_of(tmp_path, "as started")
     write_running(planned, READY, archives=identify_archives(archives))
@@ -88,13 +84,6 @@ def test_leftovers_of_a_killed_start_are_ended(planned, lines, dummy, words):
     assert lines[0].startswith("an earlier start left 1 process(es) behind: stopped 1 ")
 
 
-def test_workers_without_java_are_leftovers_too(planned, lines, dummy):
-    left = dummy(planned.path, "model_service_worker.py")
-    write_running(planned, READY)
-    assert is_running(planned, {}, lines.append) is False
-    assert left.wait(60) == -signal.SIGTERM
-
-
 def test_a_start_takes_only_the_plan_it_was_asked_for(planned):
     """Another `make` may have planned between this one's plan and its start, while archives were built."""
     asked = read_recorded_plan()
@@ -106,12 +95,6 @@ def test_a_start_takes_only_the_plan_it_was_asked_for(planned):
         check_is_plan(planned, asked)
 
 
-def test_without_a_server_any_plan_may_be_made_and_none_is(planned, dummy):
-    check_may_plan(planned, lambda: pytest.fail("planned for nothing"))
-    dummy(planned.path, "model_service_worker.py")
-    check_may_plan(planned, lambda: pytest.fail("planned for nothing"))
-
-
 def test_the_plan_of_a_running_server_may_only_be_made_again(planned, dummy):
     dummy(planned.path, JAVA_MAIN)
     planned.plan.write_text(read_recorded_plan().to_json())
@@ -119,20 +102,6 @@ def test_the_plan_of_a_running_server_may_only_be_made_again(planned, dummy):
     check_may_plan(planned, read_recorded_plan)
     with pytest.raises(ServerError, match="it has another plan; run `make stop` first"):
         check_may_plan(planned, another_plan)
-
-
-def raising(problem):
-    def plan():
-        raise problem
-
-    return plan
-
-
-def test_a_plan_that_cannot_be_made_says_why(planned, dummy):
-    dummy(planned.path, JAVA_MAIN)
-    write_running(planned, READY)
-    with pytest.raises(ConfigError, match="WORKERS must be"):
-        check_may_plan(planned, raising(ConfigError("WORKERS must be 1")))
 
 
 def test_a_server_of_unknown_plan_keeps_its_plan(planned, dummy):

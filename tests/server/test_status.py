@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import pytest
 
@@ -47,10 +46,6 @@ def bert(tmp_path):
     return read_archive(make_archive(tmp_path / "bert.mar", name="bert"))
 
 
-def test_not_running(run):
-    assert render_status(run, None) == (f"not running ({run.path})", False)
-
-
 def test_the_last_failure_is_shown_with_cause_and_cure(run):
     write_state(
         run.failure, Failure(model="bert", step="freeze", cause="no", cure="yes", log="a.log", lines=("x",))
@@ -60,11 +55,6 @@ def test_the_last_failure_is_shown_with_cause_and_cure(run):
     assert text.splitlines()[1:] == [
         "the last one failed:", "  bert: freeze: no", "    | x", "  cure: yes", "  log: a.log",
     ]  # fmt: skip
-
-
-def test_leftovers_are_named(run, dummy):
-    dummy(run.path)
-    assert "1 process(es) of an earlier server are left: make stop" in render_status(run, None)[0]
 
 
 @pytest.mark.parametrize(("second", "serving"), [("READY", True), ("UNLOADING", False)])
@@ -137,20 +127,6 @@ def test_a_queue_counted_while_requests_come_and_go_is_looked_at_again(plan, tor
 
     torchserve.routes = {"GET /models/bert": describe}
     assert "  4 requests wait, queue of 128" in render_model(plan, "bert", bert, client)[0]
-
-
-def test_a_worker_shows_its_memory_and_how_long_it_runs(plan, torchserve, client, bert):
-    workers = [{"status": "UNLOADING", "pid": os.getpid()}]
-    torchserve.routes = {"GET /models/bert": (200, [{"workers": workers}])}
-    (worker,) = [line for line in render_model(plan, "bert", bert, client)[0] if "worker " in line]
-    assert "? MiB" not in worker
-    assert "up ?" not in worker
-
-
-def test_a_model_that_does_not_answer_is_not_served(plan, client, bert):
-    lines, good = render_model(plan, "bert", bert, client)
-    assert not good
-    assert "answered 404" in lines[0]
 
 
 def test_an_archive_that_is_gone_keeps_no_status_from_being_told(planned, dummy, tmp_path, torchserve, plan):

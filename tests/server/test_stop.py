@@ -12,7 +12,7 @@ from server.errors import ServerError
 from server.launch import remove_temporary
 from server.processes import JAVA_MAIN, Process, find_marked
 from server.rundir import RunDir
-from server.stop import Stopped, stop
+from server.stop import stop
 from tests.server import fakes
 
 
@@ -40,19 +40,6 @@ def test_an_orphan_under_another_parent_is_found(run):
     assert find_marked(run.path) == []
 
 
-def test_temporary_folder_and_tokens_are_removed_and_logs_stay(run):
-    for folder in (run.temporary, run.logs):
-        folder.mkdir(parents=True)
-    (run.temporary / ".ts.sock.9000").touch()
-    stop(run)
-    assert not run.temporary.exists()
-    assert run.logs.exists()
-
-
-def test_nothing_running_is_good(run):
-    assert stop(run).describe() == "nothing was running"
-
-
 def test_a_run_directory_that_never_was_is_good(tmp_path):
     assert stop(RunDir.at(tmp_path / "none")).describe() == "nothing was running"
 
@@ -75,14 +62,6 @@ def test_a_link_in_place_of_the_temporary_folder_is_not_followed(run, tmp_path):
     with pytest.raises(ServerError, match="must be an own folder"):
         remove_temporary(run)
     assert precious.exists()
-
-
-def test_counts_are_said_in_words():
-    workers = [
-        Process(pid=n, start_ticks=1, parent_pid=1, command=("model_service_worker.py",)) for n in (1, 2)
-    ]
-    java = Process(pid=3, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
-    assert Stopped(ended=(java, *workers)).describe() == "stopped 1 TorchServe, 2 workers"
 
 
 def test_a_long_run_directory_gets_a_short_temporary_folder(tmp_path):

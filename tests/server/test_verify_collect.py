@@ -12,7 +12,7 @@ from server.api import Client
 from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.state import State
-from server.verify.collect import collect, find_changed_files, read_launcher, read_worker
+from server.verify.collect import collect, find_changed_files, read_worker
 from server.verify.describing import Descriptions, collect_descriptions, describe_workers
 from tests.server.fakes import make_archive
 
@@ -67,12 +67,6 @@ def test_a_worker_that_is_gone_is_none_everywhere(proc, archive):
         None,
     ) * 5
     assert seen.describe_problem == "timed out"
-
-
-def test_a_worker_without_launcher_says_so(proc):
-    proc.add(6, command=("java",))
-    proc.add(7, command=("python", SCRIPT), parent=6)
-    assert read_launcher(7, proc.path) is None
 
 
 def test_describe_is_asked_until_every_worker_has_answered(torchserve, run):
@@ -167,12 +161,6 @@ def test_one_worker_that_hangs_does_not_keep_the_others_from_being_asked(torchse
     found, _ = collect_descriptions("bert", client, {7, 8, 9}, seconds=3.0)
     over.set()
     assert {8, 9} <= set(found)
-
-
-def test_a_full_queue_is_not_hammered(torchserve, client):
-    set_queue(torchserve, 128)
-    collect_descriptions("bert", client, {7}, seconds=0.5)
-    assert len(torchserve.requests) <= 6
 
 
 def test_what_torchserve_says_of_a_model_is_kept(plan, planned, torchserve, client, dummy, monkeypatch):

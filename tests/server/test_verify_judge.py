@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from config.plan import Setting
+from config.plan import Plan, Setting
 from server.verify.evidence import ServerEvidence, WorkerEvidence
 from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
-from server.verify.libraries import expect_options
-from server.verify.placement import check_memory_policy
+from server.verify.placement import check_affinity, check_memory_policy
 from server.verify.registry import CHECKS, FRONTEND_CHECKS, MODEL_CHECKS, SERVER_CHECKS, judge
 from tests.server.fakes import started_from, with_property
 
@@ -33,6 +33,21 @@ def with_worker(evidence: ServerEvidence, change: Change, index: int = 0) -> Ser
 def with_model(evidence: ServerEvidence, **values: Any) -> ServerEvidence:
     models = {**evidence.models, MODEL: dataclasses.replace(evidence.models[MODEL], **values)}
     return dataclasses.replace(evidence, models=models)
+
+
+def with_all(evidence: ServerEvidence, change: Change, *names: str) -> ServerEvidence:
+    """The evidence with every worker changed; of these models, or of all."""
+    models = {
+        name: dataclasses.replace(model, workers=tuple(map(change, model.workers)))
+        for name, model in evidence.models.items()
+        if name in (names or evidence.models)
+    }
+    return dataclasses.replace(evidence, models={**evidence.models, **models})
+
+
+def differing(plan: Plan, evidence: ServerEvidence) -> set[str]:
+    """Items that differ."""
+    return {one.finding.item for one in judge(plan, evidence).differences}
 
 
 def set_field(**values: Any) -> Change:
@@ -217,8 +232,7 @@ def with_limits(plan, **limits):
 def test_limits_of_a_request_are_those_the_handler_applies(plan, evidence, live, got):
     limited = with_limits(plan, pixels=24, scans=7)
     good = {"pixels": 24, "scans": 7, "own": 1}
-    for index in (0, 1):
-        evidence = with_worker(evidence, lambda worker: describe_with(worker, limits=good), index)
+    evidence = with_all(evidence, lambda worker: describe_with(worker, limits=good), MODEL)
     assert judge(limited, evidence).good
     result = judge(limited, with_worker(evidence, lambda worker: describe_with(worker, limits=live)))
     assert [(one.finding.item, one.finding.got) for one in result.differences] == [("limits", got)]
@@ -312,26 +326,18 @@ def test_a_confined_server_must_stay_on_its_cpus(plan, evidence, cpus, good):
     assert result.good is good
 
 
-def test_openmp_threads_bound_to_one_cpu_each_are_as_asked(plan, evidence):
-    """Seen with two cores: main thread on the first, the team's other on the second, helpers on both."""
+@pytest.mark.parametrize(
+    ("threads", "good"),
+    [
+        # seen with two cores: main thread on the first, the team's other on the second, helpers on both
+        ({"7": (0,), "8": (0, 1), "9": (1,)}, True),
+        ({"7": (0,), "8": (0,)}, False),
+    ],
+)
+def test_a_team_uses_each_of_its_cpus(plan, evidence, threads, good):
     wide = with_layout(plan, worker_cpus=[[0, 1]], memory_nodes=[[0]])
-    bound = set_field(thread_cpus={"7": (0,), "8": (0, 1), "9": (1,)}, launcher=("python", "-m", "x"))
-    result = judge(wide, with_worker(evidence, bound))
-    worker = evidence.models[MODEL].workers[0].pid
-    assert [
-        one.finding.state for one in result.judged if one.pid == worker and one.finding.item == "CPU affinity"
-    ] == ["ok"]
-
-
-def test_a_team_that_leaves_a_cpu_idle_is_a_difference(plan, evidence):
-    wide = with_layout(plan, worker_cpus=[[0, 1]], memory_nodes=[[0]])
-    squeezed = set_field(thread_cpus={"7": (0,), "8": (0,)}, launcher=("python", "-m", "x"))
-    result = judge(wide, with_worker(evidence, squeezed))
-    worker = evidence.models[MODEL].workers[0].pid
-    states = [
-        one.finding.state for one in result.judged if one.pid == worker and one.finding.item == "CPU affinity"
-    ]
-    assert states == [DIFFERS]
+    bound = set_field(thread_cpus=threads, launcher=("python", "-m", "x"))
+    assert check_affinity(wide, bound(evidence.models[MODEL].workers[0])).ok is good
 
 
 def test_a_plan_without_pinning_asks_for_all_its_cpus_and_no_ranks(plan, evidence):
@@ -339,11 +345,7 @@ def test_a_plan_without_pinning_asks_for_all_its_cpus_and_no_ranks(plan, evidenc
         with_property(plan, cpu_launcher_enable="false"), worker_cpus=[[0, 1]] * 2, memory_nodes=[None] * 2
     )
     roam = set_field(thread_cpus={"7": (0, 1)}, launcher=None, memory_policies={"default": 9, "local": 1})
-    for model in list(evidence.models):
-        workers = tuple(roam(worker) for worker in evidence.models[model].workers)
-        changed = {**evidence.models, model: dataclasses.replace(evidence.models[model], workers=workers)}
-        evidence = dataclasses.replace(evidence, models=changed)
-    assert judge(free, started_from(evidence, free)).good
+    assert judge(free, started_from(with_all(evidence, roam), free)).good
 
 
 def share_cpus(plan, evidence):
@@ -364,25 +366,13 @@ def share_cpus(plan, evidence):
         set_field(thread_cpus={"7": (0, 1), "8": (0, 1)}, memory_policies={"default": 9}),
         set_environment(KMP_AFFINITY="none"),
     )
-    models = {
-        name: dataclasses.replace(model, workers=tuple(map(free, model.workers)))
-        for name, model in evidence.models.items()
-    }
-    seen = dataclasses.replace(started_from(evidence, shared), models=models, server_cpus=(0, 1))
-    return shared, seen
-
-
-def test_shared_cpus_are_as_planned_where_no_thread_is_bound(plan, evidence):
-    shared, seen = share_cpus(plan, evidence)
-    result = judge(shared, seen)
-    assert result.good, [one.finding for one in result.differences]
-    said = {one.finding.asked for one in result.judged if one.finding.item == "CPU affinity"}
-    assert said == {"not pinned: CPUs are shared under a quota"}
+    return shared, dataclasses.replace(with_all(started_from(evidence, shared), free), server_cpus=(0, 1))
 
 
 @pytest.mark.parametrize(
     ("change", "blamed"),
     [
+        (lambda worker: worker, set()),
         (set_field(thread_cpus={"7": (0, 1), "8": (0,)}), {"CPU affinity"}),
         (set_field(thread_cpus={"7": (1,), "8": (1,)}), {"CPU affinity"}),
         (set_field(thread_cpus={"7": (0,), "8": (1,)}), {"CPU affinity"}),  # each bound, together on all
@@ -399,8 +389,7 @@ def test_shared_cpus_are_as_planned_where_no_thread_is_bound(plan, evidence):
 )
 def test_what_differs_on_shared_cpus(plan, evidence, change, blamed):
     shared, seen = share_cpus(plan, evidence)
-    result = judge(shared, with_worker(seen, change))
-    assert {one.finding.item for one in result.differences} == blamed
+    assert differing(shared, with_worker(seen, change)) == blamed
 
 
 @pytest.mark.parametrize(("quota", "good"), [(1.5, True), (1.0, False)])
@@ -419,11 +408,7 @@ def test_a_server_that_is_not_confined_may_use_all_cpus(plan, evidence, cpus, go
 
 def test_where_nothing_is_bound_missing_numa_maps_are_not_checkable_but_no_difference(plan, evidence):
     unbound = with_layout(plan, memory_nodes=[None, None])
-    for model in list(evidence.models):
-        workers = tuple(set_field(memory_policies=None)(worker) for worker in evidence.models[model].workers)
-        changed = {**evidence.models, model: dataclasses.replace(evidence.models[model], workers=workers)}
-        evidence = dataclasses.replace(evidence, models=changed)
-    result = judge(unbound, evidence)
+    result = judge(unbound, with_all(evidence, set_field(memory_policies=None)))
     assert result.good
     assert {one.finding.item for one in result.judged if not one.finding.ok} == {"memory policy"}
 
@@ -435,52 +420,40 @@ def test_throttling_that_nobody_counts_is_a_difference_where_there_is_a_quota(pl
     assert [one.finding.state for one in result.judged if not one.finding.ok] == [state]
 
 
+def with_planned(plan, **values):
+    """The plan with other settings of MODEL."""
+    settings = {name: Setting(value=value, reason="test") for name, value in values.items()}
+    return dataclasses.replace(
+        plan, models={**plan.models, MODEL: dataclasses.replace(plan.models[MODEL], **settings)}
+    )
+
+
 @pytest.mark.parametrize(
     ("engine", "bound", "good"), [("openvino", 0, True), ("openvino", 1, False), ("ipex", 0, False)]
 )
 def test_an_engine_may_bind_what_it_computes_on_its_own_node(plan, evidence, engine, bound, good):
-    models = {**plan.models}
-    models[MODEL] = dataclasses.replace(models[MODEL], engine=Setting(value=engine, reason="test"))
-    nodes = Setting(value=[None, None], reason="not bound")
-    asked = dataclasses.replace(
-        plan, models=models, layout=dataclasses.replace(plan.layout, memory_nodes=nodes)
-    )
-    worker = set_field(memory_policies={"default": 868, f"bind:{bound}": 2})(
-        evidence.models[MODEL].workers[0]
-    )
-    assert check_memory_policy(asked, worker).ok is good
+    asked = with_layout(with_planned(plan, engine=engine), memory_nodes=[None, None])
+    worker = set_field(memory_policies={"default": 868, f"bind:{bound}": 2})
+    assert check_memory_policy(asked, worker(evidence.models[MODEL].workers[0])).ok is good
 
 
 def test_each_engine_is_proved_by_its_own_operators(plan, evidence):
-    models = {**plan.models}
-    models[MODEL] = dataclasses.replace(models[MODEL], engine=Setting(value="eager", reason="test"))
-    plain = dataclasses.replace(plan, models=models)
+    plain = with_planned(plan, engine="eager")
     named = set_described("engine", {"name": "eager", "version": "2.8.0"})
     fallen_back = both(named, set_described("graph", {"operators": {"aten::conv2d": 53}, "fused": 0}))
-    for index in (0, 1):
-        evidence, ours = with_worker(evidence, fallen_back, index), with_worker(evidence, named, index)
-    assert judge(plain, evidence).good
-    assert {one.finding.item for one in judge(plan, evidence).differences} == {"engine", "graph"}
-    assert {one.finding.item for one in judge(plain, ours).differences} == {"graph"}
+    seen = with_all(evidence, fallen_back, MODEL)
+    assert differing(plain, seen) == set()
+    assert differing(plan, seen) == {"engine", "graph"}
+    assert differing(plain, with_all(evidence, named, MODEL)) == {"graph"}
 
 
-def test_steps_the_plan_switches_off_must_be_off(plan, evidence):
-    options = '{"resnet50":{"precision":"fp32","threads":1,"off":["trace"]}}'
-    eager = dataclasses.replace(plan.environment["CPU_KIT_OPTIONS"], value=options)
-    changed = dataclasses.replace(plan, environment={**plan.environment, "CPU_KIT_OPTIONS": eager})
-    items = {one.finding.item for one in judge(changed, evidence).differences if one.model == MODEL}
-    assert items == {"environment", "load steps", "graph"}
-
-
-def with_options(plan, evidence, options):
-    """Plan and evidence of a server that was started with other options for its handlers."""
+def with_options(plan, evidence, **of_model):
+    """Plan and evidence of a server that was started with other options for MODEL's handler."""
+    usual = {"precision": "fp32", "threads": 1}
+    options = json.dumps({"bert": usual, MODEL: {**usual, **of_model}})
     setting = dataclasses.replace(plan.environment["CPU_KIT_OPTIONS"], value=options)
     plan = dataclasses.replace(plan, environment={**plan.environment, "CPU_KIT_OPTIONS": setting})
-    for name, model in evidence.models.items():
-        workers = tuple(set_environment(CPU_KIT_OPTIONS=options)(worker) for worker in model.workers)
-        models = {**evidence.models, name: dataclasses.replace(model, workers=workers)}
-        evidence = dataclasses.replace(evidence, models=models)
-    return plan, evidence
+    return plan, with_all(evidence, set_environment(CPU_KIT_OPTIONS=options))
 
 
 TORCHSCRIPT = set_described("graph", {"kind": "torchscript", "prepacked": 0, "fused": 0})
@@ -489,57 +462,38 @@ NOT_CHANNELS_LAST = set_described("memory_format", {"channels_last_weights": 0, 
 
 
 @pytest.mark.parametrize(
-    ("off", "change", "asked"),
+    ("off", "change", "where_on"),
     [
-        ("channels_last", both(set_step("channels_last", "off"), NOT_CHANNELS_LAST), "all but channels_last"),
-        ("freeze", both(set_step("freeze", "off"), TORCHSCRIPT), "all but freeze"),
-        ("trace", both(set_step("trace", "off"), set_step("freeze", "off"), EAGER), "all but freeze, trace"),
-        ("buckets", lambda worker: worker, "all applied"),
+        (
+            "channels_last",
+            both(set_step("channels_last", "off"), NOT_CHANNELS_LAST),
+            {"load steps", "channels_last"},
+        ),
+        ("freeze", both(set_step("freeze", "off"), TORCHSCRIPT), {"load steps", "graph"}),
+        ("trace", both(set_step("trace", "off"), set_step("freeze", "off"), EAGER), {"load steps", "graph"}),
+        ("buckets", lambda worker: worker, set()),
     ],
 )
-def test_a_server_with_something_off_is_as_asked_and_any_other_is_not(plan, evidence, off, change, asked):
-    options = (
-        '{"bert":{"precision":"fp32","threads":1},'
-        f'"resnet50":{{"off":["{off}"],"precision":"fp32","threads":1}}}}'
-    )
-    plan, evidence = with_options(plan, evidence, options)
-    left_out = with_worker(with_worker(evidence, change), change, index=1)
-    result = judge(plan, left_out)
-    assert result.good, result.differences
-    steps = [one.finding.asked for one in result.judged if one.finding.item == "load steps"]
-    assert steps.count(asked) == 2 if asked != "all applied" else set(steps) == {asked}
-    assert judge(plan, evidence).good is (off == "buckets")
+def test_a_server_with_something_off_is_as_asked_and_any_other_is_not(plan, evidence, off, change, where_on):
+    plan, evidence = with_options(plan, evidence, off=[off])
+    assert differing(plan, with_all(evidence, change, MODEL)) == set()
+    assert differing(plan, evidence) == where_on
 
 
 def test_channels_last_is_seen_to_be_off_not_believed(plan, evidence):
-    options = (
-        '{"bert":{"precision":"fp32","threads":1},'
-        '"resnet50":{"off":["channels_last"],"precision":"fp32","threads":1}}'
-    )
-    plan, evidence = with_options(plan, evidence, options)
-    still_on = set_step("channels_last", "off")
-    result = judge(plan, with_worker(with_worker(evidence, still_on), still_on, index=1))
-    assert {one.finding.item for one in result.differences} == {"channels_last"}
+    plan, evidence = with_options(plan, evidence, off=["channels_last"])
+    still_on = with_all(evidence, set_step("channels_last", "off"), MODEL)
+    assert differing(plan, still_on) == {"channels_last"}
 
 
 def test_each_model_is_judged_by_its_own_precision(plan, evidence):
     """As a tuned plan can have it: bert in FP32, resnet50 in INT8, where nothing needs to be prepacked."""
-    models = {**plan.models}
-    models[MODEL] = dataclasses.replace(models[MODEL], precision=Setting(value="int8", reason="test"))
-    auto = dataclasses.replace(plan, models=models)
-    options = '{"bert":{"precision":"fp32","threads":1},"resnet50":{"precision":"int8","threads":1}}'
-    auto, evidence = with_options(auto, evidence, options)
+    mixed, evidence = with_options(with_planned(plan, precision="int8"), evidence, precision="int8")
     narrow = both(
         set_described("precision", "int8"),
         set_described("graph", {"prepacked": 0}),
         set_step("ipex_optimize", "not applicable"),
     )
-    mixed = with_worker(with_worker(evidence, narrow), narrow, index=1)
-    assert judge(auto, mixed).good
-    items = {(one.model, one.finding.item) for one in judge(auto, evidence).differences}
+    assert judge(mixed, with_all(evidence, narrow, MODEL)).good
+    items = {(one.model, one.finding.item) for one in judge(mixed, evidence).differences}
     assert items == {(MODEL, "precision")}
-
-
-def test_jemalloc_says_zero_for_a_threshold_below_its_large_sizes():
-    assert expect_options("oversize_threshold:1,a:b") == {"a": "b", "oversize_threshold": "0"}
-    assert expect_options("oversize_threshold:8388608") == {"oversize_threshold": "8388608"}

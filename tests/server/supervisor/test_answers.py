@@ -89,9 +89,3 @@ def test_a_reload_is_taken_or_refused_with_the_reason(tmp_path: Path, told: Told
     assert ask(tmp_path, "/reload", "POST") == (202, {"refused": ""})
     told.refusal = "a reload is under way"
     assert ask(tmp_path, "/reload", "POST") == (409, {"refused": "a reload is under way"})
-
-
-def test_the_socket_is_gone_at_the_end(tmp_path: Path) -> None:
-    with answer_probes(tmp_path / "s.sock", lambda: stand(READY, 2), lambda: ""):
-        assert (tmp_path / "s.sock").exists()
-    assert not (tmp_path / "s.sock").exists()

@@ -30,7 +30,3 @@ def test_it_comes_back_as_it_was_written_and_is_nobody_elses_to_read(tmp_path: P
 def test_what_is_no_record_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "supervisor.json").write_text(text)
     assert read_record(tmp_path / "supervisor.json") is None
-
-
-def test_a_missing_file_is_none(tmp_path: Path) -> None:
-    assert read_record(tmp_path / "supervisor.json") is None

@@ -4,27 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from server.health import LOOK_SECONDS
-from server.supervisor.record import DEGRADED, READY, STARTING, STOPPING
-from server.supervisor.supervisor import Standing
 from server.supervisor.telling import Telling
-
-
-@pytest.mark.parametrize(
-    ("phase", "serving", "door", "text"),
-    [
-        (READY, 2, True, "ready"),
-        (DEGRADED, 1, True, "ready"),
-        (READY, 2, False, "not ready: ready; no door"),
-        (DEGRADED, 0, True, "not ready: degraded; bert: no worker serves"),
-        (STARTING, 0, False, "not ready: starting; no door; bert: no worker serves"),
-        (STOPPING, 2, True, "not ready: stopping"),
-    ],
-)
-def test_it_is_ready_where_each_model_is_served_through_the_door(phase, serving, door, text):
-    assert Standing(phase=phase, models={"bert": (serving, 2)}, at=0.0).describe(door=door) == text
 
 
 class Clock:

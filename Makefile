@@ -39,7 +39,7 @@ TUNED_PLAN = $(value RUN_DIR)/tuned.json
 PLAN_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION) --backend=$(call given,BACKEND) --profile=$(call given,PROFILE) \
 	--workers=$(call given,WORKERS) --cores-per-worker=$(call given,CORES_PER_WORKER) \
 	--allocator=$(call given,ALLOCATOR) --openmp=$(call given,OPENMP) --port=$(call given,PORT) \
-	--batch=$(call given,BATCH) --delay-ms=$(call given,DELAY_MS) --queue=$(call given,QUEUE) --slo-p99-ms=$(call given,SLO_P99_MS) \
+	--batch=$(call given,BATCH) --delay-ms=$(call given,DELAY_MS) --slo-p99-ms=$(call given,SLO_P99_MS) \
 	--instances=$(call given,INSTANCES) --deadline-ms=$(call given,DEADLINE_MS) \
 	--tls-cert=$(call given,TLS_CERT) --tls-key=$(call given,TLS_KEY) \
 	--topology=$(call given,TOPOLOGY) --run-dir=$(call given,RUN_DIR) $(if $(value TOPOLOGY),,--timings=$(call quote,$(TIMINGS))) \

@@ -30,7 +30,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
 KNOBS = (
     *("MODELS", "PRECISION", "BACKEND", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
-    *("PORT", "BATCH", "DELAY_MS", "QUEUE", "SLO_P99_MS"),
+    *("PORT", "BATCH", "DELAY_MS", "SLO_P99_MS"),
     *("INSTANCES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
 )
 
@@ -171,7 +171,6 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         openmp=options.openmp or None,
         batch=render_by_model(parse_by_model("BATCH", options.batch)) or None,
         delay_ms=render_by_model(parse_by_model("DELAY_MS", options.delay_ms)) or None,
-        queue=parse_number("QUEUE", options.queue),
         slo_p99_ms=parse_number("SLO_P99_MS", options.slo_p99_ms),
         port=Inputs.port if port is None else port,
         bind=options.bind or Inputs.bind,

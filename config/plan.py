@@ -65,8 +65,6 @@ class Inputs:
     """Requests in a batch: one number, or by model as "bert=8,resnet50=4"."""
     delay_ms: str | None = None
     """How long a batch waits to fill, likewise."""
-    queue: int | None = None
-    """Requests of each model that may wait in a TorchServe."""
     slo_p99_ms: int | None = None
     """What 99 of 100 requests shall be answered within; None is the tuned plan's limit, else 200."""
     port: int = 8080

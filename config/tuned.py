@@ -31,7 +31,7 @@ OF_ALL = ("workers", "cores_per_worker", "allocator", "openmp")
 BY_MODEL = ("batch", "delay_ms", "variant")
 """The variant is engine and precision; the other numbers are of it."""
 BY_MODEL_FACTS = ("archives", "engines")
-CHOSEN = (*OF_ALL, *BY_MODEL, "queue")
+CHOSEN = (*OF_ALL, *BY_MODEL)
 DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
 """What serves, and what computes beside the engines."""
 SUMS_FILE = "SHA256SUMS"
@@ -56,11 +56,11 @@ class Tuned:
 
     def leave_to(self, inputs: Inputs) -> Tuned:
         """Without the numbers that a person gave; those by model are left model by model (rules/batching)."""
-        given = {name for name in (*OF_ALL, "queue") if getattr(inputs, name) not in (None, "")}
+        given = {name for name in OF_ALL if getattr(inputs, name) not in (None, "")}
         return replace(self, chosen={k: value for k, value in self.chosen.items() if k not in given})
 
     def fill(self, inputs: Inputs) -> Inputs:
-        """What was asked for, and what was found best of the rest; batch, delay and queue are the rules'."""
+        """What was asked for, and what was found best of the rest; batch and delay are the rules'."""
         return replace(inputs, **{name: self.chosen[name] for name in OF_ALL if name in self.chosen})
 
     def decide(self, name: str, model: str = "") -> Setting | None:

@@ -80,8 +80,6 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              compose="", help="requests in one batch, 1 to 128, or by model such as bert=8,resnet50=4"),
         Knob(name="DELAY_MS", default="1", commands=PLANS, container=True, compose="",
              help="how long a batch waits to fill, 1 to 10000; by model as BATCH"),
-        Knob(name="QUEUE", default="from timings of this machine", commands=PLANS, container=True,
-             compose="", help="requests of each model that may wait in a TorchServe; the next gets 503"),
         Knob(name="TUNED", default="1", choices=SWITCH, commands=PLANS, container=True, compose="",
              help="1: use what tuning found, where RUN_DIR/tuned.json is there and holds"),
         Knob(name="TOPOLOGY", default="this machine", commands=PLANS,

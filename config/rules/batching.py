@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
 from config.plan import Inputs, ModelPlan, Setting, Settings
 from config.rules.by_model import find_number
+from config.rules.door import IN_FLIGHT_BATCHES
 from config.rules.limits import plan_limits
 from config.rules.service import (
     LEAST_OF_CAPACITY,
@@ -32,16 +32,6 @@ DELAY_MS = 1
 
 DEFAULT_SLO_P99_MS = 200
 """Nobody has asked for a limit: a fifth of a second is what people call at once."""
-
-MIN_QUEUE = 128
-"""As many users who each wait for their answer are never refused, whatever the limit: no door orders them by
-deadlines, and a closed loop asks no faster than it is answered."""
-
-LIMITS_IN_QUEUE = 2
-"""What waits longer than twice the limit is answered late."""
-
-BATCHES_IN_QUEUE = 2
-"""For each worker the one that it takes next, and another; a door hands over as much (rules/door.py)."""
 
 LOAD_S = 180
 """A worker's start was seen to take 14 s alone; each shape it warms adds to that, and so does a slower
@@ -80,7 +70,7 @@ class Figures:
 def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figures) -> dict[str, ModelPlan]:
     """Per model; the queue size is one number for all, because TorchServe has one."""
     batches = {model.name: plan_batch(model, inputs, figures) for model in models}
-    queue = plan_queue(models, batches, inputs, figures)
+    queue = plan_queue(figures.workers, batches)
     precisions = figures.precisions
     return {
         model.name: ModelPlan(
@@ -157,33 +147,13 @@ def _plan_delay(model: ModelDefinition, inputs: Inputs, tuned: Tuned) -> Setting
     return _give("DELAY_MS", inputs.delay_ms, asked) or tuned.decide("delay_ms", model.name) or least
 
 
-def plan_queue(
-    models: Sequence[ModelDefinition], batches: Settings, inputs: Inputs, figures: Figures
-) -> Setting:
-    """Waiting requests beyond which TorchServe answers 503."""
-    return (
-        _give("QUEUE", inputs.queue, inputs.queue)
-        or figures.tuned.decide("queue")
-        or _choose_queue(models, batches, inputs, figures)
-    )
-
-
-def _choose_queue(
-    models: Sequence[ModelDefinition], batches: Settings, inputs: Inputs, figures: Figures
-) -> Setting:
-    """By the model that is answered fastest."""
-    sizes = {model.name: batches[model.name].value for model in models}
-    rates = {
-        model.name: figures.workers * figures.find_service(model).rate(sizes[model.name]) for model in models
-    }
-    fastest, limit_ms = max(rates, key=rates.__getitem__), figures.find_limit_ms(inputs)
-    in_time = math.ceil(LIMITS_IN_QUEUE * rates[fastest] * limit_ms / 1000)
-    in_batches = BATCHES_IN_QUEUE * figures.workers * max(sizes.values())
+def plan_queue(workers: int, batches: Settings) -> Setting:
+    """Places of each model's queue in TorchServe, beyond which it answers 503."""
+    largest = max(batch.value for batch in batches.values())
     return Setting(
-        value=max(MIN_QUEUE, in_time, in_batches),
-        reason=f"what {fastest} answers in {LIMITS_IN_QUEUE} × {limit_ms} ms at {rates[fastest]:.3g}/s is "
-        f"{in_time}, {BATCHES_IN_QUEUE} batches of each worker are {in_batches}; at least {MIN_QUEUE}, so "
-        "that no user of a closed loop is refused; the next one gets 503",
+        value=IN_FLIGHT_BATCHES * workers * largest,
+        reason=f"as many as HAProxy hands over at once, {IN_FLIGHT_BATCHES} batches of {largest} for each of "
+        f"{workers} workers: requests that clients left behind take no more memory",
     )
 
 

@@ -44,8 +44,6 @@ MAX_BATCH = 128
 MIN_DELAY_MS = 1
 """TorchServe reads 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
 MAX_DELAY_MS = 10_000
-MAX_QUEUE = 100_000
-"""What waits is held by its bytes besides (java.bodies_mib)."""
 
 
 def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> None:
@@ -86,7 +84,6 @@ def check_numbers(inputs: Inputs) -> None:
     check_by_model("BATCH", inputs.batch, inputs.models, 1, MAX_BATCH)
     check_by_model("DELAY_MS", inputs.delay_ms, inputs.models, MIN_DELAY_MS, MAX_DELAY_MS)
     for name, value, most in (
-        ("QUEUE", inputs.queue, MAX_QUEUE),
         ("SLO_P99_MS", inputs.slo_p99_ms, MAX_DEADLINE_MS),
     ):
         if value is not None and not 1 <= value <= most:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from config.plan import ModelPlan
-from config.rules.batching import MIN_QUEUE
 from config.rules.service import MOST_TEXTS, fit, list_sizes
 from config.topology import read_topology
 from tests.config.planning import MACHINES, TEXTS, make_model, plan_machine
@@ -205,27 +204,6 @@ def test_the_reason_says_what_is_served_and_what_is_beyond_the_limit():
     assert "10% of the capacity, 19.6/s of 2 workers" in capacity
     assert beyond.startswith("SLO_P99_MS=200 CANNOT BE KEPT at such rates: 3 × 100 ms")
     assert "+ 60 (what the longest of a hundred takes more) > 200 ms" in beyond
-
-
-@pytest.mark.parametrize(
-    ("machine", "speed", "limit_ms", "queue"),
-    [
-        ("two-cores", 90, 200, MIN_QUEUE),  # 2 × 88/s × 0.2 s × 2 = 71
-        ("two-cores", 90, 1000, 353),  # of 90/s batches of 4 are 88/s with what TorchServe takes
-        ("single-socket", 90, 200, 276),
-        ("single-socket", 900, 20, 199),
-    ],
-)
-def test_queue_by_rate_and_limit(machine, speed, limit_ms, queue):
-    planned = plan_resnet50(speed, machine=machine, slo_p99_ms=limit_ms)
-    assert planned.queue_size.value == queue
-
-
-def test_a_queue_holds_two_batches_of_each_worker():
-    asked = {"batch": "16", "slo_p99_ms": 1}
-    planned = plan_machine("single-socket", models=(make_model("m"),), precision="bf16", **asked)
-    assert planned.models["m"].queue_size.value == 2 * 8 * 16
-    assert planned.models["m"].queue_size.reason.startswith("what m answers in 2 × 1 ms at 414/s is 1, ")
 
 
 def test_queue_is_one_number_for_all_models():

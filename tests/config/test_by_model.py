@@ -1,4 +1,4 @@
-"""BATCH, DELAY_MS, QUEUE and SLO_P99_MS as people give them."""
+"""BATCH, DELAY_MS and SLO_P99_MS as people give them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def test_of_a_model_that_is_not_named_nothing_is_asked():
         ({"batch": "0"}, "BATCH must be 1 to 128: got 0"),
         ({"batch": "bert=129"}, "BATCH must be 1 to 128: got 129"),
         ({"delay_ms": "0"}, "DELAY_MS must be 1 to 10000: got 0"),
-        ({"queue": 0}, "QUEUE must be 1 to 100000: got 0"),
         ({"slo_p99_ms": 0}, "SLO_P99_MS must be 1 to 300000: got 0"),
     ],
 )
@@ -56,18 +55,16 @@ def test_wrong_numbers_name_the_allowed_ones(changes, message):
 
 
 def test_what_is_given_is_planned():
-    plan = plan_machine("two-cores", batch="bert=3", delay_ms="bert=5,resnet50=2", queue=40)
+    plan = plan_machine("two-cores", batch="bert=3", delay_ms="bert=5,resnet50=2")
     batches = {name: model.batch_size.reason for name, model in plan.models.items()}
     assert batches["bert"] == "BATCH=bert=3 was given"
     assert batches["resnet50"] != "BATCH=bert=3 was given"
     assert [plan.models[name].max_batch_delay_ms.value for name in ("bert", "resnet50")] == [5, 2]
-    assert plan.properties["job_queue_size"].value == "40"
 
 
 def test_behind_a_door_a_models_own_number_reaches_its_instances():
-    site = make_door("two-cores", batch="bert=3,resnet50=2", queue=9)
+    site = make_door("two-cores", batch="bert=3,resnet50=2")
     given = {
         name: model.batch_size.value for one in site.instances.values() for name, model in one.models.items()
     }
     assert given == {"bert": 3, "resnet50": 2}
-    assert {one.properties["job_queue_size"].value for one in site.instances.values()} == {"9"}

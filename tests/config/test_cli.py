@@ -99,7 +99,7 @@ def test_a_dry_run_prints_every_instance(arguments, tmp_path, capsys):
 def test_empty_means_not_given(arguments, tmp_path):
     names = ("models", "precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port",
              "instances", "deadline-ms", "tls-cert", "tls-key", "generation", "batch",
-             "delay-ms", "queue", "slo-p99-ms", "timings", "tuned")  # fmt: skip
+             "delay-ms", "slo-p99-ms", "timings", "tuned")  # fmt: skip
     assert main([*arguments, *(part for name in names for part in (f"--{name}", ""))]) == 0
     assert read_plan(tmp_path / "run").inputs.port == 8080
 

@@ -24,7 +24,6 @@ CHOSEN = {
     "cores_per_worker": 2,
     "batch": {"resnet50": 4},
     "delay_ms": {"resnet50": 3},
-    "queue": 77,
     "allocator": "tcmalloc",
     "openmp": "gnu",
 }
@@ -177,7 +176,7 @@ def test_one_line_says_what_becomes_of_it(inputs, tmp_path):
         tuned,
         [
             "tuned: used, for p99 ≤ 200 ms: allocator tcmalloc, batch resnet50 4, cores per worker 2, "
-            f"delay ms resnet50 3, openmp gnu, queue 77, workers 1 ({file})"
+            f"delay ms resnet50 3, openmp gnu, workers 1 ({file})"
         ],
     )
     used, said = judge_tuned(file, TOPOLOGY, replace(inputs, precision="fp32"))
@@ -195,9 +194,8 @@ def test_the_plan_has_the_numbers_and_cites_the_evidence(inputs):
         planned.libraries.openmp,
         resnet50.batch_size,
         resnet50.max_batch_delay_ms,
-        resnet50.queue_size,
     )
-    assert [setting.value for setting in settings] == [1, 2, "tcmalloc", "gnu", 4, 3, 77]
+    assert [setting.value for setting in settings] == [1, 2, "tcmalloc", "gnu", 4, 3]
     assert all(
         f"tuned on this machine (tuned.json); resnet50: {EVIDENCE}" in one.reason for one in settings[1:]
     )
@@ -213,22 +211,18 @@ def test_what_is_not_in_it_is_as_ever(inputs):
 
 
 def test_what_a_person_gave_wins(inputs):
-    given = replace(
-        inputs, workers=2, instances=1, allocator="jemalloc", batch="resnet50=2", delay_ms="7", queue=50
-    )
+    given = replace(inputs, workers=2, instances=1, allocator="jemalloc", batch="resnet50=2", delay_ms="7")
     planned = plan(given, make_tuned(inputs, chosen={**CHOSEN, "cores_per_worker": 1}))
     resnet50 = planned.models["resnet50"]
     seen = {
         planned.layout.workers_per_model.reason: 2,
         resnet50.batch_size.reason: resnet50.batch_size.value,
         resnet50.max_batch_delay_ms.reason: resnet50.max_batch_delay_ms.value,
-        resnet50.queue_size.reason: resnet50.queue_size.value,
     }
     assert seen == {
         "INSTANCES=1 was given: a1 2": 2,
         "BATCH=resnet50=2 was given": 2,
         "DELAY_MS=7 was given": 7,
-        "a1 50: QUEUE=50 was given": 50,
     }
     assert planned.libraries.allocator.value == "jemalloc"
     assert planned.libraries.openmp.value == "gnu"

@@ -31,7 +31,7 @@ from server.archives import read_archive
 
 OWN = ("MODELS", "PORT", "SLO_P99_MS")
 """Knobs of a plan that have a value of their own here."""
-CHOSEN_HERE = ("BATCH", "DELAY_MS", "QUEUE")
+CHOSEN_HERE = ("BATCH", "DELAY_MS")
 NOT_RACED = ("TOPOLOGY", "TLS_CERT", "TLS_KEY")
 DEFAULT_PERCENTILE, DEFAULT_MINUTES = 99.0, 15.0
 LEAST_MINUTES = 5.0

@@ -32,7 +32,6 @@ def test_knobs_of_a_plan_hold_for_every_plan_and_others_are_its_own():
     [
         (["--batch", "8"], "BATCH is what `make tune` finds: got 8; leave it out"),
         (["--delay-ms", "5"], "DELAY_MS is what `make tune` finds: got 5; leave it out"),
-        (["--queue", "50"], "QUEUE is what `make tune` finds: got 50; leave it out"),
         (["--topology", "x"], "TOPOLOGY must be left out, plans of a model on all of this machine are raced"),
     ],
 )

@@ -75,9 +75,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--bind", default="", help="IPv4 address of predictions alone (default: loopback)")
     parser.add_argument("--token-file", default="", help="the inference token (default: one is made)")
     parser.add_argument(
-        "--drain-seconds", default="", help="to answer what was accepted at a stop (default 35)"
-    )
-    parser.add_argument(
         "--generation", default="", help="a or b: names and ports of the instances (default a)"
     )
     parser.add_argument("--no-pinning", action="store_true", help="cpu_launcher_enable=false: a baseline")
@@ -154,7 +151,6 @@ def split_words(text: str) -> list[str]:
 def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs:
     """Texts to values."""
     port = parse_number("PORT", options.port)
-    drain_s = parse_number("--drain-seconds", options.drain_seconds)
     deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
     prefix = Path(options.prefix or sys.prefix).absolute()
     stack = options.stack or read_stack(prefix)
@@ -180,7 +176,6 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         tls_cert=tls_cert,
         tls_key=tls_key,
         generation=options.generation or read_generation(Path(options.run_dir)),
-        drain_s=Inputs.drain_s if drain_s is None else drain_s,
         pinning=not options.no_pinning,
         off=tuple(sorted(set(split_words(options.off)))),
         topology=options.topology or "live",

@@ -83,9 +83,6 @@ class Inputs:
     """Its private key (PEM, absolute)."""
     generation: str = "a"
     """Which of the two sets of instances' names and ports, a or b: a reload starts the other one beside."""
-    drain_s: int = 35
-    """How long accepted requests may take to be answered once the server shall end, at most; it is ended for
-    good after 45 s (server/processes.py)."""
     pinning: bool = True
     """False writes cpu_launcher_enable=false: the baseline without the launcher."""
     off: tuple[str, ...] = ()

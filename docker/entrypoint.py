@@ -19,7 +19,6 @@ from config.plan import read_plan
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.tuned import TUNED_FILE
 from server import cli
-from server.processes import GRACEFUL_SECONDS
 from server.rundir import RunDir
 
 RUN_DIR = Path("/run/kit")
@@ -28,12 +27,8 @@ MODEL_STORE = Path("/model-store")
 SECRET = Path("/run/secrets/token")
 """Where Docker, Podman and Compose put a secret named `token`."""
 KNOBS = [knob for knob in table.KNOBS.values() if knob.container]
-OWN = ("MODELS", "TOKEN_FILE", "STOP_SECONDS", "TUNED")
+OWN = ("MODELS", "TUNED")
 """Read here; the others are the plan's as they are."""
-STOP_SECONDS = int(GRACEFUL_SECONDS)
-"""A full queue of one second's work is long done by then, and Kubernetes' usual limits are above it."""
-END_SECONDS = 10
-"""Of these, what TorchServe needs to end once all is answered: 3 s seen on two cores."""
 USAGE_ERROR = 2
 
 
@@ -45,9 +40,7 @@ def read_arguments(environment: Mapping[str, str]) -> list[str]:
         raise ConfigError("; ".join(wrong))
     arguments = ["--models", " ".join(find_models(environment.get("MODELS", "")))]
     arguments += ["--bind", "0.0.0.0", "--model-store", str(MODEL_STORE), "--run-dir", str(RUN_DIR)]
-    arguments += ["--drain-seconds", str(read_stop_seconds(environment) - END_SECONDS)]
-    token = environment.get("TOKEN_FILE") or (str(SECRET) if SECRET.exists() else "")
-    arguments += ["--token-file", token] if token else []
+    arguments += ["--token-file", str(SECRET)] if SECRET.exists() else []
     tuned = environment.get("TUNED") or "1"
     if tuned not in table.SWITCH:
         raise ConfigError(f"TUNED must be one of 0, 1: got {tuned}")
@@ -70,14 +63,6 @@ def find_models(asked: str) -> list[str]:
         f"{what} in {MODEL_STORE}: got {', '.join(there) or 'nothing'}; mount a folder with archives there "
         '(-v "$PWD/model-store:/model-store:ro"), or bake them in (--build-arg MODELS="resnet50 bert")'
     )
-
-
-def read_stop_seconds(environment: Mapping[str, str]) -> int:
-    """From SIGTERM to the end, at most."""
-    text = environment.get("STOP_SECONDS") or str(STOP_SECONDS)
-    if not text.isdigit() or int(text) <= END_SECONDS:
-        raise ConfigError(f"STOP_SECONDS must be a whole number above {END_SECONDS}: got {text}")
-    return int(text)
 
 
 def pass_logs_on(run: RunDir) -> None:
@@ -107,8 +92,7 @@ def main(words: Sequence[str]) -> int:
     print(f"memory: {read_plan(run.plan).layout.memory_nodes.reason}", flush=True)
     pass_logs_on(run)
     server = ["-m", "server", "start", "--foreground", "--hide-token", "--run-dir", str(RUN_DIR)]
-    stop = ["--graceful-seconds", str(read_stop_seconds(os.environ))]
-    return os.execv(sys.executable, [sys.executable, *server, *stop])
+    return os.execv(sys.executable, [sys.executable, *server])
 
 
 if __name__ == "__main__":

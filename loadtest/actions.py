@@ -15,7 +15,6 @@ from loadtest.choices import (
     need,
     open_site,
     parse_number,
-    parse_whole,
     say,
 )
 from loadtest.drivers.job import make_job, write_job
@@ -110,7 +109,6 @@ def run_gate(options: Options) -> int:
         running(b),
         scenarios[0],
         bound=parse_number("BOUND", options.bound or str(gate.DEFAULT_BOUND)),
-        pairs=parse_whole("PAIRS", options.pairs or str(gate.DEFAULT_PAIRS)),
     )
     return _run_running(experiment, options)
 
@@ -140,24 +138,24 @@ def run_ladder(options: Options) -> int:
     """Of one model."""
     rungs = options.rungs or SETTINGS
     timing = read_timing(options, ladder.TIMING)
-    ladder.check_asked(options.model, timing, rungs)
-    resume = find_resumed(options, ladder.name_experiment(options.model, rungs))
+    ladder.check_asked(options.models, rungs)
+    resume = find_resumed(options, ladder.name_experiment(options.models, rungs))
     if options.check:
         return 0
     with open_site(options) as site:
-        experiment = ladder.make_experiment(options.model, site, timing, options.only.split(), rungs)
+        experiment = ladder.make_experiment(options.models, site, timing, options.only.split(), rungs)
         return finish(run_experiment(experiment, site, results=options.results, resume=resume))
 
 
 def run_targets(options: Options) -> int:
-    """The named rows, or all."""
+    """All rows."""
     timing = read_timing(options, targets.TIMING)
-    targets.check_targets(options.names, timing)
+    targets.check_targets(timing)
     resume = find_resumed(options, targets.KIND)
     if options.check:
         return 0
     with open_site(options) as site:
-        experiment = targets.make_experiment(options.names, site.store, timing)
+        experiment = targets.make_experiment(site.store, timing)
         return finish(run_experiment(experiment, site, results=options.results, resume=resume))
 
 
@@ -165,7 +163,6 @@ def run_tune(options: Options) -> int:
     """Each model alone or all of a mix, then one file for all."""
     wish = prepare.read_wish(
         options.names,
-        percentile=parse_number("PERCENTILE", options.percentile or str(prepare.DEFAULT_PERCENTILE)),
         minutes=parse_number("BUDGET_MINUTES", options.budget_minutes or str(prepare.DEFAULT_MINUTES)),
         payloads=options.payloads,
         mix=options.mix,
@@ -191,13 +188,13 @@ def _finish_tuning(kepts: Sequence[Kept], keep: Callable[[], Path]) -> int:
 
 def run_profile(options: Options) -> int:
     """Two systems of one model."""
-    profile.check_profile(options.model)
-    seconds = parse_number("SECONDS", options.seconds or str(profile.SECONDS))
+    profile.check_profile(options.models)
+    seconds = parse_number("DURATION", options.duration or str(profile.SECONDS))
     if options.check:
         return 0
     with open_site(options) as site:
         experiment = profile.make_experiment(
-            options.model,
+            options.models,
             site.store,
             against=options.against or profile.STOCK,
             precision=options.precision or profile.PRECISION,
@@ -208,21 +205,21 @@ def run_profile(options: Options) -> int:
 
 def run_soak(options: Options) -> int:
     """One server with both models."""
-    minutes = parse_whole("MINUTES", options.minutes or str(soak.MINUTES))
-    soak.check_soak(minutes)
+    seconds = parse_number("DURATION", options.duration or str(soak.SECONDS))
+    soak.check_soak(seconds)
     if options.check:
         return 0
     with open_site(options) as site:
-        experiment = soak.make_experiment(site.store, minutes=minutes, precision=options.precision or "int8")
+        experiment = soak.make_experiment(site.store, seconds=seconds, precision=options.precision or "int8")
         return finish(run_experiment(experiment, site, results=options.results))
 
 
 def read_timing(options: Options, usual: Timing) -> Timing:
-    """SECONDS and REPEATS where they are given."""
+    """DURATION where it is given."""
     return Timing(
-        seconds=parse_number("SECONDS", options.seconds or str(usual.seconds)),
+        seconds=parse_number("DURATION", options.duration or str(usual.seconds)),
         warm_up_s=parse_number("--warm-up", options.warm_up or str(usual.warm_up_s)),
-        repeats=parse_whole("REPEATS", options.repeats or str(usual.repeats)),
+        repeats=usual.repeats,
     )
 
 

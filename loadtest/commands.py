@@ -71,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
 SYSTEM = ("RUN_DIR", "URL", "PROCESSES")
 SCENARIO = ("SCENARIO", "DURATION", "USERS", "RATE", "DRIVER", "PAYLOADS")
 BOUND = ("A", "B", "BOUND")
-TIMING = ("SECONDS", "REPEATS", "RESUME")
+TIMING = ("DURATION", "RESUME")
 STORE = (
     ("--store", "folder with the archives"),
     ("--first-port", "of the servers that are started"),
@@ -104,7 +104,7 @@ COMMANDS = (
         name="gate",
         help="two running servers in turns; exit code 1 on a regression",
         run=actions.run_gate,
-        knobs=(*SYSTEM, *SCENARIO, *BOUND, "PAIRS"),
+        knobs=(*SYSTEM, *SCENARIO, *BOUND),
         options=REPEATS,
     ),
     Command(
@@ -117,7 +117,7 @@ COMMANDS = (
         name="ladder",
         help="what each setting, or engine in each precision, is worth",
         run=actions.run_ladder,
-        knobs=("MODEL", "RUNGS", *TIMING),
+        knobs=("MODELS", "RUNGS", *TIMING),
         options=(*STORE, WARM_UP, ("--only", "names of rungs, for a trial")),
         checked=True,
     ),
@@ -127,14 +127,13 @@ COMMANDS = (
         run=actions.run_targets,
         knobs=TIMING,
         options=(*STORE, WARM_UP),
-        names="ROW",
         checked=True,
     ),
     Command(
         name="tune",
         help="the plan that serves the most within a latency limit, raced live against the default",
         run=actions.run_tune,
-        knobs=("PERCENTILE", "BUDGET_MINUTES", "PAYLOADS", "RESUME", "MIX"),
+        knobs=("BUDGET_MINUTES", "PAYLOADS", "RESUME", "MIX"),
         options=STORE,
         names="PLAN_OPTION",
         checked=True,
@@ -143,7 +142,7 @@ COMMANDS = (
         name="profile",
         help="two systems side by side under load: threads, memory, operators, oneDNN's primitives",
         run=actions.run_profile,
-        knobs=("MODEL", "AGAINST", "SECONDS", "PRECISION"),
+        knobs=("MODELS", "AGAINST", "DURATION", "PRECISION"),
         options=STORE,
         checked=True,
     ),
@@ -151,7 +150,7 @@ COMMANDS = (
         name="soak",
         help="both models behind the door near their peak; exit code 1 when memory or latency grows",
         run=actions.run_soak,
-        knobs=("MINUTES", "PRECISION"),
+        knobs=("DURATION", "PRECISION"),
         options=STORE,
         checked=True,
     ),

@@ -19,7 +19,6 @@ from config.__main__ import (
 )
 from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
-from config.knobs.table import find
 from config.plan import Plan, read_plan
 from config.rules.network import plan_proxy_addresses
 from config.terminal import print_in_any_locale
@@ -110,12 +109,6 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
             help="stay; a signal stops the server, and so does any difference that verify finds",
         )
         command.add_argument(
-            "--graceful-seconds",
-            type=float,
-            default=GRACEFUL_SECONDS,
-            help=f"with --foreground: time to end after a signal (default {GRACEFUL_SECONDS:g})",
-        )
-        command.add_argument(
             "asked", nargs="*", metavar="-- …", help="arguments of python -m config: refuse any other plan"
         )
     if name == "reload":
@@ -124,9 +117,7 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
         text = "the lines are pasted elsewhere: name $TOKEN, not the file that has it"
         command.add_argument("--hide-token", action="store_true", help=text)
     if name == "verify":
-        command.add_argument(
-            "--format", default="text", choices=find("FORMAT").choices, help="of the comparison"
-        )
+        command.add_argument("--format", default="text", choices=("text", "json"), help="of the comparison")
 
 
 def _find_model_store(options: argparse.Namespace, plan: Plan) -> Path:
@@ -177,7 +168,7 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
             if options.foreground:
                 check_chosen(archives.values())
                 confine(plan)  # what stays beside the server counts against a quota too
-                at_end.callback(_end, run, options.graceful_seconds)
+                at_end.callback(_end, run)
             try:
                 process = start(run, store, say)
             except StartFailed as problem:
@@ -222,16 +213,16 @@ def _stay(process: subprocess.Popen[bytes], run: RunDir, options: argparse.Names
         print("error: the server is not as asked for (see above): FOREGROUND=1 ends it", file=sys.stderr)
         return code
     except Interrupted as signalled:
-        limit = f"{options.graceful_seconds:g} s"
+        limit = f"{GRACEFUL_SECONDS:g} s"
         print(f"{signalled}: stopping; accepted requests are answered first, for at most {limit}")
         return 0
 
 
-def _end(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> None:
+def _end(run: RunDir) -> None:
     with contextlib.ExitStack() as heard:
         if told := count_told(run.supervisor_log):  # it says how many requests were left unanswered
             heard.enter_context(follow(run.supervisor_log, print, told=told))
-        stopped = stop(run, graceful_seconds)
+        stopped = stop(run)
     if stopped.ended:
         print(stopped.describe())
 

@@ -21,9 +21,10 @@ JAVA_MAIN = "org.pytorch.serve.ModelServer"
 WORKER_SCRIPT = "model_service_worker.py"
 LAUNCHER_MODULE = "torch.backends.xeon.run_cpu"
 
-# Java answers what it has accepted, closes its sockets, tells the workers and leaves: 2-3 s seen on two cores
-# without load; 35 s for the answers and 10 for the rest, as in the image (docker/settings.py).
-GRACEFUL_SECONDS = 45.0
+DRAIN_SECONDS = 35.0
+"""How long accepted requests may take to be answered once a server or an instance shall end, at most."""
+GRACEFUL_SECONDS = DRAIN_SECONDS + 10.0
+"""Then Java closes its sockets, tells the workers and leaves: 2-3 s seen on two cores without load."""
 TERMINATE_SECONDS = 5.0
 KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.1

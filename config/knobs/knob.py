@@ -19,7 +19,7 @@ class Knob:
     """What holds where it is not given, as shown: a value, or words."""
     choices: tuple[str, ...] = ()
     """The only values, where there is a list of them."""
-    commands: tuple[str, ...] = ()
+    commands: tuple[str, ...]
     """Targets of the Makefile that read it; EVERY for all."""
     container: bool = False
     """The image's entrypoint takes it from the environment."""

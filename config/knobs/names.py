@@ -10,10 +10,9 @@ from config.knobs.table import KNOBS, SWITCH
 
 SHORTEST = 6
 """Letters of the shortest knob that an environment's names are compared with. Near to shorter ones are
-ordinary names: USER (USERS), CPU (CPUS), PORTS (PORT), DATE (RATE), MODE (MODEL); so are names with something
-before or behind a knob's: NWORKERS, PROFILER, OPENMPI, PYTHON3. Without these, of 669 variables that Python,
-torch, transformers and what they need look at, none is near to a knob; of 20,934 names in the shell
-scripts of a Debian, in capitals, only CATFILE (CA_FILE). Two edits would take in MODULES (MODELS)."""
+ordinary names: USER (USERS), PORTS (PORT), DATE (RATE); so are names with something before or behind a
+knob's: NWORKERS, PROFILER, OPENMPI, PYTHON3. Without these, of 669 variables that Python, torch, transformers
+and what they need look at, none is near to a knob. Two edits would take in MODULES (MODELS)."""
 LETTERS_AN_EDIT = 3
 """A name that was given to make on purpose is explained more freely: an edit for each three letters."""
 OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES"})
@@ -87,13 +86,14 @@ def is_misspelt(name: str, knob: str) -> bool:
 
 
 def find_nearest(name: str) -> Knob | None:
-    """The knob of make that is meant by a name: the one with the fewest edits, or one that begins so."""
+    """The knob that is meant by a name: the one with the fewest edits, or one that begins so."""
     big = name.upper()
-    of_make = [knob for knob in KNOBS.values() if knob.commands]
-    edits, nearest = min(((count_edits(big, knob.name), knob) for knob in of_make), key=lambda pair: pair[0])
+    edits, nearest = min(
+        ((count_edits(big, knob.name), knob) for knob in KNOBS.values()), key=lambda pair: pair[0]
+    )
     if edits <= len(big) // LETTERS_AN_EDIT:
         return nearest
-    begun = [knob for knob in of_make if knob.name.startswith(big)]
+    begun = [knob for knob in KNOBS.values() if knob.name.startswith(big)]
     return begun[0] if begun and len(big) > LETTERS_AN_EDIT else None
 
 
@@ -122,6 +122,5 @@ def _explain_unknown(name: str) -> str:
 
 
 def _explain_unread(knob: Knob, goals: Sequence[str]) -> str:
-    place = f"make {', '.join(knob.commands)}" if knob.commands else "the container or compose"
-    given = f"make {' '.join(goals)}"
-    return f"{knob.name} is read by {place}: got {given}; do: leave it out, or give it to one of these"
+    readers, given = f"make {', '.join(knob.commands)}", f"make {' '.join(goals)}"
+    return f"{knob.name} is read by {readers}: got {given}; do: leave it out, or give it to one of these"

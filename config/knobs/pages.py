@@ -63,11 +63,7 @@ def _render_item(knob: Knob) -> str:
 
 
 def _render_places(knob: Knob) -> str:
-    places = []
-    if knob.commands == EVERY:
-        places.append("every command")
-    elif knob.commands:
-        places.append(f"make {', '.join(knob.commands)}")
+    places = ["every command" if knob.commands == EVERY else f"make {', '.join(knob.commands)}"]
     if knob.container:
         places.append("container")
     if knob.compose is not None:

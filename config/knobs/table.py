@@ -30,9 +30,10 @@ SWITCH = ("0", "1")
 # fmt: off
 GROUPS: Mapping[str, tuple[Knob, ...]] = {
     "The six people use": (
-        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, "image"),
+        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, "image", "ladder", "profile"),
              container=True, compose="",
-             help="names of folders in models/; a container serves every archive, an image bakes in none"),
+             help="names of folders in models/, of ladder and profile one; a container serves every archive, "
+                  "an image bakes in none"),
         Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8"),
              commands=("models", *PLANS, "profile"), container=True, compose="",
              help="served, and so built and judged beside fp32; not given: what make tune found, if it did; "
@@ -100,8 +101,6 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="plan, state, tokens and logs of one server; several can run side by side"),
         Knob(name="FOREGROUND", default="0", choices=SWITCH, commands=("serve",),
              help="1: keep the server in this terminal, and end it when verify differs"),
-        Knob(name="FORMAT", default="text", choices=("text", "json"), commands=("verify",),
-             help="of the comparison"),
         Knob(name="TORCH_INDEX", default="the CPU-only wheels if reachable", commands=INSTALLS, compose="",
              help="where torch comes from: an index's address, or `default` for pip's own"),
         Knob(name="PYTHON", default="python3", commands=EVERY, help="Python 3.10-3.13 for the environment"),
@@ -109,8 +108,10 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
     "Load tests": (
         Knob(name="SCENARIO", default="all that fit", commands=SCENARIOS,
              help="names in loadtest/scenarios/, or files"),
-        Knob(name="DURATION", default="the scenario's", commands=SCENARIOS, compose="60s",
-             help="seconds of each repeat; in compose with a unit"),
+        Knob(name="DURATION", default="the scenario's, or the experiment's",
+             commands=(*SCENARIOS, *TURNS, "profile", "soak"), compose="60s",
+             help="seconds of each repeat; of a profile, of each system with each collector; of a soak, in "
+                  "all; in compose with a unit"),
         Knob(name="USERS", default="the scenario's", commands=SCENARIOS, compose="16",
              help="users of closed loops, such as 8,32"),
         Knob(name="RATE", default="the scenario's", commands=SCENARIOS,
@@ -127,17 +128,11 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="B", commands=GATES, help="the candidate, likewise"),
         Knob(name="BOUND", default="0.05", commands=GATES,
              help="a loss beyond this share is a regression"),
-        Knob(name="PAIRS", default="10", commands=("loadtest-gate",), help="runs of each side"),
     ),
     "Experiments": (
-        Knob(name="TARGET", default="all", commands=("targets",), help="rows of the table"),
-        Knob(name="MODEL", commands=("ladder", "profile"), compose="resnet50",
-             help="resnet50 | bert | densenet121; in compose the model that is asked"),
         Knob(name="RUNGS", default="settings", choices=("settings", "engines"),
              commands=("ladder",),
              help="one setting after the other, or each installed engine in each precision"),
-        Knob(name="PERCENTILE", default="99", choices=("50", "90", "95", "99"), commands=("tune",),
-             help="of the latencies, that keeps SLO_P99_MS in each plan that is raced"),
         Knob(name="BUDGET_MINUTES", default="15", commands=("tune",),
              help="of each race, 5 or more"),
         Knob(name="MIX", default="each model alone", commands=("tune",),
@@ -147,27 +142,11 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="AGAINST", default="stock", commands=("profile",),
              help="what the kit is profiled beside: stock TorchServe, off (the kit with everything off), or "
                   "the RUN_DIR of a server that runs"),
-        Knob(name="SECONDS", default="3.75, 10 and 20", commands=(*TURNS, "profile"),
-             help="of each window; of a profile, of each system with each collector"),
-        Knob(name="REPEATS", default="3", commands=TURNS, help="turns of each system in a block"),
-        Knob(name="MINUTES", default="10", commands=("soak",), help="under load"),
-        Knob(name="MARK", default="all", commands=("test-reliability",),
-             help="faults, hostile, fuzz or quick"),
         Knob(name="RESULT", default="latest", commands=REPORTS, help="folders of kept results"),
     ),
-    "Image and compose": (
+    "Image": (
         Knob(name="IMAGE", default="cpu-kit:latest", commands=("image",), compose="cpu-kit:latest",
              help="the image's name"),
-        Knob(name="CA_FILE", default="none", commands=("image",),
-             help="certificates (PEM) to trust while downloading; compose takes their text, EXTRA_CA"),
-        Knob(name="EXTRA_CA", compose="", help="the text of certificates (PEM) to trust while downloading"),
-        Knob(name="STORE", compose="../model-store", help="archives to mount"),
-        Knob(name="CPUS", compose="2", help="limit of CPU time, such as 1.5"),
-        Knob(name="MEMORY", compose="10g", help="limit, such as 8g"),
-        Knob(name="TOKEN_FILE", default="made anew", container=True, compose="./secrets/token",
-             help="file with the token that predictions are asked for with"),
-        Knob(name="STOP_SECONDS", default="45", container=True,
-             help="from SIGTERM to the end, at most; accepted requests are answered first"),
     ),
 }
 # fmt: on

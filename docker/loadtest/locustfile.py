@@ -9,7 +9,7 @@ from pathlib import Path
 from locust import FastHttpUser, task
 
 MODEL = os.environ.get("MODEL") or "resnet50"
-TOKEN_FILE = Path(os.environ.get("TOKEN_FILE") or "/run/secrets/token")
+TOKEN_FILE = Path("/run/secrets/token")
 TEXTS = (
     "a quiet, generous film",
     "two hours that feel like four, and not one of them is needed",

@@ -176,4 +176,4 @@ def describe_loss(found: Comparison) -> str:
         f"{found.word}: B is {abs(loss):.1%} {'worse' if loss > 0 else 'better'}; the bound is "
         f"{found.bound:.1%}; the smallest change this could have found is {found.smallest_detectable:.1%}"
     )
-    return told if found.conclusive else f"{told}; do: more repeats (PAIRS=, DURATION=), or a quieter machine"
+    return told if found.conclusive else f"{told}; do: longer repeats (DURATION=), or a quieter machine"

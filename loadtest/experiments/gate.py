@@ -14,27 +14,22 @@ from loadtest.systems.fleet import Member
 from loadtest.trials.block import Block, Experiment, Turn, Verdict
 from loadtest.trials.validity import find_doubts
 
-__all__ = ["DEFAULT_BOUND", "DEFAULT_PAIRS", "judge", "make_experiment"]
+__all__ = ["DEFAULT_BOUND", "judge", "make_experiment"]
 
 KIND = "gate"
-DEFAULT_PAIRS = 10
-FEWEST_PAIRS = 6
-"""Fewer give no interval worth the name."""
+PAIRS = 10
+"""Fewer than six would give no interval worth the name."""
 
 
-def make_experiment(
-    a: Member, b: Member, scenario: Scenario, *, bound: float = DEFAULT_BOUND, pairs: int = DEFAULT_PAIRS
-) -> Experiment:
+def make_experiment(a: Member, b: Member, scenario: Scenario, *, bound: float = DEFAULT_BOUND) -> Experiment:
     """Rates are compared, so the scenario is a closed loop; both get the level of A."""
-    if pairs < FEWEST_PAIRS:
-        raise LoadTestError(f"PAIRS must be at least {FEWEST_PAIRS}: got {pairs}")
     if scenario.is_open:
         raise LoadTestError("the gate compares rates of closed loops; SCENARIO= must name a closed one")
-    asked = dataclasses.replace(scenario, repeats=pairs)
+    asked = dataclasses.replace(scenario, repeats=PAIRS)
     turns = tuple(Turn(member=one, scenario=asked, level=scenario.steps[0]) for one in (a, b))
 
     def next_block(kept: Kept) -> Block | None:
-        return None if kept.find(scenario.name) else Block(name=scenario.name, turns=turns, repeats=pairs)
+        return None if kept.find(scenario.name) else Block(name=scenario.name, turns=turns, repeats=PAIRS)
 
     return Experiment(
         kind=KIND,
@@ -42,7 +37,7 @@ def make_experiment(
         asked={"a": a.name, "b": b.name, "bound": bound, "scenario": plain(asked)},
         next_block=next_block,
         estimate=lambda kept: (
-            0.0 if kept.blocks else 2.0 * pairs * (scenario.warm_up_s + scenario.duration_s + 6)
+            0.0 if kept.blocks else 2.0 * PAIRS * (scenario.warm_up_s + scenario.duration_s + 6)
         ),
     )
 

@@ -22,7 +22,7 @@ KIND = "soak"
 MODELS = ("resnet50", "bert")
 FIRST_REQUESTS = 1_000
 """In a closed loop, before memory is looked at first: they find the rate, too."""
-MINUTES = 10
+SECONDS = 600.0
 LEGS = 4
 """Equal parts of the open loop; memory is kept after each, so that one sees whether it still grows."""
 USERS = 64
@@ -53,33 +53,33 @@ class Growth:
         return self.percent <= GROWTH_PERCENT
 
 
-def check_soak(minutes: int) -> None:
+def check_soak(seconds: float) -> None:
     """Judges what was asked for; LoadTestError says what may be."""
-    if not 1 <= minutes <= LONGEST_S * LEGS / 60:
-        raise LoadTestError(f"MINUTES must be 1 to {LONGEST_S * LEGS // 60}: got {minutes}")
+    if not 60 <= seconds <= LONGEST_S * LEGS:
+        raise LoadTestError(f"DURATION must be 60 to {LONGEST_S * LEGS:g}: got {seconds:g}")
 
 
-def make_experiment(store: Path, *, minutes: int = MINUTES, precision: str = "int8") -> Experiment:
+def make_experiment(store: Path, *, seconds: float = SECONDS, precision: str = "int8") -> Experiment:
     """A block for each leg; the server stays up from the first to the last."""
-    check_soak(minutes)
+    check_soak(seconds)
     archives = {model: read_archive(store / f"{model}.mar").archive_id for model in MODELS}
     return Experiment(
         kind=KIND,
         name=KIND,
-        asked={"minutes": minutes, "precision": precision, "archives": archives},
-        next_block=lambda kept: plan_leg(kept, minutes, precision),
+        asked={"seconds": seconds, "precision": precision, "archives": archives},
+        next_block=lambda kept: plan_leg(kept, seconds, precision),
     )
 
 
-def plan_leg(kept: Kept, minutes: int, precision: str) -> Block | None:
+def plan_leg(kept: Kept, seconds: float, precision: str) -> Block | None:
     """The closed loop, then the open ones; None after the last."""
     leg = len(kept.blocks)
     if leg == 0:
         return make_block(1, Arrival(loop="closed", seed=SEED), USERS, precision, stop_after=FIRST_REQUESTS)
     if leg > LEGS:
         return None
-    arrival, seconds = Arrival(loop="open", seed=SEED + leg), 60 * minutes / LEGS
-    return make_block(leg + 1, arrival, find_rate(kept), precision, duration_s=seconds)
+    arrival = Arrival(loop="open", seed=SEED + leg)
+    return make_block(leg + 1, arrival, find_rate(kept), precision, duration_s=seconds / LEGS)
 
 
 def find_rate(kept: Kept) -> float:
@@ -114,10 +114,10 @@ def judge(kept: Kept) -> list[Verdict]:
         slower = judge_latency(legs[1], legs[-1])
     except LoadTestError as problem:
         return [Verdict(what="what became of memory and latency", why=str(problem))]
-    return [slower, *(judge_growth(one, kept.asked["minutes"]) for one in growths)]
+    return [slower, *(judge_growth(one, kept.asked["seconds"]) for one in growths)]
 
 
-def judge_growth(one: Growth, minutes: int) -> Verdict:
+def judge_growth(one: Growth, seconds: float) -> Verdict:
     """Of one worker."""
     return Verdict(
         what=f"{one.model} worker {one.pid}: growth of its resident memory",
@@ -126,7 +126,7 @@ def judge_growth(one: Growth, minutes: int) -> Verdict:
         limit=GROWTH_PERCENT,
         at_least=False,
         why=f"{one.early_mib:.0f} MiB after {FIRST_REQUESTS} requests, "
-        f"{one.late_mib:.0f} MiB after {minutes} minutes more",
+        f"{one.late_mib:.0f} MiB after {seconds / 60:g} minutes more",
     )
 
 
@@ -134,7 +134,7 @@ def judge_latency(first: Series, last: Series) -> Verdict:
     """The tail of the last leg to the first one's, with the widest interval that theirs allow."""
     early, late = (summarise(leg).percentiles_ms[f"{PERCENTILE:g}"] for leg in (first, last))
     if early is None or late is None:
-        raise LoadTestError(f"p{PERCENTILE:g} cannot be told from so few requests; run longer (MINUTES=)")
+        raise LoadTestError(f"p{PERCENTILE:g} cannot be told from so few requests; run longer (DURATION=)")
     return Verdict(
         what=f"p{PERCENTILE:g} of the last leg / of the first one",
         figure=Interval(

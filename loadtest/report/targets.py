@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from loadtest.experiments import soak
 from loadtest.experiments.targets.judge import Seen, find_alone, judge, look_at
-from loadtest.experiments.targets.rows import Row, count_fill, list_rows
+from loadtest.experiments.targets.rows import ROWS, Row, count_fill
 from loadtest.report.measured import Measured, make_accuracy, make_answers, read_measured
 from loadtest.report.section import Doubt, Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
@@ -24,7 +24,7 @@ ROLES = {"worker": "workers", "TorchServe": "TorchServe's Java", GENERATOR: GENE
 
 def make_targets_section(kept: Kept) -> Section:
     """Rows that are not measured yet say so."""
-    seen = [(row, look_at(kept, kept.find(row.name))) for row in list_rows(kept.asked["rows"])]
+    seen = [(row, look_at(kept, kept.find(row.name))) for row in ROWS]
     loads, verdicts = read_measured(kept), judge(kept)
     ratios = Table(
         title="Ratios",
@@ -49,7 +49,7 @@ def make_targets_section(kept: Kept) -> Section:
         notes=(describe_host(kept), *(f"{row.name}: {row.title}." for row, _ in seen)),
         tables=(ratios, rates, shares, make_answers(loads), make_accuracy(loads)),
         findings=_list_doubts(loads),
-        whole=len(seen) == len(list_rows()) and all(one.figure for one in verdicts),
+        whole=all(one.figure for one in verdicts),
         closing=(*(line for row, one in seen for line in describe_row(row, one)), METHOD),
     )
 

@@ -149,7 +149,7 @@ def find_window(records: Records, scenario: Scenario, level: float, duration_s: 
     if end - begin < min(LEAST_WINDOW_S, duration_s):
         raise LoadTestError(
             f"the first answers of {level:.0f} users took {begin:.1f} of {end:.1f} s; "
-            "measure longer (SECONDS=)"
+            "measure longer (DURATION=)"
         )
     return begin, end
 

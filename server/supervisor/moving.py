@@ -86,7 +86,6 @@ def _go(run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], rep
         new=new,
         door=door,
         report=report,
-        drain_s=float(plan.inputs.drain_s),
         beside=beside,
         again=lambda old: Instance(
             old.name, old.run, old.plan, Path(plan.inputs.model_store), old.door, report

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from server.processes import DRAIN_SECONDS
 from server.progress import Report
 from server.supervisor.door import Door
 from server.supervisor.instance import Instance
@@ -31,7 +32,6 @@ class Reload:
     new: Sequence[Instance]
     door: Door
     report: Report
-    drain_s: float
     beside: bool
     """Both sets fit in the memory at once."""
     again: Callable[[Instance], Instance]
@@ -77,7 +77,7 @@ class Reload:
         for old in olds:
             old.retired = True
         yield f"draining {_name(olds)}"  # the door is told in this turn
-        names, deadline = [old.name for old in olds], self.now() + self.drain_s
+        names, deadline = [old.name for old in olds], self.now() + DRAIN_SECONDS
         while self.door.count_in_hand(names) and self.now() < deadline:
             yield f"draining {_name(olds)}"
         for old in olds:

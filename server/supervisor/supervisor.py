@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from config.plan import Plan
 from server.health import READY as HEALTHY
 from server.notify import Notifier
-from server.processes import find_marked_by_run
+from server.processes import DRAIN_SECONDS, find_marked_by_run
 from server.progress import Report
 from server.rundir import RunDir
 from server.start import Interrupted
@@ -113,7 +113,7 @@ class Supervisor:
         except Interrupted as signalled:
             self._report(f"{signalled}: stopping; accepted requests are answered first")
             self._note(STOPPING)
-            self._end(float(self.plan.inputs.drain_s))
+            self._end(DRAIN_SECONDS)
             self._note(ENDED)
             return 0
 

@@ -109,7 +109,7 @@ def test_an_instance_was_asked_for_what_the_whole_was():
     """A new input must be handed down, or left to the door on purpose."""
     changes = {
         "precision": "bf16", "profile": "latency", "allocator": "tcmalloc", "openmp": "gnu",
-        "backend": "eager", "pinning": False, "off": ("trace",), "drain_s": 7, "cores_per_worker": 1,
+        "backend": "eager", "pinning": False, "off": ("trace",), "cores_per_worker": 1,
         "workers": 2, "port": 9000,
         "bind": "0.0.0.0", "token_file": "/t", "instances": 2, "deadline_ms": 5000, "tls_cert": "/c",
         "tls_key": "/k", "generation": "b", "prefix": "/p", "model_store": "/m", "topology": "other",

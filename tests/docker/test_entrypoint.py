@@ -50,7 +50,7 @@ def test_settings_reach_the_plan(inside):
              "TLS_CERT": "/c", "TLS_KEY": "/k"}  # fmt: skip
     asked = read(**given, WORKERS="")
     assert {name: getattr(asked, name.lower()) for name in given} == given
-    assert (asked.bind, asked.workers, asked.drain_seconds) == ("0.0.0.0", "", "35")
+    assert (asked.bind, asked.workers) == ("0.0.0.0", "")
     assert asked.tuned == str(inside / "run/tuned.json")
     assert read(TUNED="0").tuned == ""
 
@@ -70,17 +70,14 @@ def test_what_else_is_in_a_containers_environment_is_no_concern():
     assert read(**dict.fromkeys(others, "x")).models == "bert resnet50"
 
 
-@pytest.mark.parametrize(
-    "given", [{"STOP_SECONDS": "10"}, {"STOP_SECONDS": "soon"}, {"TUNED": "yes"}, {"TLS_CERT": "x\n"}]
-)
+@pytest.mark.parametrize("given", [{"TUNED": "yes"}, {"TLS_CERT": "x\n"}])
 def test_a_value_that_cannot_be_used_is_rejected_by_name(given):
     with pytest.raises(ConfigError, match=f"{next(iter(given))} must be "):
         read(**given)
 
 
-def test_the_token_is_the_file_that_is_named_or_the_secret(inside):
+def test_the_token_is_the_secret_where_there_is_one(inside):
     assert read().token_file == ""
-    assert read(TOKEN_FILE="/x").token_file == "/x"
     (inside / "secret").touch()
     assert read().token_file == str(inside / "secret")
 
@@ -112,13 +109,11 @@ def test_it_becomes_the_server_in_the_foreground(inside, monkeypatch):
     def replace(program, words):
         assert program == sys.executable
         assert {"start", "--foreground", "--hide-token", str(inside / "run")} <= set(words)
-        assert words[-2:] == ["--graceful-seconds", "60"]
         raise ReplacedError
 
     monkeypatch.setattr(entrypoint.planning, "main", plan)
     monkeypatch.setattr(entrypoint, "pass_logs_on", lambda _: None)
     monkeypatch.setattr(entrypoint.os, "execv", replace)
-    monkeypatch.setenv("STOP_SECONDS", "60")
     with pytest.raises(ReplacedError):
         main([])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 
@@ -11,11 +12,16 @@ from tests.image.conftest import PORT, ROOT, build, write_secret
 
 
 def test_the_load_test_starts_when_the_server_is_healthy_and_ends_well(engine, tag, store, tmp_path):
-    words = [engine, "compose", "-p", "cpu-kit-test", "-f", "docker/compose.yaml", "--profile", "headless"]
+    words = [engine, "compose", "-p", "cpu-kit-test", "-f", "docker/compose.yaml"]
+    override = tmp_path / "override.yaml"
+    volumes = {"volumes": [f"{store}:/model-store:ro"]}
+    secrets = {"token": {"file": str(write_secret(tmp_path))}}
+    override.write_text(json.dumps({"services": {"server": volumes}, "secrets": secrets}))
+    words += ["-f", str(override), "--profile", "headless"]
     if subprocess.run([*words, "version"], capture_output=True, check=False).returncode:
         pytest.skip(f"`{engine} compose` is not there")
     build(engine, "cpu-kit-loadtest:latest", "--file", "docker/loadtest/Dockerfile")
-    given = {"IMAGE": tag, "STORE": str(store), "TOKEN_FILE": str(write_secret(tmp_path)), "PORT": str(PORT)}
+    given = {"IMAGE": tag, "PORT": str(PORT)}
     environment = {**os.environ, **given, "MODELS": "resnet50", "DURATION": "10s"}
     try:
         up = [*words, "up", "--exit-code-from", "headless", "server", "headless"]

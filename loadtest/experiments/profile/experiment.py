@@ -62,7 +62,7 @@ LEAST_SUM, MOST_SUM = 95.0, 105.0
 def check_profile(model: str) -> None:
     """Before archives are built."""
     if model not in PAYLOADS:
-        raise LoadTestError(f"MODEL must be one of {', '.join(PAYLOADS)}: got {model or 'nothing'}")
+        raise LoadTestError(f"MODELS must be one of {', '.join(PAYLOADS)}: got {model or 'nothing'}")
 
 
 def make_experiment(

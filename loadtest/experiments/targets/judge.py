@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loadtest.errors import LoadTestError
-from loadtest.experiments.targets.rows import list_rows
+from loadtest.experiments.targets.rows import ROWS
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import find_ratio, take_parts, take_rates
 from loadtest.results.trial import KeptBlock, Series
@@ -45,7 +45,7 @@ def judge(kept: Kept) -> list[Verdict]:
     """The ratio of each row's server to each of the others; without a figure, why there is none."""
     return [
         judge_ratio(row.name, row.served, one.name, look_at(kept, kept.find(row.name)))
-        for row in list_rows(kept.asked["rows"])
+        for row in ROWS
         for one in row.members
         if one.name != row.served
     ]

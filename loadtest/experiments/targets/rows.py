@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadtest.errors import LoadTestError
 from loadtest.systems.fleet import Member
 from loadtest.systems.inprocess import in_process
 from loadtest.systems.kit import kit, saturate
@@ -33,7 +32,6 @@ class Row:
     """One line of the table."""
 
     name: str
-    """Rows of one name are asked for together."""
     title: str
     model: str
     payloads: str
@@ -43,15 +41,6 @@ class Row:
     users: int = USERS
     slow: str = ""
     """The member that is a slow baseline."""
-
-
-def list_rows(names: Sequence[str] = ()) -> list[Row]:
-    """Those that are named, in the table's order, or all; LoadTestError says which there are."""
-    known = dict.fromkeys(row.name for row in ROWS)
-    for name in names:
-        if name not in known:
-            raise LoadTestError(f"TARGET must be one of {', '.join(known)}: got {name}")
-    return [row for row in ROWS if not names or row.name in names]
 
 
 def count_fill(described: Iterable[Mapping[str, Any]]) -> dict[str, int]:

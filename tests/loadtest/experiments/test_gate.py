@@ -12,7 +12,7 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.compare import DEFAULT_BOUND, render_comparison
-from loadtest.experiments.gate import DEFAULT_PAIRS, compare_series, judge, make_experiment
+from loadtest.experiments.gate import PAIRS, compare_series, judge, make_experiment
 from loadtest.results.stats import measure_rates
 from loadtest.systems.fleet import Member
 from tests.loadtest.making import make_kept, make_scenario, make_series
@@ -32,10 +32,10 @@ def run_virtual_gate(seed: int, *, slowdown: float, spread: float = TURN_SPREAD)
     """A full gate: turns of a closed loop on two servers of known speed, on a machine that drifts."""
     random = np.random.default_rng(seed)
     rates: dict[str, list[float]] = {"a": [], "b": []}
-    for turn in range(2 * DEFAULT_PAIRS):
+    for turn in range(2 * PAIRS):
         pair, second = divmod(turn, 2)
         name = "ab"[(pair + second) % 2]
-        factor = (1 + slowdown if name == "b" else 1.0) * (1 + DRIFT * turn / (2 * DEFAULT_PAIRS))
+        factor = (1 + slowdown if name == "b" else 1.0) * (1 + DRIFT * turn / (2 * PAIRS))
         service = SERVICE_S * factor * math.exp(random.normal(0, spread))
         server = VirtualServer(service=noisy(service, spread=REQUEST_SPREAD, random=random), workers=2)
         records = simulate_closed(server, users=16, begin_s=-2, end_s=14)
@@ -65,7 +65,7 @@ def test_too_much_noise_is_said_to_be_inconclusive():
     verdict = run_virtual_gate(7, slowdown=0.0, spread=0.4)
     assert not verdict.conclusive
     assert "INCONCLUSIVE" in render_comparison(verdict)
-    assert "do: more repeats" in render_comparison(verdict)
+    assert "do: longer repeats" in render_comparison(verdict)
 
 
 def test_a_slowdown_within_the_bound_is_no_regression():
@@ -94,24 +94,17 @@ A, B = (Member(name=name, open=open_nothing) for name in "ab")
 
 
 def test_a_gate_is_one_block_of_pairs(tmp_path):
-    experiment = make_experiment(A, B, make_scenario(), pairs=8)
+    experiment = make_experiment(A, B, make_scenario())
     empty = make_kept(tmp_path, {}, kind="gate")
     block = experiment.next_block(empty)
-    assert ([turn.member.name for turn in block.turns], block.repeats) == (["a", "b"], 8)
+    assert ([turn.member.name for turn in block.turns], block.repeats) == (["a", "b"], PAIRS)
     done = make_kept(tmp_path, {block.name: [make_series("a"), make_series("b")]}, kind="gate")
     assert experiment.next_block(done) is None
 
 
-@pytest.mark.parametrize(
-    ("scenario", "pairs", "wanted"),
-    [
-        (make_scenario(), 5, "PAIRS must be at least 6: got 5"),
-        (make_scenario("open"), 10, "the gate compares rates of closed loops"),
-    ],
-)
-def test_what_gives_no_verdict_is_refused_before_it_runs(scenario, pairs, wanted):
-    with pytest.raises(LoadTestError, match=wanted):
-        make_experiment(A, B, scenario, pairs=pairs)
+def test_what_gives_no_verdict_is_refused_before_it_runs():
+    with pytest.raises(LoadTestError, match="the gate compares rates of closed loops"):
+        make_experiment(A, B, make_scenario("open"))
 
 
 def judge_kept(tmp_path, a, b):

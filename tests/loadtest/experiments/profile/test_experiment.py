@@ -271,7 +271,9 @@ def test_both_systems_take_turns_with_each_collector():
 
 @pytest.mark.parametrize("model", ["", "vgg"])
 def test_another_model_is_refused_before_anything_is_built(model):
-    with pytest.raises(LoadTestError, match=f"MODEL must be one of resnet50, bert: got {model or 'nothing'}"):
+    with pytest.raises(
+        LoadTestError, match=f"MODELS must be one of resnet50, bert: got {model or 'nothing'}"
+    ):
         check_profile(model)
 
 

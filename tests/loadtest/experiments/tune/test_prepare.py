@@ -14,7 +14,7 @@ from tests.loadtest.making import make_kept
 
 
 def ask(*options: str, models: str = "resnet50", limit_ms: str = "", **how):
-    how = {"percentile": 99.0, "minutes": 15.0, "payloads": "", "mix": "", **how}
+    how = {"minutes": 15.0, "payloads": "", "mix": "", **how}
     return read_wish(["--models", models, "--run-dir", "run", "--slo-p99-ms", limit_ms, *options], **how)
 
 
@@ -43,11 +43,6 @@ def test_what_is_found_here_or_cannot_be_raced_is_refused(options, text):
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        (
-            {"percentile": 99.9},
-            "PERCENTILE must be one of 50, 90, 95, 99: got 99.9, and p99.9 needs 3688 req",
-        ),
-        ({"percentile": 97.0}, "PERCENTILE must be one of 50, 90, 95, 99: got 97"),
         ({"limit_ms": "0"}, "SLO_P99_MS must be 1 or more: got 0"),
         ({"minutes": 2.0}, "BUDGET_MINUTES must be at least 5: got 2"),
     ],
@@ -104,7 +99,6 @@ def test_latest_is_each_races_own(tmp_path):
     ("options", "code", "text"),
     [
         ([], 0, ""),
-        (["--percentile", "42"], 1, "error: PERCENTILE must be one of 50, 90, 95, 99: got 42"),
         (["--budget-minutes", "often"], 1, "error: BUDGET_MINUTES must be a number above 0: got often"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from config.plan import Plan, write_plan
+from server.api import Client
 from server.rundir import RunDir
 from server.verify.evidence import ServerEvidence
 from tests.server import fakes
@@ -49,6 +50,11 @@ def proc(tmp_path: Path) -> fakes.FakeProc:
 def torchserve() -> Iterator[fakes.FakeTorchServe]:
     with fakes.serve_fake() as fake:
         yield fake
+
+
+@pytest.fixture
+def client(torchserve: fakes.FakeTorchServe) -> Client:
+    return Client(inference_url=torchserve.url, management_url=torchserve.url)
 
 
 @pytest.fixture

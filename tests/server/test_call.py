@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import http.server
 import os
-import shlex
 import shutil
 import subprocess
 import threading
 
 import pytest
 
-from server.archives import find_samples, read_archive, write_samples
+from server.archives import read_archive, write_samples
 from server.call import make_client, render_calls, write_authorization
 from server.tokens import write_private
 from tests.server.fakes import as_whole, make_archive
@@ -44,15 +43,6 @@ def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == f"Authorization: Bearer {TOKEN}\n"
     assert [found.name for found in run.path.iterdir() if "authorization" in found.name] == ["authorization"]
-
-
-def test_a_model_whose_archive_is_gone_is_called_with_the_sample_of_the_start(one, run, client, bert):
-    write_samples({"bert": bert}, run.samples)
-    samples = find_samples(one, run.samples)
-    line, _ = render_calls(one, {}, samples, client, run.authorization).splitlines()
-    assert shlex.split(line)[5:7] == ["-T", f"{run.path}/samples/bert-canary.txt"]
-    line, _ = render_calls(one, {}, {}, client, run.authorization).splitlines()
-    assert line == "# bert: no sample, because bert.mar is gone from the model store"
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")

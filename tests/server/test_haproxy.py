@@ -82,18 +82,6 @@ def test_stats_are_of_models(runtime: Runtime):
     }
 
 
-def test_a_prediction_and_an_end_are_variables(haproxy: FakeHaproxy, runtime: Runtime):
-    runtime.set_prediction("be-rt", 5000, 70)
-    runtime.refuse_new()
-    runtime.refuse_new(refuse=False)
-    assert haproxy.heard == [
-        "experimental-mode on; set var proc.be_2d_rt_us int(5000)",
-        "experimental-mode on; set var proc.be_2d_rt_ms int(70)",
-        "experimental-mode on; set var proc.ending int(1)",
-        "experimental-mode on; set var proc.ending int(0)",
-    ]
-
-
 def test_a_token_replaces_the_other_in_one_step(haproxy: FakeHaproxy, runtime: Runtime):
     runtime.set_token("abc")
     assert haproxy.heard[1:] == [
@@ -122,9 +110,3 @@ def test_what_haproxy_refuses_is_an_error(haproxy: FakeHaproxy, runtime: Runtime
     haproxy.answers["set server"] = "No such server.\n"
     with pytest.raises(HaproxyError, match=r"does not set server bert/zz: No such server\."):
         runtime.set_serving("bert", "zz", 1, 1)
-
-
-def test_somebody_else_is_there(haproxy: FakeHaproxy, runtime: Runtime):
-    haproxy.answers["show stat"] = "Permission denied\n"
-    with pytest.raises(HaproxyError, match="no statistics: Permission denied"):
-        runtime.read_stats()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from concurrent.futures import Future
 
 import pytest
 
-from config.atomic import name_draft
 from server.activity import Activity
 from server.api import Client
 from server.archives import read_archive
@@ -122,31 +120,6 @@ def test_the_file_follows_the_server_and_its_end(health, torchserve, run):
         assert wait_for(lambda: run.health.read_text() == "ready\n")
     assert run.health.read_text() == f"{STOPPING}\n"
     assert reports == ["health: not ready: bert: 1 of 2 workers ready", "health: ready"]
-
-
-def make_folder(path) -> bool:
-    """Whether it could be made: a file of the name may be there for an instant."""
-    with contextlib.suppress(FileExistsError):
-        path.mkdir()
-    return path.is_dir()
-
-
-def test_a_file_that_cannot_be_written_is_said_once_and_grows_old(health, torchserve, run):
-    serve(torchserve, [UP, UP])
-    reports: list[str] = []
-    draft = name_draft(run.health)
-    with keep_health(health, reports.append, seconds=0.01):
-        assert wait_for(run.health.exists)
-        assert wait_for(lambda: make_folder(draft))
-        assert wait_for(lambda: reports)
-        before, looks = run.health.stat().st_mtime_ns, health.looks
-        assert wait_for(lambda: health.looks > looks + 3)
-        assert run.health.stat().st_mtime_ns == before
-        draft.rmdir()
-        assert wait_for(lambda: run.health.stat().st_mtime_ns != before)
-    assert [text.split(": [")[0] for text in reports] == [
-        "health: cannot be written, so it counts as not ready in a minute"
-    ]
 
 
 def test_a_look_that_fails_is_not_the_last_one(health, torchserve, run, monkeypatch):

@@ -35,7 +35,7 @@ def with_layout(plan, **values):
 
 
 def test_the_environment_is_the_plans(plan, run):
-    got = render_environment(plan, run, {"PATH": "/usr/bin", "HOME": "/home/a"})
+    got = render_environment(plan, run, {"PATH": "/usr/bin", "MALLOC_CONF": "stray"})
     assert {name: got[name] for name in plan.environment} == {
         name: setting.value for name, setting in plan.environment.items()
     }
@@ -43,15 +43,12 @@ def test_the_environment_is_the_plans(plan, run):
     assert got["VIRTUAL_ENV"] == "/kit/.venv"
     assert got["TMPDIR"] == got["TEMP"] == str(run.temporary)
     assert got["CPU_KIT_RUN"] == str(run.path)
-    assert got["HOME"] == "/home/a"
 
 
 @pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C"}, {"LANG": "de_DE.ISO-8859-1", "LC_CTYPE": "POSIX"}])
 def test_java_opens_any_file_whatever_the_callers_locale(plan, run, locale):
     got = render_environment(plan, run, locale)
-    assert {name: value for name, value in got.items() if name == "LANG" or name.startswith("LC_")} == {
-        "LC_ALL": "C.UTF-8"
-    }
+    assert {name: got[name] for name in got if name[:3] in ("LC_", "LAN")} == {"LC_ALL": "C.UTF-8"}
 
 
 @pytest.mark.parametrize(
@@ -68,14 +65,9 @@ def test_what_the_shell_has_set_does_not_reach_the_workers(plan, run, name):
     assert name not in render_environment(plan, run, {name: "stray"})
 
 
-@pytest.mark.parametrize("name", ["HOME", "JAVA_HOME", "TZ", "ACCESS_LOG_LEVEL"])
-def test_what_says_nothing_of_speed_is_kept(plan, run, name):
-    assert render_environment(plan, run, {name: "own"})[name] == "own"
-
-
-def test_the_plans_value_wins_over_the_shells(plan, run):
-    got = render_environment(plan, run, {"MALLOC_CONF": "stray"})
-    assert got["MALLOC_CONF"] == plan.environment["MALLOC_CONF"].value
+def test_what_says_nothing_of_speed_is_kept(plan, run):
+    own = dict.fromkeys(("HOME", "JAVA_HOME", "TZ", "ACCESS_LOG_LEVEL"), "own")
+    assert own.items() <= render_environment(plan, run, own).items()
 
 
 def test_the_allocator_link_is_made_once(plan, tmp_path):
@@ -103,9 +95,7 @@ def test_a_wrong_or_broken_link_is_replaced_and_others_stay(plan, tmp_path):
 @pytest.mark.parametrize("path", [None, "/nowhere/libjemalloc.so.2"])
 def test_a_missing_allocator_is_an_error(plan, path):
     plan = with_libraries(plan, allocator_path=path, allocator_link="/kit/lib/libjemalloc.so")
-    with pytest.raises(
-        ServerError, match=r"no library for ALLOCATOR=jemalloc: .*; run: make setup && make plan"
-    ):
+    with pytest.raises(ServerError, match="ALLOCATOR=jemalloc"):
         make_allocator_link(plan)
 
 
@@ -122,9 +112,7 @@ def test_logs_of_the_last_start_are_kept_once(run):
 
 def test_a_plan_for_a_recorded_machine_is_not_started(plan):
     other = dataclasses.replace(plan, inputs=dataclasses.replace(plan.inputs, topology="tests/machine"))
-    with pytest.raises(
-        ServerError, match="the plan is for the machine recorded in tests/machine; run: make plan"
-    ):
+    with pytest.raises(ServerError, match="tests/machine"):
         check_machine(other)
 
 
@@ -149,6 +137,9 @@ def test_the_log_configuration_limits_every_file_and_logs_no_request():
         "%i" in file.attrib["filePattern"] and file.find("SizeBasedTriggeringPolicy") is not None
         for file in files
     )
+    # console.log has no limit, and a stranger's malformed URL is an error with a stack trace
+    assert root.findall("./Appenders/Console") == []
+    assert [one.attrib["ref"] for one in root.findall("./Loggers/Root/AppenderRef")] == ["ts_log"]
     levels = {logger.attrib["name"]: logger.attrib["level"] for logger in root.findall("./Loggers/Logger")}
     assert levels["ACCESS_LOG"] == "${access_level}"
     assert (
@@ -156,19 +147,11 @@ def test_the_log_configuration_limits_every_file_and_logs_no_request():
     )  # its state changes are what the start watches
 
 
-def test_the_console_is_no_log_of_requests():
-    """console.log has no limit, and a stranger's malformed URL is an error with a stack trace."""
-    root = ElementTree.parse(LOG_CONFIG).getroot()
-    assert root.findall("./Appenders/Console") == []
-    assert [one.attrib["ref"] for one in root.findall("./Loggers/Root/AppenderRef")] == ["ts_log"]
-
-
 @pytest.mark.parametrize("mode", [0o777, 0o644])
 def test_a_file_system_without_permissions_is_refused_before_the_start(run, monkeypatch, mode):
     chmod = Path.chmod
     monkeypatch.setattr(Path, "chmod", lambda self, _: chmod(self, mode))
-    expected = f"RUN_DIR must be on a file system that keeps permissions.*a file set to 600 has {mode:o}"
-    with pytest.raises(ServerError, match=expected):
+    with pytest.raises(ServerError, match=f"RUN_DIR must be .* {mode:o}"):
         prepare_folders(run)
 
 

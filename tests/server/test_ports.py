@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from server.errors import ServerError
-from server.ports import check_ports_free, describe_holder, find_holder, inference_url, list_ports
+from server.ports import check_ports_free, describe_holder, find_holder, list_ports
 from server.rundir import MARK
 from tests.server import fakes
 
@@ -23,13 +23,6 @@ def test_all_ports_of_the_plan_are_known(plan):
         "gRPC inference": ("127.0.0.1", 9383),
         "gRPC management": ("127.0.0.1", 9384),
     }
-
-
-def test_a_server_that_listens_everywhere_is_asked_on_loopback(plan):
-    everywhere = fakes.with_property(plan, inference_address="http://0.0.0.0:9380")
-    assert list_ports(everywhere.properties)["inference"] == ("0.0.0.0", 9380)
-    assert list_ports(everywhere.properties)["gRPC inference"] == ("127.0.0.1", 9383)
-    assert inference_url(everywhere) == "http://127.0.0.1:9380"
 
 
 def test_a_taken_port_names_port_purpose_holder_and_cure(plan, taken):

@@ -123,14 +123,6 @@ def test_a_kernel_without_process_handles_is_served_too(dummy, run, monkeypatch,
     assert process.wait(60) == -signal.SIGTERM
 
 
-def test_a_signal_to_an_ended_process_is_nothing(dummy, run):
-    started = dummy(run.path)
-    process = read_process(started.pid)
-    started.kill()
-    started.wait()
-    send_signal(process, signal.SIGTERM)
-
-
 def test_java_is_ended_first_and_gently(dummy, run):
     order = (
         "import signal, sys, time, pathlib\n"

@@ -104,12 +104,6 @@ def test_the_plan_of_a_running_server_may_only_be_made_again(planned, dummy):
         check_may_plan(planned, another_plan)
 
 
-def test_a_server_of_unknown_plan_keeps_its_plan(planned, dummy):
-    dummy(planned.path, JAVA_MAIN)
-    with pytest.raises(ServerError, match="missing or damaged"):
-        check_may_plan(planned, read_recorded_plan)
-
-
 def test_a_killed_start_may_be_planned_over_and_one_under_way_not(planned, dummy):
     dummy(planned.path, JAVA_MAIN)
     write_running(planned, STARTING)

@@ -40,10 +40,6 @@ def test_an_orphan_under_another_parent_is_found(run):
     assert find_marked(run.path) == []
 
 
-def test_a_run_directory_that_never_was_is_good(tmp_path):
-    assert stop(RunDir.at(tmp_path / "none")).describe() == "nothing was running"
-
-
 def test_what_cannot_be_ended_is_named(run, monkeypatch):
     undying = Process(pid=4242, start_ticks=1, parent_pid=1, command=(JAVA_MAIN,))
     monkeypatch.setattr(stop_module, "find_marked", lambda _: [undying])

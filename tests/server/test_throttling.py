@@ -61,8 +61,3 @@ def test_only_what_came_since_counts():
     assert find_loss(before, {"a": count(10, 1, 5)}) == Loss(times=1, ms_per_period=0.5)  # a new group
     assert find_loss(before, before) == Loss()
     assert find_loss({}, {}) == Loss()
-
-
-def test_the_group_that_loses_most_counts():
-    now = {"pod": count(100, 90, 4000), "app": count(100, 95, 50)}
-    assert find_loss({}, now) == Loss(times=90, ms_per_period=40.0)

@@ -8,7 +8,6 @@ import zipfile
 
 import pytest
 
-from server.api import Client
 from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.state import State
@@ -69,27 +68,13 @@ def test_a_worker_that_is_gone_is_none_everywhere(proc, archive):
     assert seen.describe_problem == "timed out"
 
 
-def test_describe_is_asked_until_every_worker_has_answered(torchserve, run):
+def test_describe_is_asked_until_every_worker_has_answered(torchserve, client):
     answers = itertools.chain([8, 8, 8], itertools.repeat(7))
     torchserve.routes = {
         "GET /models/bert?customized=true": lambda: (200, [{"customizedMetadata": {"pid": next(answers)}}])
     }
-    client = Client(inference_url=torchserve.url, management_url=torchserve.url)
     found, _ = collect_descriptions("bert", client, {7, 8})
     assert set(found) == {7, 8}
-
-
-def test_a_worker_that_never_answers_gives_the_reason(torchserve, run):
-    torchserve.routes = {"GET /models/bert?customized=true": (500, {"message": "Failed to get customized"})}
-    client = Client(inference_url=torchserve.url, management_url=torchserve.url)
-    found, problem = collect_descriptions("bert", client, {7}, seconds=1.0)
-    assert found == {}
-    assert "answered 500" in problem
-
-
-@pytest.fixture
-def client(torchserve, run):
-    return Client(inference_url=torchserve.url, management_url=torchserve.url)
 
 
 def set_queue(torchserve, waiting, describe=(503, {"message": "no worker to serve describe request"})):

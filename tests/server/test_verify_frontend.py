@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import http
 import os
 import socket
 import threading
 
 import pytest
 
-from server.api import Client
 from server.processes import Process
 from server.state import State
 from server.verify.frontend import collect_frontend, find_flags
-from server.verify.probes import announce, call_grpc, probe
+from server.verify.probes import call_grpc, probe
 from server.verify.sockets import read_listening
 
 PORTS = {"grpc_inference_port": 1, "grpc_management_port": 1}
@@ -36,11 +34,6 @@ def test_all_that_a_process_listens_on_is_found_and_nothing_else(host, shown):
         with contextlib.closing(client):  # a connection is no listener
             assert read_listening([as_process(os.getpid())]) == found
     assert f"{shown}:{port}" not in read_listening([as_process(os.getpid())])
-
-
-@pytest.fixture
-def client(torchserve):
-    return Client(inference_url=torchserve.url, management_url=torchserve.url)
 
 
 @contextlib.contextmanager
@@ -79,39 +72,6 @@ def test_probes_touch_no_worker(torchserve, client):
     assert (answers["the largest request"], answers["a request one byte larger"]) == ("100", "413")
     assert {what for what, _, _ in torchserve.requests} == {"POST /models"}
     assert "refused" in answers["gRPC inference"]
-
-
-@contextlib.contextmanager
-def listening(limit: int, wrap=lambda connection: connection):
-    """Answers by Content-Length alone, as netty's aggregator does; gives the address and what it was sent."""
-    sent = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve():
-            with contextlib.suppress(OSError):
-                while True:
-                    accepted, _ = server.accept()
-                    with wrap(accepted) as connection:
-                        sent.append(connection.recv(4096).decode())
-                        size = int(sent[-1].split("Content-Length: ")[1].split()[0])
-                        status = (
-                            http.HTTPStatus.CONTINUE
-                            if size <= limit
-                            else http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-                        )
-                        connection.sendall(f"HTTP/1.1 {status.value} {status.phrase}\r\n\r\n".encode())
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}", sent
-        server.shutdown(socket.SHUT_RDWR)
-
-
-def test_the_largest_request_is_asked_about_without_sending_it():
-    with listening(16) as (url, sent):
-        client = Client(inference_url=url, management_url=url)
-        assert [announce(client, "/predictions/bert", size) for size in (16, 17)] == [100, 413]
-        assert "Expect: 100-continue\r\n" in sent[0]
-        assert sent[0].endswith("\r\n\r\n")
 
 
 def test_flags_are_those_the_command_does_not_add_itself():

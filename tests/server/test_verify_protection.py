@@ -7,12 +7,10 @@ import hashlib
 
 import pytest
 
-from config.plan import Setting
 from config.render import render_properties
 from server.verify.findings import NOT_CHECKABLE
 from server.verify.probes import LARGER_REQUEST, LARGEST_REQUEST, REGISTER
 from server.verify.registry import FRONTEND_CHECKS, judge
-from tests.server.fakes import started_from, with_property
 
 
 def with_frontend(evidence, **values):
@@ -104,20 +102,3 @@ def test_a_record_that_is_gone_is_not_checkable_and_said_so(plan, evidence):
     assert result.good
     unchecked = {one.finding.item for one in result.judged if one.finding.state == NOT_CHECKABLE}
     assert unchecked == {"config.properties", "allowed_urls", "archives install", "response size"}
-
-
-def test_a_server_planned_with_its_model_api_must_have_it(plan, evidence):
-    open_plan = with_property(plan, enable_model_api="true")
-    assert judge(open_plan, with_frontend(started_from(evidence, open_plan), answers={REGISTER: "400"})).good
-
-
-def test_flags_are_judged_as_a_whole_by_the_plans(plan, evidence):
-    more = dataclasses.replace(
-        plan,
-        java=dataclasses.replace(
-            plan.java, vmargs=Setting(value="-Xmx1m -XX:MaxDirectMemorySize=1m", reason="t")
-        ),
-    )
-    seen = with_frontend(evidence, flags=("-XX:MaxDirectMemorySize=1m", "-Xmx1m"))
-    items = {one.finding.item for one in judge(more, seen).differences}
-    assert "JVM flags" not in items

@@ -71,13 +71,6 @@ def test_they_say_what_the_supervisor_saw_last(
     assert ask(tmp_path, "/live")[0] == live
 
 
-def test_the_answer_names_models_and_workers(tmp_path: Path, told: Told) -> None:
-    told.standing = stand(DEGRADED, 1)
-    status, said = ask(tmp_path, "/ready")
-    assert status == 200
-    assert said == {"ready": True, "phase": "degraded", "models": {"bert": {"workers": 1, "planned": 2}}}
-
-
 def test_there_is_nothing_else(tmp_path: Path, told: Told) -> None:
     assert ask(tmp_path, "/models")[0] == 404
     assert ask(tmp_path, "/ready", "POST")[0] == 404

@@ -13,7 +13,7 @@ import pytest
 from server.rundir import RunDir
 from server.supervisor import supervisor as module
 from server.supervisor.record import DEGRADED, FAILED, READY, STARTING, STOPPING, Cause, Part, read_record
-from server.supervisor.supervisor import GAP_S, Supervisor
+from server.supervisor.supervisor import Supervisor
 from tests.config.doors import plan_behind_door
 
 
@@ -141,14 +141,6 @@ def test_the_door_knows_before_an_instance_is_ended(stage):
     assert [set(now.values()) for now in told] == [{0}]
 
 
-def test_processes_are_not_looked_at_in_every_turn(stage, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PROCESSES_S", 3600.0)
-    supervisor, _, (one, _), _ = stage
-    for _ in range(3):
-        supervisor._turn()
-    assert len(one.others) == 1
-
-
 def test_those_of_a_reload_count_once_they_serve_and_those_it_retires_no_more(stage):
     supervisor, _, (one, other), _ = stage
     one.ready = other.ready = True
@@ -183,13 +175,6 @@ def test_a_door_that_ends_before_it_was_ready_fails_the_start_and_later_does_not
     assert said == ["start failed: door: HAProxy ended (status 1): no"]
 
 
-def test_whoever_was_stopped_with_all_others_is_forgiven(stage):
-    supervisor, _, (one, _), _ = stage
-    supervisor._turned_at -= GAP_S + 1
-    supervisor._turn()
-    assert (one.forgiven, one.others) == (1, [])
-
-
 def test_whoever_was_stopped_in_the_midst_of_a_turn_is_forgiven_too(stage, monkeypatch):
     """Else an instance that is well is replaced: for so long nobody has looked at it."""
     supervisor, door, (one, _), _ = stage
@@ -213,22 +198,6 @@ def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage):
     door.broken = False
     one.ready = other.ready = True
     supervisor._turn_safely()
-    assert phase(supervisor) == READY
-
-
-def test_a_full_disk_is_said_once_and_what_was_not_written_is_written_later(stage, monkeypatch):
-    supervisor, _, (one, other), said = stage
-
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("server.supervisor.supervisor.write_record", refuse)
-        supervisor._turn()
-        one.ready = other.ready = True
-        supervisor._turn()
-    assert said == ["supervisor.json cannot be written: [Errno 28] No space left on device"]
-    supervisor._turn()
     assert phase(supervisor) == READY
 
 

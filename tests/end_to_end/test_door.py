@@ -148,7 +148,7 @@ def test_verify_is_good_and_status_names_both_instances(door_kit):
 def test_no_secret_is_for_others_or_in_a_file_that_is_shown(door_kit):
     token = (door_kit.run_dir / "token").read_text().strip()
     assert len(token) >= 22  # 128 bits in base64
-    for file in ("token", "inner-token", "bearers.lst", "authorization"):
+    for file in ("token", "bearers.lst", "authorization"):
         assert (door_kit.run_dir / file).stat().st_mode & 0o777 == 0o600
     for file in [door_kit.run_dir / "haproxy.cfg", *(door_kit.run_dir / "logs").iterdir()]:
         assert token not in file.read_text(errors="replace")

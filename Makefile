@@ -12,15 +12,10 @@ quote = '$(subst ','\'',$(1))'
 given = $(call quote,$(value $(1)))
 listed = -- $(foreach one,$(value $(1)),$(call quote,$(one)))
 
-# Each stack has an environment and archives of its own: .venv-current, model-store-current. Its name is part of paths.
-$(if $(filter-out ipex current,$(value STACK))$(word 2,$(value STACK)),\
-	$(error refused: STACK must be one of ipex, current: got $(value STACK)))
-SUFFIX := $(addprefix -,$(filter-out ipex,$(value STACK)))
-VENV := .venv$(SUFFIX)
-VENV_PYTHON := $(VENV)/bin/python
-ANY_PYTHON = $(call quote,$(or $(wildcard $(VENV_PYTHON)),$(value PYTHON)))
+ANY_PYTHON = $(call quote,$(or $(firstword $(wildcard .venv/bin/python .venv-current/bin/python)),$(value PYTHON)))
 # The table of knobs (config/knobs/table.py) judges what was given, here and in the environment, before anything
-# runs, and says which are knobs. A Python that cannot do that says so, and stops the set-up too.
+# runs, and says which package set BACKEND means and which are knobs. A Python that cannot do that says so, and
+# stops the set-up too.
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 # make would expand a command line's values for the programs' environment, and leaves newlines out of $(shell …).
 unexport $(GIVEN)
@@ -30,10 +25,16 @@ define NEWLINE
 endef
 $(foreach name,$(GIVEN),$(if $(findstring $(NEWLINE),$(value $(name))),\
 	$(error refused: $(name) must be one line: got $(value $(name)))))
-KNOBS := $(shell cd $(call quote,$(dir $(lastword $(MAKEFILE_LIST)))) && \
+CHECKED := $(shell cd $(call quote,$(dir $(lastword $(MAKEFILE_LIST)))) && \
 	$(ANY_PYTHON) -X utf8 -S -E -m config.knobs check $(call quote,$(MAKECMDGOALS)) '$(MAKELEVEL)' \
 	$(foreach name,$(GIVEN),$(call quote,$(name)=$(value $(name)))))
-$(if $(filter refused:,$(firstword $(KNOBS))),$(error $(KNOBS)))
+$(if $(filter refused:,$(firstword $(CHECKED))),$(error $(CHECKED)))
+KNOBS := $(wordlist 2,$(words $(CHECKED)),$(CHECKED))
+# Each package set has an environment and archives of its own: .venv-current, model-store-current.
+SET := $(firstword $(CHECKED))
+SUFFIX := $(addprefix -,$(filter-out ipex,$(SET)))
+VENV := .venv$(SUFFIX)
+VENV_PYTHON := $(VENV)/bin/python
 TIMINGS = $(value RUN_DIR)/timings.json
 TUNED_PLAN = $(value RUN_DIR)/tuned.json
 PLAN_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION) --backend=$(call given,BACKEND) --profile=$(call given,PROFILE) \
@@ -48,9 +49,9 @@ BUILD_INPUTS = --models=$(call given,MODELS) --precision=$(call given,PRECISION)
 	--weights=$(call given,WEIGHTS) --calibration=$(call given,CALIBRATION) --eval=$(call given,EVAL) --allow-pickle=$(call given,ALLOW_PICKLE)
 # MODELS only when given: an image without archives is the default.
 IMAGE_MODELS = $(if $(filter file,$(origin MODELS)),,$(value MODELS))
-IMAGE_ARGS = $(foreach name,BACKEND STACK WEIGHTS TORCH_INDEX,$(if $(value $(name)),--build-arg $(name)=$(call given,$(name)))) \
+IMAGE_ARGS = $(foreach name,BACKEND WEIGHTS TORCH_INDEX,$(if $(value $(name)),--build-arg $(name)=$(call given,$(name)))) \
 	$(if $(IMAGE_MODELS),--build-arg MODELS=$(call quote,$(IMAGE_MODELS)))
-SETUP = $(call given,PYTHON) -m setup --set=$(call given,STACK) --torch-index=$(call given,TORCH_INDEX)
+SETUP = $(call given,PYTHON) -m setup --set=$(SET) --torch-index=$(call given,TORCH_INDEX)
 SERVER = $(ANY_PYTHON) -m server
 CODE = $(wildcard benchmarks config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
@@ -113,7 +114,7 @@ help-dev: #- Print the commands for who works on the kit, and all settings
 
 .PHONY: setup
 setup: #- Install what is missing: system packages, .venv
-	@$(SETUP) $(if $(findstring openvino,$(value BACKEND)),$(if $(filter current,$(value STACK)),,--with openvino))
+	@$(SETUP)
 
 .PHONY: doctor
 doctor: #- Say what the machine lacks, and install nothing
@@ -176,12 +177,12 @@ test-e2e: dev #- Run the tests that talk to a real TorchServe
 test-reliability: dev #- Faults under load, hostile requests, 5,500 broken bodies (20 minutes)
 	@$(VENV_PYTHON) -m pytest $(RELIABILITY)
 
-CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_stacks.py $(E2E)/test_current.py \
+CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_sets.py $(E2E)/test_current.py \
 	tests/handlers/engines/test_engines.py tests/handlers/engines/test_inductor.py \
 	tests/models/test_trained_engines.py
 
 .PHONY: test-current
-test-current: #- Tests of STACK=current, with the torch of its environment: launcher, engines, INT8 over REST
+test-current: #- Tests of the package set of OpenVINO and inductor: launcher, engines, INT8 over REST
 	@$(call given,PYTHON) -m setup --set current --torch-index=$(call given,TORCH_INDEX) --with dev
 	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(CURRENT_TESTS)
 
@@ -274,12 +275,12 @@ lock: dev #- Renew the locked files of requirements/ after a change in one of it
 .PHONY: clean
 clean: #- Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv and tuned.json
 	@$(SERVER) clean --run-dir=$(call given,RUN_DIR)
-	@rm -rf -- model-store$(SUFFIX)/*.mar model-store$(SUFFIX)/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf -- model-store*/*.mar model-store*/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: distclean
-distclean: clean #- As clean, and remove .venv
-	@$(SETUP) --unused
-	@rm -rf -- $(VENV)
+distclean: clean #- As clean, and remove .venv and .venv-current
+	@for set in ipex current; do $(call given,PYTHON) -m setup --unused --set=$$set || exit 1; done
+	@rm -rf -- .venv .venv-current
 
 # Judge the values at once, before anything long runs.
 .PHONY: inputs
@@ -303,10 +304,10 @@ timings: inputs setup check-plan models
 check-ports: inputs
 	@$(call given,PYTHON) -m server check-ports $(PLAN_INPUTS)
 
-# What the running door has for good: before a second stack is installed, or archives are built.
+# What the running door has for good: before a second package set is installed, or archives are built.
 .PHONY: check-reload
 check-reload: inputs
-	@$(call given,PYTHON) -m server check-reload --stack=$(call given,STACK) $(PLAN_INPUTS)
+	@$(call given,PYTHON) -m server check-reload $(PLAN_INPUTS)
 
 .PHONY: check-plan
 check-plan:

@@ -24,7 +24,7 @@ from config.topology import Topology, read_topology
 from config.tuned import NOT_TUNED, TUNED_FILE, Tuned, judge_tuned
 from config.write import render_site, summarize, write_site
 from handlers.engines.backend import render_backend
-from handlers.engines.stacks import name_store, read_stack
+from handlers.engines.sets import choose_set, name_store, read_set
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
@@ -84,7 +84,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--prefix", default="", help="the virtual environment (default: the one running this)"
     )
-    parser.add_argument("--stack", default="", help="the environment's (default: as its set-up wrote)")
     parser.add_argument("--models-dir", default="", help="the models' definitions (default: models/)")
     parser.add_argument("--model-store", default="", help="the archives (default: model-store/)")
     parser.add_argument("--run-dir", default=str(CHECKOUT / "run"), help="where to write (default: run/)")
@@ -153,13 +152,13 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     port = parse_number("PORT", options.port)
     deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
     prefix = Path(options.prefix or sys.prefix).absolute()
-    stack = options.stack or read_stack(prefix)
+    package_set = read_set(prefix) or find_named_set(options.backend)
     tls_cert, tls_key = read_certificate(options.tls_cert, options.tls_key)
     return Inputs(
         models=models,
         precision=options.precision,
         backend=render_backend(parse_backend(options.backend)),
-        stack=stack,
+        package_set=package_set,
         profile=options.profile or Inputs.profile,
         workers=parse_number("WORKERS", options.workers),
         cores_per_worker=parse_number("CORES_PER_WORKER", options.cores_per_worker),
@@ -180,9 +179,17 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         off=tuple(sorted(set(split_words(options.off)))),
         topology=options.topology or "live",
         prefix=str(prefix),
-        model_store=str(Path(options.model_store or CHECKOUT / name_store(stack)).absolute()),
+        model_store=str(Path(options.model_store or CHECKOUT / name_store(package_set)).absolute()),
         run_dir=str(Path(options.run_dir).resolve()),
     )
+
+
+def find_named_set(backend: str) -> str:
+    """Before there is an environment, the one that BACKEND will have."""
+    try:
+        return choose_set(backend)
+    except ValueError as problem:
+        raise ConfigError(str(problem)) from problem
 
 
 def read_generation(run_dir: Path) -> str:

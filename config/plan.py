@@ -12,7 +12,7 @@ from typing import Any
 
 from config.atomic import write_text_atomically
 from config.errors import ConfigError
-from handlers.engines.stacks import DEFAULT_STACK
+from handlers.engines.sets import DEFAULT_SET
 
 SCHEMA = 4
 PLAN_FILE = "plan.json"
@@ -49,7 +49,7 @@ class Inputs:
     backend: str = ""
     """Engines of the models: a name, "bert=eager,resnet50=openvino", or "" for what
     `make tune` found, else the default."""
-    stack: str = DEFAULT_STACK
+    package_set: str = DEFAULT_SET
     """What the environment was made for: which engines it can have, and which of them is the default."""
     profile: str = "throughput"
     """What to favour: throughput or latency."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from handlers.engines.stacks import name_store, read_stack
+from handlers.engines.sets import find_set, name_store
 from loadtest.errors import LoadTestError
 from loadtest.scenarios.overrides import Overrides, apply_overrides
 from loadtest.scenarios.scenario import Scenario, list_scenarios, read_scenario
@@ -35,7 +34,7 @@ def open_site(options: argparse.Namespace) -> Iterator[Site]:
         store = getattr(options, "store", "")
         port = getattr(options, "first_port", "") or getattr(options, "port", "")
         yield Site(
-            store=Path(store or ROOT / name_store(read_stack(Path(sys.prefix)))).resolve(),
+            store=Path(store or ROOT / name_store(find_set())).resolve(),
             folder=Path(name),
             first_port=parse_whole("--first-port", port or str(FIRST_PORT)),
             say=say,

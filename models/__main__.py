@@ -9,7 +9,7 @@ from pathlib import Path
 
 from handlers.engines import ENGINES
 from handlers.engines.backend import find_missing
-from handlers.engines.stacks import name_store, read_stack
+from handlers.engines.sets import find_set, name_store
 from handlers.shared.errors import LoadError, RequestError
 from models.definition import list_default_models, list_models, read_definition
 from models.errors import BuildError, DownloadError, InputError
@@ -28,7 +28,7 @@ from models.request import (
 )
 
 ROOT = Path(__file__).parent.parent
-STACK = read_stack(Path(sys.prefix))
+PACKAGE_SET = find_set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     time.add_argument("--job", required=True, help="what `python -m config --timing-job` prints")
     time.add_argument("--output", type=Path, required=True, help="the file of timings")
     for command in (build, time):
-        command.add_argument("--store", type=Path, default=ROOT / name_store(STACK), help="of the archives")
+        command.add_argument("--store", type=Path, default=ROOT / name_store(PACKAGE_SET), help="archives")
     return parser.parse_args(arguments)
 
 
@@ -128,7 +128,7 @@ def parse_order(options: argparse.Namespace) -> Order:
     check_weights(weights)
     precisions = parse_precisions(options.precision)
     check_used(precisions, data.values())
-    engines = parse_backend(options.backend, names, STACK)
+    engines = parse_backend(options.backend, names, PACKAGE_SET)
     return Order(names=names, weights=weights, data=data, precisions=precisions, engines=engines)
 
 

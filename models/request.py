@@ -69,14 +69,14 @@ def parse_precisions(text: str) -> tuple[str, ...]:
     return asked
 
 
-def parse_backend(text: str, names: Sequence[str], stack: str) -> dict[str, str]:
+def parse_backend(text: str, names: Sequence[str], package_set: str) -> dict[str, str]:
     """Engine by model; InputError when it is none. A model that is not served, and an engine that
-    is not the stack's, are the plan's to refuse."""
+    is not installed, are the plan's to refuse."""
     try:
         chosen = backend.parse_backend(text)
     except ValueError as problem:
         raise InputError(str(problem)) from problem
-    return {name: backend.find_asked(chosen, name, stack) for name in names}
+    return {name: backend.find_asked(chosen, name, package_set) for name in names}
 
 
 def parse_allow_pickle(text: str) -> bool:

@@ -99,11 +99,11 @@ def check_chosen(archives: Iterable[Archive]) -> None:
 
 def check_precisions(plan: Plan, archives: Mapping[str, Archive]) -> None:
     """ServerError for precisions that archives do not hold, which a worker would say only in its log, and for
-    archives of another stack: what the gate judged was another torch's answers."""
+    archives of another package set: what the gate judged was another torch's answers."""
     here = _read_release(version("torch"))
     problems = [
-        f"{archive.path}: built with torch {archive.torch}, here is {here} (STACK={plan.inputs.stack}); "
-        f"build it for this stack: make models MODELS={name} STACK={plan.inputs.stack}"
+        f"{archive.path}: built with torch {archive.torch}, here is {here}; build it with that: "
+        f"make models MODELS={name} BACKEND={plan.models[name].engine.value}"
         for name, archive in archives.items()
         if archive.torch != here
     ]

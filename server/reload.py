@@ -23,9 +23,9 @@ from server.supervisor.record import read_record
 
 POLL_S = 0.2
 TIMEOUT_S = 5.0
-FIXED = ("models", "port", "bind", "tls_cert", "tls_key", "stack")
+FIXED = ("models", "port", "bind", "tls_cert", "tls_key", "package_set")
 """Inputs that the running door has for good: it listens, and asks by these names. And its supervisor is of
-one stack's environment, from which it starts the instances."""
+one package set's environment, from which it starts the instances."""
 
 
 def choose_generation(plan: Plan) -> str:

@@ -2,18 +2,13 @@
 
 import sys
 
-OLDEST, NEWEST = (3, 10), (3, 13)
-
 
 def explain_python(version: "tuple[int, ...]", executable: str) -> "str | None":
-    """The sentence for a Python that the pinned packages have no wheels for, or None."""
-    if OLDEST <= tuple(version[:2]) <= NEWEST:
+    """The sentence for a Python that the pinned packages have no wheels for, else None."""
+    if (3, 10) <= tuple(version[:2]) <= (3, 13):
         return None
-    return (
-        "Python must be one of 3.10, 3.11, 3.12, 3.13 (the pinned packages have wheels for these): "
-        f"got {version[0]}.{version[1]} ({executable})\n"
-        "  do: install one of them and run `make <target> PYTHON=python3.12` (or the one you have)"
-    )
+    got = "{}.{} ({})\n  do: make PYTHON=python3.12, or the one you have".format(*version[:2], executable)
+    return "Python must be 3.10 to 3.13, for which there are wheels: got " + got
 
 
 if __name__ == "__main__":

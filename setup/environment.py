@@ -18,12 +18,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from setup import doctor
-from setup.doctor import SetupError, hide_credentials, step
+from setup.doctor import ROOT, SetupError, hide_credentials
 
-ROOT = Path(__file__).resolve().parents[1]
 JAVA = ROOT / "server/java"
 REQUIREMENTS = ROOT / "requirements"
-SETS = ("ipex", "current")
 STAMP = "setup.json"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # pytorch.org, "Get started"
 DEFAULT = "default"
@@ -43,32 +41,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--doctor", action="store_true", help="only say what the machine lacks")
     parser.add_argument("--unused", action="store_true", help="only refuse while a server runs on it")
     parser.add_argument("--with", dest="purposes", action="append", default=[], help="loadtest, dev, audit")
-    parser.add_argument("--set", default="", help=f"of packages: {' or '.join(SETS)}")
+    parser.add_argument("--set", default="ipex", help="of packages, a folder of requirements/")
     parser.add_argument("--torch-index", default="", help="an index's address, or `default` for pip's own")
-    parser.add_argument("--venv", type=Path, help="default: .venv, or .venv-current")
-    parser.add_argument("--log", type=Path, default=ROOT / "run/setup.log", help="what apt, pip and uv say")
+    parser.add_argument("--venv", type=Path, help="default: .venv, or .venv-SET")
     options = parser.parse_args(arguments)
-    options.set = options.set or SETS[0]
-    options.venv = (
-        options.venv or ROOT / (".venv" if options.set == SETS[0] else ".venv-current")
-    ).absolute()
+    own_name = ".venv" if options.set == "ipex" else f".venv-{options.set}"
+    options.venv = (options.venv or ROOT / own_name).absolute()
+    # Two set-ups at once would write into one environment: the second waits for the first.
     lock = os.open(ROOT, os.O_RDONLY)
+    os.set_inheritable(lock, True)
     try:
         if options.unused:
             check_unused(options.venv, "it was to be removed")
             return 0
         check_torch_index(options.torch_index)
-        doctor.check_machine(ROOT)
+        doctor.check_machine()
         if options.doctor:
             missing = doctor.find_missing()
             print(doctor.explain(missing, "make setup") if missing else "nothing is missing")
             return bool(missing)
-        # Two set-ups at once would write into one environment: the second waits for the first, and for what
-        # a killed one left running.
-        os.set_inheritable(lock, True)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        doctor.complete_machine(options.log)
-        complete_environment(options)
+        doctor.complete_machine()
+        complete_environment(options.venv, options.set, options.purposes, options.torch_index)
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
@@ -77,67 +71,59 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def complete_environment(options: argparse.Namespace) -> None:
+def complete_environment(venv: Path, name: str, purposes: Sequence[str], torch_index: str) -> None:
     """Its stamp is written last: an environment without it was not finished."""
-    venv, folder = options.venv, REQUIREMENTS / options.set
     try:
         stamp = json.loads((venv / STAMP).read_text())
     except (OSError, ValueError):
         stamp = {"purposes": {}}
     haproxy = ["haproxy"] if doctor.find_missing([doctor.HAPROXY]) else []
-    purposes = {name: digest(folder, name) for name in (*options.purposes, *haproxy, *stamp["purposes"])}
+    files = {purpose: find_file(name, purpose) for purpose in (*purposes, *haproxy, *stamp["purposes"])}
+    serve, pins = find_file(name, "serve"), (REQUIREMENTS / name / "serve.in").read_text()
     wanted = {
         "location": str(venv),
-        "stack": options.set,
+        "set": name,
         "python": "{}.{}".format(*sys.version_info),
-        "serve": digest(folder, "serve"),
-        "torch": read_torch_pins(folder),
-        **({"torch_index": hide_credentials(options.torch_index)} if options.torch_index else {}),
+        "serve": digest(serve),
+        "torch": re.findall(r"^torch(?:vision)?==\S+", pins, re.MULTILINE),
+        "torch_index": hide_credentials(torch_index) or stamp.get("torch_index"),
     }
-    changed = [f"{name} was {stamp.get(name)}" for name in wanted if stamp.get(name) != wanted[name]]
+    changed = [f"{key} was {stamp.get(key)}" for key in wanted if stamp.get(key) != wanted[key]]
     if changed or not os.access(venv / "bin/python", os.X_OK):
         check_unused(venv, ", ".join(changed))
-        stamp = {**wanted, "torch_index": create(venv, options), "purposes": {}}
-    for name in purposes:
-        if purposes[name] != stamp["purposes"].get(name):
-            with step(f"packages for {name}"):
-                install(venv, options.log, *locked(folder, name))
-    (draft := venv / f"{STAMP}.part").write_text(json.dumps({**stamp, "purposes": purposes}, indent=2))
+        index = create(venv, serve, wanted["torch"], torch_index)
+        stamp = {**wanted, "torch_index": hide_credentials(index), "purposes": {}}
+    digests = {purpose: digest(file) for purpose, file in files.items()}
+    for purpose, file in files.items():
+        if digests[purpose] != stamp["purposes"].get(purpose):
+            install(f"packages for {purpose}", venv, "--require-hashes", "--no-deps", "-r", str(file))
+    (draft := venv / f"{STAMP}.part").write_text(json.dumps({**stamp, "purposes": digests}, indent=2))
     draft.replace(venv / STAMP)
-    compile_java(venv, options.log)
+    compile_java(venv)
 
 
-def compile_java(venv: Path, log: Path) -> None:
+def compile_java(venv: Path) -> None:
     """Where it is missing or older than its source; a start looks for it there (server/launch.py)."""
     sources, target = sorted(JAVA.rglob("*.java")), venv / "lib/cpukit"
     if target.exists() and target.stat().st_mtime > max(file.stat().st_mtime for file in sources):
         return
     (torchserve,) = venv.glob("lib/python3*/site-packages/ts/frontend/model-server.jar")
     draft = target.with_suffix(".part")
-    with step("Java class"):
-        shutil.rmtree(draft, ignore_errors=True)
-        doctor.run(
-            ["javac", "--release", "17", "-d", str(draft), "-cp", str(torchserve), *map(str, sources)], log
-        )
-        shutil.rmtree(target, ignore_errors=True)
-        draft.replace(target)
+    shutil.rmtree(draft, ignore_errors=True)
+    command = ["javac", "--release", "17", "-d", str(draft), "-cp", str(torchserve)]
+    doctor.run("Java class", [*command, *map(str, sources)])
+    shutil.rmtree(target, ignore_errors=True)
+    draft.replace(target)
 
 
-def find_file(folder: Path, name: str) -> Path:
-    """The locked file of a purpose: the set's, or the one of all sets."""
-    return file if (file := folder / f"{name}.txt").exists() else REQUIREMENTS / f"{name}.txt"
+def find_file(package_set: str, purpose: str) -> Path:
+    """The locked file: the set's, or the one of all sets."""
+    own = REQUIREMENTS / package_set / f"{purpose}.txt"
+    return own if own.exists() else REQUIREMENTS / own.name
 
 
-def locked(folder: Path, name: str) -> list[str]:
-    return ["--require-hashes", "--no-deps", "-r", str(find_file(folder, name))]
-
-
-def digest(folder: Path, name: str) -> str:
-    return hashlib.sha256(find_file(folder, name).read_bytes()).hexdigest()
-
-
-def read_torch_pins(folder: Path) -> list[str]:
-    return re.findall(r"^torch(?:vision)?==\S+", (folder / "serve.in").read_text(), re.MULTILINE)
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def check_unused(venv: Path, reason: str) -> None:
@@ -146,32 +132,24 @@ def check_unused(venv: Path, reason: str) -> None:
         return
     from server.processes import find_users_of, name_run
 
-    if users := find_users_of(venv):
-        names = ", ".join(sorted({name_run(process) for process in users}))
-        raise SetupError(
-            f"{venv.name} must not change under a running server ({reason}): got {names}\n"
-            "  do: stop it (make stop RUN_DIR=…), then run this again"
-        )
+    if users := ", ".join(sorted({name_run(process) for process in find_users_of(venv)})):
+        text = f"{venv.name} must not change under a running server ({reason}): got {users}"
+        raise SetupError(f"{text}\n  do: stop it (make stop RUN_DIR=…), then run this again")
 
 
-def create(venv: Path, options: argparse.Namespace) -> str:
+def create(venv: Path, serve: Path, torch: Sequence[str], asked: str) -> str:
     """Make it from nothing; where torch came from. What a link leads to is another checkout's, and stays."""
-    folder, log = REQUIREMENTS / options.set, options.log
     if venv.is_symlink():
         venv.unlink()
     base = getattr(sys, "_base_executable", sys.executable)
-    with step("virtual environment and uv"):
-        doctor.run([base, "-m", "venv", "--clear", str(venv)], log, own_variables())
-        pip = [f"{venv}/bin/python", "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
-        doctor.run([*pip, *locked(folder, "uv")], log, own_variables())
-    with step("packages"):
-        install(venv, log, *locked(folder, "serve"))
-    pins = read_torch_pins(folder)
-    index, reason = choose_torch_index(options.torch_index, pins[0].replace("==", "-"))
+    doctor.run("virtual environment", [base, "-m", "venv", "--clear", str(venv)], own_variables())
+    pip = [f"{venv}/bin/python", "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
+    doctor.run("uv", [*pip, "--require-hashes", "-r", str(REQUIREMENTS / "uv.txt")], own_variables())
+    install("packages", venv, "--require-hashes", "--no-deps", "-r", str(serve))
+    index, reason = choose_torch_index(asked, torch[0].replace("==", "-"))
     print(f"  torch from {hide_credentials(index)} index: {reason}", flush=True)
-    with step(" and ".join(pins)):
-        install(venv, log, *pins, index=index)
-    return hide_credentials(index)
+    install(" and ".join(torch), venv, *torch, index=index)
+    return index
 
 
 def own_variables() -> dict[str, str]:
@@ -188,7 +166,7 @@ def own_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in foreign}
 
 
-def install(venv: Path, log: Path, *arguments: str, index: str = DEFAULT) -> None:
+def install(name: str, venv: Path, *arguments: str, index: str = DEFAULT) -> None:
     """By uv, from where pip would take it, or from one index alone; addresses are in its environment only."""
     python = f"{venv}/bin/python"
     settings = {**read_pip_settings(python), **own_variables(), "UV_PYTHON_DOWNLOADS": "never"}
@@ -197,15 +175,13 @@ def install(venv: Path, log: Path, *arguments: str, index: str = DEFAULT) -> Non
     if index != DEFAULT:
         settings |= {"UV_DEFAULT_INDEX": index, "UV_INDEX": "", "UV_FIND_LINKS": ""}
         arguments = ("--no-deps", *arguments)
-    doctor.run([f"{venv}/bin/uv", "pip", "install", "--python", python, *arguments], log, settings)
+    doctor.run(name, [f"{venv}/bin/uv", "pip", "install", "--python", python, *arguments], settings)
 
 
 def read_pip_settings(python: str) -> dict[str, str]:
     """As uv's variables; those of the environment are listed first, and win."""
     command = [python, "-m", "pip", "config", "list"]
-    listed = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, env=own_variables()
-    ).stdout
+    listed = subprocess.run(command, stdout=-1, text=True, check=True, env=own_variables()).stdout
     found: dict[str, str] = {}
     for key, value in re.findall(r"^(?::env:|global|install)\.([\w-]+)=(.*)$", listed, re.MULTILINE):
         if key in UV_SETTINGS:

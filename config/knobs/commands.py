@@ -9,6 +9,7 @@ from config.knobs.names import check_environment, check_given, check_values, is_
 from config.knobs.pages import MOST_USED, render_help, render_markdown
 from config.knobs.table import KNOBS
 from config.terminal import print_in_any_locale
+from handlers.engines.sets import choose_set
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check(goals: Sequence[str], given: Mapping[str, str], *, of_parent: bool) -> str:
-    """The names make keeps from the programs' environment; or `refused:` and why.
+    """BACKEND's package set, and the names make keeps from programs' environment; or `refused:` and why.
 
     Below another make the command line holds that one's values too, which are no business of ours.
     """
@@ -41,9 +42,13 @@ def check(goals: Sequence[str], given: Mapping[str, str], *, of_parent: bool) ->
     wrong += check_environment(sorted(came - {*KNOBS}), list_read(goals))
     values = {**os.environ, **given}
     wrong += check_values({name: values[name] for name in KNOBS if name in values and is_read(name, goals)})
+    try:
+        package_set = choose_set(values.get("BACKEND", "") if is_read("BACKEND", goals) else "")
+    except ValueError as problem:
+        wrong.append(str(problem))
     if wrong:
         return f"refused: {'; '.join(wrong)}"
-    return " ".join(KNOBS)
+    return " ".join((package_set, *KNOBS))
 
 
 def check_compose() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from config.errors import ConfigError
 from config.knobs.knob import EVERY, Knob
 from handlers.engines import DEFAULT, ENGINES
-from handlers.engines.engine import STACKS
 
 LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
 """They start a server, with all that plans one, where none runs."""
@@ -62,12 +61,10 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="file with the private key of TLS_CERT (PEM, without a password)"),
     ),
     "Planning": (
-        Knob(name="BACKEND", default=DEFAULT, commands=("setup", "models", *PLANS, "image"), container=True,
-             compose="",
-             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=openvino"),
-        Knob(name="STACK", default="ipex", choices=STACKS, commands=EVERY, compose="",
-             help="ipex: torch 2.8 with IPEX; current: a newer torch with OpenVINO, BACKEND's default there; "
-                  "each has its own environment and archives"),
+        Knob(name="BACKEND", default=DEFAULT, container=True, compose="",
+             commands=("setup", "models", *PLANS, "image", *TURNS, "profile", "soak", "audit"),
+             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=openvino; "
+                  "it decides which packages are installed"),
         Knob(name="CORES_PER_WORKER", default="from the machine", commands=PLANS, container=True,
              compose="", help="physical cores of one worker"),
         Knob(name="ALLOCATOR", default="jemalloc", choices=("jemalloc", "tcmalloc", "system"),

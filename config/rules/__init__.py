@@ -27,7 +27,7 @@ from config.rules.layout import Candidate, Chunk, choose_layout
 from config.timings import Timed
 from config.topology import Topology
 from config.tuned import Tuned
-from handlers.engines.stacks import DEFAULT_STACK
+from handlers.engines.sets import DEFAULT_SET
 
 __all__ = ["choose", "plan_instance"]
 
@@ -118,7 +118,7 @@ def _choose_pinning(topology: Topology, inputs: Inputs, cut: Candidate) -> pinni
         return pinning.unpinned(cut.chunks, "switched off with --no-pinning: a baseline")
     if not topology.owns_cpus:
         return pinning.choose_unbound(topology, cut.chunks)
-    counted = inputs.stack != DEFAULT_STACK
+    counted = inputs.package_set != DEFAULT_SET
     return pinning.choose_pinning(topology, cut.chunks, counted=counted)
 
 

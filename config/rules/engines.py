@@ -9,7 +9,7 @@ from config.errors import ConfigError
 from config.plan import Inputs
 from config.topology import Topology
 from handlers.engines import ENGINES, backend
-from handlers.engines.stacks import list_of_stack
+from handlers.engines.sets import SETS
 
 
 def parse_backend(text: str) -> dict[str, str]:
@@ -28,7 +28,7 @@ def find_asked(inputs: Inputs) -> dict[str, str]:
         raise ConfigError(
             f"BACKEND must name models that are served, {', '.join(inputs.models)}: got {', '.join(unknown)}"
         )
-    return {name: backend.find_asked(chosen, name, inputs.stack) for name in inputs.models}
+    return {name: backend.find_asked(chosen, name, inputs.package_set) for name in inputs.models}
 
 
 def is_given(inputs: Inputs, model: str) -> bool:
@@ -38,18 +38,7 @@ def is_given(inputs: Inputs, model: str) -> bool:
 
 def list_named(inputs: Inputs) -> list[str]:
     """Engines that are named; where none is, the default."""
-    return list(dict.fromkeys(parse_backend(inputs.backend).values())) or [list_of_stack(inputs.stack)[0]]
-
-
-def check_stack(inputs: Inputs) -> None:
-    """ConfigError for an engine that cannot stand beside what the stack has."""
-    there = list_of_stack(inputs.stack)
-    for engine in {*list_named(inputs)} - {*there}:
-        other = ENGINES[engine].stacks[0]
-        raise ConfigError(
-            f"BACKEND={engine} needs STACK={other}, because its torch is another: got STACK={inputs.stack}, "
-            f"which has {', '.join(there)}; name one of these, or use STACK={other}"
-        )
+    return list(dict.fromkeys(parse_backend(inputs.backend).values())) or [SETS[inputs.package_set][0]]
 
 
 def check_engines(topology: Topology, asked: Iterable[str], precision: str) -> None:

@@ -12,7 +12,6 @@ from config.plan import Inputs
 from config.rules.by_model import check_by_model
 from config.rules.engines import (
     check_engines,
-    check_stack,
     check_switches,
     find_asked,
     list_named,
@@ -62,12 +61,10 @@ def check_inputs(inputs: Inputs) -> None:
         ("PROFILE", inputs.profile),
         ("ALLOCATOR", inputs.allocator),
         ("OPENMP", inputs.openmp),
-        ("STACK", inputs.stack),
     ):
         if value not in (None, *find(name).choices):
             raise must_be_one_of(name, value, find(name).choices)
     parse_backend(inputs.backend)
-    check_stack(inputs)
     for switch in inputs.off:
         if switch not in SWITCHES:
             raise ConfigError(f"--off must be among {', '.join(SWITCHES)}: got {switch}")

@@ -15,7 +15,6 @@ from config.rules.engines import find_asked, is_given
 from config.rules.requests import DEFAULT_PRECISION
 from config.tuned import Tuned
 from handlers.engines import ENGINES
-from handlers.engines.stacks import DEFAULT_STACK
 
 REASONS = {
     "fp32": "exact to the published weights",
@@ -37,8 +36,7 @@ def _choose(model: str, inputs: Inputs, tuned: Tuned) -> tuple[Setting, Setting]
         engine, precision = str(found.value).split()
         return replace(found, value=engine), replace(found, value=precision)
     engine, precision = find_asked(inputs)[model], inputs.precision or DEFAULT_PRECISION
-    default = "default" if inputs.stack == DEFAULT_STACK else f"default of STACK={inputs.stack}"
-    way = "asked for" if is_given(inputs, model) else default
+    way = "asked for" if is_given(inputs, model) else "default"
     return (
         Setting(value=engine, reason=f"{way}: {ENGINES[engine].reason}"),
         Setting(value=precision, reason=REASONS[precision]),

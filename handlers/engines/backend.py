@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from handlers.engines import ENGINES
-from handlers.engines.stacks import list_of_stack
+from handlers.engines.sets import SETS
 
 EXAMPLE = "bert=eager,resnet50=openvino"
 ALL = ""
@@ -32,9 +32,9 @@ def render_backend(chosen: Mapping[str, str]) -> str:
     return ",".join(f"{name}={engine}" if name else engine for name, engine in sorted(chosen.items()))
 
 
-def find_asked(chosen: Mapping[str, str], model: str, stack: str) -> str:
-    """What shall compute one model; what is not named is the stack's default."""
-    return chosen.get(model, chosen.get(ALL, list_of_stack(stack)[0]))
+def find_asked(chosen: Mapping[str, str], model: str, package_set: str) -> str:
+    """What shall compute one model; what is not named, the first of the package set."""
+    return chosen.get(model, chosen.get(ALL, SETS[package_set][0]))
 
 
 def find_missing(folders: Sequence[str] | None = None) -> frozenset[str]:

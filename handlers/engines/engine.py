@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from handlers.shared.state import LoadState
     from handlers.shared.step import Step
 
-STACKS = ("ipex", "current")
-"""What an environment can be made for, the default first."""
 BASELINE = "fp32"
 """In every archive: what the other precisions are compared with."""
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")
@@ -121,8 +119,6 @@ class Engine(ABC):
     """Why one would take it."""
     distribution: ClassVar[str | None] = None
     """What must be installed for it beside PyTorch."""
-    stacks: ClassVar[tuple[str, ...]] = STACKS
-    """Those whose torch it runs with."""
     tools: ClassVar[tuple[str, ...]] = ()
     """Programs that must be there where models are built for it."""
     flags: ClassVar[Mapping[str, tuple[str, ...]]]

@@ -122,7 +122,6 @@ class IpexEngine(Engine):
     name = "ipex"
     reason = "fused oneDNN kernels in TorchScript, INT8 by calibration; its last release is 2.8"
     distribution = IPEX
-    stacks = ("ipex",)
     switch = "ipex_enable"
     variables = ("IPEX_", "LRU_")
     cache_bound = "LRU_CACHE_CAPACITY"

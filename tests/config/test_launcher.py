@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from config.launcher import LauncherArgs, LauncherError, simulate_launcher
 from config.topology import read_topology
-from handlers.engines.stacks import DEFAULT_STACK, read_stack
+from handlers.engines.sets import DEFAULT_SET, find_set
 from tests.config.planning import MACHINES, plan_machine
 
 ALL_MACHINES = sorted(folder.name for folder in MACHINES.iterdir())
-STACK = read_stack(Path(sys.prefix))
-COUNTS = pytest.mark.skipif(STACK != DEFAULT_STACK, reason="torch 2.14's launcher does not count by itself")
+SET = find_set()
+COUNTS = pytest.mark.skipif(SET != DEFAULT_SET, reason="torch 2.14's launcher does not count by itself")
 ADJACENT = read_topology(MACHINES / "cloud-adjacent-siblings").lscpu_view
 
 
@@ -48,9 +47,9 @@ def expand(ranges: str) -> list[int]:
 @pytest.mark.parametrize("profile", ["throughput", "latency"])
 @pytest.mark.parametrize("machine", ALL_MACHINES)
 def test_the_real_launcher_does_what_is_planned(machine, profile):
-    """Whichever torch is there: its own stack's plan."""
+    """Whichever torch is there: its own package set's plan."""
     run_cpu = pytest.importorskip("torch.backends.xeon.run_cpu")
-    plan = plan_machine(machine, profile=profile, stack=STACK)
+    plan = plan_machine(machine, profile=profile, package_set=SET)
     topology = read_topology(MACHINES / machine)
     if plan.properties["cpu_launcher_enable"].value == "false":
         with pytest.raises(ValueError, match="invalid literal for int"):

@@ -114,7 +114,7 @@ def test_an_instance_was_asked_for_what_the_whole_was():
         "bind": "0.0.0.0", "token_file": "/t", "instances": 2, "deadline_ms": 5000, "tls_cert": "/c",
         "tls_key": "/k", "generation": "b", "prefix": "/p", "model_store": "/m", "topology": "other",
         "batch": "bert=3,resnet50=2", "delay_ms": "2",
-        "slo_p99_ms": 300, "run_dir": "/kit/run", "stack": "current",
+        "slo_p99_ms": 300, "run_dir": "/kit/run", "package_set": "current",
     }  # fmt: skip
     asked = make_inputs(**changes)
     plain = Inputs(models=(), prefix="", model_store="")

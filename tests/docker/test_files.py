@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from server.processes import GRACEFUL_SECONDS
-from setup.doctor import HAPROXY, NEEDS
+from setup.doctor import NEEDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = ("docker/Dockerfile", "docker/loadtest/Dockerfile")
@@ -54,7 +54,7 @@ COMES_OTHERWISE = {"Java 17 or newer": "openjdk-17-jre-headless", "lscpu": ""}
 
 def test_what_a_server_needs_of_the_distribution_is_shipped():
     stage = (ROOT / "docker/Dockerfile").read_text().split("FROM ${BASE} AS system")[1].split("FROM ")[0]
-    for need in (*NEEDS, HAPROXY):
+    for need in NEEDS:
         if need.what not in NOT_SHIPPED:
             package = COMES_OTHERWISE.get(need.what, need.packages[0])
             assert not package or re.search(rf"\s{re.escape(package)}\s", stage), need.what

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from handlers.engines.stacks import name_store, read_stack
+from handlers.engines.sets import find_set, name_store
 from loadtest.results.kept import list_results, read_kept
 from loadtest.results.trial import Series
 from models.build import build_archive
@@ -21,7 +21,7 @@ from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_bf16, write_defin
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
 from tests.workers import for_all_workers
 
-STORE = ROOT / "run" / name_store(read_stack(Path(sys.prefix))).replace("model", "test")
+STORE = ROOT / "run" / name_store(find_set()).replace("model", "test")
 """Not model-store/: the tests must not replace archives that a person's server is serving."""
 LOADS = {"resnet50": "one-photo", "bert": "one-text"}
 """Model → what `load_with` sends."""

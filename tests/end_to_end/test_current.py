@@ -1,4 +1,4 @@
-"""STACK=current from a build to answers over REST: `make test-current` runs this in that environment."""
+"""The second package set, from a build to answers over REST: run by `make test-current`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from handlers.engines.stacks import DEFAULT_STACK, read_stack
+from handlers.engines.sets import DEFAULT_SET, find_set
 from tests.end_to_end.conftest import STORE
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
 
-STACK = read_stack(Path(sys.prefix))
-pytestmark = pytest.mark.skipif(STACK == DEFAULT_STACK, reason="another environment's: make test-current")
+pytestmark = pytest.mark.skipif(find_set() == DEFAULT_SET, reason="another environment's: make test-current")
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +53,12 @@ def test_openvino_serves_int8_with_the_newer_torch(served: Kit, archive: Path):
 
 def test_the_plan_says_why_that_engine(served: Kit):
     plan = json.loads((served.run_dir / "plan.json").read_text())
-    assert plan["inputs"]["stack"] == STACK
-    assert plan["models"]["resnet50"]["engine"]["reason"].startswith("default of STACK=current: ")
+    assert plan["inputs"]["package_set"] == find_set()
+    assert plan["models"]["resnet50"]["engine"]["reason"].startswith("default: ")
 
 
 def test_an_archive_of_another_torch_is_not_started(archive: Path, tmp_path: Path):
-    """As the other stack's would be: only what it says of itself is changed."""
+    """As the other set's would be: only what it says of itself is changed."""
     other = tmp_path / "store"
     other.mkdir()
     with zipfile.ZipFile(archive) as packed, zipfile.ZipFile(other / archive.name, "w") as copy:

@@ -10,7 +10,7 @@ import pytest
 
 from config.installed import read_installed
 from handlers.engines import DEFAULT, ENGINES, name_variant
-from handlers.engines.stacks import list_of_stack, read_stack
+from handlers.engines.sets import SETS, find_set
 from handlers.shared.precision import INT8
 from tests.models.trained import FLOOR, ROWS, Packed, measure_accuracy, pack
 from tests.models.training import Trained
@@ -19,7 +19,7 @@ from tests.models.worker import Worker, ask_worker
 PREFIX = Path(sys.prefix)
 OTHERS = [
     name
-    for name in list_of_stack(read_stack(PREFIX))
+    for name in SETS[find_set()]
     if name not in read_installed(PREFIX).missing_engines and name != DEFAULT and INT8 in ENGINES[name].flags
 ]
 """The default has tests of its own."""

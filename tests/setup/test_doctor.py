@@ -40,7 +40,7 @@ def test_only_a_python_with_wheels_of_ipex_is_taken(version, fits):
 
 def test_an_empty_machine_lacks_everything_but_pythons_own(machine):
     lacking = [need.what for need in doctor.find_missing()]
-    assert lacking == [need.what for need in (*NEEDS, HAPROXY) if need.what != "Python's venv"]
+    assert lacking == [need.what for need in NEEDS if need.what != "Python's venv"]
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def lack(monkeypatch, *needs: Need) -> None:
 def test_without_root_the_line_that_installs_it_is_said(monkeypatch, machine):
     lack(monkeypatch, LACKING, HAPROXY)
     monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(doctor, "_succeeds", lambda _: False)
+    monkeypatch.setattr(doctor, "succeeds", lambda _: False)
     with pytest.raises(SetupError) as caught:
-        doctor.complete_machine(machine / "log")
+        doctor.complete_machine()
     assert str(caught.value).startswith(
         "numactl is missing: got no numactl\n  do: as root: apt-get update && "
     )
@@ -108,20 +108,20 @@ def test_without_root_the_line_that_installs_it_is_said(monkeypatch, machine):
 def test_haproxy_alone_needs_no_root(monkeypatch, machine):
     lack(monkeypatch, HAPROXY)
     monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(doctor, "_succeeds", lambda _: False)
-    doctor.complete_machine(machine / "log")
+    monkeypatch.setattr(doctor, "succeeds", lambda _: False)
+    doctor.complete_machine()
 
 
 def test_as_root_it_is_installed_and_looked_for_again(monkeypatch, machine):
     put(machine, "apt-get")
     monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(doctor, "_succeeds", lambda command: command[-1] == "default-jdk-headless")
+    monkeypatch.setattr(doctor, "succeeds", lambda command: command[-1] in ("true", "default-jdk-headless"))
     ran: list[str] = []
-    monkeypatch.setattr(doctor, "run", lambda command, _: ran.append(" ".join(command)))
+    monkeypatch.setattr(doctor, "run", lambda _, command: ran.append(" ".join(command)))
     java = Need("Java 17 or newer", doctor.JDK, lambda: (False, "no java"))
     lack(monkeypatch, LACKING, java)
     with pytest.raises(SetupError, match="update-alternatives"):
-        doctor.complete_machine(machine / "log")
+        doctor.complete_machine()
     assert ran[0] == "apt-get -q update"
     assert ran[1].endswith(" numactl default-jdk-headless")
 
@@ -130,15 +130,18 @@ def test_a_foreign_java_home_is_nothing_that_apt_mends(monkeypatch, machine):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     lack(monkeypatch, NEEDS[0])
     with pytest.raises(SetupError, match=r"got no /nowhere/bin/java\n  do: unset JAVA_HOME"):
-        doctor.complete_machine(machine / "log")
+        doctor.complete_machine()
 
 
-def test_a_failed_command_shows_its_end_and_no_passwords(tmp_path):
-    log = tmp_path / "logs/setup.log"
-    doctor.run([sys.executable, "-c", "print('earlier')"], log)
+def test_a_failed_command_shows_its_end_and_no_passwords(tmp_path, monkeypatch):
+    log = tmp_path / "run/setup.log"
+    monkeypatch.setattr(doctor, "LOG", log)
+    doctor.run("first", [sys.executable, "-c", "print('earlier')"])
     script = "import os; print('first\\n' * 40, flush=True); raise SystemExit(os.environ['ADDRESS'])"
     with pytest.raises(SetupError) as caught:
-        doctor.run([sys.executable, "-c", script], log, {"ADDRESS": "https://name:secret@index.example/x"})
+        doctor.run(
+            "second", [sys.executable, "-c", script], {"ADDRESS": "https://name:secret@index.example/x"}
+        )
     text = str(caught.value)
     assert "failed with exit code 1" in text
     assert f"log: {log}" in text

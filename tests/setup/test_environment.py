@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import re
@@ -11,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from handlers.engines.sets import SETS
 from server import processes
 from setup import doctor, environment
 from setup.doctor import SetupError
-from setup.environment import REQUIREMENTS, SETS, STAMP
+from setup.environment import REQUIREMENTS, STAMP
 
 PURPOSES = ("loadtest", "dev", "audit")
 LOCKED = [*(f"{name}/{purpose}" for name in SETS for purpose in ("serve", *PURPOSES)), "uv", "haproxy"]
@@ -40,22 +40,19 @@ class Kit:
         monkeypatch.setattr(environment, "compile_java", lambda *_: None)
         monkeypatch.setattr(environment, "install", lambda *given, **_: self.did.append(Path(given[-1]).stem))
 
-    def create(self, venv: Path, options: argparse.Namespace) -> str:
+    def create(self, venv: Path, serve: Path, torch: list[str], asked: str) -> str:
         self.did.append("created")
         (venv / "bin").mkdir(parents=True, exist_ok=True)
         (venv / "bin/python").touch(mode=0o755)
-        return "default"
+        return asked or "default"
 
     def change_stamp(self, **values: str) -> None:
         stamp = json.loads((self.venv / STAMP).read_text())
         (self.venv / STAMP).write_text(json.dumps({**stamp, **values}))
 
     def set_up(self, *purposes: str, index: str = "") -> list[str]:
-        options = argparse.Namespace(
-            venv=self.venv, set="ipex", purposes=list(purposes), torch_index=index, log=None
-        )
         self.did.clear()
-        environment.complete_environment(options)
+        environment.complete_environment(self.venv, "ipex", purposes, index)
         return self.did
 
 
@@ -139,7 +136,7 @@ def test_what_a_link_leads_to_stays_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(doctor, "run", stop)
     with pytest.raises(SetupError, match="here"):
-        environment.create(tmp_path / ".venv", argparse.Namespace(set="ipex", log=None, torch_index=""))
+        environment.create(tmp_path / ".venv", tmp_path, [], "")
     assert (tmp_path / "other").is_dir()
     assert not (tmp_path / ".venv").is_symlink()
 
@@ -196,14 +193,14 @@ def uv(tmp_path, monkeypatch):
     for name in environment.UV_SETTINGS.values():
         monkeypatch.delenv(name, raising=False)
     calls: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr(doctor, "run", lambda command, _, variables: calls.append((command, variables)))
+    monkeypatch.setattr(doctor, "run", lambda _, command, variables: calls.append((command, variables)))
     return tmp_path, calls
 
 
 def test_uv_takes_packages_from_where_pip_would(uv, monkeypatch):
     venv, calls = uv
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    environment.install(venv, Path("log"), "a==1")
+    environment.install("a", venv, "a==1")
     command, variables = calls[0]
     assert variables["UV_DEFAULT_INDEX"] == "https://me:secret@one.example/simple"
     assert variables["UV_INDEX"] == "file:///srv/a file:///srv/b"
@@ -216,7 +213,7 @@ def test_uv_takes_packages_from_where_pip_would(uv, monkeypatch):
 def test_another_index_is_asked_alone_and_in_no_command_line(uv, monkeypatch):
     venv, calls = uv
     monkeypatch.setenv("UV_INDEX", "https://more.example")
-    environment.install(venv, Path("log"), "torch==1", index="https://name:secret@torch.example")
+    environment.install("torch", venv, "torch==1", index="https://name:secret@torch.example")
     command, variables = calls[0]
     assert "--no-deps" in command
     assert "secret" not in " ".join(command)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from config.knobs.knob import EVERY
-from config.knobs.table import KNOBS, LOADS, SWITCH
-from handlers.engines.engine import STACKS
+from config.knobs.table import KNOBS, LOADS, SWITCH, TURNS
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = (
@@ -24,7 +23,12 @@ LISTED = ("RESULT",)
 NOT_TRIED = {*EVERY, "lock", "audit"}
 """They start uv, and a script that is not there."""
 TARGETS = sorted({goal for knob in KNOBS.values() for goal in knob.commands} - NOT_TRIED)
-DECIDES_ALONE = {"setup": "BACKEND", "reload": "TUNED", "tune": "TUNED", **dict.fromkeys(LOADS, "URL")}
+DECIDES_ALONE = {
+    **dict.fromkeys(("setup", "soak", "profile", *TURNS), "BACKEND"),
+    "reload": "TUNED",
+    "tune": "TUNED",
+    **dict.fromkeys(LOADS, "URL"),
+}
 """Compared within make: with a URL, for one, a load test starts no server, and nothing else would be seen."""
 STUB = """#!/bin/sh
 case "$*" in *"config.knobs check"*) cd "$ROOT" && exec "$REAL" "$@" ;; esac
@@ -80,7 +84,7 @@ def list_arguments(name: str, value: str) -> set[str]:
 @pytest.mark.parametrize("by_environment", [False, True], ids=["command-line", "environment"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_each_value_arrives_as_it_was_given(checkout, target, by_environment):
-    left_out = {"PYTHON", "STACK", DECIDES_ALONE.get(target)}
+    left_out = {"PYTHON", DECIDES_ALONE.get(target)}
     left_out |= {name for name, knob in KNOBS.items() if knob.choices == SWITCH}
     read = [name for name, knob in KNOBS.items() if knob.is_read_by(target) and name not in left_out]
     values = {name: name + HOSTILE for name in read}
@@ -133,17 +137,15 @@ def test_what_is_in_the_environment_for_others_stops_nothing(checkout):
     assert checkout.make("stop", values, by_environment=True).returncode == 0
 
 
-@pytest.mark.parametrize("stack", [f"x {HOSTILE}", "../../x", "ipex current", "x"])
-def test_a_stack_is_part_of_paths_and_so_one_of_its_names(checkout, stack):
-    done = checkout.make("distclean", {"STACK": stack})
-    assert (done.returncode, checkout.list_words(), checkout.was_harmed()) == (2, set(), False)
-    assert f"refused: STACK must be one of {', '.join(STACKS)}: got ".encode() in done.stderr
-    assert checkout.python.exists()
+def test_a_mix_of_package_sets_is_refused_before_anything_runs(checkout):
+    done = checkout.make("serve", {"BACKEND": "bert=ipex,resnet50=openvino"})
+    assert (done.returncode, checkout.list_words()) == (2, set())
+    assert b"refused: BACKEND must name engines of one package set" in done.stderr
 
 
-@pytest.mark.parametrize("stack", STACKS)
-def test_every_stack_has_its_name(checkout, stack):
-    assert checkout.make("stop", {"STACK": stack}).returncode == 0
+def test_the_package_set_has_an_environment_of_its_own(checkout):
+    assert checkout.make("models", {"BACKEND": "openvino", "PYTHON": str(checkout.python)}).returncode == 0
+    assert "--set=current" in checkout.list_words()
 
 
 def test_goals_and_names_are_no_text_of_a_shell(checkout):

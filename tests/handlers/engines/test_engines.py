@@ -16,7 +16,7 @@ from handlers.engines.backend import find_asked, find_missing, parse_backend, re
 from handlers.engines.eager import EagerEngine
 from handlers.engines.engine import WIDE_SUMS, Proof, has_flags
 from handlers.engines.openvino import choose_precision
-from handlers.engines.stacks import DEFAULT_STACK
+from handlers.engines.sets import DEFAULT_SET
 from handlers.engines.torchscript import FROZEN
 from handlers.shared.step import Step
 from tests.handlers.context import FakeContext
@@ -58,7 +58,7 @@ def test_a_flag_is_a_whole_word_of_the_cpus(tmp_path, flags, wanted, has):
 
 @pytest.mark.parametrize(("wide", "fix"), [(True, "FIRST_LAYER"), (False, "ENABLE")])
 def test_openvinos_weights_have_seven_bits_where_sums_would_saturate(monkeypatch, wide, fix):
-    pytest.importorskip("nncf", reason="installed by make setup BACKEND=openvino, and in STACK=current")
+    pytest.importorskip("nncf", reason="of the other package set: make test-current")
     monkeypatch.setattr(openvino_engine, "has_wide_sums", lambda: wide)
     for recipe in openvino_engine.RECIPES:
         made = openvino_engine._make_parameters(recipe)
@@ -68,7 +68,7 @@ def test_openvinos_weights_have_seven_bits_where_sums_would_saturate(monkeypatch
 @pytest.mark.parametrize("convolutional", [True, False])
 def test_openvino_leaves_a_convolutional_models_last_layer(tmp_path, convolutional):
     """Features of other pictures than those of the calibration would be cut."""
-    pytest.importorskip("nncf", reason="installed by make setup BACKEND=openvino, and in STACK=current")
+    pytest.importorskip("nncf", reason="of the other package set: make test-current")
     import openvino
 
     pooled = (torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
@@ -192,7 +192,7 @@ def test_a_new_engine_is_a_class_and_an_entry(tiny_image, monkeypatch):
 )
 def test_backend_is_for_all_or_by_model(text, chosen, of_bert):
     assert render_backend(parse_backend(text)) == chosen
-    assert find_asked(parse_backend(text), "bert", DEFAULT_STACK) == of_bert
+    assert find_asked(parse_backend(text), "bert", DEFAULT_SET) == of_bert
 
 
 def test_which_engines_are_installed(tmp_path):

@@ -18,6 +18,16 @@ MARK = "CPU_KIT_RUN"
 _OF_THE_CHECKOUT = ("setup.log", "test-store", "build")
 
 
+class _File:
+    """A file of the run directory, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDir, owner: object = None) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunDir:
     """The files of one server, by purpose."""
@@ -30,90 +40,40 @@ class RunDir:
         """The run directory of that name; symbolic links are resolved, so one server has one mark."""
         return cls(path=Path(path).resolve())
 
-    @property
-    def plan(self) -> Path:
-        """What the server was asked to be."""
-        return self.path / "plan.json"
-
-    @property
-    def properties(self) -> Path:
-        """TorchServe's configuration, rendered from the plan."""
-        return self.path / "config.properties"
-
-    @property
-    def environment(self) -> Path:
-        """What the plan sets in TorchServe's environment, to be read by a person."""
-        return self.path / "environment"
-
-    @property
-    def timings(self) -> Path:
-        """What batches take here: batches are planned by it (`python -m models time`)."""
-        return self.path / "timings.json"
-
-    @property
-    def tuned(self) -> Path:
-        """What `make tune` found, which took it many minutes: a person removes it."""
-        return self.path / TUNED_FILE
-
-    @property
-    def state(self) -> Path:
-        """What was started, and when."""
-        return self.path / "server.json"
-
-    @property
-    def failure(self) -> Path:
-        """Why the last start failed; absent after a good one."""
-        return self.path / "failure.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held while a plan is written or a start is under way."""
-        return self.path / LOCK
-
-    @property
-    def marker(self) -> Path:
-        """Says that this folder is the kit's: nothing is written into another that is not empty."""
-        return self.path / MARKER
-
-    @property
-    def authorization(self) -> Path:
-        """The header with the inference token, for `curl -H @FILE`."""
-        return self.path / "authorization"
-
-    @property
-    def health(self) -> Path:
-        """Whether it answers right, kept by the process that stays with it."""
-        return self.path / "health"
-
-    @property
-    def looks(self) -> Path:
-        """The same by model, with the workers' process ids, for the supervisor."""
-        return self.path / "looks.json"
-
-    @property
-    def instances(self) -> Path:
-        """A run directory for each TorchServe."""
-        return self.path / INSTANCES_FOLDER
-
-    @property
-    def next(self) -> Path:
-        """What a reload moves to: a plan and HAProxy's configuration."""
-        return self.path / NEXT_FOLDER
-
-    @property
-    def door(self) -> Path:
-        """HAProxy's configuration, rendered from the plan."""
-        return self.path / HAPROXY_FILE
-
-    @property
-    def record(self) -> Path:
-        """What the supervisor says of itself (server/supervisor/record.py)."""
-        return self.path / "supervisor.json"
-
-    @property
-    def token(self) -> Path:
-        """The token that the door asks for; made once, and changed with the file."""
-        return self.path / "token"
+    plan = _File("plan.json")
+    """What the server was asked to be."""
+    properties = _File("config.properties")
+    """TorchServe's configuration, rendered from the plan."""
+    environment = _File("environment")
+    """What the plan sets in TorchServe's environment, to be read by a person."""
+    timings = _File("timings.json")
+    """What batches take here: batches are planned by it (`python -m models time`)."""
+    tuned = _File(TUNED_FILE)
+    """What `make tune` found, which took it many minutes: a person removes it."""
+    state = _File("server.json")
+    """What was started, and when."""
+    failure = _File("failure.json")
+    """Why the last start failed; absent after a good one."""
+    lock = _File(LOCK)
+    """Held while a plan is written or a start is under way."""
+    marker = _File(MARKER)
+    """Says that this folder is the kit's: nothing is written into another that is not empty."""
+    authorization = _File("authorization")
+    """The header with the inference token, for `curl -H @FILE`."""
+    health = _File("health")
+    """Whether it answers right, kept by the process that stays with it."""
+    looks = _File("looks.json")
+    """The same by model, with the workers' process ids, for the supervisor."""
+    instances = _File(INSTANCES_FOLDER)
+    """A run directory for each TorchServe."""
+    next = _File(NEXT_FOLDER)
+    """What a reload moves to: a plan and HAProxy's configuration."""
+    door = _File(HAPROXY_FILE)
+    """HAProxy's configuration, rendered from the plan."""
+    record = _File("supervisor.json")
+    """What the supervisor says of itself (server/supervisor/record.py)."""
+    token = _File("token")
+    """The token that the door asks for; made once, and changed with the file."""
 
     @property
     def door_files(self) -> DoorFiles:
@@ -130,45 +90,22 @@ class RunDir:
         """Certificate and key in one file, as HAProxy wants them."""
         return Path(self.door_files.certificate)
 
-    @property
-    def logs(self) -> Path:
-        """Logs of this start; those of the one before are in logs.previous."""
-        return self.path / "logs"
-
-    @property
-    def previous_logs(self) -> Path:
-        """Logs of the start before."""
-        return self.path / "logs.previous"
-
-    @property
-    def console_log(self) -> Path:
-        """What TorchServe and the JVM print: errors only."""
-        return self.logs / "console.log"
-
-    @property
-    def model_log(self) -> Path:
-        """What the workers print."""
-        return self.logs / "model_log.log"
-
-    @property
-    def server_log(self) -> Path:
-        """What TorchServe's frontend logs."""
-        return self.logs / "ts_log.log"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """What the supervisor and the starts of its instances say."""
-        return self.logs / "supervisor.log"
-
-    @property
-    def door_log(self) -> Path:
-        """What HAProxy says: its own troubles, and a line for each request that failed."""
-        return self.logs / "haproxy.log"
-
-    @property
-    def samples(self) -> Path:
-        """Inputs to try the models with."""
-        return self.path / "samples"
+    logs = _File("logs")
+    """Logs of this start; those of the one before are in logs.previous."""
+    previous_logs = _File("logs.previous")
+    """Logs of the start before."""
+    console_log = _File("logs/console.log")
+    """What TorchServe and the JVM print: errors only."""
+    model_log = _File("logs/model_log.log")
+    """What the workers print."""
+    server_log = _File("logs/ts_log.log")
+    """What TorchServe's frontend logs."""
+    supervisor_log = _File("logs/supervisor.log")
+    """What the supervisor and the starts of its instances say."""
+    door_log = _File("logs/haproxy.log")
+    """What HAProxy says: its own troubles, and a line for each request that failed."""
+    samples = _File("samples")
+    """Inputs to try the models with."""
 
     @property
     def temporary(self) -> Path:

@@ -20,8 +20,8 @@ from server.rundir import RunDir
 from server.state import Failure, State, read_failure, read_state
 from server.supervisor.record import READY as PHASE_READY
 from server.supervisor.record import Part, Record, read_record
-from server.verify.describing import describe_workers
-from server.verify.serving import plan_timeouts, render_batch, render_timeouts
+from server.verify.collect import describe_workers
+from server.verify.server_checks import plan_timeouts, render_batch, render_timeouts
 
 TOLD_WITHIN_S = 1.0
 """An idle worker tells in milliseconds; behind a queue that is longer nobody shall wait for it."""

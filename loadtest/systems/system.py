@@ -27,7 +27,7 @@ from server.ports import inference_url
 from server.processes import find_marked, send_signal
 from server.rundir import RunDir
 from server.supervisor.record import read_record
-from server.verify.describing import collect_descriptions
+from server.verify.collect import collect_descriptions
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS_WITHOUT_PLAN = 16

@@ -1,29 +1,34 @@
-"""Reads the evidence: /proc of every worker (proc(5), numa(7)) and the describe answer of each."""
+"""Reads the evidence: TorchServe's process, /proc of its workers (proc(5), numa(7)), and what they answer."""
 
 from __future__ import annotations
 
 import json
 import re
+import stat
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from config.files import parse_id_list
 from config.plan import Plan
-from server.activity import read_activity
+from config.rules.network import SOCKETS
+from server.activity import AT_WORK, read_activity
 from server.api import Client
 from server.archives import Archive
 from server.contents import check_unpacked
 from server.errors import ApiError
 from server.processes import PROC, Process, find_marked, read_environment, read_process
-from server.queues import read_sizes
+from server.queues import count_waiting, read_sizes
 from server.rundir import RunDir
-from server.running import digest_plan
+from server.running import digest_file, digest_plan
 from server.state import State, read_state
 from server.throttling import find_loss, read_throttled
-from server.verify.describing import Descriptions, describe_workers
-from server.verify.evidence import ModelEvidence, ServerEvidence, WorkerEvidence
-from server.verify.frontend import collect_frontend
+from server.verify.evidence import FrontendEvidence, ModelEvidence, ServerEvidence, WorkerEvidence
+from server.verify.probes import GRPC, probe, read_listening
 
 _SHARED_OBJECT = re.compile(r"\.so(\.|$)")
 
@@ -179,3 +184,129 @@ def read_libraries(pid: int, proc: Path = PROC) -> tuple[str, ...] | None:
     paths = (line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6)
     names = {path.removesuffix(" (deleted)") for path in paths if path.startswith("/")}
     return tuple(sorted(name for name in names if _SHARED_OBJECT.search(Path(name).name))) or None
+
+
+# What the torchserve command puts before the flags of config.properties (ts/model_server.py).
+_OF_THE_COMMAND = ("-Dmodel_server_home=", "-Dlog4j.configurationFile=", "-Djava.io.tmpdir=")
+
+
+def collect_frontend(
+    plan: Plan,
+    run: RunDir,
+    client: Client,
+    processes: Sequence[Process],
+    state: State | None,
+    proc: Path = PROC,
+) -> FrontendEvidence:
+    """Of the processes, one is TorchServe's java."""
+    java = next(process for process in processes if process.is_java)
+    folder = run.temporary.stat() if run.temporary.exists() else None
+    ports = {key: int(plan.properties[key].value) for key, _ in GRPC.values()}
+    largest = int(str(plan.properties["max_request_size"].value))
+    return FrontendEvidence(
+        listening=read_listening(processes, proc),
+        answers=probe(client, next(iter(plan.models)), largest, ports),
+        sockets=tuple(name for name in SOCKETS if (run.temporary / f"{name}.sock").is_socket()),
+        sockets_mode=stat.S_IMODE(folder.st_mode) if folder else 0,
+        sockets_own=folder is not None and folder.st_uid == run.path.stat().st_uid,
+        flags=find_flags(java.command),
+        environment=read_environment(java.pid, proc),
+        configuration=state.configuration if state else {},
+        properties_now=digest_file(run.properties),
+        properties_at_start=state.properties_sha256 if state else None,
+    )
+
+
+def find_flags(command: Sequence[str]) -> tuple[str, ...]:
+    """The JVM's flags on java's command line: all before the class path that the plan may have asked for."""
+    end = command.index("-cp") if "-cp" in command else len(command)
+    return tuple(word for word in command[1:end] if not word.startswith(_OF_THE_COMMAND))
+
+
+SECONDS = 30.0
+"""A full queue of a few seconds' work is long done by then; so is a batch that others wait for, as a rule."""
+
+# An answer that brought nothing new, or a full queue: a worker must not be kept busy with questions.
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptions:
+    """What the workers said of themselves."""
+
+    answers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Pid → its answer."""
+    problem: str = ""
+    """Why others gave none."""
+    excuses: Mapping[int, str] = field(default_factory=dict)
+    """Pid → why it could not answer, where that is no fault of its own."""
+
+
+def describe_workers(
+    model: str, client: Client, pids: set[int], seconds: float = SECONDS, proc: Path = PROC
+) -> Descriptions:
+    """What they say of themselves, as far as they answer in that time.
+
+    TorchServe 0.12 puts the question at the end of the queue of predictions (ManagementRequestHandler.java),
+    and whichever worker is free answers it. A worker that takes it and hangs is waited for without an end:
+    the response time-out counts for predictions only (WorkerThread.run). So where one is known to be stopped
+    none is asked, since none can be chosen.
+    """
+    stopped = [pid for pid in sorted(pids) if (found := read_activity(pid, proc)) and found.stopped]
+    if stopped:
+        problem = f"not asked: worker {', '.join(map(str, stopped))} is stopped and might take the question"
+        return Descriptions(problem=problem, excuses=dict.fromkeys(pids - set(stopped), problem))
+    before, began = _read_cpu(pids, proc), time.monotonic()
+    answers, problem = collect_descriptions(model, client, pids, seconds)
+    silent = pids - set(answers)
+    waiting = _count_waiting(model, client) if silent else 0
+    if not waiting:
+        return Descriptions(answers=answers, problem=problem)
+    least = AT_WORK * (time.monotonic() - began)
+    at_work = [pid for pid, cpu in _read_cpu(silent, proc).items() if cpu - before.get(pid, cpu) > least]
+    return Descriptions(
+        answers=answers,
+        problem=f"no answer, and no CPU time used, while {waiting} requests wait",
+        excuses=dict.fromkeys(at_work, f"busy: {waiting} requests wait"),
+    )
+
+
+def collect_descriptions(
+    model: str, client: Client, pids: set[int], seconds: float = SECONDS, profile: str = ""
+) -> tuple[dict[int, dict[str, Any]], str]:
+    """(pid → answer, why others did not): as many askers at once as workers, until all have answered."""
+    asked = {"profile": profile} if profile else {}
+    answers: dict[int, dict[str, Any]] = {}
+    problems = [f"no answer to describe within {seconds:.0f} s"]
+    deadline = time.monotonic() + seconds
+
+    def keep_asking() -> None:
+        while not pids <= set(answers) and (left := deadline - time.monotonic()) > 0:
+            try:
+                described = client.describe(model, customized=True, timeout_s=left, **asked)
+            except ApiError as failed:
+                if len(problems) == 1 or time.monotonic() < deadline:  # else it was we who cut it
+                    problems.append(str(failed))
+            else:
+                answer = dict(described.get("customizedMetadata") or {})
+                if "pid" in answer and int(answer["pid"]) not in answers:
+                    answers[int(answer["pid"])] = answer
+                    continue
+            time.sleep(min(_PAUSE_S, left))
+
+    with ThreadPoolExecutor(max_workers=max(1, len(pids))) as pool:
+        for _ in pids:
+            pool.submit(keep_asking)
+    return answers, problems[-1]
+
+
+def _count_waiting(model: str, client: Client) -> int:
+    try:
+        return count_waiting(client.describe(model))
+    except ApiError:
+        return 0
+
+
+def _read_cpu(pids: Iterable[int], proc: Path) -> dict[int, float]:
+    found = {pid: read_activity(pid, proc) for pid in pids}
+    return {pid: activity.cpu_seconds for pid, activity in found.items() if activity}

@@ -15,9 +15,8 @@ from server.rundir import RunDir
 from server.running import digest_file
 from server.state import read_state
 from server.supervisor.record import READY, read_record
-from server.verify.findings import RESTART, Finding, compare
-from server.verify.probes import WRONG_TOKEN, announce, read_status
-from server.verify.sockets import read_listening, render_address
+from server.verify.evidence import RESTART, Finding, compare
+from server.verify.probes import WRONG_TOKEN, announce, read_listening, read_status, render_address
 
 _SECONDS = 5.0
 _RECONFIGURE = f"haproxy.cfg was changed behind the plan's back? make plan && {RESTART}"

@@ -1,21 +1,25 @@
-"""Calls a live server as an untrusted client would, to see it rejected; no call reaches a worker.
+"""Calls a live server as an untrusted client would, and reads which TCP addresses its processes listen on.
 
-Registering is asked for without naming a model: 405 with the model API off, else 400
-(ManagementRequestHandler.java). Sizes are asked about with `Expect: 100-continue` and no body: netty's
+No call reaches a worker. Registering is asked for without naming a model: 405 with the model API off, else
+400 (ManagementRequestHandler.java). Sizes are asked about with `Expect: 100-continue` and no body: netty's
 aggregator answers 100 or 413 by Content-Length alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import re
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from urllib.parse import quote
 
 from server.api import MANAGEMENT, Client, bearer, connect
 from server.errors import ApiError
+from server.processes import PROC, Process
 
 WRONG_TOKEN = "not-a-token-of-this-server"
 _SECONDS = 5.0
@@ -104,3 +108,62 @@ def call_grpc(port: int, method: str) -> int:
                 raise ApiError(f"port {port}: no answer to a gRPC call")
             seen += part
     return int(found[1])
+
+
+_LISTEN = "0A"
+
+
+def read_listening(processes: Iterable[Process], proc: Path = PROC) -> dict[str, str] | None:
+    """Address → role of the process that listens there; None when one of them may not be looked into."""
+    found = {}
+    for process in processes:
+        inodes = _read_socket_inodes(process.pid, proc)
+        if inodes is None:
+            return None
+        listening = _read_listening_inodes(process.pid, proc)
+        found.update({listening[inode]: process.role for inode in inodes & set(listening)})
+    return dict(sorted(found.items()))
+
+
+def render_address(host: str, port: int) -> str:
+    """127.0.0.1:8080; "*:8080" for every address of the machine, as Java shows 0.0.0.0 and ::."""
+    address = ipaddress.ip_address(host)
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    if mapped.is_unspecified:
+        return f"*:{port}"
+    return f"[{mapped}]:{port}" if mapped.version == 6 else f"{mapped}:{port}"
+
+
+def _read_socket_inodes(pid: int, proc: Path) -> set[str] | None:
+    """Inodes of its open sockets; a process that has ended has none."""
+    inodes = set()
+    try:
+        for link in (proc / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):  # a file may be closed while we look
+                kind, _, inode = str(link.readlink()).partition(":[")
+                inodes |= {inode.rstrip("]")} if kind == "socket" else set()
+    except FileNotFoundError:
+        return set()
+    except OSError:
+        return None
+    return inodes
+
+
+def _read_listening_inodes(pid: int, proc: Path) -> dict[str, str]:
+    """Inode → address of every listening socket in the process's network namespace."""
+    found = {}
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (proc / str(pid) / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTEN:
+                    found[fields[9]] = parse_address(fields[1])
+    return found
+
+
+def parse_address(text: str) -> str:
+    """0100007F:1F90 → 127.0.0.1:8080: the kernel prints words of 32 bits in the machine's (x86's) order."""
+    words, _, port = text.rpartition(":")
+    raw = b"".join(bytes.fromhex(words[i : i + 8])[::-1] for i in range(0, len(words), 8))
+    family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+    return render_address(socket.inet_ntop(family, raw), int(port, 16))

@@ -1,101 +1,76 @@
-"""The ordered registry of checks, and the judgement of one server by all of them."""
+"""Collects the evidence of a run directory's server and judges it by all checks, in order."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from config.plan import Plan
-from server.verify.evidence import FrontendEvidence, ModelEvidence, ServerEvidence, WorkerEvidence
-from server.verify.findings import DIFFERS, Finding
-from server.verify.libraries import check_allocator, check_allocator_options, check_openmp
-from server.verify.model import (
-    check_archive,
-    check_channels_last,
-    check_describe,
-    check_engine,
-    check_graph,
-    check_packing,
-    check_precision,
-    check_process,
-    check_self_check,
-    check_steps,
-)
-from server.verify.placement import check_affinity, check_launcher, check_memory_policy, check_throttling
-from server.verify.protection import (
-    check_addresses,
-    check_grpc,
-    check_model_api,
-    check_request_size,
-    check_sockets,
-)
-from server.verify.server_checks import (
-    check_files,
-    check_plan,
-    check_ranks,
-    check_running,
-    check_server_cpus,
-    check_strays,
-    check_workers,
-)
-from server.verify.serving import check_batch, check_queue, check_timeouts
-from server.verify.settings import check_environment, check_limits, check_threads
-from server.verify.startup import (
-    check_allowed_urls,
-    check_installing,
-    check_jvm_flags,
-    check_properties,
-    check_response_size,
+from server.archives import read_archives_left
+from server.call import make_client, make_instance_client, read_instances
+from server.rundir import RunDir
+from server.verify import model, placement, server_checks
+from server.verify.collect import collect
+from server.verify.door import DOOR_CHECKS, collect_door
+from server.verify.evidence import (
+    DIFFERS,
+    Finding,
+    FrontendEvidence,
+    ModelEvidence,
+    ServerEvidence,
+    WorkerEvidence,
 )
 
 # Printed in this order: first what makes the rest meaningless, then from the machine inwards to the model.
 SERVER_CHECKS: tuple[Callable[[Plan, ServerEvidence], Finding], ...] = (
-    check_running,
-    check_plan,
-    check_server_cpus,
-    check_strays,
+    server_checks.check_running,
+    server_checks.check_plan,
+    server_checks.check_server_cpus,
+    server_checks.check_strays,
 )
 FRONTEND_CHECKS: tuple[Callable[[Plan, FrontendEvidence], Finding], ...] = (
-    check_properties,
-    check_jvm_flags,
-    check_addresses,
-    check_sockets,
-    check_grpc,
-    check_model_api,
-    check_allowed_urls,
-    check_installing,
-    check_request_size,
-    check_response_size,
+    server_checks.check_properties,
+    server_checks.check_jvm_flags,
+    server_checks.check_addresses,
+    server_checks.check_sockets,
+    server_checks.check_grpc,
+    server_checks.check_model_api,
+    server_checks.check_allowed_urls,
+    server_checks.check_installing,
+    server_checks.check_request_size,
+    server_checks.check_response_size,
 )
 MODEL_CHECKS: tuple[Callable[[Plan, ModelEvidence], Finding], ...] = (
-    check_workers,
-    check_ranks,
-    check_batch,
-    check_queue,
-    check_timeouts,
-    check_files,
+    server_checks.check_workers,
+    server_checks.check_ranks,
+    server_checks.check_batch,
+    server_checks.check_queue,
+    server_checks.check_timeouts,
+    server_checks.check_files,
 )
 CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
-    check_process,
-    check_describe,
-    check_archive,
-    check_launcher,
-    check_affinity,
-    check_memory_policy,
-    check_throttling,
-    check_allocator,
-    check_allocator_options,
-    check_openmp,
-    check_threads,
-    check_environment,
-    check_limits,
-    check_precision,
-    check_engine,
-    check_steps,
-    check_channels_last,
-    check_packing,
-    check_graph,
-    check_self_check,
+    model.check_process,
+    model.check_describe,
+    model.check_archive,
+    placement.check_launcher,
+    placement.check_affinity,
+    placement.check_memory_policy,
+    placement.check_throttling,
+    placement.check_allocator,
+    placement.check_allocator_options,
+    placement.check_openmp,
+    model.check_threads,
+    model.check_environment,
+    model.check_limits,
+    model.check_precision,
+    model.check_engine,
+    model.check_steps,
+    model.check_channels_last,
+    model.check_packing,
+    model.check_graph,
+    model.check_self_check,
 )
 
 
@@ -138,11 +113,27 @@ def judge(plan: Plan, seen: ServerEvidence) -> Result:
         judged += [
             Judged(model=None, pid=None, finding=check(plan, seen.frontend)) for check in FRONTEND_CHECKS
         ]
-    for name, model in seen.models.items():
-        judged += [Judged(model=name, pid=None, finding=check(plan, model)) for check in MODEL_CHECKS]
+    for name, one in seen.models.items():
+        judged += [Judged(model=name, pid=None, finding=check(plan, one)) for check in MODEL_CHECKS]
         judged += [
             Judged(model=name, pid=worker.pid, finding=check(plan, worker))
-            for worker in model.workers
-            for check in (CHECKS if worker.thread_cpus is not None else (check_process,))
+            for worker in one.workers
+            for check in (CHECKS if worker.thread_cpus is not None else (model.check_process,))
         ]
     return Result(judged=tuple(judged))
+
+
+def verify(plan: Plan, run: RunDir, model_store: Path) -> Result:
+    """Compare the plan with what is live now: HAProxy, then each instance."""
+    seen = collect_door(plan, run, make_client(plan, run))
+    judged = [Judged(model=None, pid=None, finding=check(plan, seen)) for check in DOOR_CHECKS]
+    for name, (folder, own) in read_instances(run, plan).items():
+        result = verify_instance(own, folder, model_store)
+        judged += [dataclasses.replace(one, instance=name) for one in result.judged]
+    return Result(judged=tuple(judged))
+
+
+def verify_instance(plan: Plan, run: RunDir, model_store: Path) -> Result:
+    """The same of one TorchServe."""
+    archives = read_archives_left(plan, model_store)
+    return judge(plan, collect(plan, run, archives, make_instance_client(plan)))

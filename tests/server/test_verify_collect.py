@@ -11,8 +11,14 @@ import pytest
 from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.state import State
-from server.verify.collect import collect, find_changed_files, read_worker
-from server.verify.describing import Descriptions, collect_descriptions, describe_workers
+from server.verify.collect import (
+    Descriptions,
+    collect,
+    collect_descriptions,
+    describe_workers,
+    find_changed_files,
+    read_worker,
+)
 from tests.server.fakes import make_archive
 
 SCRIPT = "/kit/ts/model_service_worker.py"

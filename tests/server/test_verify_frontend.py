@@ -11,9 +11,8 @@ import pytest
 
 from server.processes import Process
 from server.state import State
-from server.verify.frontend import collect_frontend, find_flags
-from server.verify.probes import call_grpc, probe
-from server.verify.sockets import read_listening
+from server.verify.collect import collect_frontend, find_flags
+from server.verify.probes import call_grpc, probe, read_listening
 
 PORTS = {"grpc_inference_port": 1, "grpc_management_port": 1}
 

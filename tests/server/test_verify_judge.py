@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from config.plan import Plan, Setting
-from server.verify.evidence import ServerEvidence, WorkerEvidence
-from server.verify.findings import DIFFERS, NO_ANSWER, NOT_CHECKABLE
+from server.verify.evidence import DIFFERS, NO_ANSWER, NOT_CHECKABLE, ServerEvidence, WorkerEvidence
 from server.verify.placement import check_affinity, check_memory_policy
 from server.verify.registry import CHECKS, FRONTEND_CHECKS, MODEL_CHECKS, SERVER_CHECKS, judge
 from tests.server.fakes import started_from, with_property

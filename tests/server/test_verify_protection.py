@@ -8,7 +8,7 @@ import hashlib
 import pytest
 
 from config.render import render_properties
-from server.verify.findings import NOT_CHECKABLE
+from server.verify.evidence import NOT_CHECKABLE
 from server.verify.probes import LARGER_REQUEST, LARGEST_REQUEST, REGISTER
 from server.verify.registry import FRONTEND_CHECKS, judge
 

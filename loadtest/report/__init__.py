@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
-from loadtest.report.engines import make_engines_section
 from loadtest.report.gated import make_gate_section
 from loadtest.report.html import render_html
-from loadtest.report.ladder import make_ladder_section
+from loadtest.report.ladder import make_engines_section, make_ladder_section
 from loadtest.report.markdown import render_section
 from loadtest.report.measured import make_measure_section, make_peak_section
 from loadtest.report.profile import make_profile_section

@@ -1,41 +1,56 @@
-"""The ladder as an experiment: what is measured next, how long it takes, and what came out."""
+"""The ladder as an experiment: what is measured next, how long it takes, and what came out.
+
+Its blocks are servers that are up together and take turns, so that they can be compared. A block has with
+each rung the one it is compared with; that one is carried over from the block before. Halted servers keep
+their memory, so blocks are as large as that allows.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from config.definitions import read_definition
 from config.installed import read_installed
-from config.plan import Layout
+from config.plan import Layout, Plan, Setting
 from loadtest.errors import LoadTestError
-from loadtest.experiments.ladder.asked import make_asked
-from loadtest.experiments.ladder.blocks import Group, cut_groups, estimate_memory, read_available_mib
-from loadtest.experiments.ladder.engines import list_engine_rungs
-from loadtest.experiments.ladder.load import PAYLOADS, TIMING, count_users, make_scenario
-from loadtest.experiments.ladder.members import make_member
 from loadtest.experiments.ladder.rows import MEASURED, MISSING, Row, make_rows
 from loadtest.experiments.ladder.rungs import (
     BERT,
     ENGINES,
+    FILLED,
     KINDS,
     MODELS,
+    OFF,
+    ONE_WORKER,
+    PAYLOADS,
     SETTINGS,
+    TIMING,
     Rung,
+    Settings,
     choose,
+    count_users,
     find_rung,
     list_all,
+    list_engine_rungs,
+    make_arguments,
+    make_scenario,
 )
-from loadtest.experiments.ladder.settings import Settings
 from loadtest.payloads import Payload, make_payloads, pick_each_length
+from loadtest.results.host import read_host
 from loadtest.results.kept import Kept
-from loadtest.systems.fleet import Site
-from loadtest.systems.kit import write_plan
-from loadtest.systems.system import ROOT
+from loadtest.systems.fleet import Member, Site
+from loadtest.systems.kit import kit, write_plan
+from loadtest.systems.stock import BATCH_SIZE, stock
+from loadtest.systems.system import ROOT, System
 from loadtest.trials.block import Block, Experiment, Timing, Turn, Verdict
 from loadtest.trials.validity import is_disturbed
+from server.activity import read_anonymous_mib
+from server.archives import read_archive
 
 START_SECONDS, BERT_START_SECONDS = 20.0, 32.0
 """Of one server, with its plan, its verify and its expected answers: seen on two cores."""
@@ -43,6 +58,17 @@ TURN_EXTRA_SECONDS = 4.0
 """Locust's start and end, the ramp, the first round, and the last answers."""
 MOST_TRIES = 2
 """Of a block that the machine disturbs."""
+MOST_SERVERS = 6
+"""More would lie minutes apart within one repeat."""
+USABLE_MEMORY = 0.8
+"""Of what is available: page cache and the load generator need some too."""
+SERVER_MIB = 700
+"""Of TorchServe's Java and the launchers, beside the workers."""
+OWN_SHARE = 0.8
+"""Of a worker's resident set; the rest are libraries that all workers share (seen)."""
+AT_ONCE = 16
+OWN_MIB = "own_mib"
+"""In SystemFacts.seen."""
 
 
 def make_experiment(
@@ -173,3 +199,128 @@ def _judge_row(row: Row) -> Verdict:
         unit="×" if compared else " requests/s",
         why=doubts or row.verdict or (MISSING if row.state == MISSING else ""),
     )
+
+
+def make_asked(
+    model: str,
+    plan: Plan,
+    archive: Path,
+    *,
+    payloads: Sequence[Payload],
+    rungs: Sequence[Rung],
+    timing: Timing,
+) -> dict[str, Any]:
+    """Without paths: the same machine may hold them elsewhere."""
+    known = read_archive(archive)
+    return {
+        "model": model,
+        "host": {name: value for name, value in read_host().items() if name != "load_average"},
+        "archive": {"id": known.archive_id, "weights": known.weights, "notes": list(known.notes)},
+        "payloads": hashlib.sha256("".join(one.digest for one in payloads).encode()).hexdigest()[:16],
+        "plan": read_values({**vars(plan.models[model]), **vars(plan.layout)}),
+        "environment": read_values({**plan.environment, **plan.worker_environment}),
+        "timing": asdict(timing),
+        "arguments": {
+            rung.name: f"{_describe_how(rung, plan.layout, model)}; {count_users(rung)} users"
+            for rung in rungs
+            if not rung.reason
+        },
+        "rungs": {rung.name: asdict(rung) for rung in rungs},
+    }
+
+
+def _describe_how(rung: Rung, layout: Layout, model: str) -> str:
+    return rung.label if rung.is_stock else " ".join(make_arguments(rung.settings, layout, model))
+
+
+def read_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What was decided, without its reasons; where the preloaded libraries lie does not matter."""
+    decided = {name: one for name, one in settings.items() if isinstance(one, Setting)}
+    return {name: one.value for name, one in decided.items() if name != "LD_PRELOAD"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Rungs that are measured in one block."""
+
+    name: str
+    """Of the block, by the first rung that is measured for its own sake: each is so in one block alone."""
+    members: tuple[str, ...] = ()
+
+    def grow(self, rung: Rung) -> Group:
+        """With one more, and what it is compared with."""
+        wanted = [name for name in (rung.before, rung.name) if name and name not in self.members]
+        return Group(name=self.name, members=(*self.members, *wanted))
+
+
+def cut_groups(rungs: Sequence[Rung], memory_mib: Callable[[str], int], available_mib: float) -> list[Group]:
+    """In the rungs' order, each as large as it may be; what does not apply is left out."""
+    limit = USABLE_MEMORY * available_mib
+    groups: list[Group] = []
+    for rung in rungs:
+        if rung.reason:
+            continue
+        grown = groups[-1].grow(rung) if groups else None
+        if grown and _fits(grown, memory_mib, limit):
+            groups[-1] = grown
+            continue
+        groups.append(Group(name=f"from-{rung.name}").grow(rung))
+        _check_fits(groups[-1], memory_mib, limit)
+    return groups
+
+
+def _fits(group: Group, memory_mib: Callable[[str], int], limit: float) -> bool:
+    return len(group.members) <= MOST_SERVERS and sum(map(memory_mib, group.members)) <= limit
+
+
+def _check_fits(group: Group, memory_mib: Callable[[str], int], limit: float) -> None:
+    needed = sum(map(memory_mib, group.members))
+    if needed > limit:
+        raise LoadTestError(
+            f"{', '.join(group.members)} must be up together and need {needed} MiB: "
+            f"got {limit:.0f} MiB that may be used; end other programs"
+        )
+
+
+def estimate_memory(rung: Rung, memory_mib: Mapping[str, int], layout: Layout) -> int:
+    """Of its server, by what the definition says of a worker of each precision."""
+    workers = 1 if rung.settings.workers == ONE_WORKER else layout.workers_per_model.value
+    return SERVER_MIB + round(workers * OWN_SHARE * memory_mib[rung.settings.precision])
+
+
+def read_available_mib(meminfo: Path = Path("/proc/meminfo")) -> float:
+    """What can be used without swapping."""
+    lines = meminfo.read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def make_member(rung: Rung, model: str, layout: Layout, each_length: Sequence[Payload] = ()) -> Member:
+    """`each_length` is sent to servers without buckets before they are measured.
+
+    A length that is new to a worker costs it a compile, and in a turn of seconds it would meet more new ones
+    than in any hour of serving.
+    """
+
+    if rung.is_stock:
+        return stock(rung.name, model, batch_size=find_stock_batch_size(rung))
+
+    def prepare(system: System) -> Mapping[str, Any]:
+        if rung.settings.buckets == OFF:
+            workers = len(system.list_workers(model))
+            # Requests go to whichever worker is free: with one pass more most lengths have been to each.
+            system.ask([*each_length] * (1 if workers == 1 else workers + 1), at_once=AT_ONCE)
+        return {}
+
+    def see_memory(system: System) -> Mapping[str, Any]:
+        """What is each worker's alone, as no file's: libraries and mapped weights are there once for all."""
+        return {OWN_MIB: [read_anonymous_mib(pid) for pid in system.list_workers(model)]}
+
+    served = kit(rung.name, model, make_arguments(rung.settings, layout, model))
+    return replace(served, inspect=prepare, inspect_after=see_memory)
+
+
+def find_stock_batch_size(rung: Rung) -> int | None:
+    """None where the sizes are TorchServe's own."""
+    if rung.settings.workers != ONE_WORKER:
+        return None
+    return BATCH_SIZE if rung.settings.batches == FILLED else 1

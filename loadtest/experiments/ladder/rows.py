@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loadtest.experiments.ladder.asked import list_asked_rungs
-from loadtest.experiments.ladder.judge import (
-    SeenStates,
-    describe_setting,
-    find_setting_doubts,
-    judge_left_out,
-    judge_step,
-)
+import cattrs
+
 from loadtest.experiments.ladder.rungs import KINDS, SETTINGS, STOCK_RUNG, Rung, find_rung
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
@@ -22,6 +16,11 @@ from loadtest.results.trial import KeptBlock, Series
 from loadtest.trials.validity import Finding, find_doubts
 
 MEASURED, REFUSED, NOT_APPLICABLE, MISSING = "measured", "refused", "does not apply", "not measured yet"
+HELPS, SLOWS, NO_HELP = "helps", "slows", "no gain seen on this host"
+COSTS, GAINS, NO_LOSS = "is worth having", "is better so on this host", "is not missed on this host"
+UNKNOWN = "cannot be told from so few repeats"
+WIDE = 1.5
+"""An interval from 0.8 to 1.2 says that there is little; one that is wider says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +40,6 @@ class Row:
     verdict: str = ""
     doubts: tuple[Finding, ...] = ()
     """Any makes it INVALID."""
-    setting: str = ""
-    """What was seen of its own settings, before → now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +117,7 @@ class Ladder:
         return self._make_measured_row(rung, home)
 
     def _make_measured_row(self, rung: Rung, home: Measured) -> Row:
-        doubts, seen = home.doubts[rung.name], home.block.systems[rung.name].seen
+        doubts = home.doubts[rung.name]
         to_before = home.find_ratio(rung.name, rung.before)
         judge = judge_left_out if rung.left_out else judge_step
         return Row(
@@ -132,43 +129,33 @@ class Ladder:
             to_bottom=self.find_ratio_to_bottom(rung.name),
             verdict=judge(to_before) if to_before else "",
             doubts=doubts,
-            setting=describe_setting(rung, seen, see_before(rung, home.block)),
         )
 
 
 def make_rows(kept: Kept) -> list[Row]:
     """In the rungs' order, what is left out last."""
-    ladder = read_ladder(kept)
-    return [ladder.make_row(rung) for rung in ladder.rungs]
+    rungs = [cattrs.structure(raw, Rung) for raw in kept.asked["rungs"].values()]
+    blocks = []
+    for block in kept.list_blocks():
+        series = {one.system: one for one in kept.list_series(block)}
+        doubts = {name: tuple(find_doubts(one)) for name, one in series.items()}
+        blocks.append(Measured(block=block, series=series, doubts=doubts))
+    of_settings = kept.kind == KINDS[SETTINGS]
+    # Of engines, the first that is installed.
+    bottom = STOCK_RUNG if of_settings else next(rung.name for rung in rungs if not rung.reason)
+    ladder = Ladder(rungs=rungs, blocks=blocks, bottom=bottom)
+    return [ladder.make_row(rung) for rung in rungs]
 
 
-def read_ladder(kept: Kept) -> Ladder:
-    """Finished or not."""
-    rungs = list_asked_rungs(kept)
-    blocks = [_judge_block(kept, block, rungs) for block in kept.list_blocks()]
-    return Ladder(rungs=rungs, blocks=blocks, bottom=find_bottom(kept, rungs))
+def judge_step(ratio: Interval) -> str:
+    """What putting a setting on did."""
+    return HELPS if ratio.low > 1 else SLOWS if ratio.high < 1 else UNKNOWN if _is_wide(ratio) else NO_HELP
 
 
-def find_bottom(kept: Kept, rungs: Sequence[Rung]) -> str:
-    """Stock; of engines the first that is installed."""
-    if kept.kind == KINDS[SETTINGS]:
-        return STOCK_RUNG
-    return next(rung.name for rung in rungs if not rung.reason)
+def judge_left_out(ratio: Interval) -> str:
+    """What taking it away from the top did."""
+    return COSTS if ratio.high < 1 else GAINS if ratio.low > 1 else UNKNOWN if _is_wide(ratio) else NO_LOSS
 
 
-def _judge_block(kept: Kept, block: KeptBlock, rungs: Sequence[Rung]) -> Measured:
-    series = {one.system: one for one in kept.list_series(block)}
-    doubts = {name: _find_doubts(find_rung(rungs, name), block, one) for name, one in series.items()}
-    return Measured(block=block, series=series, doubts=doubts)
-
-
-def _find_doubts(rung: Rung, block: KeptBlock, series: Series) -> tuple[Finding, ...]:
-    """Its settings first, then what every experiment's figures must keep."""
-    seen = block.systems[rung.name].seen
-    return (*find_setting_doubts(rung, seen, see_before(rung, block)), *find_doubts(series))
-
-
-def see_before(rung: Rung, block: KeptBlock) -> SeenStates | None:
-    """What was seen of the rung it is compared with; None where that was not up."""
-    facts = block.systems.get(rung.before) if rung.before else None
-    return facts.seen if facts else None
+def _is_wide(ratio: Interval) -> bool:
+    return ratio.high / ratio.low > WIDE

@@ -1,27 +1,100 @@
-"""The rungs in order, and what is taken away from the top; each differs in its own setting alone."""
+"""The rungs in order, each with its server's settings and its load; each differs in its own setting alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from config.plan import Layout
+from config.rules.requests import PRECISIONS
+from handlers.engines import DEFAULT, name_variant
+from handlers.engines import ENGINES as ALL_ENGINES
+from handlers.engines.engine import Engine
 from loadtest.errors import LoadTestError
-from loadtest.experiments.ladder.settings import (
-    COMPILED,
-    EAGER,
-    FILLED,
-    FROZEN,
-    INDUCTOR,
-    KIT,
-    OFF,
-    ON,
-    ONE_WORKER,
-    PINNED,
-    SINGLE,
-    STOCK,
-    UNPINNED,
-    Settings,
-)
+from loadtest.scenarios.scenario import Arrival, Scenario
+from loadtest.systems.kit import saturate
+from loadtest.trials.block import Timing
+
+ON, OFF = "on", "off"
+STOCK, KIT = "stock", "kit"
+ONE_WORKER, UNPINNED, PINNED = "one worker", "not pinned", "pinned"
+SINGLE, FILLED = "single requests", "batches"
+EAGER, FROZEN = "eager", "frozen torchscript"
+COMPILED = "torch.compile"
+IPEX, INDUCTOR = "ipex", "inductor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a server is set to, item by item; the defaults are the top rung's."""
+
+    handler: str = KIT
+    channels_last: str = ON
+    ipex: str = ON
+    graph: str = FROZEN
+    """What executes: `eager`, `frozen torchscript`, `torch.compile`, or an engine's own, by its name."""
+    allocator: str = "jemalloc"
+    openmp: str = "intel"
+    workers: str = PINNED
+    """`one worker` with all cores, or one on each core, pinned or not."""
+    precision: str = "int8"
+    batches: str = FILLED
+    buckets: str = ON
+    """Texts are padded to warmed lengths and cut into runs; else a batch is padded to its longest text."""
+    packing: str = ON
+    """Texts share rows; else each has one of its own."""
+
+
+def make_arguments(settings: Settings, layout: Layout, model: str) -> list[str]:
+    """Of `python -m config`; only what differs from its defaults, so that the top is what people serve, but
+    for its batches: these fill, as the default's go by a latency limit.
+
+    `layout` is what the kit plans for the top on this machine.
+    """
+    arguments = ["--precision", settings.precision]
+    if (engine := find_engine(settings)) != DEFAULT:
+        arguments += ["--backend", engine]
+    if settings.allocator != "jemalloc":
+        arguments += ["--allocator", settings.allocator]
+    if settings.openmp != "intel":
+        arguments += ["--openmp", settings.openmp]
+    if settings.workers != PINNED:
+        arguments.append("--no-pinning")
+    if off := list_switches(settings):
+        arguments += ["--off", ",".join(off)]
+    if settings.batches == FILLED:
+        arguments += saturate(model, settings.precision)
+    return [*arguments, *_make_sizes(settings, layout)]
+
+
+def find_engine(settings: Settings) -> str:
+    """Its graph's own, else IPEX or PyTorch alone."""
+    if settings.graph == COMPILED:
+        return INDUCTOR
+    if settings.graph not in (EAGER, FROZEN):
+        return settings.graph
+    return IPEX if settings.ipex == ON else "eager"
+
+
+def _make_sizes(settings: Settings, layout: Layout) -> list[str]:
+    """The latency profile is the one that batches nothing; the workers it would choose are named instead."""
+    sizes = ["--profile", "latency"] if settings.batches == SINGLE else []
+    if settings.workers == ONE_WORKER:
+        return [*sizes, "--workers", "1"]
+    if sizes:
+        sizes += ["--workers", str(layout.workers_per_model.value)]
+        sizes += ["--cores-per-worker", str(layout.cores_per_worker.value)]
+    return sizes
+
+
+def list_switches(settings: Settings) -> list[str]:
+    """What the handler leaves out."""
+    off = ["channels_last"] if settings.channels_last == OFF else []
+    off += ["trace", "freeze"] if settings.graph == EAGER else []
+    off += ["freeze"] if settings.graph == COMPILED else []
+    off += ["packing"] if settings.packing == OFF else []
+    return [*off, *(["buckets"] if settings.buckets == OFF else [])]
+
 
 RESNET50, BERT, DENSENET121 = "resnet50", "bert", "densenet121"
 MODELS = (RESNET50, BERT, DENSENET121)
@@ -41,8 +114,6 @@ class Rung:
     """For a person."""
     before: str | None
     """The rung it is compared with; None for the first."""
-    own: tuple[str, ...]
-    """Its own settings: what differs from the rung it is compared with."""
     settings: Settings
     side: bool = False
     """True: the next rung does not stand on it."""
@@ -143,13 +214,13 @@ def choose(rungs: Sequence[Rung], names: Sequence[str]) -> list[Rung]:
     if unknown := [name for name in names if name not in known]:
         raise LoadTestError(f"--only must name some of {', '.join(known)}: got {unknown[0]}")
     chosen = [rung for rung in rungs if rung.name in names]
-    return [rung if rung.before in names else replace(rung, before=None, own=()) for rung in chosen]
+    return [rung if rung.before in names else replace(rung, before=None) for rung in chosen]
 
 
 def list_rungs(model: str) -> list[Rung]:
     """The ladder from the bottom to the top, side rungs among them."""
     first = _rename(AS_IT_COMES, model)
-    rungs = [Rung(name=STOCK_RUNG, label="stock TorchServe as it comes", before=None, own=(), settings=first)]
+    rungs = [Rung(name=STOCK_RUNG, label="stock TorchServe as it comes", before=None, settings=first)]
     below = rungs[0]
     for step in (*STEPS, *(LAST_OF_TEXTS if model == BERT else LAST_OF_IMAGES)):
         base = find_rung(rungs, step.over) if step.over else below
@@ -187,7 +258,6 @@ def _put_on(step: Step, below: Rung, model: str) -> Rung:
         name=step.name,
         label=step.label,
         before=below.name,
-        own=tuple(step.changes),
         settings=replace(below.settings, **step.changes),
         side=step.side,
         reason=_find_reason(step, model),
@@ -199,3 +269,90 @@ def _find_reason(step: Step, model: str) -> str:
         return "the model has no convolutions"
     pictures = "packing" in step.changes and model != BERT
     return "all pictures have one size" if pictures else ""
+
+
+def list_engine_rungs(missing: Collection[str] = ()) -> list[Rung]:
+    """By precision, the default engine first; those in `missing` are not installed, and not measured."""
+    rungs: list[Rung] = []
+    for precision in PRECISIONS:
+        for engine in ALL_ENGINES.values():
+            if precision in engine.flags:
+                rungs.append(_make_rung(engine, precision, rungs, missing))
+    return rungs
+
+
+def _make_rung(engine: Engine, precision: str, rungs: list[Rung], missing: Collection[str]) -> Rung:
+    settings = make_settings(engine, precision)
+    measured = [one for one in rungs if not one.reason]
+    alike = [one for one in measured if one.settings.precision == precision]
+    # The first engine in the same precision; where it is that itself, in the first precision.
+    before = next(iter([*alike, *measured]), None)
+    absence = f"{engine.name} is not installed (make setup BACKEND={engine.name})"
+    return Rung(
+        name=f"{engine.name}-{precision}",
+        label=name_variant(engine.name, precision),
+        before=before.name if before else None,
+        settings=settings,
+        reason=absence if engine.name in missing else "",
+    )
+
+
+def make_settings(engine: Engine, precision: str) -> Settings:
+    """An engine that is not on TorchScript names its graph as itself."""
+    scripted = any(step.name == "trace" for step in engine.steps)
+    return Settings(
+        ipex=ON if engine.name == IPEX else OFF,
+        graph=FROZEN if scripted else engine.name,
+        precision=precision,
+    )
+
+
+PAYLOADS = {RESNET50: "cuts", DENSENET121: "cuts", BERT: "texts-grouped"}
+SINGLE_USERS = 8
+"""Of servers without batches: each worker has requests waiting; more would only wait longer."""
+STOCK_USERS = 32
+"""A full batch of stock's one worker."""
+BATCH_USERS = 64
+"""Two full batches of 16 for each of two workers, as in `make targets`: one is computed, one waits."""
+RAMP_S = 1.0
+"""Queues fill, beside the first round, which is left out."""
+ROUNDS = 2
+"""Answers of each user in a window, at least."""
+UNSTEADY_STRETCH = 4
+"""Stock as it comes has more threads than CPUs, which wait for each other spinning: for seconds at a time it
+gives a fifth of its rate (seen), so it takes longer to tell its mean."""
+PARTS = 2
+"""Of such a window, each long enough to hold several of those seconds."""
+TIMEOUT_S = 120.0
+
+
+TIMING = Timing(seconds=3.75, warm_up_s=1.5, repeats=3)
+"""BERT's servers need half a minute each to start: with this its ladder takes 30 minutes on two cores."""
+
+
+def count_users(rung: Rung) -> int:
+    """Requests under way at any time."""
+    if rung.settings.batches != FILLED:
+        return SINGLE_USERS
+    return STOCK_USERS if rung.is_stock else BATCH_USERS
+
+
+def make_scenario(rung: Rung, model: str, timing: Timing) -> Scenario:
+    """The first payloads come first, each time, so that all servers are sent the same."""
+    unsteady = rung.is_stock and rung.settings.workers == UNPINNED
+    stretch, parts = (UNSTEADY_STRETCH, PARTS) if unsteady else (1, 1)
+    return Scenario(
+        name=f"ladder-{model}",
+        model=model,
+        payloads=PAYLOADS[model],
+        arrival=Arrival(loop="closed"),
+        steps=(count_users(rung),),
+        warm_up_s=RAMP_S,
+        duration_s=stretch * timing.seconds,
+        repeats=timing.repeats,
+        timeout_s=TIMEOUT_S,
+        shuffled=False,
+        leave_out_first_round=True,
+        least_rounds=ROUNDS,
+        parts=parts,
+    )

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 from loadtest.errors import LoadTestError
-from loadtest.experiments.ladder.blocks import OWN_SHARE, SERVER_MIB
+from loadtest.experiments.ladder.experiment import OWN_SHARE, SERVER_MIB
 from loadtest.experiments.tune.candidate import ALLOCATOR, DEFAULT, OPENMP, Candidate, find_candidate
 from loadtest.experiments.tune.evidence import START, find_spent, list_done, list_out, list_seen, read_start
 from loadtest.experiments.tune.outcome import find_outcome

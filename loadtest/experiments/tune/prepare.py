@@ -15,7 +15,7 @@ from config.rules.batching import DEFAULT_SLO_P99_MS
 from config.rules.service import list_sizes
 from handlers.engines import name_variant
 from loadtest.errors import LoadTestError
-from loadtest.experiments.ladder.blocks import USABLE_MEMORY, read_available_mib
+from loadtest.experiments.ladder.experiment import USABLE_MEMORY, read_available_mib
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates, read_candidate
 from loadtest.experiments.tune.experiment import Course, make_experiment
 from loadtest.experiments.tune.windows import REQUESTS_TIMES, Limit, Windows

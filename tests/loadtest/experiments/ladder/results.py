@@ -8,10 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from config.plan import Setting
-from loadtest.experiments.ladder.blocks import cut_groups
-from loadtest.experiments.ladder.load import TIMING, count_users, make_scenario
-from loadtest.experiments.ladder.rungs import KINDS, SETTINGS, Rung, find_rung, list_all
-from loadtest.experiments.ladder.settings import ITEMS
+from loadtest.experiments.ladder.experiment import cut_groups
+from loadtest.experiments.ladder.rungs import (
+    KINDS,
+    SETTINGS,
+    TIMING,
+    Rung,
+    count_users,
+    find_rung,
+    list_all,
+    make_scenario,
+)
 from loadtest.results.kept import Kept
 from loadtest.results.trial import Series
 from tests.loadtest.making import QUIET, change_facts, make_kept, make_rows, make_series
@@ -27,21 +34,24 @@ FEW = make_rows(1.0)
 BUSY = replace(QUIET, others=0.5 * QUIET.cpus * QUIET.seconds)
 
 
+def disturb(series: Series) -> Series:
+    """By other programs."""
+    return replace(series, trials=tuple(replace(one, cpu=BUSY) for one in series.trials))
+
+
+def plant_restarted(series: Series) -> Series:
+    """A worker died and was started again, so that no figure of it counts."""
+    return change_facts(series, pids_after=(1, 3))
+
+
 def find_rate(rungs: list[Rung], name: str) -> float:
     """10 requests/s for the first rung, 1.5 × with each that follows; OpenMP changes nothing."""
     rung = find_rung(rungs, name)
     if rung.before is None:
         return 10.0
-    factor = 1.0 if rung.own == ("openmp",) else 1.5
+    factor = 1.0 if name in ("openmp", "with-gnu") else 1.5
     below = find_rate(rungs, rung.before)
     return below / factor if rung.left_out else below * factor
-
-
-def see(rung: Rung, **changes: str) -> dict[str, Any]:
-    """Everything in effect as asked, but for `changes`; stock does not tell what its handler does."""
-    silent = {"channels_last", "graph", "precision", "buckets", "packing"} if rung.is_stock else set()
-    asked = {item: None if item in silent else getattr(rung.settings, item) for item in ITEMS}
-    return {item: {"state": state, "detail": "seen"} for item, state in {**asked, **changes}.items()}
 
 
 def make_rung_series(rungs: list[Rung], name: str, model: str) -> Series:
@@ -51,7 +61,7 @@ def make_rung_series(rungs: list[Rung], name: str, model: str) -> Series:
     scenario = make_scenario(rung, model, TIMING)
     made = make_series(name, rates, scenario=scenario, level=float(count_users(rung)))
     few = replace(made, records=(FEW,) * len(rates))
-    return change_facts(few, is_kit=not rung.is_stock, seen=see(rung))
+    return change_facts(few, is_kit=not rung.is_stock)
 
 
 def make_asked(model: str, rungs: list[Rung]) -> dict[str, Any]:

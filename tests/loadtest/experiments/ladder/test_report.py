@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
-from loadtest.experiments.ladder.rows import make_rows
-from loadtest.experiments.ladder.rungs import find_rung, list_all
+from loadtest.experiments.ladder.experiment import OWN_MIB
+from loadtest.experiments.ladder.rows import NO_HELP, SLOWS, UNKNOWN, judge_left_out, judge_step, make_rows
+from loadtest.experiments.ladder.rungs import ENGINES, KINDS, list_engine_rungs
+from loadtest.report import make_section
 from loadtest.report.ladder import make_ladder_section
 from loadtest.report.markdown import render_section
-from tests.loadtest.experiments.ladder.results import BUSY, see, write_ladder
+from loadtest.results.stats import Interval
+from tests.loadtest.experiments.ladder.results import disturb, plant_restarted, write_ladder
 from tests.loadtest.making import change_facts
 
 
@@ -49,21 +53,6 @@ def test_what_does_not_apply_is_listed_without_a_figure(tmp_path):
     assert "does not apply: the model has no convolutions" in text
 
 
-def plant_not_on(series):
-    rung = find_rung(list_all("resnet50"), "jemalloc")
-    return change_facts(series, seen=see(rung, allocator="system"))
-
-
-def plant_disturbed(series):
-    return dataclasses.replace(
-        series, trials=tuple(dataclasses.replace(one, cpu=BUSY) for one in series.trials)
-    )
-
-
-def plant_restarted(series):
-    return change_facts(series, pids_after=(1, 3))
-
-
 def plant_silent(series):
     trials = (
         dataclasses.replace(one, rates=(0.0,), requests=5, errors=5, error_kinds={"status 503": 5})
@@ -75,8 +64,7 @@ def plant_silent(series):
 @pytest.mark.parametrize(
     ("plant", "doubt"),
     [
-        (plant_not_on, "its setting is not in effect"),
-        (plant_disturbed, "other programs"),
+        (disturb, "other programs"),
         (plant_restarted, "a worker died and was started again"),
         (plant_silent, "15 of 15 requests failed"),
     ],
@@ -102,3 +90,63 @@ def test_an_unfinished_ladder_has_a_report_of_what_is_there(tmp_path):
     assert find(kept, "top").state == "not measured yet"
     assert "not measured yet" in render_section(section)
     assert make_ladder_section(write_ladder(tmp_path, blocks=0)).plots == ()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step", "left_out"),
+    [
+        (1.01, 1.2, "helps", "is better so on this host"),
+        (0.8, 0.99, SLOWS, "is worth having"),
+        (0.98, 1.02, NO_HELP, "is not missed on this host"),
+        (0.5, 2.0, UNKNOWN, UNKNOWN),
+    ],
+)
+def test_verdicts(low, high, step, left_out):
+    ratio = Interval(value=1.0, low=low, high=high)
+    assert (judge_step(ratio), judge_left_out(ratio)) == (step, left_out)
+
+
+def tell_costs(series):
+    return replace(
+        change_facts(
+            series,
+            start={"worker_seconds": 21.4},
+            seen={OWN_MIB: [812, 905]},
+            accuracy={"resnet50": {"agreement": 0.9921, "largest_probability_difference": 0.0312}},
+        ),
+        trials=tuple(
+            replace(one, memory_mib={"resnet50 1": 1400.2, "resnet50 2": 1410.6}) for one in series.trials
+        ),
+    )
+
+
+def write_engines(tmp_path, missing=(), **changes):
+    kind = KINDS[ENGINES]
+    return write_ladder(tmp_path, kind=kind, rungs=list_engine_rungs(missing), change=changes)
+
+
+def read_cells(kept, label):
+    lines = render_section(make_section(kept)).splitlines()
+    (line,) = [one for one in lines if one.startswith(f"| {label} ") and one.count("|") == 11]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_an_engine_is_told_with_what_it_costs(tmp_path):
+    kept = write_engines(tmp_path, **{"openvino-int8": tell_costs})
+    cells = read_cells(kept, "openvino int8")
+    assert cells[3].startswith("1.50× (")
+    assert cells[4].startswith("2.25× (")
+    assert cells[5:] == ["helps", "21 s", "905 of 1411 MiB", "99.2%", "0.0312"]
+    assert read_cells(kept, "ipex fp32")[3:6] == ["–", "1", "–"]
+    assert make_section(kept).whole
+    assert make_section(kept).plots[0].name == "engines-resnet50"
+
+
+def test_what_is_not_installed_is_named_and_what_is_doubtful_has_no_figure(tmp_path):
+    kept = write_engines(tmp_path, ("openvino",))
+    assert read_cells(kept, "openvino bf16")[5] == (
+        "does not apply: openvino is not installed (make setup BACKEND=openvino)"
+    )
+    kept = write_engines(tmp_path, **{"openvino-bf16": plant_restarted})
+    assert not make_section(kept).valid
+    assert read_cells(kept, "openvino bf16")[1:] == ["INVALID", *"–––", "INVALID", *"––––"]

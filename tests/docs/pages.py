@@ -10,8 +10,6 @@ from config.knobs.table import KNOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-GENERATED = ("ladder-*.md", "results.md", "evidence.md", "knobs.md", "reliability.md")
-"""Written by commands, whose tables are as wide as they are."""
 MADE = ("run", ".venv", "docker/secrets", "model-store")
 """Folders of what is made by commands: nothing in them is in a checkout."""
 
@@ -77,12 +75,3 @@ def list_knobs() -> frozenset[str]:
     build = re.findall(r"^ARG (\w+)", (ROOT / "docker/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     compose = re.findall(r"\$\{(\w+)", (ROOT / "docker/compose.yaml").read_text(encoding="utf-8"))
     return frozenset([*KNOBS, *build, *compose])
-
-
-@cache
-def read_sources() -> str:
-    """What the code can print: neighbouring literals joined, and … for each value."""
-    files = [file for folder in list_folders() - {"tests", "run"} for file in (ROOT / folder).rglob("*")]
-    texts = [file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".java")]
-    joined = re.sub(r'"\s*\+?\s*f?"', "", "\n".join(texts))
-    return re.sub(r"\{[^{}\n]*\}", "…", joined)

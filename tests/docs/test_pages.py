@@ -17,14 +17,12 @@ from tests.docs.pages import (
     list_knobs,
     list_targets,
     read_anchors,
-    read_blocks,
     read_code,
     read_links,
 )
 
 README = ROOT / "README.md"
 PAGES_BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
-COLUMNS = 110
 LINES = 120
 
 
@@ -94,25 +92,3 @@ def find_commands(page: str) -> list[str]:
 @pytest.mark.parametrize("command", find_commands("README.md"))
 def test_readmes_commands_are_what_make_can_do(command):
     assert make("--dry-run", *shlex.split(command)[1:]).stdout
-
-
-def test_readmes_plan_is_printed_and_nothing_is_written(tmp_path):
-    assert "make plan DRY_RUN=1" in find_commands("README.md")
-    assert (ROOT / ".venv/setup.json").is_file(), "make dev"  # else make would install something here
-    machine = ROOT / "tests/config/machines/two-sockets-smt"
-    run_dir = tmp_path / "run"
-    printed = make("plan", "DRY_RUN=1", f"TOPOLOGY={machine}", f"RUN_DIR={run_dir}", "PORT=9490").stdout
-    assert "workers" in printed
-    assert not run_dir.exists()
-
-
-def test_readmes_curl_line_has_the_form_that_is_printed():
-    (line,) = [
-        one for block in read_blocks(README.read_text("utf-8")) for one in block.splitlines() if "curl" in one
-    ]
-    *start, picture, url = shlex.split(line)
-    assert start == ["curl", "--noproxy", "*", "-H", "@run/authorization", "-T"]
-    assert picture.endswith(".jpg")
-    address, model = url.rsplit("/predictions/")
-    assert address == "http://127.0.0.1:8080"
-    assert (ROOT / "models" / model / "model.yaml").is_file()

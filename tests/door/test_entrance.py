@@ -18,92 +18,82 @@ FORM = "content-type: application/x-www-form-urlencoded"
 PREFLIGHT = ("origin: https://a.example", "access-control-request-method: POST")
 
 
-def assert_refused(answer: Answer, status: int, text: str) -> None:
+def assert_refused(answer: Answer, status: int) -> None:
     """In the kit's form."""
     assert answer.status == status
     said = json.loads(answer.body)
     assert said["code"] == status
-    assert text in said["error"]
+    assert said["error"]
     assert answer.body.endswith(b"}\n")
     assert answer.headers["content-type"] == "application/json"
     assert len(answer.headers["x-request-id"]) == 36
     assert ("retry-after" in answer.headers) == (status == 503)
 
 
+def bearer(value: str) -> tuple[tuple[str], dict[str, str]]:
+    """In place of the usual one."""
+    return (f"authorization: {value}",), {"token": ""}
+
+
 @pytest.mark.parametrize(
-    ("headers", "asked", "status", "text"),
+    ("headers", "asked", "status"),
     [
-        ((), {"token": ""}, 401, "send the header Authorization: Bearer <token>"),
-        ((), {"token": "of-stranger"}, 401, "no valid token"),
-        (("authorization: Bearer other",), {}, 401, "no valid token"),
-        ((f"authorization: Bearer {TOKEN}",), {}, 401, "no valid token"),
-        ((), {"path": "/predictions/other"}, 404, "of resnet50, or GET /ready"),
-        (("authorization: of-strangers",), {"token": ""}, 401, "no valid token"),
-        (("authorization: Basic of-strangers",), {"token": ""}, 401, "no valid token"),
-        (("authorization: bearer OF-STRANGERS",), {"token": ""}, 401, "no valid token"),
-        (("authorization: bearer of-strangers x",), {"token": ""}, 401, "no valid token"),
-        ((), {"path": "/predictions/resnet50/2.0"}, 404, "nothing is served there"),
-        ((), {"path": "/predictions/resnet50/1x0"}, 404, "nothing is served there"),
-        ((), {"path": "/predictions/resnet50/1.0/1.0"}, 404, "nothing is served there"),
-        ((), {"path": "/predictions/other/1.0"}, 404, "nothing is served there"),
-        ((), {"path": "/predictions/resnet50/../../models"}, 404, "nothing is served there"),
-        ((), {"path": "/models", "method": "GET", "token": ""}, 401, "no valid token"),
-        ((), {"method": "DELETE"}, 405, "POST or PUT"),
-        ((FORM,), {}, 415, "curl -T photo.jpg"),
-        (("Content-Encoding: gzip",), {}, 415, "without Content-Encoding: got gzip"),
-        (("content-encoding: identity, br",), {}, 415, "got identity, br"),
-        (("content-encoding: identity", "content-encoding: gzip"), {}, 415, "without Content-Encoding"),
-        (("content-encoding: gzip", "content-encoding: identity"), {}, 415, "without Content-Encoding"),
-        (
-            ("content-type: image/jpeg", "Content-Type: multipart/form-data"),
-            {},
-            400,
-            "Content-Type came twice",
-        ),
-        (PREFLIGHT, {"method": "OPTIONS", "token": ""}, 403, "pages of other origins are not served"),
-        (PREFLIGHT, {"method": "OPTIONS"}, 403, "pages of other origins are not served"),
-        (PREFLIGHT, {"token": ""}, 401, "no valid token"),
-        ((), {"method": "OPTIONS"}, 405, "POST or PUT"),
-        (("x-deadline-ms: 0",), {}, 400, "X-Deadline-Ms must be 1 to 300000, in ms: got 0"),
-        (("x-deadline-ms: 300001",), {}, 400, "got 300001"),
-        (("x-deadline-ms: 1e3",), {}, 400, "got 1e3"),
-        (('x-deadline-ms: "}',), {}, 400, 'got "}'),
-        (("x-deadline-ms: -1",), {}, 400, "got -1"),
-        (("x-deadline-ms: 5", "x-deadline-ms: 900000"), {}, 400, "got 900000"),
-        ((f"x-long: {'y' * 20_000}",), {}, 431, "the headers may have 16384 bytes: got 20"),
+        ((), {"token": ""}, 401),
+        ((), {"token": "of-stranger"}, 401),
+        (("authorization: Bearer other",), {}, 401),
+        ((f"authorization: Bearer {TOKEN}",), {}, 401),
+        (*bearer("of-strangers"), 401),
+        (*bearer("Basic of-strangers"), 401),
+        (*bearer("bearer OF-STRANGERS"), 401),
+        (*bearer("bearer of-strangers x"), 401),
+        ((), {"path": "/models", "method": "GET", "token": ""}, 401),
+        (PREFLIGHT, {"token": ""}, 401),
+        ((), {"path": "/predictions/other"}, 404),
+        ((), {"path": f"{PATH}/2.0"}, 404),
+        ((), {"path": f"{PATH}/1x0"}, 404),
+        ((), {"path": f"{PATH}/1.0/1.0"}, 404),
+        ((), {"path": f"{PATH}/../../models"}, 404),
+        ((), {"method": "DELETE"}, 405),
+        ((), {"method": "OPTIONS"}, 405),
+        ((FORM,), {}, 415),
+        (("Content-Encoding: gzip",), {}, 415),
+        (("content-encoding: identity, br",), {}, 415),
+        (("content-encoding: identity", "content-encoding: gzip"), {}, 415),
+        (("content-encoding: gzip", "content-encoding: identity"), {}, 415),
+        (("content-type: image/jpeg", "Content-Type: multipart/form-data"), {}, 400),
+        (PREFLIGHT, {"method": "OPTIONS", "token": ""}, 403),
+        (PREFLIGHT, {"method": "OPTIONS"}, 403),
+        (("x-deadline-ms: 0",), {}, 400),
+        (("x-deadline-ms: 300001",), {}, 400),
+        (("x-deadline-ms: 1e3",), {}, 400),
+        (('x-deadline-ms: "}',), {}, 400),
+        (("x-deadline-ms: -1",), {}, 400),
+        (("x-deadline-ms: 5", "x-deadline-ms: 900000"), {}, 400),
+        ((f"x-long: {'y' * 20_000}",), {}, 431),
     ],
 )
-def test_refused(quiet: Door, headers, asked, status, text):
-    assert_refused(quiet.ask(b"x", *headers, **asked), status, text)
+def test_refused(quiet: Door, headers, asked, status):
+    assert_refused(quiet.ask(b"x", *headers, **asked), status)
     assert not quiet.list_seen()
 
 
-def test_a_wrong_token_is_told_before_a_byte_of_the_body_comes(quiet: Door):
-    with quiet.connect() as connection:
-        connection.sendall(
-            f"POST {PATH} HTTP/1.1\r\nauthorization: Bearer no\r\ncontent-length: 9\r\n\r\n".encode()
-        )
-        answer = read_answer(connection)
-    assert_refused(answer, 401, "no valid token")
-    assert answer.headers["www-authenticate"] == "Bearer"
-
-
 @pytest.mark.parametrize(
-    ("head", "status", "text"),
+    ("token", "head", "status"),
     [
-        ("content-length: 16777217", 413, "the body may have 16777216 bytes: got 16777217"),
-        ("content-length: 9\r\ncontent-encoding: gzip", 415, "without Content-Encoding: got gzip"),
-        ("transfer-encoding: chunked\r\ncontent-encoding: gzip", 415, "without Content-Encoding: got gzip"),
+        ("no", "content-length: 9", 401),
+        (TOKEN, "expect: 100-continue\r\ncontent-length: 16777217", 413),
+        (TOKEN, "expect: 100-continue\r\ncontent-length: 9\r\ncontent-encoding: gzip", 415),
+        (TOKEN, "expect: 100-continue\r\ntransfer-encoding: chunked\r\ncontent-encoding: gzip", 415),
     ],
 )
-def test_what_cannot_be_taken_is_told_before_a_byte_of_the_body_comes(quiet: Door, head, status, text):
+def test_what_cannot_be_taken_is_told_before_a_byte_of_the_body_comes(quiet: Door, token, head, status):
     with quiet.connect() as connection:
         connection.sendall(
-            f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
-            f"expect: 100-continue\r\n{head}\r\n\r\n".encode()
+            f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n{head}\r\n\r\n".encode()
         )
         answer = read_answer(connection)
-    assert_refused(answer, status, text)
+    assert_refused(answer, status)
+    assert answer.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
 
 
 @pytest.mark.parametrize(
@@ -215,16 +205,16 @@ def test_health_is_the_supervisors(door: Door):
     def ask(path: str, method: str = "GET") -> Answer:
         return door.ask(b"", path=path, method=method, token="")
 
-    assert_refused(ask("/ready"), 503, "the supervisor does not run")
+    assert_refused(ask("/ready"), 503)
     with Supervisor(door.files.supervisor_socket) as supervisor:
         assert [ask(path).status for path in ("/ready", "/live", "/ping")] == [200, 200, 200]
         assert supervisor.asked == ["/ready", "/live", "/ready"]
         supervisor.status = 503
         assert ask("/ready").body == b"as the supervisor says"
-        assert_refused(ask("/ready", "POST"), 405, "with GET")
+        assert_refused(ask("/ready", "POST"), 405)
         supervisor.hangs = True
         began = time.monotonic()
-        assert_refused(ask("/live"), 504, "the supervisor does not answer")
+        assert_refused(ask("/live"), 504)
         assert time.monotonic() - began < supervisor.HANG_S / 2
 
 

@@ -21,12 +21,10 @@ from loadtest.drivers.job import make_job, write_job
 from loadtest.drivers.locust import locust_command, locust_environment, parse_crew
 from loadtest.drivers.remote import work
 from loadtest.errors import LoadTestError
-from loadtest.experiments import compare, gate, measure, peak, soak
+from loadtest.experiments import compare, gate, measure, peak, soak, targets
 from loadtest.experiments.ladder import experiment as ladder
 from loadtest.experiments.ladder.rungs import KINDS, SETTINGS
 from loadtest.experiments.profile import experiment as profile
-from loadtest.experiments.targets import experiment as targets
-from loadtest.experiments.targets.judge import judge as judge_targets
 from loadtest.experiments.tune import experiment as tune
 from loadtest.experiments.tune import prepare
 from loadtest.experiments.tune.outcome import judge as judge_tune
@@ -50,9 +48,8 @@ TOKEN_SECONDS = 3000
 """A page stays open for a while; TorchServe's tokens live for an hour."""
 Options = argparse.Namespace
 JUDGES: dict[str, Judge] = {
-    **{one.KIND: one.judge for one in (measure, peak, gate, soak, profile)},
+    **{one.KIND: one.judge for one in (measure, peak, gate, soak, profile, targets)},
     **dict.fromkeys(KINDS.values(), ladder.judge),
-    targets.KIND: judge_targets,
     tune.KIND: judge_tune,
 }
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from loadtest.experiments import soak
-from loadtest.experiments.targets.judge import Seen, find_alone, judge, look_at
-from loadtest.experiments.targets.rows import ROWS, Row, count_fill
+from loadtest.experiments.targets import ROWS, Row, Seen, count_fill, find_alone, judge, look_at
 from loadtest.report.measured import Measured, make_accuracy, make_answers, read_measured
 from loadtest.report.section import Doubt, Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio

@@ -22,7 +22,7 @@ from loadtest.experiments.profile.looks import read_logged, watch_operators, wat
 from loadtest.experiments.profile.threads import watch_threads
 from loadtest.experiments.profile.tools import SECONDS as LOOK_S
 from loadtest.experiments.profile.tools import watch_by
-from loadtest.experiments.targets.rows import switch_off
+from loadtest.experiments.targets import switch_off
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval
 from loadtest.scenarios.scenario import AUTO, Arrival, Scenario, Step

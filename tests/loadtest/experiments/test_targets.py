@@ -9,10 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.experiments.targets import experiment
-from loadtest.experiments.targets.experiment import check_targets, make_experiment
-from loadtest.experiments.targets.judge import judge
-from loadtest.experiments.targets.rows import ROWS
+from loadtest.experiments import targets
+from loadtest.experiments.targets import ROWS, check_targets, judge, make_experiment
 from loadtest.report.targets import make_targets_section
 from loadtest.results.trial import CpuUse
 from loadtest.trials.block import Timing
@@ -48,7 +46,7 @@ def test_what_cannot_be_measured_is_refused_before():
 
 @pytest.fixture
 def asked(monkeypatch):
-    monkeypatch.setattr(experiment, "read_archive", lambda file: SimpleNamespace(archive_id=file.name))
+    monkeypatch.setattr(targets, "read_archive", lambda file: SimpleNamespace(archive_id=file.name))
     return make_experiment(Path("store"), Timing(seconds=5.0, repeats=2))
 
 

@@ -1,1 +1,0 @@
-"""The table of speed targets, its rows as data."""

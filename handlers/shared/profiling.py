@@ -8,7 +8,6 @@ seen is fetched by the next one. Bounded in runs and in lines, and nothing is lo
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import sys
@@ -19,7 +18,6 @@ from typing import Any
 
 from handlers.engines import ENGINES
 from handlers.shared.errors import RequestError
-from handlers.shared.evidence import describe_openmp
 
 HEADER = "x-cpu-kit-profile"
 """`operators=8 onednn=2`, or `result`. TorchServe hands a describe call's headers to the handler."""
@@ -76,23 +74,6 @@ class Profiler:
         self._left[kind] -= 1
         with _WATCHES[kind](self._seen.setdefault(kind, {"runs": 0, "seconds": 0.0})):
             yield
-
-
-def read_thread_settings() -> dict[str, str]:
-    """How PyTorch and the OpenMP library it computes with print their own settings; a library older than
-    OpenMP 5.1 prints none."""
-    import torch
-
-    library = describe_openmp()["library"]
-    show = getattr(ctypes.CDLL(library), "omp_display_env", None) if library else None
-    printed = ""
-    if show is not None:
-        with tempfile.TemporaryFile() as log:
-            with _turned(2, log.fileno()):
-                show(0)
-            log.seek(0)
-            printed = log.read().decode(errors="replace")
-    return {"torch": torch.__config__.parallel_info(), "openmp": printed}
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from handlers.shared.errors import LoadError, RequestError
 from handlers.shared.log import log, logger
 from handlers.shared.options import read_options
 from handlers.shared.process import end_with_launcher
-from handlers.shared.profiling import RESULT, find_wish, read_thread_settings
+from handlers.shared.profiling import RESULT, find_wish
 from handlers.shared.replies import Reply, fail, to_json
 from handlers.shared.rows import is_describe, read_body
 from handlers.shared.runtime import ModelRuntime, load_runtime
@@ -95,8 +95,7 @@ class TorchServeHandler(Classifier):
                 profiler.ask(wish)
             except RequestError as error:
                 refused = str(error)
-        printed = {"printed": read_thread_settings()} if wish == RESULT else {}
-        profile = {"profile": {**profiler.describe(), **printed, "refused": refused}} if wish else {}
+        profile = {"profile": {**profiler.describe(), "refused": refused}} if wish else {}
         return {**self.runtime.describe(), **profile}
 
     def _send(self, context: Any, position: int, reply: Reply) -> bytes:

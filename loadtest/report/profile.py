@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from loadtest.experiments.profile.counters import COUNTERS
-from loadtest.experiments.profile.evidence import COLLECTORS, PLAIN, Evidence, read_evidence, read_seen
-from loadtest.experiments.profile.figures import compare_rates, count_faults, find_waiting
-from loadtest.experiments.profile.flames import FLAMES
-from loadtest.experiments.profile.threads import WorkerUse
-from loadtest.report.film import draw_film
-from loadtest.report.kernels import tabulate_lines, tabulate_onednn, tabulate_operators
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from loadtest.experiments.profile.evidence import (
+    COLLECTORS,
+    PLAIN,
+    Evidence,
+    compare_rates,
+    count_faults,
+    count_reorders,
+    find_fused,
+    find_waiting,
+    read_evidence,
+    read_seen,
+)
+from loadtest.experiments.profile.onednn import name_instructions
+from loadtest.experiments.profile.threads import ASLEEP, GLANCE_SECONDS, ThreadUse, WorkerUse
+from loadtest.experiments.profile.tools import COUNTERS, FLAMES
 from loadtest.report.measured import make_answers, read_measured
-from loadtest.report.section import Drawing, Section, Table, make_doubts
+from loadtest.report.plots import COLOURS, STYLED, save_plot
+from loadtest.report.section import Drawing, Plot, Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
@@ -47,7 +62,7 @@ def make_profile_section(kept: Kept) -> Section:
     model, precision = kept.asked["model"], kept.asked["precision"]
     tables = (
         tabulate_sides(found, valid), tabulate_phases(shown), tabulate_threads(shown),
-        tabulate_printed(shown), tabulate_memory(shown), *([tabulate_counters(kept)] if valid else []),
+        tabulate_memory(shown), *([tabulate_counters(kept)] if valid else []),
         *map(tabulate_operators, shown), tabulate_onednn(shown), *map(tabulate_lines, shown),
     )  # fmt: skip
     title = "Flame graph of one process, native frames too: click to enlarge"
@@ -174,22 +189,6 @@ def _show_most(worker: WorkerUse, name: str) -> str:
     return f"{max(counted):.1f}" if counted else NONE
 
 
-def tabulate_printed(found: Sequence[Evidence]) -> Table:
-    settings = list(dict.fromkeys((library, name) for one in found for library in one.printed
-                                  for name in one.printed[library]))  # fmt: skip
-    rows = [
-        (library, name, *(one.printed.get(library, {}).get(name, NONE) for one in found))
-        for library, name in settings
-    ]
-    return Table(
-        title="Threads, as the libraries print them",
-        note="By one live worker, when asked: `torch.__config__.parallel_info()`, and OpenMP's "
-        "`omp_display_env`, which GNU's has since GCC 12. Stock TorchServe's handler cannot be asked.",
-        header=("printed by", "setting", *(one.name for one in found)),
-        rows=tuple(rows),
-    )
-
-
 def tabulate_memory(found: Sequence[Evidence]) -> Table:
     return Table(
         title="Memory",
@@ -209,3 +208,150 @@ def _show_memory(one: Evidence) -> Row:
         f"{sum(worker.minor_faults for worker in one.workers):.0f}",
         NONE if faults is None else f"{faults:.1f}",
     )  # fmt: skip
+
+
+TOP = 12
+"""Rows of a table; what follows is added up in one."""
+LONGEST = 80
+"""Characters of an operator's name."""
+
+
+def tabulate_operators(one: Evidence) -> Table:
+    share = one.operators_share
+    told = f"; they add up to {share:.1%} of the runs' own time" if share else ""
+    batches = [phase.ms for phase in one.phases if phase.name == "model"]
+    plain = f", a batch {batches[0]:.1f} ms without it" if batches else ""
+    return Table(
+        title=f"Operators of {one.name}",
+        note=f"PyTorch's profiler, {one.runs} runs of the model in the live workers, {one.run_ms or 0:.1f} "
+        f"ms each with the profiler on{plain}{told}.",
+        header=("operator", "calls a run", "own ms a run", "whole ms a run", "share"),
+        rows=tuple(_show_operators(one)) if one.runs else (),
+    )
+
+
+def _show_operators(one: Evidence) -> Iterator[Row]:
+    whole = sum(row.own_ms for row in one.operators) or 1.0
+    for row in one.operators[:TOP]:
+        cells = (row.calls / one.runs, row.own_ms / one.runs, row.whole_ms / one.runs)
+        yield (
+            _shorten(row.name),
+            f"{cells[0]:.0f}",
+            f"{cells[1]:.3f}",
+            f"{cells[2]:.3f}",
+            f"{row.own_ms / whole:.1%}",
+        )
+    if rest := one.operators[TOP:]:
+        own = sum(row.own_ms for row in rest)
+        calls = sum(row.calls for row in rest)
+        cells = (calls / one.runs, own / one.runs, own / whole)
+        yield (f"{len(rest)} others", f"{cells[0]:.0f}", f"{cells[1]:.3f}", NONE, f"{cells[2]:.1%}")
+
+
+def _shorten(name: str) -> str:
+    """Engines name a fusion by all that is in it, which may be hundreds."""
+    parts = name.split("+")
+    return name if len(name) <= LONGEST else f"{'+'.join(parts[:3])}+… ({len(parts)} fused)"
+
+
+def tabulate_onednn(found: Sequence[Evidence]) -> Table:
+    return Table(
+        title="oneDNN in sum",
+        note="Reorders of activations are copies into another order of the dimensions; those of weights "
+        "belong to the load, and a warm worker should have none. Lines that could not be read are counted.",
+        header=("system", "oneDNN", "calls", "ms", "in convolutions and products", "reorders of activations",
+                "for each", "reorders of weights", "with post-ops", "not read"),
+        rows=tuple(_show_sum(one) for one in found if one.lines or one.log.unknown),
+    )  # fmt: skip
+
+
+def _show_sum(one: Evidence) -> Row:
+    every = sum(line.ms for line in one.lines) or 1.0
+    moved = [line for line in one.lines if line.kind == "reorder" and not line.moves_weights]
+    weights = sum(line.calls for line in one.lines if line.kind == "reorder" and line.moves_weights)
+    each, fused = count_reorders(one), find_fused(one)
+    unread = ", ".join(f"{count} × {words}" for words, count in one.log.unknown.most_common(3))
+    return (
+        one.name, ", ".join(dict.fromkeys(one.log.versions)) or NONE,
+        str(sum(line.calls for line in one.lines)),
+        f"{every:.1f}", f"{sum(line.ms for line in one.lines if line.computes) / every:.1%}",
+        str(sum(line.calls for line in moved)), NONE if each is None else f"{each:.2f}",
+        str(weights),
+        NONE if fused is None else f"{fused:.0f} %", unread or "0",
+    )  # fmt: skip
+
+
+def tabulate_lines(one: Evidence) -> Table:
+    return Table(
+        title=f"oneDNN's primitives of {one.name}",
+        note="The dearest shapes.",
+        header=(
+            "primitive",
+            "shape",
+            "types",
+            "code",
+            "computes with",
+            "fused",
+            "calls",
+            "ms",
+            "share of time",
+        ),
+        rows=tuple(_show_lines(one)),
+    )
+
+
+def _show_lines(one: Evidence) -> Iterator[Row]:
+    every = sum(line.ms for line in one.lines) or 1.0
+    for line in one.lines[:TOP]:
+        yield (
+            line.kind, line.shape, line.types, line.implementation, name_instructions(line.implementation),
+            " + ".join(line.post_ops) or NONE, str(line.calls), f"{line.ms:.2f}", f"{line.ms / every:.1%}",
+        )  # fmt: skip
+    if rest := one.lines[TOP:]:
+        ms = sum(line.ms for line in rest)
+        calls = str(sum(line.calls for line in rest))
+        yield (f"{len(rest)} others", *[NONE] * 5, calls, f"{ms:.2f}", f"{ms / every:.1%}")
+
+
+FILM_WIDTH, MARGIN, ROW_HEIGHT = 9.0, 1.6, 0.24
+MOST_THREADS = 10
+"""Of a worker; the busiest."""
+MOST_CPUS = 12
+"""In the legend; colours come again after six, and the tables have the numbers."""
+BLANK = "#f0f0f0"
+
+
+@STYLED
+def draw_film(one: Evidence) -> Plot:
+    """A row for each thread, a colour for each CPU; grey where it slept."""
+    rows = [(worker.pid, use) for worker in one.workers for use in worker.busy[:MOST_THREADS]]
+    figure = Figure(figsize=(FILM_WIDTH, MARGIN + ROW_HEIGHT * max(4, len(rows))), layout="constrained")
+    axes = figure.subplots()
+    cpus = sorted({cpu for _, use in rows for cpu in use.cpus})
+    length = max((len(use.strip) for _, use in rows), default=1)
+    places = np.array([_place(use, cpus, length) for _, use in rows] or [[0]])
+    colours = [BLANK, *(COLOURS[number % len(COLOURS)] for number in range(len(cpus)))]
+    extent = (0, length * GLANCE_SECONDS, len(places), 0)
+    axes.imshow(places, cmap=ListedColormap(colours), vmin=0, vmax=len(colours) - 1, aspect="auto",
+                interpolation="none", extent=extent)  # fmt: skip
+    _label(axes, [f"{pid} {use.name}, {use.cores:.2f} cores" for pid, use in rows], one.name)
+    named = [
+        Patch(color=colours[place + 1], label=f"CPU {cpu}") for place, cpu in enumerate(cpus[:MOST_CPUS])
+    ]
+    figure.legend(handles=named, loc="outside lower center", ncols=6, frameon=False)
+    name = "film-" + "".join(letter if letter.isalnum() else "-" for letter in one.name)
+    return save_plot(name, f"Where the threads of {one.name} ran", figure)
+
+
+def _place(use: ThreadUse, cpus: list[int], length: int) -> list[int]:
+    """0 asleep, else the CPU's place from 1 on."""
+    strip = [0 if cpu == ASLEEP else cpus.index(cpu) + 1 for cpu in use.strip]
+    return strip + [0] * (length - len(strip))
+
+
+def _label(axes: Any, names: list[str], title: str) -> None:
+    axes.set_yticks([row + 0.5 for row in range(len(names))], names, fontsize=8)
+    for row in range(1, len(names)):
+        axes.axhline(row, color="white", linewidth=1)
+    axes.set_xlabel("seconds")
+    axes.set_title(f"{title}: the CPU of each busy thread", loc="left", fontsize=11)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from handlers.shared import profiling
 from handlers.shared.errors import RequestError
-from handlers.shared.profiling import HEADER, Phases, Profiler, find_wish, parse_wish, read_thread_settings
+from handlers.shared.profiling import HEADER, Phases, Profiler, find_wish, parse_wish
 from handlers.shared.replies import Reply
 from tests.handlers.stub import StubClassifier, make_runtime
 
@@ -25,19 +22,6 @@ def run(profiler: Profiler, times: int = 1) -> None:
     for _ in range(times):
         with profiler.watching(), torch.no_grad():
             MODEL(IMAGE)
-
-
-def test_libraries_print_their_own_settings_of_threads(monkeypatch, capfd):
-    """Intel's as well as one that has no such call; the worker's own log gets none of it."""
-    asked = f"at::get_num_threads() : {torch.get_num_threads()}"
-    assert asked in read_thread_settings()["torch"]
-    intel = Path(sys.prefix) / "lib" / "libiomp5.so"
-    for library, wanted in ((str(intel), "OMP_NUM_THREADS"), (ctypes.util.find_library("m"), ""), (None, "")):
-        monkeypatch.setattr(profiling, "describe_openmp", lambda library=library: {"library": library})
-        printed = read_thread_settings()["openmp"]
-        assert wanted in printed
-        assert bool(printed) == bool(wanted)
-    assert "OMP_" not in capfd.readouterr().err
 
 
 def test_nothing_is_looked_at_until_it_is_asked_for():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from loadtest.experiments.profile.onednn import Line, Log, break_down, parse_log
 from loadtest.experiments.profile.threads import ThreadUse, WorkerUse
 from loadtest.experiments.profile.tools import Tool
 from loadtest.results.kept import Kept
+from loadtest.results.ratios import find_ratio
+from loadtest.results.stats import Interval
 from loadtest.results.trial import Series
 
 PLAIN, THREADS, OPERATORS = "plain", "threads", "operators"
@@ -20,8 +21,6 @@ COLLECTORS = (PLAIN, THREADS, OPERATORS)
 """Ends of the scenarios' names: what looked beside the load."""
 LOGGED = ", logged"
 """End of the name of a stock server whose environment makes oneDNN write its log."""
-_PRINTED = re.compile(r"^\s*(?:\[host\] )?([\w:()]*[\w)])\s*[=:]\s*'?(.*?)'?\s*$", re.MULTILINE)
-"""`at::get_num_threads() : 2` of PyTorch, `[host] OMP_DYNAMIC='FALSE'` of Intel's OpenMP."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +65,6 @@ class Evidence:
     log: Log = field(default_factory=Log)
     lines: tuple[Line, ...] = ()
     described: tuple[Mapping[str, Any], ...] = ()
-    printed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Library → its settings of threads, as a worker has it print them; empty where nobody does."""
     libraries: tuple[str, ...] = ()
     """OpenMP runtimes and allocators that are mapped."""
 
@@ -116,14 +113,8 @@ def make_evidence(name: str, series: Sequence[Series], kept: Kept) -> Evidence:
         log=log,
         lines=tuple(break_down(log.calls)),
         described=facts.described,
-        printed=read_printed(profiles[-1].get("printed", {}) if profiles else {}),
         libraries=tuple(facts.seen.get("libraries", ())),
     )
-
-
-def read_printed(texts: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """By library, setting → value, from `torch.__config__.parallel_info()` and `omp_display_env`."""
-    return {library: dict(_PRINTED.findall(text)) for library, text in texts.items() if text}
 
 
 def read_other_log(name: str, kept: Kept) -> list[str]:
@@ -189,3 +180,40 @@ def add_operators(profiles: Sequence[Mapping[str, Any]]) -> tuple[int, float | N
     ]
     each_ms = 1000 * sum(one["seconds"] for one in tables) / runs if runs else None
     return runs, each_ms, tuple(sorted(rows, key=lambda row: -row.own_ms))
+
+
+def compare_rates(other: Evidence, served: Evidence) -> Interval:
+    """Served to other, without any collector."""
+    rates = {one.name: one.series[PLAIN].turn_rates for one in (other, served)}
+    return find_ratio(rates, served.name, other.name)
+
+
+def find_waiting(worker: WorkerUse) -> float | None:
+    """Percent of the time in which its busy threads could have run, spent in a CPU's queue."""
+    told = [(use.cores, use.waiting) for use in worker.busy if use.waiting is not None]
+    ready = sum(cores / max(1e-9, 1 - waiting) for cores, waiting in told)
+    return 100 * (1 - sum(cores for cores, _ in told) / ready) if ready else None
+
+
+def count_faults(one: Evidence) -> float | None:
+    """Minor faults for each request."""
+    series = one.series.get(THREADS)
+    rate = sum(series.turn_rates) / len(series.turn_rates) if series else 0.0
+    return sum(worker.minor_faults for worker in one.workers) / rate if rate and one.workers else None
+
+
+def count_reorders(one: Evidence) -> float | None:
+    """Of activations, for each convolution or product; without convolutions there is no format to lose, and
+    attention has small reorders of its own."""
+    if not any(line.kind == "convolution" for line in one.lines):
+        return None
+    computed = sum(line.calls for line in one.lines if line.computes)
+    moved = sum(line.calls for line in one.lines if line.kind == "reorder" and not line.moves_weights)
+    return moved / computed if computed else None
+
+
+def find_fused(one: Evidence) -> float | None:
+    """Percent of the convolutions and products with something fused behind them."""
+    calls = sum(line.calls for line in one.lines if line.computes)
+    fused = sum(line.calls for line in one.lines if line.computes and line.post_ops)
+    return 100 * fused / calls if calls else None

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.errors import LoadTestError
-from loadtest.experiments.profile.counters import COUNTERS
 from loadtest.experiments.profile.evidence import (
     COLLECTORS,
     LOGGED,
     PLAIN,
     Evidence,
+    compare_rates,
     read_evidence,
 )
-from loadtest.experiments.profile.figures import compare_rates
-from loadtest.experiments.profile.flames import FLAMES
 from loadtest.experiments.profile.looks import read_logged, watch_operators, watch_phases
 from loadtest.experiments.profile.threads import watch_threads
+from loadtest.experiments.profile.tools import COUNTERS, FLAMES, watch_by
 from loadtest.experiments.profile.tools import SECONDS as LOOK_S
-from loadtest.experiments.profile.tools import watch_by
 from loadtest.experiments.targets import switch_off
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval

@@ -63,13 +63,7 @@ class Log:
     """Everything that a log said."""
 
     calls: list[Call] = field(default_factory=list)
-    graph_ms: dict[str, float] = field(default_factory=dict)
-    """Partition kind → time; their primitives are among the calls too, so these are not added to them."""
-    facts: dict[str, str] = field(default_factory=dict)
-    """Of the header: version, isa, nthr; of several copies the last."""
     versions: list[str] = field(default_factory=list)
-    created: int = 0
-    """Primitives that were made, not run: in a warm worker there should be none."""
     unknown: Counter[str] = field(default_factory=Counter)
     """First words → lines that could not be read."""
 
@@ -95,25 +89,15 @@ def _read_line(log: Log, words: list[str]) -> None:
         scope, rest = "primitive", words
     verb = rest[0] if rest else ""
     if scope == "info":
-        _read_fact(log, rest)
+        # `oneDNN v3.7.1 (commit …)`; the others tell of the CPU and its threads.
+        log.versions += [word.split(" (")[0] for word in rest if word.startswith(("oneDNN v", "DNNL v"))]
     elif scope == "primitive" and verb == "exec" and (call := _read_call(rest[1:])):
         log.calls.append(call)
+    # A graph's partitions are made of primitives, which are among the calls too.
     elif scope == "graph" and verb == "exec" and _is_number(rest[-1]) and len(rest) > 4:
-        log.graph_ms[rest[3]] = log.graph_ms.get(rest[3], 0.0) + float(rest[-1])
-    elif scope in ("primitive", "graph") and verb.startswith("create"):
-        log.created += 1
-    elif not (scope in ("primitive", "graph") and verb == "info"):
+        return
+    elif not (scope in ("primitive", "graph") and verb.startswith(("info", "create"))):
         log.unknown[",".join(whole[:4])] += 1
-
-
-def _read_fact(log: Log, words: list[str]) -> None:
-    """`oneDNN v3.7.1 (commit …)`, `cpu,isa:…`, `cpu,runtime:OpenMP,nthr:1`."""
-    for word in words:
-        name, _, value = word.partition(":")
-        if word.startswith(("oneDNN v", "DNNL v")):
-            log.versions.append(word.split(" (")[0])
-        elif name in ("isa", "nthr") and words[0] == "cpu":
-            log.facts[name] = value
 
 
 def _read_call(words: list[str]) -> Call | None:

@@ -11,7 +11,7 @@ def make_use(cpu: int, **changes: Any) -> ThreadUse:
     """A thread that computes on one CPU and is left alone there."""
     plain: dict[str, Any] = {
         "tid": 100 + cpu, "name": "python", "cores": 0.95, "waiting": 0.03, "migrations": 0.0,
-        "involuntary": 12.0, "voluntary": 3.0, "strip": (cpu,) * 20,
+        "involuntary": 12.0, "strip": (cpu,) * 20,
     }  # fmt: skip
     return ThreadUse(**{**plain, **changes})
 

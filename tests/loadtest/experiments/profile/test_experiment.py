@@ -13,7 +13,7 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.profile import experiment
-from loadtest.experiments.profile.evidence import COLLECTORS, make_phases, read_evidence, read_printed
+from loadtest.experiments.profile.evidence import COLLECTORS, make_phases, read_evidence
 from loadtest.experiments.profile.experiment import (
     ALL_OFF,
     ONE,
@@ -37,34 +37,11 @@ ACCOUNT = {
     LATENCY: 48.0,
 }  # fmt: skip
 OPERATORS = {"aten::conv": [64, 700e3, 700e3], "aten::relu": [8, 80e3, 80e3]}
-PRINTED_BY_TORCH = """ATen/Parallel:
-\tat::get_num_threads() : 1
-OpenMP 201511 (a.k.a. OpenMP 4.5)
-\tomp_get_max_threads() : 1
-Environment variables:
-\tMKL_NUM_THREADS : [not set]
-ATen parallel backend: OpenMP
-"""
-PRINTED_BY_INTEL = """
-OPENMP DISPLAY ENVIRONMENT BEGIN
-   _OPENMP='202111'
-  [host] OMP_DYNAMIC='FALSE'
-  [host] OMP_PLACES: value is not defined
-  [host] OMP_TARGET_OFFLOAD=DEFAULT
-OPENMP DISPLAY ENVIRONMENT END
-"""
-PRINTED_BY_GNU = """
-OPENMP DISPLAY ENVIRONMENT BEGIN
-  _OPENMP = '201511'
-  OMP_PLACES = ''
-OPENMP DISPLAY ENVIRONMENT END
-"""
 PROFILES = [
     {
         "pid": pid,
         "operators": {"runs": 8, "seconds": 0.8, "operators": OPERATORS},
         "onednn": {"runs": 2, "seconds": 0.2, "lines": LINES},
-        "printed": {"torch": PRINTED_BY_TORCH, "openmp": PRINTED_BY_INTEL},
     }
     for pid in (0, 1)
 ]
@@ -237,23 +214,6 @@ def test_figures_stand_where_they_belong(tmp_path):
     assert summed["stock TorchServe"]["reorders of activations"] == "3"
     assert summed["stock TorchServe"]["with post-ops"] == "0 %"
     assert summed["kit int8"]["not read"] == "0"
-
-
-def test_what_libraries_print_of_their_threads_is_a_row_a_setting(tmp_path):
-    rows = read_table(make_section(keep(tmp_path)), "Threads, as the libraries print them")
-    printed = {(row["printed by"], row["setting"]): row["kit int8"] for row in rows}
-    assert printed == {
-        ("torch", "at::get_num_threads()"): "1",
-        ("torch", "omp_get_max_threads()"): "1",
-        ("torch", "MKL_NUM_THREADS"): "[not set]",
-        ("openmp", "_OPENMP"): "202111",
-        ("openmp", "OMP_DYNAMIC"): "FALSE",
-        ("openmp", "OMP_PLACES"): "value is not defined",
-        ("openmp", "OMP_TARGET_OFFLOAD"): "DEFAULT",
-    }
-    assert {row["stock TorchServe"] for row in rows} == {"–"}
-    gnu = read_printed({"openmp": PRINTED_BY_GNU, "torch": ""})
-    assert gnu == {"openmp": {"_OPENMP": "201511", "OMP_PLACES": ""}}
 
 
 def test_both_systems_take_turns_with_each_collector():

@@ -16,11 +16,8 @@ def read(name):
 def test_a_log_of_two_copies_on_amd_is_read_whole():
     """torch 2.8's own and IPEX 2.8's, as they were written here: eager FP32, BF16 and INT8."""
     log = read("amd")
-    assert (len(log.calls), log.created, log.unknown) == (14, 0, {})
+    assert (len(log.calls), log.unknown) == (14, {})
     assert log.versions == ["oneDNN v3.7.1", "oneDNN v3.7.2"]
-    assert log.facts["nthr"] == "1"
-    assert "AVX-512" in log.facts["isa"]
-    assert set(log.graph_ms) == {"quantized_convolution_post_ops", "quantized_matmul_post_ops"}
     kinds = [(one.kind, one.implementation) for one in log.calls]
     assert ("convolution", "brg_conv_fwd:avx512_core_vnni") in kinds
     assert ("inner_product", "brgemm:avx512_core_bf16") in kinds
@@ -36,8 +33,7 @@ def test_fusion_and_reorders_are_seen_on_amd():
 
 def test_the_older_form_amx_and_a_time_stamp_are_read():
     log = read("intel-amx")
-    assert (len(log.calls), log.created, log.unknown) == (4, 1, {})
-    assert log.facts["nthr"] == "28"
+    assert (len(log.calls), log.unknown) == (4, {})
     assert log.calls[0].types == {"src": "u8", "wei": "s8", "bia": "f32", "dst": "u8"}
     assert log.calls[1].post_ops == ("eltwise_gelu_erf", "binary_add")
     assert log.calls[3].post_ops == ("eltwise_relu",)

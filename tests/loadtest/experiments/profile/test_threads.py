@@ -7,15 +7,18 @@ from dataclasses import asdict
 import pytest
 
 from loadtest.experiments.profile.evidence import read_worker_use
-from loadtest.experiments.profile.tasks import (
+from loadtest.experiments.profile.threads import (
+    ASLEEP,
     Counts,
     Glance,
+    Reading,
+    ThreadWatch,
     parse_counts,
     parse_stat,
     read_counts,
     read_glances,
+    summarise_worker,
 )
-from loadtest.experiments.profile.threads import ASLEEP, Reading, ThreadWatch, summarise_worker
 
 STAT = (
     "412 (a) worker (x) R 1 412 412 0 -1 4194304 1234 0 5 0 700 300 0 0 20 0 31 0 48840987 9 8 "
@@ -23,7 +26,7 @@ STAT = (
 )
 SCHED = "python (412, #threads: 31)\n----\nse.exec_start  :  48840987.088\nse.nr_migrations   :    17\n"
 STATUS = "Name:\tpython\nvoluntary_ctxt_switches:\t900\nnonvoluntary_ctxt_switches:\t33\n"
-WHOLE = Counts(run_s=2.5, wait_s=0.5, migrations=17, voluntary=900, involuntary=33)
+WHOLE = Counts(run_s=2.5, wait_s=0.5, migrations=17, involuntary=33)
 
 
 def test_a_threads_stat_is_read_behind_any_name():
@@ -87,7 +90,7 @@ def test_a_window_tells_what_each_busy_thread_did():
     worker = summarise_worker(5, make_readings(), 700)
     busiest, born = worker.busy
     assert (busiest.tid, busiest.cores, busiest.waiting) == (1, 0.95, 0.05)
-    assert (busiest.migrations, busiest.involuntary, busiest.voluntary) == (0.5, 10.0, None)
+    assert (busiest.migrations, busiest.involuntary) == (0.5, 10.0)
     assert busiest.strip == (ASLEEP, 0, 1, ASLEEP, 1)
     assert (born.tid, born.cores, born.migrations, born.cpus) == (3, 0.15, 1.0, {3})
     assert (worker.threads, worker.cpus, worker.minor_faults) == (3, {0, 1, 3}, 70.0)

@@ -12,10 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.experiments.profile import counters
-from loadtest.experiments.profile.counters import COUNTERS, list_groups, parse_metrics
-from loadtest.experiments.profile.flames import FLAMES
-from loadtest.experiments.profile.tools import Tool, watch_by
+from loadtest.experiments.profile import tools
+from loadtest.experiments.profile.tools import COUNTERS, FLAMES, Tool, list_groups, parse_metrics, watch_by
 from loadtest.systems.inprocess import InProcess
 
 INTEL = """\
@@ -106,8 +104,8 @@ def test_metrics_are_read_and_counters_left():
 )
 def test_without_counters_nothing_is_invented(monkeypatch, tmp_path, cycles, groups, told):
     answers = {"stat": cycles, "list": groups, "--version": "perf version 6.1\n"}
-    monkeypatch.setattr(counters, "_ask", lambda command: answers[command[1]])
-    monkeypatch.setattr(counters, "find_program", lambda *_: "perf")
+    monkeypatch.setattr(tools, "_ask", lambda command: answers[command[1]])
+    monkeypatch.setattr(tools, "find_program", lambda *_: "perf")
     if told:
         (problem,) = watch(COUNTERS, os.getpid(), lambda: None).values()
         assert problem.startswith(told)
@@ -135,8 +133,8 @@ def test_why_perf_may_not_count_is_in_its_own_words(monkeypatch, tmp_path, scrip
     program = tmp_path / "perf"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(counters, "find_program", lambda *_: str(program))
-    monkeypatch.setattr(counters, "TRY_S", 2)
+    monkeypatch.setattr(tools, "find_program", lambda *_: str(program))
+    monkeypatch.setattr(tools, "TRY_S", 2)
     (problem,) = watch(COUNTERS, os.getpid(), lambda: None).values()
     assert problem.startswith(told)
 

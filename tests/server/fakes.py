@@ -34,10 +34,23 @@ def read_recorded_plan() -> Plan:
     return read_plan(RECORDED / "plan.json")
 
 
+def as_settings(**values: Any) -> dict[str, Setting]:
+    return {name: Setting(value=value, reason="test") for name, value in values.items()}
+
+
 def with_property(plan: Plan, **values: Any) -> Plan:
     """The plan with other lines in config.properties."""
-    changed = {name: Setting(value=value, reason="test") for name, value in values.items()}
-    return dataclasses.replace(plan, properties={**plan.properties, **changed})
+    return dataclasses.replace(plan, properties={**plan.properties, **as_settings(**values)})
+
+
+def with_layout(plan: Plan, **values: Any) -> Plan:
+    return dataclasses.replace(plan, layout=dataclasses.replace(plan.layout, **as_settings(**values)))
+
+
+def with_model(plan: Plan, model: str, **values: Any) -> Plan:
+    """The plan with other settings of one model."""
+    changed = dataclasses.replace(plan.models[model], **as_settings(**values))
+    return dataclasses.replace(plan, models={**plan.models, model: changed})
 
 
 def as_whole(plan: Plan) -> Plan:

@@ -10,7 +10,6 @@ from importlib.metadata import version
 
 import pytest
 
-from config.plan import Setting
 from handlers.engines import engine
 from server.archives import (
     check_answer,
@@ -20,7 +19,7 @@ from server.archives import (
     read_archives,
 )
 from server.errors import ServerError
-from tests.server.fakes import make_archive
+from tests.server.fakes import make_archive, with_model
 
 
 @pytest.fixture
@@ -85,10 +84,8 @@ def test_int8_that_would_saturate_here_is_refused_before_a_start(plan, tmp_path,
 
 
 def with_precision(plan, precision, engine="ipex"):
-    chosen = {"engine": engine, "precision": precision}
-    settings = {name: Setting(value=value, reason="test") for name, value in chosen.items()}
-    bert = dataclasses.replace(plan.models["bert"], **settings)
-    return dataclasses.replace(plan, models={"bert": bert})
+    chosen = with_model(plan, "bert", engine=engine, precision=precision)
+    return dataclasses.replace(chosen, models={"bert": chosen.models["bert"]})
 
 
 @pytest.mark.parametrize("member", ["definition.json", "canary.json", "canary.txt", "SHA256SUMS"])

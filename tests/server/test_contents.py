@@ -33,12 +33,8 @@ def changes_of(file):
 
 def test_a_changed_archive_is_refused_with_the_file_and_the_cure(file):
     archive = rewrite(file, **{"canary.txt": b"hallo"})
-    with pytest.raises(ServerError) as error:
+    with pytest.raises(ServerError, match=f"{file}: .*canary.txt has .*make models MODELS=echo"):
         check_packed([archive])
-    assert str(error.value) == (
-        f"{file}: not as it was built: canary.txt has sha256 d3751d33f9cd…, 2cf24dba5fb0… was built; "
-        "build it again: make models MODELS=echo"
-    )
 
 
 def test_a_file_that_was_put_in_is_named(file):

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from config.plan import Setting
 from server.errors import ServerError
 from server.launch import (
     LOG_CONFIG,
@@ -22,16 +21,11 @@ from server.launch import (
     prepare_folders,
     render_environment,
 )
+from tests.server.fakes import as_settings, with_layout
 
 
 def with_libraries(plan, **values):
-    changed = {name: Setting(value=value, reason="test") for name, value in values.items()}
-    return dataclasses.replace(plan, libraries=dataclasses.replace(plan.libraries, **changed))
-
-
-def with_layout(plan, **values):
-    changed = {name: Setting(value=value, reason="test") for name, value in values.items()}
-    return dataclasses.replace(plan, layout=dataclasses.replace(plan.layout, **changed))
+    return dataclasses.replace(plan, libraries=dataclasses.replace(plan.libraries, **as_settings(**values)))
 
 
 def test_the_environment_is_the_plans(plan, run):

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from server.errors import ServerError
-from server.ports import check_ports_free, describe_holder, find_holder, list_ports
+from server.ports import check_ports_free, describe_holder, find_holder
 from server.rundir import MARK
 from tests.server import fakes
 
@@ -16,13 +16,6 @@ from tests.server import fakes
 def taken():
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
-
-
-def test_all_ports_of_the_plan_are_known(plan):
-    assert list_ports(plan.properties) == {
-        "gRPC inference": ("127.0.0.1", 9383),
-        "gRPC management": ("127.0.0.1", 9384),
-    }
 
 
 def test_a_taken_port_names_port_purpose_holder_and_cure(plan, taken):

@@ -11,7 +11,7 @@ import pytest
 
 from server.processes import Process
 from server.state import State
-from server.verify.collect import collect_frontend, find_flags
+from server.verify.collect import collect_frontend
 from server.verify.probes import call_grpc, probe, read_listening
 
 PORTS = {"grpc_inference_port": 1, "grpc_management_port": 1}
@@ -71,13 +71,6 @@ def test_probes_touch_no_worker(torchserve, client):
     assert (answers["the largest request"], answers["a request one byte larger"]) == ("100", "413")
     assert {what for what, _, _ in torchserve.requests} == {"POST /models"}
     assert "refused" in answers["gRPC inference"]
-
-
-def test_flags_are_those_the_command_does_not_add_itself():
-    own = ["-Dmodel_server_home=/a", "-Dlog4j.configurationFile=file:///b", "-Djava.io.tmpdir=/c"]
-    rest = ["-cp", ".:/ts/*", "org.pytorch.serve.ModelServer", "-f", "x"]
-    command = ["java", *own, "-Xmx9m", "-XX:+UseSerialGC", *rest]
-    assert find_flags(command) == ("-Xmx9m", "-XX:+UseSerialGC")
 
 
 def test_the_process_is_read_whole(plan, run, torchserve, client, proc):

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from config.plan import Plan, Setting
+from config.plan import Plan
 from server.verify.evidence import DIFFERS, NO_ANSWER, NOT_CHECKABLE, ServerEvidence, WorkerEvidence
 from server.verify.placement import check_affinity, check_memory_policy
 from server.verify.registry import CHECKS, FRONTEND_CHECKS, MODEL_CHECKS, SERVER_CHECKS, judge
-from tests.server.fakes import started_from, with_property
+from tests.server import fakes
+from tests.server.fakes import as_settings, started_from, with_layout, with_property
 
 MODEL = "resnet50"
 SERVED = {"batchSize": 8, "maxBatchDelay": 20, "responseTimeout": 120, "startupTimeout": 360}
@@ -214,12 +215,6 @@ def test_a_worker_that_had_no_turn_is_not_checkable_and_no_difference(plan, evid
     assert all(one.finding.state == NOT_CHECKABLE for one in result.judged if not one.finding.ok)
 
 
-def with_limits(plan, **limits):
-    settings = {name: Setting(value=value, reason="test") for name, value in limits.items()}
-    models = {**plan.models, MODEL: dataclasses.replace(plan.models[MODEL], limits=settings)}
-    return dataclasses.replace(plan, models=models)
-
-
 @pytest.mark.parametrize(
     ("live", "got"),
     [
@@ -229,7 +224,9 @@ def with_limits(plan, **limits):
     ],
 )
 def test_limits_of_a_request_are_those_the_handler_applies(plan, evidence, live, got):
-    limited = with_limits(plan, pixels=24, scans=7)
+    limits = as_settings(pixels=24, scans=7)
+    models = {**plan.models, MODEL: dataclasses.replace(plan.models[MODEL], limits=limits)}
+    limited = dataclasses.replace(plan, models=models)
     good = {"pixels": 24, "scans": 7, "own": 1}
     evidence = with_all(evidence, lambda worker: describe_with(worker, limits=good), MODEL)
     assert judge(limited, evidence).good
@@ -314,11 +311,6 @@ def test_an_unrecorded_plan_is_not_checkable_and_said_so(plan, evidence):
     assert [one.finding.item for one in result.judged if one.finding.state == NOT_CHECKABLE] == ["plan"]
 
 
-def with_layout(plan, **values):
-    changed = {name: Setting(value=value, reason="test") for name, value in values.items()}
-    return dataclasses.replace(plan, layout=dataclasses.replace(plan.layout, **changed))
-
-
 @pytest.mark.parametrize(("cpus", "good"), [((0,), True), ((0, 1), False), (None, False)])
 def test_a_confined_server_must_stay_on_its_cpus(plan, evidence, cpus, good):
     result = judge(with_layout(plan, server_cpus=[0]), dataclasses.replace(evidence, server_cpus=cpus))
@@ -355,7 +347,7 @@ def share_cpus(plan, evidence):
         memory_nodes=[None] * 2,
         server_cpus=None,
     )
-    affinity = {"KMP_AFFINITY": Setting(value="none", reason="test")}
+    affinity = as_settings(KMP_AFFINITY="none")
     shared = dataclasses.replace(
         shared,
         machine={**plan.machine, "quota_cpus": 1.0, "cpus_allowed": [0, 1]},
@@ -419,25 +411,17 @@ def test_throttling_that_nobody_counts_is_a_difference_where_there_is_a_quota(pl
     assert [one.finding.state for one in result.judged if not one.finding.ok] == [state]
 
 
-def with_planned(plan, **values):
-    """The plan with other settings of MODEL."""
-    settings = {name: Setting(value=value, reason="test") for name, value in values.items()}
-    return dataclasses.replace(
-        plan, models={**plan.models, MODEL: dataclasses.replace(plan.models[MODEL], **settings)}
-    )
-
-
 @pytest.mark.parametrize(
     ("engine", "bound", "good"), [("openvino", 0, True), ("openvino", 1, False), ("ipex", 0, False)]
 )
 def test_an_engine_may_bind_what_it_computes_on_its_own_node(plan, evidence, engine, bound, good):
-    asked = with_layout(with_planned(plan, engine=engine), memory_nodes=[None, None])
+    asked = with_layout(fakes.with_model(plan, MODEL, engine=engine), memory_nodes=[None, None])
     worker = set_field(memory_policies={"default": 868, f"bind:{bound}": 2})
     assert check_memory_policy(asked, worker(evidence.models[MODEL].workers[0])).ok is good
 
 
 def test_each_engine_is_proved_by_its_own_operators(plan, evidence):
-    plain = with_planned(plan, engine="eager")
+    plain = fakes.with_model(plan, MODEL, engine="eager")
     named = set_described("engine", {"name": "eager", "version": "2.8.0"})
     fallen_back = both(named, set_described("graph", {"operators": {"aten::conv2d": 53}, "fused": 0}))
     seen = with_all(evidence, fallen_back, MODEL)
@@ -487,7 +471,9 @@ def test_channels_last_is_seen_to_be_off_not_believed(plan, evidence):
 
 def test_each_model_is_judged_by_its_own_precision(plan, evidence):
     """As a tuned plan can have it: bert in FP32, resnet50 in INT8, where nothing needs to be prepacked."""
-    mixed, evidence = with_options(with_planned(plan, precision="int8"), evidence, precision="int8")
+    mixed, evidence = with_options(
+        fakes.with_model(plan, MODEL, precision="int8"), evidence, precision="int8"
+    )
     narrow = both(
         set_described("precision", "int8"),
         set_described("graph", {"prepacked": 0}),

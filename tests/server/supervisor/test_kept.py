@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 
 from server.supervisor.kept import LONGEST_PAUSE_S, WELL_S, Kept
-from server.supervisor.record import BACKING_OFF, CAUSES_KEPT, STARTING
+from server.supervisor.record import BACKING_OFF, CAUSES_KEPT
 
 
 @dataclass
@@ -82,13 +82,3 @@ def test_the_last_causes_are_kept_and_all_restarts_counted() -> None:
         kept.note_end(f"cause {number}")
     assert kept.restarts == 7
     assert [one.cause for one in kept.causes] == [f"cause {number}" for number in range(7 - CAUSES_KEPT, 7)]
-
-
-def test_while_it_runs_nothing_is_started_twice() -> None:
-    kept, started, _ = keep(Clock())
-    assert kept.phase == STARTING
-    assert kept.start_if_due()
-    assert not kept.start_if_due()
-    assert len(started.processes) == 1
-    assert kept.pid == started.processes[0].pid
-    started.processes[0].wait()

@@ -106,11 +106,6 @@ def multiply(one: Interval, other: Interval) -> Interval:
     return Interval(value=value, low=value * math.exp(-reach), high=value * math.exp(reach))
 
 
-def invert(ratio: Interval) -> Interval:
-    """Under to over."""
-    return Interval(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
-
-
 def _take_error(logs: np.ndarray) -> np.ndarray:
     """What is left without each server's mean, and what most servers share in a repeat."""
     within = logs - logs.mean(axis=1, keepdims=True)

@@ -7,11 +7,10 @@ import platform
 import re
 import shutil
 import subprocess
+import sysconfig
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,78 +18,67 @@ ROOT = Path(__file__).resolve().parents[1]
 LOG = ROOT / "run/setup.log"
 APT = "apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120"
 JDK = ("openjdk-17-jdk-headless", "openjdk-21-jdk-headless", "default-jdk-headless")
-TCMALLOC = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4")
-LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
+LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
 # Where distributions put servers such as haproxy; users often lack them on PATH.
-PATHS = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
+FOLDERS = (*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/sbin", "/usr/sbin", "/sbin", *LIBRARIES)
 
 
 class SetupError(Exception):
     """The set-up cannot go on; the text says what, got, do."""
 
 
-def look_for_program(name: str) -> tuple[bool, str]:
-    path = shutil.which(name, path=PATHS)
-    return bool(path), path or f"no {name}"
-
-
-def look_for_version(program: str, option: str, pattern: str, oldest: tuple[int, ...]) -> tuple[bool, str]:
-    there, path = look_for_program(program)
-    try:
-        done = there and subprocess.run(
-            [path, option], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return False, f"{path}, which does not run: {error}"
-    found = done and re.search(pattern, done.stderr + done.stdout, re.MULTILINE)
-    fits = bool(found and tuple(map(int, found[1].split("."))) >= oldest)
-    return fits, f"{found[1]} ({path})" if found else path
-
-
-def look_for_java() -> tuple[bool, str]:
-    """TorchServe takes JAVA_HOME/bin/java if JAVA_HOME is set, else `java` from PATH. "1.8.0" is 8."""
-    home = os.environ.get("JAVA_HOME")
-    return look_for_version(f"{home}/bin/java" if home else "java", "-version", r'version "(\d+)', (17,))
-
-
-def look_for_library(*files: str) -> tuple[bool, str]:
-    paths = (Path(folder) / file for file in files for folder in LIBRARY_FOLDERS)
-    found = next((str(path) for path in paths if path.is_file()), "")
-    return bool(found), found or f"no {files[0]} in {', '.join(LIBRARY_FOLDERS)}"
-
-
 class Need(NamedTuple):
-    """Something the machine must have."""
+    """Something the machine must have: itself, not the package that brings it."""
 
     what: str
     packages: tuple[str, ...]
     """Debian's and Ubuntu's names of it: the first one that is offered is installed."""
-    look: Callable[[], tuple[bool, str]]
-    """Whether the thing itself is there, and what was found."""
+    files: tuple[str, ...]
+    """A program or library: one of these."""
+    version: str = ""
+    oldest: tuple[int, ...] = ()
 
 
 # 2.4 (Ubuntu 22.04) takes no http-request rules in `defaults`. PyPI has one too: requirements/haproxy.in.
-HAPROXY = Need(
-    "HAProxy 2.5 or newer",
-    ("haproxy",),
-    lambda: look_for_version("haproxy", "-v", r"^HA-?Proxy version (\d+\.\d+)", (2, 5)),
-)
+HAPROXY = Need("HAProxy 2.5 or newer", ("haproxy",), ("haproxy",), r"HA-?Proxy version (\d+\.\d+)", (2, 5))
+VENV = f"{sysconfig.get_path('stdlib')}/ensurepip/__init__.py"
 NEEDS = (
-    Need("Java 17 or newer", JDK, look_for_java),
-    Need("javac", JDK, partial(look_for_program, "javac")),
-    Need("jemalloc", ("libjemalloc2",), partial(look_for_library, "libjemalloc.so.2")),
-    Need("tcmalloc", ("libtcmalloc-minimal4",), partial(look_for_library, *TCMALLOC)),
-    Need("numactl", ("numactl",), partial(look_for_program, "numactl")),
-    Need("lscpu", ("util-linux",), partial(look_for_program, "lscpu")),
-    Need("ApacheBench", ("apache2-utils",), partial(look_for_program, "ab")),
-    Need("curl", ("curl",), partial(look_for_program, "curl")),
-    Need(
-        "Python's venv",
-        ("python{python}-venv", "python3-venv"),
-        lambda: (bool(find_spec("venv") and find_spec("ensurepip")), "a Python without it"),
-    ),
+    Need("Java 17 or newer", JDK, ("java",), r'version "(\d+)', (17,)),  # "1.8.0" is 8
+    Need("javac", JDK, ("javac",)),
+    Need("jemalloc", ("libjemalloc2",), ("libjemalloc.so.2",)),
+    Need("tcmalloc", ("libtcmalloc-minimal4",), ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4")),
+    Need("numactl", ("numactl",), ("numactl",)),
+    Need("lscpu", ("util-linux",), ("lscpu",)),
+    Need("ApacheBench", ("apache2-utils",), ("ab",)),
+    Need("curl", ("curl",), ("curl",)),
+    Need("Python's venv", ("python{python}-venv", "python3-venv"), (VENV,)),
     HAPROXY,
 )
+
+
+def look(need: Need) -> tuple[bool, str]:
+    """Whether it is there, and what was found."""
+    home = os.environ.get("JAVA_HOME")  # TorchServe takes it before PATH
+    files = (f"{home}/bin/java",) if home and "java" in need.files else need.files
+    found = [path for file in files for folder in FOLDERS if (path := Path(folder) / file).is_file()]
+    if not found or not need.version:
+        return bool(found), str(found[0]) if found else f"no {files[0]}"
+    try:
+        command = [str(found[0]), "-version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, f"{found[0]}, which does not run: {error}"
+    version = re.search(need.version, done.stderr + done.stdout)
+    fits = bool(version and tuple(map(int, version[1].split("."))) >= need.oldest)
+    return fits, f"{version[1] if version else 'no version'} ({found[0]})"
+
+
+def find_missing(needs: Sequence[Need] = NEEDS) -> list[Need]:
+    return [need for need in needs if not look(need)[0]]
+
+
+def explain(missing: Sequence[Need], do: str) -> str:
+    return "".join(f"{need.what} is missing: got {look(need)[1]}\n" for need in missing) + f"  do: {do}"
 
 
 def check_machine(checkout: Path = ROOT, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
@@ -99,31 +87,21 @@ def check_machine(checkout: Path = ROOT, cpuinfo: Path = Path("/proc/cpuinfo")) 
     if machine != "Linux x86_64":
         raise SetupError(f"the machine must be Linux on x86-64, which IPEX is for: got {machine}")
     if "avx2" not in cpuinfo.read_text(errors="replace").split():
-        raise SetupError(
-            f"the processor must have AVX2: got none in {cpuinfo}; do: pass the host's model through"
-        )
+        raise SetupError(f"the processor must have AVX2: got none in {cpuinfo}; do: pass the host's model on")
     if re.search(r"[\s:]", str(checkout)):
         raise SetupError(
-            f"the checkout's path must be without blanks and colons, for LD_PRELOAD: got {checkout}"
+            f"the checkout's path must be without blanks and colons: got {checkout}; do: move it"
         )
-
-
-def find_missing(needs: Sequence[Need] = NEEDS) -> list[Need]:
-    return [need for need in needs if not need.look()[0]]
-
-
-def explain(missing: Sequence[Need], do: str) -> str:
-    return "".join(f"{need.what} is missing: got {need.look()[1]}\n" for need in missing) + f"  do: {do}"
 
 
 def complete_machine() -> None:
     """Install what is missing as root, or raise with the line that does it; HAProxy can come from PyPI."""
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    may = look_for_program("apt-get")[0] and succeeds([*as_root, "true"])
+    may = succeeds([*as_root, "apt-get", "--version"])
     missing = [need for need in find_missing() if may or need is not HAPROXY]
     if not missing:
         return
-    if os.environ.get("JAVA_HOME") and not look_for_java()[0]:
+    if os.environ.get("JAVA_HOME") and missing[0] is NEEDS[0]:
         raise SetupError(explain(missing[:1], "unset JAVA_HOME, or set it to a Java 17 or newer"))
     if may:
         run("package lists", [*as_root, "apt-get", "-q", "update"])
@@ -143,10 +121,8 @@ def choose_package(names: Sequence[str]) -> str:
 
 
 def succeeds(command: Sequence[str]) -> bool:
-    return (
-        bool(shutil.which(command[0]))
-        and not subprocess.run(command, capture_output=True, check=False).returncode
-    )
+    there = shutil.which(command[0])
+    return bool(there) and not subprocess.run(command, capture_output=True, check=False).returncode
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
@@ -154,21 +130,18 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None
     print(f"  {name} ".ljust(70, "."), end="", flush=True)
     began, tail = time.monotonic(), deque[str](maxlen=12)
     LOG.parent.mkdir(exist_ok=True)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     # Programs inherit the lock of `make setup`: what outlives a killed one is waited for.
-    process = subprocess.Popen(
-        command, stdin=-3, stdout=-1, stderr=-2, env=environment, close_fds=False, text=True, errors="replace"
-    )
+    process = subprocess.Popen(command, **pipes, env=environment, close_fds=False)  # type: ignore[call-overload]
     with LOG.open("a", encoding="utf-8") as sink, process:
-        for line in process.stdout or ():
-            tail.append(hide_credentials(line))
+        for line in process.stdout:
+            tail.append(hide_credentials(line.decode(errors="replace")))
             sink.write(tail[-1])
     print(f" {time.monotonic() - began:4.0f} s {'failed' if process.returncode else 'ok'}", flush=True)
     if process.returncode:
         shown = "".join(f"  | {line.rstrip()[:200]}\n" for line in tail)
-        raise SetupError(
-            f"`{' '.join(command[:4])} …` failed with exit code {process.returncode}\n{shown}  log: {LOG}\n"
-            "  do: cure that (the network? the index, `pip config list`?), then `make setup` again"
-        )
+        text = f"`{' '.join(command[:4])} …` failed with exit code {process.returncode}\n{shown}  log: {LOG}"
+        raise SetupError(f"{text}\n  do: cure that (the network? `pip config list`?), then the command again")
 
 
 def hide_credentials(text: str) -> str:

@@ -15,7 +15,6 @@ import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from setup import doctor
 from setup.doctor import ROOT, SetupError, hide_credentials
@@ -192,13 +191,9 @@ def read_pip_settings(python: str) -> dict[str, str]:
 
 def check_torch_index(asked: str) -> None:
     """Refuse a mistyped TORCH_INDEX, and one that anybody on the way can answer."""
-    parts = urlsplit(asked)
-    here = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
-    if asked not in ("", DEFAULT) and parts.scheme not in ("https", "file") and not here:
-        raise SetupError(
-            "TORCH_INDEX must be `default`, or an address: https://…, file://…, or http://… on this machine "
-            f"(without TLS it can be anybody's): got {hide_credentials(asked)}"
-        )
+    if not re.match(rf"$|{DEFAULT}$|https://|file://|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/", asked):
+        forms = "`default`, https://…, file://…, or http://… on this machine (else it can be anybody's)"
+        raise SetupError(f"TORCH_INDEX must be {forms}: got {hide_credentials(asked)}")
 
 
 def choose_torch_index(asked: str, wheel: str) -> tuple[str, str]:

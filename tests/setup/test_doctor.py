@@ -16,8 +16,7 @@ from setup.doctor import HAPROXY, NEEDS, Need, SetupError
 @pytest.fixture
 def machine(monkeypatch, tmp_path) -> Path:
     """One without any program; they are put into its folder."""
-    monkeypatch.setattr(doctor, "PATHS", str(tmp_path))
-    monkeypatch.setattr(doctor, "LIBRARY_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr(doctor, "FOLDERS", (str(tmp_path),))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return tmp_path
 
@@ -48,10 +47,10 @@ def test_an_empty_machine_lacks_everything_but_pythons_own(machine):
 )
 def test_java_must_be_17(machine, monkeypatch, says, fits):
     put(machine, "java", says)
-    assert doctor.look_for_java()[0] is fits
+    assert doctor.look(NEEDS[0])[0] is fits
     put(machine / "home/bin", "java", 'openjdk version "11.0.2"')
     monkeypatch.setenv("JAVA_HOME", str(machine / "home"))
-    assert doctor.look_for_java() == (False, f"11 ({machine}/home/bin/java)")
+    assert doctor.look(NEEDS[0]) == (False, f"11 ({machine}/home/bin/java)")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_java_must_be_17(machine, monkeypatch, says, fits):
 )
 def test_haproxy_must_take_rules_in_defaults(machine, says, fits):
     put(machine, "haproxy", says)
-    assert HAPROXY.look()[0] is fits
+    assert doctor.look(HAPROXY)[0] is fits
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_a_hopeless_machine_is_refused(tmp_path, checkout, flags, said):
         doctor.check_machine(Path(checkout), tmp_path / "cpuinfo")
 
 
-LACKING = Need("numactl", ("numactl",), lambda: (False, "no numactl"))
+LACKING = Need("numactl", ("numactl",), ("numactl",))
 
 
 def lack(monkeypatch, *needs: Need) -> None:
@@ -98,12 +97,13 @@ def test_without_root_the_line_that_installs_it_is_said(monkeypatch, machine):
 
 
 def test_as_root_it_is_installed_and_looked_for_again(monkeypatch, machine):
-    put(machine, "apt-get")
     monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(doctor, "succeeds", lambda command: command[-1] in ("true", "default-jdk-headless"))
+    monkeypatch.setattr(
+        doctor, "succeeds", lambda command: command[-1] in ("--version", "default-jdk-headless")
+    )
     ran: list[str] = []
     monkeypatch.setattr(doctor, "run", lambda _, command: ran.append(" ".join(command)))
-    java = Need("Java 17 or newer", doctor.JDK, lambda: (False, "no java"))
+    java = Need("Java 17 or newer", doctor.JDK, ("java",))
     lack(monkeypatch, LACKING, java)
     with pytest.raises(SetupError, match="update-alternatives"):
         doctor.complete_machine()

@@ -16,7 +16,7 @@ from typing import Any
 from config.errors import ConfigError
 from handlers.engines import name_variant
 
-SCHEMA = 4
+SCHEMA = 5
 CURE = "run `make plan` with the same values, which takes them"
 
 
@@ -41,6 +41,8 @@ class TimingJob:
     """By model name."""
     seconds: float
     """How long each size of batch is timed."""
+    bound: float
+    """Seconds of one model, at most."""
 
     def to_json(self) -> str:
         """One line, to be handed to `python -m models time`."""
@@ -155,4 +157,5 @@ def _list_missing_batches(models: Mapping[str, Any], job: TimingJob) -> list[str
 
 
 def _covers(entry: Mapping[str, Any], model: ModelJob) -> bool:
-    return "problem" in entry or {*map(str, model.batches)} <= {*entry.get("service", {})}
+    timed = {*entry.get("service", {}), *map(str, entry.get("left_out", ()))}
+    return "problem" in entry or {*map(str, model.batches)} <= timed

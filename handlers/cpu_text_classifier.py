@@ -42,7 +42,7 @@ class CpuTextClassifier(TorchServeHandler):
         self.token_lengths = tuple(sorted(definition.model["token_lengths"]))
         self.row_tokens = int(definition.model["row_tokens"])
         self.tokens_per_run = int(definition.model["tokens_per_run"])
-        self.max_texts = int(definition.model["max_texts_per_request"])
+        self.max_inputs = int(definition.model["max_texts_per_request"])
         self.padding_id = int(definition.model["padding_id"])
         self.tokenizer = TextTokenizer(
             definition.directory / "tokenizer.json",
@@ -65,7 +65,7 @@ class CpuTextClassifier(TorchServeHandler):
             )
         kind = WholeBatch if BUCKETS in off else ShapeGrid
         return kind(
-            batch_sizes=self.definition.batch_sizes,
+            batch_sizes=self.batch_sizes,
             lengths=self.token_lengths,
             tokens_per_run=self.tokens_per_run,
         )
@@ -87,14 +87,14 @@ class CpuTextClassifier(TorchServeHandler):
             tokens_per_batch=self.limits["tokens_per_batch"],
             batch_s=self.limits["batch_s"],
             longest=self.token_lengths[-1],
-            most_tokens=self.max_texts * self.token_lengths[-1],
+            most_tokens=self.max_inputs * self.token_lengths[-1],
         )
 
     def read_request(self, body: Any) -> Request:
         text = self._read_text(body)
         texts = text if isinstance(text, list) else [text]
-        if not texts or len(texts) > self.max_texts:
-            raise RequestError(f'"text" must hold 1 to {self.max_texts} texts: got {len(texts)}')
+        if not texts or len(texts) > self.max_inputs:
+            raise RequestError(f'"text" must hold 1 to {self.max_inputs} texts: got {len(texts)}')
         if not all(isinstance(one, str) and one.strip() for one in texts):
             raise RequestError('each text must be a non-empty string; send {"text": "…"}')
         return Request(inputs=[self.tokenizer.read(one) for one in texts], many=isinstance(text, list))

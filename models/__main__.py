@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +33,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE_SET = find_set()
 
 
+GIB_OF_TWO = 12.0
+"""Free memory with which two archives are built at once: one that is calibrated in INT8 takes up to 6."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """What the command line asks for, checked."""
@@ -47,6 +53,7 @@ class Order:
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 done, 1 a build failed, 2 a wrong value."""
     options = _parse_arguments(arguments)
+    options.given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return COMMANDS[options.command](options)
     except InputError as error:
@@ -71,6 +78,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     build.add_argument(
         "--all-backends", action="store_true", help="for every engine that is installed, not BACKEND alone"
     )
+    build.add_argument("--only", default="", help="of MODELS this one alone: several are built at once")
     time = commands.add_parser("time", help="time each precision of built archives, unless it was before")
     time.add_argument("--job", required=True, help="what `python -m config --timing-job` prints")
     time.add_argument("--output", type=Path, required=True, help="the file of timings")
@@ -147,7 +155,9 @@ def _list(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> int:
     order = parse_order(options)
     check_store(options.store, order.names)
-    definitions = [read_definition(name) for name in order.names]
+    if len(order.names) > 1 and not options.only and read_free_gib() >= GIB_OF_TWO:
+        return _build_two_at_once(order.names, options.given)
+    definitions = [read_definition(name) for name in order.names if options.only in ("", name)]
     # Imported late: torch takes seconds, and a wrong value should be answered at once.
     from models.build import build_archive, set_build_threads
 
@@ -169,6 +179,32 @@ def _build(options: argparse.Namespace) -> int:
         except (BuildError, LoadError, RequestError, OSError) as error:
             raise BuildError(f"{name}: {error}") from error
     return 0
+
+
+def _build_two_at_once(names: list[str], given: list[str]) -> int:
+    """A process each; their lines, which begin with the model's name, come as they are said."""
+
+    def build(name: str) -> int:
+        command = [sys.executable, "-u", "-m", "models", *given, "--only", name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout
+            for line in process.stdout:
+                print(line, end="", flush=True)
+        return process.returncode
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return max(map(abs, pool.map(build, names)))
+
+
+def read_free_gib(
+    meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")
+) -> float:
+    """What can be taken of the machine's memory, and of the control group's limit."""
+    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free = [int(fields["MemAvailable"].split()[0]) / (1 << 20)]
+    if limit.exists() and (text := limit.read_text().strip()).isdigit():
+        free.append(int(text) / (1 << 30))
+    return min(free)
 
 
 def _time(options: argparse.Namespace) -> int:

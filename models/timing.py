@@ -1,6 +1,6 @@
 """Times batches of one archive in one precision, from bodies to bodies, by the model as a worker loads it.
 
-Run as a process of its own (`python -m models.timing STAGING [BODIES]`) with a worker's environment, because
+Run as a process of its own (`python -m models.timing STAGING`) with a worker's environment, because
 allocator, threads and precision are settled when a process starts. models/slots.py does so, once in each
 worker's place, and says when to compute: a core is slower while its neighbours fetch from the same memory.
 """

@@ -11,8 +11,9 @@ import os
 import platform
 import statistics
 import sys
+import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +34,7 @@ from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
-SCHEMA = 4
+SCHEMA = 5
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
     *("PYTORCH_", "TORCH_", "ATEN_", "PYTHON", "GLIBC_"),
@@ -54,6 +55,7 @@ class Job:
     settings: dict[str, Any]
     models: dict[str, dict[str, Any]]
     seconds: float
+    bound: float
 
 
 def parse_job(text: str) -> Job:
@@ -139,11 +141,11 @@ class Trial:
         return list(self.job.models[self.name]["batches"])
 
     def _is_timed(self, entry: Mapping[str, Any]) -> bool:
-        """By the engine's version that is there, every size that is asked for."""
-        service = entry.get("service", {})
-        sizes = [service.get(str(size), {}) for size in self._batches]
+        """By the engine's version that is there, every size that is asked for, or that there was no time
+        for."""
+        sizes = {*entry.get("service", {}), *map(str, entry.get("left_out", ()))}
         same = entry.get("version", "") == read_version(self._variant)
-        return all(sizes) and same
+        return "service" in entry and {*map(str, self._batches)} <= sizes and same
 
     def _check_asked(self) -> None:
         """What needs a build that asked for it must have had one."""
@@ -180,13 +182,18 @@ class Trial:
         environment, slots = self._make_environment(variant), self.job.settings["slots"]
         try:
             with start_slots(command, slots=slots, environment=environment, cwd=ROOT) as running:
-                timed = time_in_turns(running, self._batches, self.job.seconds)
+                timed = time_in_turns(running, self._batches, self.job.seconds, self.job.bound)
         except SlotError as error:
             problem = f"cannot be loaded here: {error}"
             if variant.split()[1] == BASELINE:
                 raise BuildError(f"{self.name} {variant} {problem}") from error
             return {"problem": problem}
-        return make_entry(timed, {"version": read_version(variant), "gate": self._describe_gate(variant)})
+        facts = {
+            "version": read_version(variant),
+            "gate": self._describe_gate(variant),
+            "left_out": [size for size in self._batches if size not in timed],
+        }
+        return make_entry(timed, facts)
 
     def _make_environment(self, variant: str) -> dict[str, str]:
         settings = self.job.settings
@@ -196,6 +203,7 @@ class Trial:
             "engine": engine,
             "precision": precision,
             "threads": settings["threads"],
+            "batch": max(self._batches),
             "off": settings["off"],
         }
         return {**kept, **settings["environment"], OPTIONS_VARIABLE: json.dumps({self.name: asked})}
@@ -206,16 +214,32 @@ class Trial:
         return describe(Figures(**figures)) if figures else ""
 
 
-def time_in_turns(running: Slots, sizes: Sequence[int], seconds: float) -> dict[int, Taken]:
-    """Each size for so long in all, in rounds: a machine that drifts by a tenth within a minute must not
-    make one size look dear beside another."""
-    rounds = [{size: running.time(size, seconds / ROUNDS) for size in sizes} for _ in range(ROUNDS)]
+def time_in_turns(
+    running: Slots,
+    sizes: Sequence[int],
+    seconds: float,
+    bound: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[int, Taken]:
+    """Each size for so long in all, in rounds: a machine that drifts by a tenth within a minute must not make
+    one size look dear beside another. The largest comes last, and none is begun that by the pace of a smaller
+    one would not end within the bound; of a size that never was there is nothing."""
+    began, pace = clock(), 0.0
+    found: dict[int, list[Taken]] = {}
+    for _ in range(ROUNDS):
+        for size in sorted(sizes):
+            batches = 1 if size in found else 2  # the first one is not counted
+            if found and clock() - began + max(batches * pace * size, seconds / ROUNDS) > bound:
+                break
+            taken = running.time(size, seconds / ROUNDS)
+            pace = statistics.median(taken.seconds) / size
+            found.setdefault(size, []).append(taken)
     return {
         size: Taken(
-            seconds=[second for one in rounds for second in one[size].seconds],
-            busy=statistics.mean(one[size].busy for one in rounds),
+            seconds=[second for one in rounds for second in one.seconds],
+            busy=statistics.mean(one.busy for one in rounds),
         )
-        for size in sizes
+        for size, rounds in found.items()
     }
 
 
@@ -225,7 +249,7 @@ def read_version(variant: str) -> str:
     return version(distribution) if distribution else ""
 
 
-def make_entry(timed: Mapping[int, Taken], facts: Mapping[str, str]) -> dict[str, Any]:
+def make_entry(timed: Mapping[int, Taken], facts: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of one variant: by the size of batches what they took, in all places together."""
     service = {str(size): _summarize(taken) for size, taken in timed.items()}
     best = max(timed, key=lambda size: size / service[str(size)]["median_s"])

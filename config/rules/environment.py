@@ -200,6 +200,7 @@ def _render_options(plans: Mapping[str, ModelPlan], off: Sequence[str], threads:
         name: {
             "engine": plan.engine.value,
             "precision": plan.precision.value,
+            "batch": plan.batch_size.value,
             **shared,
             **_render_limits(plan),
         }

@@ -37,6 +37,10 @@ class Classifier(ABC):
     """Distributions whose versions belong in the describe answer."""
     activation: str
     """How the outputs are read: one of outputs.SOFTMAX, SIGMOID, NONE."""
+    max_inputs = 1
+    """Samples in one request, at most."""
+    batch: int | None = None
+    """Requests in one batch, at most (LoadOptions.batch)."""
     LIMITS: ClassVar[Mapping[str, int]] = {}
     """What one request may cost where no plan says so, by name, with the unit in the name."""
 
@@ -58,12 +62,19 @@ class Classifier(ABC):
                 cure="plan and build with the same version of the kit: `make plan`, `make models`",
             )
         self.limits = {**self.LIMITS, **options.limits}
+        self.batch = options.batch
         self.layout = self.choose_layout(options.off)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Those of the archive that a batch can fill."""
+        most = self.definition.batch_sizes[-1] if self.batch is None else self.batch * self.max_inputs
+        return tuple(size for size in self.definition.batch_sizes if size <= most)
 
     def choose_layout(self, off: AbstractSet[str]) -> Layout:
         """The shapes to warm and serve; `off` are the SWITCHES that are off."""
         kind = WholeBatch if BUCKETS in off else ShapeGrid
-        return kind(batch_sizes=self.definition.batch_sizes)
+        return kind(batch_sizes=self.batch_sizes)
 
     def describe_packing(self) -> dict[str, Any]:
         """Whether samples share rows, and why not where they do not."""

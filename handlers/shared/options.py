@@ -1,8 +1,8 @@
 """What the server asks of a model when it loads, read from the worker's environment.
 
 `CPU_KIT_OPTIONS` is set by the plan, as JSON `{"<model>": {"engine": "eager", "precision": "bf16",
-"threads": 1, "off": ["freeze"], "limits": {"pixels": 24000000}}}`. Where no plan does, a switch of
-TorchServe's own configuration chooses the engine (Engine.switch). Without either, an archive serves its
+"threads": 1, "batch": 4, "off": ["freeze"], "limits": {"pixels": 24000000}}}`. Where no plan does, a switch
+of TorchServe's own configuration chooses the engine (Engine.switch). Without either, an archive serves its
 default precision by PyTorch alone and with its handler's own limits, so any TorchServe can load it.
 """
 
@@ -41,14 +41,16 @@ class LoadOptions:
     """What is switched off, of SWITCHES, for a baseline."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """What one request may cost, by name: those that replace the handler's own (Classifier.LIMITS)."""
+    batch: int | None = None
+    """Requests in a batch at most: no shape is warmed that they cannot fill; None warms all there are."""
 
 
 def read_options(definition: Definition, environment: Mapping[str, str]) -> LoadOptions:
     """Read and check the options for one model; LoadError says which value is wrong and what is allowed."""
     asked = _parse(environment.get(OPTIONS_VARIABLE, "{}")).get(definition.name, {})
     _require(
-        set(asked) <= {"engine", "precision", "threads", "off", "limits"},
-        f"its keys must be engine, precision, threads, off, limits: got {asked}",
+        set(asked) <= {"engine", "precision", "threads", "off", "limits", "batch"},
+        f"its keys must be engine, precision, threads, off, limits, batch: got {asked}",
     )
     precision = asked.get("precision", definition.default_precision)
     allowed = ", ".join(definition.precisions)
@@ -60,12 +62,13 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
     lacking = off & set(OPTIONAL_STEPS) - {step.name for step in ENGINES[engine].steps}
     _require(not lacking, f"off must be among the steps of {engine}: got {sorted(lacking)}")
     _check_judged(definition, ENGINES[engine], precision)
-    threads = asked.get("threads")
-    _require(
-        threads is None or (isinstance(threads, int) and threads > 0), f"threads must be > 0: got {threads}"
-    )
+    numbers = {name: asked.get(name) for name in ("threads", "batch")}
+    for name, number in numbers.items():
+        _require(
+            number is None or (isinstance(number, int) and number > 0), f"{name} must be > 0: got {number}"
+        )
     limits = _read_limits(asked.get("limits", {}))
-    return LoadOptions(precision=precision, engine=engine, threads=threads, off=off, limits=limits)
+    return LoadOptions(precision=precision, engine=engine, off=off, limits=limits, **numbers)
 
 
 def _find_switched(environment: Mapping[str, str]) -> str:

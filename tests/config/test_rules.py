@@ -72,7 +72,8 @@ def test_options_for_the_handler():
     options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
     for name, model in plan.models.items():
         limits = {limit: setting.value for limit, setting in model.limits.items()}
-        asked = {"engine": "ipex", "precision": "bf16", "threads": 2, "limits": limits}
+        asked = {"engine": "ipex", "precision": "bf16", "threads": 2, "batch": model.batch_size.value}
+        asked["limits"] = limits
         assert options[name] == asked
 
 

@@ -53,7 +53,7 @@ def time_job(job, *, tail_s=0.0, **speeds) -> Timings:
         model: {"archive_id": f"id of {model}", "variants": {job.models[model].variant: entry(model, speed)}}
         for model, speed in speeds.items()
     }
-    raw = {"schema": 4, "settings": job.settings, "versions": {"torch": "2.8.0"}, "models": models}
+    raw = {"schema": 5, "settings": job.settings, "versions": {"torch": "2.8.0"}, "models": models}
     return Timings(source="run/timings.json", raw=json.loads(json.dumps(raw)))
 
 
@@ -68,7 +68,7 @@ def find_variants(plan):
 def test_the_job_says_where_the_workers_are_and_how_they_run():
     job = make_job()
     assert job.models["bert"].variant == "ipex fp32"
-    assert job.seconds == 2.5
+    assert (job.seconds, job.bound) == (2.5, 10.0)
     plan = plan_machine("two-cores", MODELS)
     assert (job.settings["slots"], job.settings["threads"]) == ([[0], [1]], 1)
     seen = {**plan.environment, **plan.worker_environment}
@@ -100,7 +100,7 @@ def test_all_workers_behind_a_door_are_timed_together():
 
 
 @pytest.mark.parametrize(
-    ("model", "few"),
+    ("model", "batches"),
     [
         ({}, (1, 4, 16)),
         ({"batch_sizes": (1, 2)}, (1, 2)),
@@ -108,9 +108,8 @@ def test_all_workers_behind_a_door_are_timed_together():
         ({"token_lengths": (16, 512)}, (1, 8, 24)),
     ],
 )
-def test_sizes_within_what_is_warmed(model, few):
-    models = (make_model("m", **model),)
-    assert make_job(models=models).models["m"].batches == few
+def test_sizes_within_what_is_warmed(model, batches):
+    assert make_job(models=(make_model("m", **model),)).models["m"].batches == batches
 
 
 def test_what_was_tuned_is_served_where_nobody_names_another():
@@ -187,6 +186,15 @@ def test_timings_of_other_batches_do_not_count():
     assert plan_by(dataclasses.replace(timings, raw={**timings.raw, "settings": settings})).timings == {}
 
 
+def test_sizes_that_there_was_no_time_for_are_not_missing():
+    timings = time_job(make_job(), bert=12.0, resnet50=20.0)
+    entry = timings.raw["models"]["bert"]["variants"]["ipex fp32"]
+    del entry["service"]["16"]
+    assert plan_by(timings).timings == {}
+    entry["left_out"] = [16]
+    assert plan_by(timings).timings == timings.raw
+
+
 def test_what_could_not_be_timed_is_said_with_the_reason():
     timings = time_job(make_job(precision="int8"), bert="cannot be loaded here: no IPEX", resnet50=45.2)
     planned = plan_by(timings, precision="int8")
@@ -202,7 +210,7 @@ def test_timings_that_are_not_there_or_of_an_earlier_version_are_none(tmp_path):
     assert read_timings(file).raw == {}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 4}', '{"schema": 4, "models": {}}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 5}', '{"schema": 5, "models": {}}'])
 def test_a_file_that_holds_no_timings(tmp_path, text):
     (tmp_path / "timings.json").write_text(text)
     with pytest.raises(ConfigError, match=r"timings .*timings.json"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -63,6 +64,7 @@ def test_options_of_another_model_are_not_ours(definition):
         ({"precision": "int3"}, "precision must be one of fp32, bf16: got int3"),
         ({"engine": "tpu"}, "engine must be one of ipex, openvino, inductor, eager: got tpu"),
         ({"threads": 0}, "threads must be > 0: got 0"),
+        ({"batch": "4"}, "batch must be > 0: got 4"),
         (
             {"off": ["self_check"]},
             "off must be among channels_last, trace, freeze, packing, buckets: got ['self_check']",
@@ -75,7 +77,7 @@ def test_options_of_another_model_are_not_ours(definition):
         ({"limits": [1]}, "limits must be whole numbers above 0 by name: got [1]"),
         (
             {"precison": "fp32"},
-            "its keys must be engine, precision, threads, off, limits: got {'precison': 'fp32'}",
+            "its keys must be engine, precision, threads, off, limits, batch: got {'precison': 'fp32'}",
         ),
     ],
 )
@@ -155,6 +157,14 @@ def test_broken_json_is_refused(definition):
 def test_limits_of_the_plan_are_read(definition):
     assert read(definition, {"limits": {"pixels": 5}}).limits == {"pixels": 5}
     assert read(definition).limits == {}
+
+
+@pytest.mark.parametrize(("batch", "warmed"), [(None, (4, 2, 1)), (1, (1,)), (3, (2, 1)), (64, (4, 2, 1))])
+def test_only_what_a_batch_can_fill_is_warmed(definition, batch, warmed):
+    classifier = CpuImageClassifier()
+    classifier.configure(replace(definition, batch_sizes=(1, 2, 4)))
+    classifier.adopt(read(definition, {"batch": batch} if batch else {}))
+    assert tuple(shape.batch_size for shape in classifier.layout.list_shapes()) == warmed
 
 
 class Limited(CpuImageClassifier):

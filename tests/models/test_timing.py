@@ -46,7 +46,7 @@ def make_model_job(**changes: Any) -> dict[str, Any]:
 def make_job(name: str = "tiny_image", model: dict[str, Any] | None = None, **changes: Any) -> str:
     """As config prints it."""
     models = {name: model or make_model_job()}
-    return json.dumps({"settings": SETTINGS, "models": models, "seconds": 0.2, **changes})
+    return json.dumps({"settings": SETTINGS, "models": models, "seconds": 0.2, "bound": 60.0, **changes})
 
 
 @pytest.fixture
@@ -63,7 +63,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def measure(self: timings.Trial, staging: Path) -> dict[str, Any]:
         asked.append(self._variant)
         timed = {size: slots.Taken(seconds=[0.5, 0.25 * size, 9.0], busy=1.0) for size in self._batches}
-        return timings.make_entry(timed, {"version": timings.read_version(self._variant)})
+        facts = {"version": timings.read_version(self._variant)}
+        return timings.make_entry(timed, facts)
 
     monkeypatch.setattr(timings.Trial, "_measure_unpacked", measure)
     return asked
@@ -115,8 +116,7 @@ def test_the_first_batch_of_a_size_does_not_count_and_later_rounds_have_none(mon
 
 @pytest.mark.parametrize("variant", [FP32, BF16])
 def test_a_real_timing(store, capsys, variant):
-    job = make_job(model=make_model_job(variant=variant))
-    found = time_store(store, job)["models"]["tiny_image"]
+    found = time_store(store, make_variant_job(variant))["models"]["tiny_image"]
     assert len(found["archive_id"]) == 64
     entry = found["variants"][variant]
     assert list(entry["service"]) == ["1", "4"]
@@ -172,7 +172,7 @@ def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
         workspaces=store,
     )
     environment = trial._make_environment("eager bf16")
-    asked = {"engine": "eager", "precision": "bf16", "threads": 1, "off": []}
+    asked = {"engine": "eager", "precision": "bf16", "threads": 1, "batch": 4, "off": []}
     assert json.loads(environment["CPU_KIT_OPTIONS"]) == {"m": asked}
     assert environment["OMP_NUM_THREADS"] == "1"
     assert not {"OMP_DYNAMIC", "LD_PRELOAD"} & set(environment)
@@ -379,14 +379,31 @@ def test_the_command_times_and_names_what_is_wrong(store, measured, capsys):
     )
 
 
-def test_sizes_take_turns_so_that_drift_hits_all_alike():
-    asked = []
+def time_turns(taking: dict[int, float], bound: float) -> tuple[list[int], dict[int, slots.Taken]]:
+    """Which sizes were timed, one after the other, where a batch takes so long."""
+    asked, now = [], 0.0
 
     class Running:
         def time(self, size, seconds):
-            asked.append((size, seconds))
-            return slots.Taken(seconds=[float(len(asked))], busy=1 - len(asked) / 100)
+            nonlocal now
+            now += max(seconds, taking[size]) + (taking[size] if size not in asked else 0.0)
+            asked.append(size)
+            return slots.Taken(seconds=[taking[size]], busy=1 - len(asked) / 100)
 
-    timed = timings.time_in_turns(Running(), [1, 4], 3.0)
-    assert asked == [(1, 1.0), (4, 1.0)] * 3
-    assert timed[4] == slots.Taken(seconds=[2.0, 4.0, 6.0], busy=pytest.approx(0.96))
+    return asked, timings.time_in_turns(Running(), [16, 1, 4], 3.0, bound, clock=lambda: now)
+
+
+def test_sizes_take_turns_so_that_drift_hits_all_alike():
+    asked, timed = time_turns({1: 0.1, 4: 0.4, 16: 1.0}, 60.0)
+    assert asked == [1, 4, 16] * 3
+    assert timed[4] == slots.Taken(seconds=[0.4] * 3, busy=pytest.approx(0.95))
+
+
+@pytest.mark.parametrize(
+    ("each_s", "sizes"),
+    [(0.08, [1, 4, 16, 1, 4, 16, 1, 4]), (0.5, [1, 4, 1, 4, 1]), (6.0, [1])],
+)
+def test_of_a_slow_model_the_largest_sizes_are_left_out(each_s, sizes):
+    asked, timed = time_turns({size: each_s * size for size in (1, 4, 16)}, 10.0)
+    assert asked == sizes
+    assert {*timed} == {*sizes}

@@ -1,4 +1,4 @@
-"""A plan that may be raced: the default with one step of its batch or its layout."""
+"""A plan that may be raced: the default with one step of its batch or its layout, or in another precision."""
 
 from __future__ import annotations
 
@@ -26,22 +26,33 @@ class Candidate:
     allocator: str = ""
     """Empty: the default's."""
     openmp: str = ""
+    variant: str = ""
+    """Engine and precision; empty: the default's."""
 
     @property
     def name(self) -> str:
-        """`w2x1-b4`: two workers of one core, batch 4; of a mix the batch of each model, in its order."""
+        """`w2x1-b4`: two workers of one core, batch 4; of a mix the batch of each model, in its order. Then
+        engine and precision where they are not the default's."""
         sizes = [f"b{size}" for size in self.batch.values()]
-        return "-".join([f"w{self.workers}x{self.cores_per_worker}", *sizes])
+        return "-".join([f"w{self.workers}x{self.cores_per_worker}", *sizes, *self.variant.split()])
 
     @property
     def arguments(self) -> list[str]:
         """Of `python -m config`."""
         libraries = (("--allocator", self.allocator), ("--openmp", self.openmp))
         return [
+            *variant_arguments(self.variant),
             *("--workers", str(self.workers), "--cores-per-worker", str(self.cores_per_worker)),
             *("--batch", ",".join(f"{name}={size}" for name, size in self.batch.items())),
             *(part for option, value in libraries if value for part in (option, value)),
         ]
+
+
+def variant_arguments(variant: str) -> list[str]:
+    """Of `python -m config`; none for the default's."""
+    return [
+        part for pair in zip(("--backend", "--precision"), variant.split(), strict=False) for part in pair
+    ]
 
 
 def read_candidate(plan: Plan, models: Sequence[str]) -> Candidate:

@@ -221,7 +221,7 @@ def describe_gain(found: Outcome, folder: str) -> str:
 def choose(found: Outcome, *, alone: bool) -> Mapping[str, Any]:
     """What replaces the default's numbers; workers and libraries are one for all models."""
     default, best = found.find_row(DEFAULT).candidate, found.best.candidate
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Any] = {"variant": dict.fromkeys(best.batch, best.variant)} if best.variant else {}
     if sizes := {name: size for name, size in best.batch.items() if size != default.batch[name]}:
         chosen["batch"] = sizes
     if not alone:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from config.__main__ import KNOBS, build_parser, parse_number, split_words
@@ -12,11 +14,21 @@ from config.definitions import read_definition
 from config.knobs.table import find
 from config.plan import Plan
 from config.rules.batching import DEFAULT_SLO_P99_MS
+from config.rules.engines import find_need
 from config.rules.service import list_sizes
+from config.topology import read_topology
 from handlers.engines import name_variant
+from handlers.engines.backend import find_missing
+from handlers.engines.sets import SETS, find_set
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.experiment import USABLE_MEMORY, read_available_mib
-from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates, read_candidate
+from loadtest.experiments.tune.candidate import (
+    DEFAULT,
+    Candidate,
+    list_candidates,
+    read_candidate,
+    variant_arguments,
+)
 from loadtest.experiments.tune.experiment import Course, make_experiment
 from loadtest.experiments.tune.windows import REQUESTS_TIMES, Limit, Windows
 from loadtest.payloads import make_payloads, name_mix
@@ -26,7 +38,7 @@ from loadtest.systems.fleet import Member, Site
 from loadtest.systems.kit import kit, write_plan
 from loadtest.systems.system import ROOT
 from loadtest.trials.block import Experiment
-from server.archives import read_archive
+from server.archives import Archive, read_archive
 
 OWN = ("MODELS", "PORT", "SLO_P99_MS")
 """Knobs of a plan that have a value of their own here."""
@@ -141,7 +153,11 @@ def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experi
     """The experiment of one model, or of all together."""
     default = read_candidate(plan, models)
     sizes = {name: list_sizes(read_definition(ROOT / "models" / name / "model.yaml")) for name in models}
-    candidates = list_candidates(default, sizes, free_layout=wish.free_layout)
+    read = {one: read_archive(site.store / f"{one}.mar") for one in models}
+    candidates = [
+        *list_in_other_variants(wish, models, plan, read, site),
+        *list_candidates(default, sizes, free_layout=wish.free_layout),
+    ]
     name, shares = " ".join(models), dict(wish.shares)
     payloads = name_mix(shares) if shares else wish.payloads or find_payloads(name)
     archives = {one: site.store / f"{one}.mar" for one in models}
@@ -153,7 +169,6 @@ def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experi
         asked = [*wish.arguments, *fixed, *(own if server == DEFAULT else one.arguments)]
         return kit(server, name, asked, instances=None)
 
-    read = {one: read_archive(file) for one, file in archives.items()}
     asked = {
         "models": list(models),
         "shares": shares,
@@ -186,6 +201,46 @@ def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experi
         libraries=(str(plan.libraries.allocator.value), str(plan.libraries.openmp.value)),
     )
     return make_experiment(course, asked)
+
+
+def list_in_other_variants(
+    wish: Wish, models: Sequence[str], plan: Plan, archives: Mapping[str, Archive], site: Site
+) -> list[Candidate]:
+    """The plans of the other engines and precisions that one model's archive holds, each with the batch that
+    the rules give it by its own batch profile; none where a person named an engine or a precision."""
+    if len(models) > 1 or {"BACKEND", "PRECISION"} & {*wish.given}:
+        return []
+    (model,) = models
+    there, missing = SETS[find_set()], find_missing()
+    if absent := [engine for engine in there if engine in missing]:
+        site.say(f"{model}: not installed, so not raced: {', '.join(absent)} (make setup BACKEND=…)")
+    topology, found = read_topology(), []
+    for variant in sorted(archives[model].accuracy):
+        engine, precision = variant.split()
+        held = engine in there and engine not in missing and variant not in archives[model].lost
+        if not held or variant == _name_variant(plan, model) or find_need(topology, engine, precision):
+            continue
+        arguments = [*wish.arguments, *variant_arguments(variant), "--model-store", str(site.store)]
+        time_batches(model, arguments, wish, site)
+        folder, port = site.place("plan")
+        own = write_plan(folder, port=port, model=model, arguments=arguments)
+        found.append(replace(read_candidate(own, models), variant=variant))
+    return found
+
+
+def time_batches(model: str, arguments: Sequence[str], wish: Wish, site: Site) -> None:
+    """As `make timings` does; what was timed before is not timed again."""
+    job = _run(["config", "--models", model, *arguments, "--timing-job"])
+    site.say(_run(["models", "time", "--job", job, "--store", str(site.store), "--output", wish.timings]))
+
+
+def _run(arguments: Sequence[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise LoadTestError(f"python -m {arguments[0]} failed: {done.stderr[-1500:].strip()}")
+    return done.stdout.strip()
 
 
 def fix_variants(plan: Plan, models: Sequence[str]) -> list[str]:

@@ -66,7 +66,7 @@ def keep_tuned(kepts: Sequence[Kept], inputs: Inputs, run_dir: Path) -> Path:
         outcome, models = find_outcome(kept), kept.asked["models"]
         numbers = {**choose(outcome, alone=len(kepts) == 1)}
         if numbers:
-            numbers["variant"] = dict(kept.asked["variants"])
+            numbers.setdefault("variant", dict(kept.asked["variants"]))
         for name, value in numbers.items():
             chosen[name] = {**chosen.get(name, {}), **value} if isinstance(value, dict) else value
         told = describe_gain(outcome, f"results/{kept.folder.name}")

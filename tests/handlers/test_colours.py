@@ -109,14 +109,3 @@ def test_a_picture_in_strips_is_the_same_as_at_once(monkeypatch):
     whole = decode_image(encode(picture), WAYS[1])
     monkeypatch.setattr(colours, "STRIP_PIXELS", 100)
     np.testing.assert_array_equal(decode_image(encode(picture), WAYS[1]), whole)
-
-
-def test_profiles_of_photographs_are_looked_at_once(monkeypatch):
-    built = []
-    build = colours._build
-    monkeypatch.setattr(colours, "_build", lambda *given: built.append(given) or build(*given))
-    colours._find_cached.cache_clear()
-    data = encode(plain("RGB", RED), "JPEG", icc_profile=SRGB)
-    for _ in range(3):
-        decode_image(data, WAYS[0])
-    assert len(built) == 1

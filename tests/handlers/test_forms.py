@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from urllib3.fields import RequestField
 from urllib3.filepost import encode_multipart_formdata
 
-from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.cpu_text_classifier import CpuTextClassifier
 from handlers.shared.errors import RequestError
 from handlers.shared.forms import open_form
@@ -115,20 +114,6 @@ def test_one_field_is_found(tmp_path, body, content_type):
     assert bytes(opened(tmp_path, body, content_type).content) == b"good"
 
 
-@pytest.fixture(scope="module")
-def texts(tiny_text) -> CpuTextClassifier:
-    loaded = CpuTextClassifier()
-    loaded.initialize(FakeContext(tiny_text))
-    return loaded
-
-
-@pytest.fixture(scope="module")
-def images(tiny_image) -> CpuImageClassifier:
-    loaded = CpuImageClassifier()
-    loaded.initialize(FakeContext(tiny_image))
-    return loaded
-
-
 def ask(handler, folder, body: bytes, content_type: str = f"{TYPE}x"):
     """(status, answer); the form's neighbour in its batch must be answered."""
     neighbour = (
@@ -142,38 +127,37 @@ def ask(handler, folder, body: bytes, content_type: str = f"{TYPE}x"):
     return context.statuses.get(0, (200, ""))[0], answer
 
 
+LATIN = b"Content-Type: text/plain; charset=Latin1\r\n"
+
+
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status"),
     [
-        (whole(b"good", b"bad", head=TEXT), 400, "got several: 'text', 'text'; send one field"),
-        (part(b"good", TEXT) + whole(b"bad"), 400, "got several: 'text', 'data'"),
-        (whole(*[b""] * 9), 400, "got several: 'data', 'data', 'data', 'data', 'data', …"),
-        (b"--x--\r\n", 400, "a form must have one field: got none"),
-        (whole(b"good", head=b""), 400, "Content-Disposition"),
-        (whole(b"good", head=b"Content-Disposition: attachment; name=text\r\n"), 400, "Content-Disposition"),
-        (whole(b"good", head=b"Content-Disposition: form-data\r\n"), 400, "Content-Disposition"),
-        (whole(b"good", head=TEXT + DATA), 400, "say one thing twice"),
-        (whole(b"good", head=TEXT + b"nonsense\r\n"), 400, "no `name: value` lines"),
-        (whole(b"good", head=TEXT + b"a: " + b"b" * 8192 + b"\r\n"), 400, "at most 8192 bytes"),
-        (whole(b"good", head=b'Content-Disposition: form-data; name="txt"\r\n'), 400, "got 'txt'"),
-        (whole(b"good", head=TEXT + b"Content-Type: multipart/mixed; boundary=y\r\n"), 400, "another form"),
-        (whole(b"good", head=TEXT + b"Content-Transfer-Encoding: base64\r\n"), 415, "got base64"),
-        (whole(b"good", head=TEXT + b"Content-Type: text/plain; charset=Latin1\r\n"), 415, "charset=latin1"),
-        (whole(b"good", head=DATA + b"Content-Type: text/plain; charset=Latin1\r\n"), 415, "charset=latin1"),
-        (whole("für".encode("latin-1"), head=TEXT), 400, "not UTF-8"),
-        (whole(b"", head=TEXT), 400, "non-empty"),
-        (b"--x\r\n" + TEXT + b"\r\n--x--", 400, "non-empty"),
-        (part(b"good", TEXT), 400, "is missing"),
-        (part(b"good", TEXT) + b"--x-", 400, "is missing"),
-        (whole(b"good", head=TEXT).replace(b"\r\n", b"\n"), 400, "lines end with CR LF"),
-        (whole(b"good", head=TEXT, boundary=b"y"), 400, "is missing"),
-        (b"", 400, "is missing"),
+        (whole(b"good", b"bad", head=TEXT), 400),
+        (part(b"good", TEXT) + whole(b"bad"), 400),
+        (whole(*[b""] * 9), 400),
+        (b"--x--\r\n", 400),
+        (whole(b"good", head=b""), 400),
+        (whole(b"good", head=b"Content-Disposition: attachment; name=text\r\n"), 400),
+        (whole(b"good", head=TEXT + DATA), 400),
+        (whole(b"good", head=TEXT + b"nonsense\r\n"), 400),
+        (whole(b"good", head=TEXT + b"a: " + b"b" * 8192 + b"\r\n"), 400),
+        (whole(b"good", head=TEXT.replace(b"text", b"txt")), 400),
+        (whole(b"good", head=TEXT + b"Content-Type: multipart/mixed; boundary=y\r\n"), 400),
+        (whole(b"good", head=TEXT + b"Content-Transfer-Encoding: base64\r\n"), 415),
+        (whole(b"good", head=TEXT + LATIN), 415),
+        (whole(b"good", head=DATA + LATIN), 415),
+        (whole("für".encode("latin-1"), head=TEXT), 400),
+        (whole(b"", head=TEXT), 400),
+        (part(b"good", TEXT) + b"--x-", 400),
+        (whole(b"good", head=TEXT).replace(b"\r\n", b"\n"), 400),
+        (whole(b"good", head=TEXT, boundary=b"y"), 400),
+        (b"", 400),
     ],
-)  # fmt: skip
-def test_a_form_that_is_not_one_text_is_refused_alone(texts, tiny_text, body, status, said):
+)
+def test_a_form_that_is_not_one_text_is_refused_alone(texts, tiny_text, body, status):
     got, answer = ask(texts, tiny_text, body)
     assert (got, answer["code"]) == (status, status)
-    assert said in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -226,20 +210,17 @@ def test_a_picture_in_a_form_is_the_picture(images, tiny_image):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    "body",
     [
-        (whole(b"CANARY", b"CANARY"), 400, "got several: 'data', 'data'"),
-        (whole(b"CANARY", head=TEXT), 400, "has no \"data\": got 'text'"),
-        (part(b"CANARY") + whole(b"5", head=TEXT), 400, "got several: 'data', 'text'"),
-        (whole(b""), 400, "empty"),
-        (part(b"CANARY"), 400, "is missing"),
+        whole(b"CANARY", b"CANARY"),
+        whole(b"CANARY", head=TEXT),
+        part(b"CANARY") + whole(b"5", head=TEXT),
+        whole(b""),
+        part(b"CANARY"),
     ],
 )
-def test_a_form_that_is_not_one_picture_is_refused_alone(images, tiny_image, body, status, said):
-    body = body.replace(b"CANARY", (tiny_image / "canary.jpg").read_bytes())
-    got, answer = ask(images, tiny_image, body)
-    assert got == status
-    assert said in answer["error"]
+def test_a_form_that_is_not_one_picture_is_refused_alone(images, tiny_image, canary, body):
+    assert ask(images, tiny_image, body.replace(b"CANARY", canary))[0] == 400
 
 
 @pytest.mark.parametrize(

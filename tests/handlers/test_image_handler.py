@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from handlers.cpu_image_classifier import CpuImageClassifier
-from handlers.shared.bodies import as_bytes
 from tests.cpu import BF16
 from tests.handlers.context import FakeContext, Sent, form, plain, rows_and_context
 
 
-@pytest.fixture(scope="module")
-def handler(tiny_image: Path) -> CpuImageClassifier:
-    loaded = CpuImageClassifier()
-    loaded.initialize(FakeContext(tiny_image))
-    return loaded
-
-
 @pytest.fixture
-def canary(tiny_image: Path) -> bytes:
-    return (tiny_image / "canary.jpg").read_bytes()
+def handler(images: CpuImageClassifier) -> CpuImageClassifier:
+    return images
 
 
 def ask(handler, tiny_image, bodies):
@@ -64,21 +55,6 @@ def test_one_bad_request_does_not_touch_its_batch(handler, tiny_image, canary):
     assert "has no \"data\": got 'nothing'" in answers[3]["error"]
     good = [answers[position][0]["label"] for position in (0, 2, 4, 6)]
     assert len(set(good)) == 1
-
-
-def test_what_no_decoder_should_raise_fails_one_request_only(handler, tiny_image, canary, monkeypatch):
-    read = handler.read_request
-
-    def explode(body):
-        if as_bytes(body) == b"bomb":
-            raise RuntimeError("planted")
-        return read(body)
-
-    monkeypatch.setattr(handler, "read_request", explode)
-    (bad, good), context = ask(handler, tiny_image, [b"bomb", canary])
-    assert context.statuses == {0: (500, "Internal Server Error")}
-    assert bad["error"] == "the request could not be read: RuntimeError"
-    assert len(good) == 3
 
 
 @pytest.mark.parametrize(
@@ -125,18 +101,6 @@ def test_the_describe_call_alone_asks_for_a_look_at_the_next_runs(handler, tiny_
     rows, context = rows_and_context(tiny_image, plain(canary, **{"X-Cpu-Kit-Profile": "operators=1"}))
     handler.handle(rows, context)
     assert handler.runtime.profiler.describe()["left"] == {}
-
-
-def test_a_batch_of_bad_requests_only_is_answered(handler, tiny_image):
-    answers, context = ask(handler, tiny_image, [b"", b"x"])
-    assert [answer["code"] for answer in answers] == [400, 415]
-    assert len(context.statuses) == 2
-
-
-def test_multipart_forms_are_read(handler, tiny_image, canary):
-    context = FakeContext(tiny_image)
-    (answer,) = handler.handle([{"data": bytearray(canary)}], context)
-    assert isinstance(json.loads(answer), list)
 
 
 def test_describe_answers_what_is_in_effect(handler, tiny_image):

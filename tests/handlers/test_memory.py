@@ -64,13 +64,6 @@ def returned(monkeypatch) -> list[float]:
     return times
 
 
-def test_ordinary_pictures_give_nothing_back(returned):
-    debt = memory.MemoryReturn()
-    for _ in range(3):
-        debt.before_next()
-    assert returned == [100.0]
-
-
 def test_the_batch_of_a_large_picture_is_given_back_once_it_is_gone(returned):
     debt = memory.MemoryReturn()
     debt.after_large()

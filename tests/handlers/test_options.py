@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -53,52 +52,33 @@ def test_everything_asked_for_is_taken(definition):
     )
 
 
-def test_options_of_another_model_are_not_ours(definition):
-    environment = {"CPU_KIT_OPTIONS": '{"other": {"precision": "bf16"}}'}
-    assert read_options(definition, environment).precision == "fp32"
-
-
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    "asked",
     [
-        ({"precision": "int3"}, "precision must be one of fp32, bf16: got int3"),
-        ({"engine": "tpu"}, "engine must be one of ipex, openvino, inductor, eager: got tpu"),
-        ({"threads": 0}, "threads must be > 0: got 0"),
-        ({"batch": "4"}, "batch must be > 0: got 4"),
-        (
-            {"off": ["self_check"]},
-            "off must be among channels_last, trace, freeze, packing, buckets: got ['self_check']",
-        ),
-        (
-            {"engine": "openvino", "off": ["freeze", "trace", "packing"]},
-            "off must be among the steps of openvino: got ['freeze', 'trace']",
-        ),
-        ({"limits": {"pixels": 0}}, "limits must be whole numbers above 0 by name: got {'pixels': 0}"),
-        ({"limits": [1]}, "limits must be whole numbers above 0 by name: got [1]"),
-        (
-            {"precison": "fp32"},
-            "its keys must be engine, precision, threads, off, limits, batch: got {'precison': 'fp32'}",
-        ),
+        {"precision": "int3"},
+        {"engine": "tpu"},
+        {"threads": 0},
+        {"batch": "4"},
+        {"off": ["self_check"]},
+        {"engine": "openvino", "off": ["freeze", "trace", "packing"]},
+        {"limits": {"pixels": 0}},
+        {"limits": [1]},
+        {"precison": "fp32"},
     ],
 )
-def test_wrong_values_say_what_is_allowed(definition, asked, message):
-    with pytest.raises(LoadError) as caught:
+def test_wrong_values_are_refused_by_their_name(definition, asked):
+    with pytest.raises(LoadError, match=[*asked][-1]):
         read(definition, asked)
-    assert caught.value.cause == f"CPU_KIT_OPTIONS: {message}"
-    assert "make plan" in caught.value.cure
+    with pytest.raises(LoadError, match="CPU_KIT_OPTIONS"):
+        read(definition, CPU_KIT_OPTIONS="{")
 
 
 def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(packed_definition, tiny_image):
     lacking = {**packed_definition, "not_built": {"ipex bf16": {"cause": "no AVX-512", "cpu": ["avx2"]}}}
     definition = parse_definition(lacking, directory=tiny_image)
     assert read(definition).precision == "fp32"
-    with pytest.raises(LoadError) as error:
+    with pytest.raises(LoadError, match=r"no AVX-512; .*MODELS=tiny_image BACKEND=ipex PRECISION=bf16"):
         read(definition, {"engine": "ipex", "precision": "bf16"})
-    assert str(error.value) == (
-        "ipex bf16 is not in the archive: it could not be built where that was made: "
-        "no AVX-512; build it on this machine: make models MODELS=tiny_image BACKEND=ipex PRECISION=bf16; "
-        "or use PRECISION=fp32"
-    )
 
 
 def test_int8_that_would_saturate_here_is_cured_by_building_it_here(
@@ -126,12 +106,8 @@ def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(packed_defin
     definition = parse_definition(packed, directory=tiny_image)
     assert read(definition).precision == "fp32"
     assert read(definition, {"precision": "bf16"}).precision == "bf16"
-    with pytest.raises(LoadError) as error:
+    with pytest.raises(LoadError, match="MODELS=tiny_image BACKEND=ipex PRECISION=int8"):
         read(definition, {"engine": "ipex", "precision": "int8"})
-    assert str(error.value) == (
-        "ipex int8 is not in the archive: no build was asked for it, so it was never judged; "
-        "make models MODELS=tiny_image BACKEND=ipex PRECISION=int8; or use PRECISION=fp32"
-    )
     with pytest.raises(LoadError, match="eager has no int8: it has fp32, bf16; use PRECISION=fp32"):
         read(definition, {"precision": "int8"})
 
@@ -142,29 +118,6 @@ def test_another_engines_judgement_counts_for_nothing(packed_definition, tiny_im
     assert read(definition, {"engine": "ipex", "precision": "bf16"}).engine == "ipex"
     with pytest.raises(LoadError, match="eager bf16 is not in the archive"):
         read(definition, {"engine": "eager", "precision": "bf16"})
-
-
-def test_the_plans_engine_goes_before_torchserves_switch(definition):
-    assert read(definition, {"engine": "eager"}, TS_IPEX_ENABLE="true").engine == "eager"
-    assert read(definition, {}, TS_IPEX_ENABLE="true").engine == "ipex"
-
-
-def test_broken_json_is_refused(definition):
-    with pytest.raises(LoadError, match="CPU_KIT_OPTIONS is not JSON"):
-        read(definition, CPU_KIT_OPTIONS="{")
-
-
-def test_limits_of_the_plan_are_read(definition):
-    assert read(definition, {"limits": {"pixels": 5}}).limits == {"pixels": 5}
-    assert read(definition).limits == {}
-
-
-@pytest.mark.parametrize(("batch", "warmed"), [(None, (4, 2, 1)), (1, (1,)), (3, (2, 1)), (64, (4, 2, 1))])
-def test_only_what_a_batch_can_fill_is_warmed(definition, batch, warmed):
-    classifier = CpuImageClassifier()
-    classifier.configure(replace(definition, batch_sizes=(1, 2, 4)))
-    classifier.adopt(read(definition, {"batch": batch} if batch else {}))
-    assert tuple(shape.batch_size for shape in classifier.layout.list_shapes()) == warmed
 
 
 class Limited(CpuImageClassifier):

@@ -53,14 +53,6 @@ def test_full_rows_run_together_and_the_rest_shrinks():
     ]
 
 
-def test_what_a_long_row_leaves_is_used():
-    assert ROWS.plan_runs([40, 20]) == [Run(rows=((0, 1),), length=64)]
-
-
-def test_a_lone_short_text_has_a_short_row():
-    assert ROWS.plan_runs([3]) == [Run(rows=((0,),), length=8)]
-
-
 def test_rows_of_mixed_lengths_are_nearly_full():
     """Log-normal, as the load tests send them; what one of 16 in a row of its own would waste is 19 %."""
     chance, rows = (
@@ -174,16 +166,6 @@ FORWARD = PackedLogits.forward
 def test_a_planted_error_fails_the_load(tiny_text, monkeypatch, planted):
     with pytest.raises(RuntimeError, match="answers a sample beside others not as it answers it alone"):
         load(tiny_text, monkeypatch, planted)
-
-
-def test_describe_says_how_texts_share_runs(tiny_text, monkeypatch):
-    packed = load(tiny_text, monkeypatch).runtime.describe()
-    assert packed["packing"] == {"applicable": True, "on": True, "row_tokens": 16}
-    shapes = [(shape["batch_size"], shape["length"]) for shape in packed["shapes"]]
-    assert shapes == [(2, 16), (1, 32), (1, 16)]
-    monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_text": {"off": ["packing"]}}))
-    alone = load(tiny_text, monkeypatch).runtime.describe()
-    assert alone["packing"] == {"applicable": True, "on": False, "reason": "switched off by the plan"}
 
 
 def test_without_packing_the_answers_are_the_same(tiny_text, monkeypatch):

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from handlers.shared.process import end_with_launcher
-
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
@@ -73,7 +71,3 @@ def test_another_parent_is_not_taken_for_a_launcher(left):
     parent.kill()
     parent.wait()
     assert not is_gone(child, 0.3)
-
-
-def test_without_proc_nothing_is_tied(tmp_path):
-    assert end_with_launcher(tmp_path) is False

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from handlers.shared.errors import RequestError
-from handlers.shared.profiling import HEADER, Phases, Profiler, find_wish, parse_wish
+from handlers.shared.profiling import HEADER, Profiler, parse_wish
 from handlers.shared.replies import Reply
 from tests.handlers.stub import StubClassifier, make_runtime
 
@@ -22,12 +22,6 @@ def run(profiler: Profiler, times: int = 1) -> None:
     for _ in range(times):
         with profiler.watching(), torch.no_grad():
             MODEL(IMAGE)
-
-
-def test_nothing_is_looked_at_until_it_is_asked_for():
-    profiler = Profiler()
-    run(profiler)
-    assert profiler.describe() == {"left": {}}
 
 
 def test_operators_of_so_many_runs_are_added_up():
@@ -56,18 +50,6 @@ def test_onednns_lines_are_taken_and_others_go_where_they_would(capfd):
     assert capfd.readouterr().out == "[METRICS]one of TorchServe's\n"
 
 
-def test_ranges_for_vtune_are_around_the_runs_that_were_asked_for(monkeypatch):
-    ranges: list[str] = []
-    monkeypatch.setattr("torch.profiler.itt._itt.rangePush", ranges.append)
-    monkeypatch.setattr("torch.profiler.itt._itt.rangePop", lambda: ranges.append("end"))
-    profiler = Profiler()
-    profiler.ask("itt=1")
-    run(profiler)
-    run(profiler)
-    assert ranges == ["model", "end"]
-    assert profiler.describe()["itt"]["runs"] == 1
-
-
 def test_a_model_that_fails_leaves_everything_as_it_was(capfd):
     profiler = Profiler()
     profiler.ask("operators=1 onednn=1")
@@ -87,20 +69,6 @@ def test_a_wish_is_bounded(wish):
         RequestError, match=f"{HEADER} must be `result`, or operators, onednn, itt with 1 to 32"
     ):
         parse_wish(wish)
-
-
-def test_the_headers_name_is_found_in_any_case():
-    assert find_wish({"describe": "True", "X-CPU-Kit-Profile": "result"}) == "result"
-    assert find_wish({"describe": "True"}) == ""
-
-
-def test_each_batch_counts_as_often_as_it_has_requests():
-    phases = Phases()
-    phases.count(4, read_s=0.25, model_s=0.5, whole_s=1.0)
-    phases.count(1, read_s=0.25, model_s=0.0, whole_s=0.5)
-    assert phases.describe() == {
-        "requests": 5, "batches": 2, "read_s": 1.25, "model_s": 2.0, "whole_s": 4.5,
-    }  # fmt: skip
 
 
 def test_a_runtime_counts_its_phases_and_looks_at_its_runs():

@@ -1,47 +1,11 @@
-"""How TorchServe's worker reads a request from its socket, and what a body then is."""
+"""What a body is in the rows that TorchServe's worker hands over."""
 
 from __future__ import annotations
 
-import io
-import struct
-from typing import Any
-
 import pytest
-from ts.protocol import otf_message_handler
 
 from handlers.shared.rows import read_body
 from tests.handlers.context import Sent, form, plain, rows_and_context
-
-
-class Socket(io.BytesIO):
-    """Bytes that TorchServe's frontend would have written."""
-
-    def recv(self, length: int) -> bytes:
-        return self.read(length)
-
-
-def frame(*fields: bytes) -> Socket:
-    return Socket(b"".join(struct.pack("!i", len(field)) + field for field in fields))
-
-
-@pytest.mark.parametrize(
-    ("switch", "content_type", "value"),
-    [
-        ("false", "application/json", b"[[],[]]"),
-        ("false", "text/plain", b"good"),
-        ("true", "application/json", [[], []]),  # what it is for: parsed before anybody looks at its size
-        (None, "application/json", [[], []]),
-    ],
-)
-def test_bodies_arrive_as_bytes_where_decode_input_request_is_false(monkeypatch, switch, content_type, value):
-    monkeypatch.delenv("TS_DECODE_INPUT_REQUEST", raising=False)
-    if switch:
-        monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", switch)
-    body = b"good" if content_type == "text/plain" else b"[[],[]]"
-    read: dict[str, Any] = otf_message_handler._retrieve_input_data(
-        frame(b"body", content_type.encode(), body)
-    )
-    assert read["value"] == value
 
 
 @pytest.mark.parametrize(

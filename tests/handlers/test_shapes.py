@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from handlers.shared.shapes import RUN_COST, Fill, Run, ShapeGrid, WholeBatch
 
-IMAGES = ShapeGrid(batch_sizes=(1, 2, 4, 8, 16))
 TEXTS = ShapeGrid(batch_sizes=(1, 2, 4), lengths=(8, 16, 32), tokens_per_run=32)
 
 
@@ -32,12 +31,6 @@ def test_samples_of_one_size_are_cut_into_the_fewest_runs(count, sizes, expected
 def test_shapes_are_warmed_largest_first_and_within_the_tokens_of_a_run():
     shapes = [(shape.length, shape.batch_size) for shape in TEXTS.list_shapes()]
     assert shapes == [(32, 1), (16, 2), (16, 1), (8, 4), (8, 2), (8, 1)]
-
-
-def test_a_single_row_is_allowed_however_long():
-    grid = ShapeGrid(batch_sizes=(1, 2), lengths=(64,), tokens_per_run=32)
-    assert grid.allows(1, 64)
-    assert not grid.allows(2, 64)
 
 
 @settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -75,17 +68,6 @@ def cut_everywhere(ordered):
                 part = []
             part = [*part, sample]
         yield [*parts, part]
-
-
-def test_a_sample_takes_the_smallest_length_that_holds_it():
-    (run,) = TEXTS.plan_runs([8])
-    assert run == Run(rows=((0,),), length=8)
-
-
-def test_one_more_run_is_dearer_than_a_little_padding():
-    grid = ShapeGrid(batch_sizes=(1, 2), lengths=(16, 20))
-    (run,) = grid.plan_runs([20, 16])
-    assert run == Run(rows=((1,), (0,)), length=20)
 
 
 def test_the_baseline_pads_all_to_the_longest():

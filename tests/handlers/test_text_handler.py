@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from handlers.cpu_image_classifier import CpuImageClassifier
 from handlers.cpu_text_classifier import CpuTextClassifier
-from handlers.shared import texts, torchserve
-from handlers.shared.shapes import Fill
-from tests.handlers.context import FakeContext, FakeMetrics, Sent, form, plain, rows_and_context
+from handlers.shared import texts
+from tests.handlers.context import FakeContext, Sent, form, plain, rows_and_context
 
 
-@pytest.fixture(scope="module")
-def handler(tiny_text: Path) -> CpuTextClassifier:
-    loaded = CpuTextClassifier()
-    loaded.initialize(FakeContext(tiny_text))
-    return loaded
+@pytest.fixture
+def handler(texts: CpuTextClassifier) -> CpuTextClassifier:
+    return texts
 
 
 def ask(handler, tiny_text, *bodies):
@@ -45,14 +40,6 @@ def test_a_list_of_texts_answers_a_list_in_order(handler, tiny_text):
         assert got["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
 
 
-def test_mixed_lengths_in_one_batch_answer_as_alone(handler, tiny_text):
-    texts = ["x", "word " * 20, "some words here", "word " * 12, "y"]
-    batch, _ = ask(handler, tiny_text, *texts)
-    for text, answer in zip(texts, batch, strict=True):
-        (alone,), _ = ask(handler, tiny_text, text)
-        assert answer["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-5)
-
-
 def test_a_cut_text_is_said(handler, tiny_text):
     (short, long), _ = ask(handler, tiny_text, "a short text", "word " * 100)
     assert "truncated" not in short
@@ -61,64 +48,52 @@ def test_a_cut_text_is_said(handler, tiny_text):
     assert long["truncated"]["tokens"] == 102  # [CLS], a hundred words, [SEP]
 
 
-def test_a_huge_text_is_not_read_whole_and_says_so(handler, tiny_text):
-    (answer,), _ = ask(handler, tiny_text, "word " * 1_000_000)
-    assert answer["truncated"]["characters"] == 5_000_000
-    assert answer["truncated"]["characters_read"] == 640
-
-
 @pytest.mark.parametrize(
-    ("body", "message"),
+    "body",
     [
-        (b'{"text": "\\ud800 a"}', "not valid Unicode"),
-        (b'{"a":' * 20_000, "the body is not JSON"),
-        (b"", "non-empty string"),
-        (b"   ", "non-empty string"),
-        ({"text": []}, '"text" must hold 1 to 4 texts: got 0'),
-        ({"text": ["a"] * 5}, '"text" must hold 1 to 4 texts: got 5'),
-        ({"text": [1]}, "non-empty string"),
-        ({"text": None}, "non-empty string"),
-        ({"txt": "a"}, "has no \"text\": got 'txt'"),
-        (b'{"text": ', "the body is not JSON"),
-        (b"\xe4rger", "the text is not UTF-8"),
-        (b'{"text": NaN}', "not JSON (NaN is no JSON value)"),
-        (b'["a", "b"]', 'must be a JSON object: got list; send {"text": "…"}, {"text": ["…", "…"]}'),
-        (["a", "b"], 'must be a JSON object: got list; send {"text": "…"}, {"text": ["…", "…"]}'),
-        (b'{"text": "a"', "a text that looks like JSON with Content-Type: text/plain"),
+        b'{"text": "\\ud800 a"}',
+        b'{"a":' * 20_000,
+        b"   ",
+        {"text": []},
+        {"text": ["a"] * 5},
+        {"text": [1]},
+        {"text": None},
+        {"txt": "a"},
+        b'{"text": ',
+        b"\xe4rger",
+        b'{"text": NaN}',
+        b'["a", "b"]',
+        ["a", "b"],
     ],
 )
-def test_wrong_bodies_are_refused_alone(handler, tiny_text, body, message):
+def test_wrong_bodies_are_refused_alone(handler, tiny_text, body):
     (bad, good), context = ask(handler, tiny_text, body, "good")
-    assert message in bad["error"]
+    assert bad["error"]
     assert context.statuses == {0: (400, "Bad Request")}
     assert "label" in good
 
 
 @pytest.mark.parametrize(
-    ("sent", "status", "message"),
+    ("sent", "status", "said"),
     [
-        (plain("good".encode("utf-16"), "text/plain"), 415, "got UTF-16"),
-        (plain('{"text": "good"}'.encode("utf-16"), "application/json"), 415, "got UTF-16"),
-        (plain("gut für".encode("latin-1"), "text/plain; charset=ISO-8859-1"), 415, "got charset=iso-8859-1"),
-        (plain(b'{"a":' * 100_000, "application/json"), 413, "commas and brackets: at most 82000 are read"),
-        (plain(b"[" + b"[]," * 100_000 + b"[]]"), 413, "commas and brackets: at most 82000 are read"),
-        (form(("text", "", b"\xe4rger")), 400, "the text is not UTF-8"),
-        (form(("txt", "", b"good")), 400, "has no \"text\": got 'txt'"),
-        (form(), 400, 'has no "text": got no field'),
+        (plain("good".encode("utf-16"), "text/plain"), 415, "UTF-16"),
+        (plain('{"text": "good"}'.encode("utf-16"), "application/json"), 415, "UTF-16"),
+        (plain("gut für".encode("latin-1"), "text/plain; charset=ISO-8859-1"), 415, "iso-8859-1"),
+        (plain(b'{"a":' * 100_000, "application/json"), 413, "82000"),
+        (plain(b"[" + b"[]," * 100_000 + b"[]]"), 413, "82000"),
+        (form(("text", "", b"\xe4rger")), 400, "UTF-8"),
+        (form(), 400, '"text"'),
         (form(("other", "", b"x"), ("text", "", b"good")), 400, "'other'"),
         (plain(b'{"text": "good", "text_pair": "bad"}', "application/json"), 400, "'text_pair'"),
-        (
-            form(('{"text": "good"}', "", b""), content_type="application/x-www-form-urlencoded"),
-            415,
-            "-H 'Content-Type: application/json' -d '{…}'",
-        ),
-        (plain(b"good", "application/json"), 400, "the body is not JSON"),
+        # curl's default
+        (form(('{"text": "good"}', "", b""), content_type="application/x-www-form-urlencoded"), 415, "-d"),
+        (plain(b"good", "application/json"), 400, "JSON"),
     ],
 )
-def test_what_is_not_meant_as_a_text_is_refused_with_its_status(handler, tiny_text, sent, status, message):
+def test_what_is_not_meant_as_a_text_is_refused_with_its_status(handler, tiny_text, sent, status, said):
     rows, context = rows_and_context(tiny_text, sent, plain(b"good"))
     bad, good = map(json.loads, handler.handle(rows, context))
-    assert message in bad["error"]
+    assert said in bad["error"]
     assert {position: code for position, (code, _) in context.statuses.items()} == {0: status}
     assert "label" in good
 
@@ -148,26 +123,6 @@ def test_one_text_gets_one_answer_however_it_is_sent(handler, tiny_text, sent):
     rows, context = rows_and_context(tiny_text, sent)
     (answer,) = handler.handle(rows, context)
     assert answer == handler.handle([{"body": b"good"}], FakeContext(tiny_text))[0]
-
-
-def test_a_text_that_begins_like_json_is_sent_as_plain_text_or_in_json(handler, tiny_text):
-    text = '{ that is how some texts begin, ["and" others'
-    rows, context = rows_and_context(
-        tiny_text,
-        plain(text.encode(), "text/plain"),
-        plain(json.dumps({"text": text}).encode(), "application/json"),
-        form(("data", "text/plain", text.encode())),
-        form(("text", "", text.encode())),
-    )
-    answers = [json.loads(answer)["probabilities"] for answer in handler.handle(rows, context)]
-    assert context.statuses == {}
-    for answer in answers[1:]:
-        assert answer == pytest.approx(answers[0], abs=1e-5)
-
-
-def test_a_text_in_brackets_is_a_text(handler, tiny_text):
-    (answer,), _ = ask(handler, tiny_text, b"[deleted] by its author")
-    assert "label" in answer
 
 
 def test_only_what_is_read_of_a_text_is_kept_while_its_batch_waits(handler):
@@ -204,15 +159,6 @@ def test_what_the_plan_leaves_no_room_for_is_refused_and_the_rest_answered(tiny_
     assert small["code"] == 503
 
 
-def test_channels_last_means_nothing_for_text(handler):
-    step = handler.runtime.records[1]
-    assert (step.name, step.status, step.reason) == (
-        "channels_last",
-        "not applicable",
-        "the model has no convolutions",
-    )
-
-
 def test_a_batch_is_tokenised_at_once_and_its_fill_counted(tiny_text, monkeypatch):
     handler = CpuTextClassifier()
     handler.initialize(FakeContext(tiny_text))
@@ -242,23 +188,7 @@ def test_without_buckets_a_batch_is_run_whole_and_padded_to_its_longest(tiny_tex
     }  # fmt: skip
 
 
-def test_fill_is_reported_to_torchserve_once_a_second(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(torchserve.time, "monotonic", lambda: now)
-    report, metrics, fill = torchserve.FillReport(), FakeMetrics(), Fill(tokens=6, computed_tokens=8)
-    report.send(fill, metrics)
-    fill.tokens, fill.computed_tokens = 16, 24
-    report.send(fill, metrics)
-    assert metrics.counted == [("TextTokens", 6), ("TextTokensComputed", 8)]
-    now += 1
-    report.send(fill, metrics)
-    now += 1
-    report.send(fill, metrics)  # nothing new
-    assert metrics.counted[2:] == [("TextTokens", 10), ("TextTokensComputed", 16)]
-
-
-def test_images_report_no_fill(tiny_image):
-    handler, context = CpuImageClassifier(), FakeContext(tiny_image)
-    handler.initialize(context)
-    handler.handle([{"body": (tiny_image / "canary.jpg").read_bytes()}], context)
-    assert context.metrics.counted == []
+def test_a_huge_text_is_not_read_whole_and_says_so(handler, tiny_text):
+    (answer,), _ = ask(handler, tiny_text, "word " * 1_000_000)
+    assert answer["truncated"]["characters"] == 5_000_000
+    assert answer["truncated"]["characters_read"] == 640

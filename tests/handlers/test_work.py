@@ -7,10 +7,7 @@ import random
 
 import pytest
 
-from handlers.shared import work as module
-from handlers.shared.errors import LoadError
-from handlers.shared.shapes import Shape
-from handlers.shared.work import Work, plan_token_work, time_work
+from handlers.shared.work import Work, plan_token_work
 from tests.handlers.stub import StubClassifier, make_runtime
 
 BERT = {"tokens_per_batch": 16_470, "batch_s": 28, "longest": 512, "most_tokens": 4096}
@@ -35,14 +32,6 @@ def test_a_batch_is_cut_by_its_cost(costs, statuses):
     assert list_statuses(Work(per_batch=100, per_request=100), *costs) == statuses
 
 
-def test_the_first_is_computed_even_where_it_is_all_a_batch_may_hold():
-    assert list_statuses(Work(per_batch=50, per_request=100), 80, 1) == [200, 503]
-
-
-def test_without_bounds_all_is_computed():
-    assert list_statuses(Work(), 10**9, 10**9) == [200, 200]
-
-
 def test_no_batch_is_ever_above_its_bound():
     draw = random.Random(1)
     work = Work(per_batch=1000, per_request=400)
@@ -65,35 +54,6 @@ def test_a_slow_machine_gets_smaller_batches_not_later_answers(seconds_each, per
     work = plan_token_work(seconds_each, **BERT)
     assert (work.per_batch, work.per_request, work.worst_batch_s) == (per_batch, per_request, worst)
     assert 3 * 2 * work.worst_batch_s <= 180
-
-
-def test_a_machine_that_cannot_answer_one_text_in_time_does_not_load():
-    with pytest.raises(LoadError) as caught:
-        plan_token_work(0.06, **BERT)
-    assert caught.value.cause == (
-        "one text of 512 tokens takes 30.7 s of a core here, and a batch may take 28 s"
-    )
-    assert "PRECISION=" in caught.value.cure
-
-
-def test_the_largest_shape_is_timed_by_the_lower_of_clock_and_cpu_of_the_faster_run(monkeypatch):
-    clock, cpu = iter([0.0, 9.0, 10.0, 18.0]), iter([0.0, 3.0, 4.0, 6.0])
-    monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(module.time, "process_time", lambda: next(cpu))
-    runs: list[Shape] = []
-
-    class State:
-        classifier = StubClassifier()
-
-        def inputs(self, shape: Shape) -> Shape:
-            return shape
-
-        def run(self, inputs: Shape) -> None:
-            runs.append(inputs)
-
-    work = time_work(State())
-    assert runs == [Shape(batch_size=1, length=512)] * 2
-    assert work == Work(seconds_each=2.0 / 512)
 
 
 def test_a_refused_request_stays_refused_when_its_batch_is_tried_again():

@@ -20,22 +20,8 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-WORDS = [
-    "the",
-    "and",
-    "was",
-    "good",
-    "bad",
-    "nice",
-    "awful",
-    "room",
-    "staff",
-    "clean",
-    "dirty",
-    "food",
-    "cold",
-    "no",
-]
+WORDS = ["the", "and", "was", "good", "bad", "nice", "awful", "room", "staff", "clean", "dirty", "food"]
+WORDS += ["cold", "no"]
 CHARACTERS = [chr(code) for code in range(33, 127) if chr(code).lower() == chr(code)]
 TEXTS = [
     "the staff was nice and the room clean",

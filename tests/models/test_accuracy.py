@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-import torch
 
 from handlers.engines import engine
-from handlers.shared.errors import LoadError
-from models import accuracy, build, fresh
+from models import build, fresh
 from models.build import build_archive, read_archive_definition
-from models.data import MOST_LABELLED, Dataset, make_calibration, make_held_out, read_dataset, split_dataset
+from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
 from models.errors import BuildError
-from models.synthetic import draw_member, encode_member, write_member
+from models.synthetic import encode_member
 from tests.conftest import RANDOM, TINY_IMAGE, write_definition
 from tests.models.gate.test_verdict import GOOD
 from tests.models.gates import with_int8
@@ -26,18 +24,6 @@ def test_calibration_and_held_out_inputs_are_never_the_same():
         assert not set(make_calibration(kind).bodies) & set(make_held_out(kind).bodies)
     own, judged = split_dataset(HELD_OUT)
     assert (own.bodies, judged.bodies) == ((b"a", b"c"), (b"b", b"d"))
-
-
-def test_calibration_inputs_differ_from_each_other():
-    for kind in ("image", "text"):
-        bodies = make_calibration(kind).bodies
-        assert len(set(bodies)) == len(bodies)
-
-
-def test_members_are_decided_by_family_and_number():
-    assert draw_member(3, 5).tobytes() == draw_member(3, 5).tobytes()
-    assert len({draw_member(family, 5).tobytes() for family in range(4)}) == 4
-    assert write_member(0, 7) == write_member(0, 7) != write_member(1, 7)
 
 
 def test_folders_of_images_name_their_classes(tmp_path):
@@ -67,8 +53,11 @@ def test_a_byte_order_mark_and_the_ends_of_lines_of_other_editors_change_no_labe
     assert dataset.bodies[8] == "text 8\u2028on".encode()
 
 
-def test_inputs_of_which_some_have_labels_are_rejected(tmp_path):
+def test_too_few_inputs_and_some_labels_are_rejected(tmp_path):
     (tmp_path / "mixed.tsv").write_text("\n".join(["good\ttext"] * 9 + ["no label"]))
+    (tmp_path / "few.txt").write_text("one\ntwo\n")
+    with pytest.raises(BuildError, match="at least 8"):
+        read_dataset("text", tmp_path / "few.txt")
     with pytest.raises(BuildError, match="'no label'"):
         read_dataset("text", tmp_path / "mixed.tsv")
     (tmp_path / "photos" / "cat").mkdir(parents=True)
@@ -78,93 +67,52 @@ def test_inputs_of_which_some_have_labels_are_rejected(tmp_path):
         read_dataset("image", tmp_path / "photos")
 
 
-@pytest.mark.parametrize(("line", "judged"), [("good\ttext {}", 3000), ("text {}", 500)])
-def test_labels_are_read_where_they_judge_as_many_as_were_given(tmp_path, line, judged):
-    (tmp_path / "many.tsv").write_text("\n".join(line.format(number) for number in range(3000)))
-    read = read_dataset("text", tmp_path / "many.tsv", most_labelled=MOST_LABELLED)
-    assert len(read.bodies) == judged
-    assert len(read_dataset("text", tmp_path / "many.tsv").bodies) == 500
+def good(**changes):
+    return {"figures": {**dataclasses.asdict(GOOD), **changes}, "failure": None, "tried": []}
 
 
-def test_too_few_inputs_are_refused(tmp_path):
-    (tmp_path / "few.txt").write_text("one\ntwo\n")
-    with pytest.raises(BuildError, match=r"few\.txt must hold at least 8 inputs: got 2"):
-        read_dataset("text", tmp_path / "few.txt")
-
-
-def test_more_than_one_thread_calibrates():
-    assert accuracy.THREADS > 1
-
-
-def test_a_precision_that_cannot_be_built_here_does_not_cost_fp32(tmp_path, monkeypatch, capsys):
-    # Truncating the gate's answer to what an AVX2-only machine could give: one precision failed.
-    outcomes = {
-        "ipex bf16": {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []},
-        "ipex int8": {"figures": None, "failure": "RuntimeError: no INT8 here", "tried": []},
-    }
-    monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
+@pytest.fixture
+def build_int8(tmp_path, monkeypatch):
+    """Builds with these outcomes of the gate; says whether anything was built, and what is packed."""
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
-    build_archive(definition, RANDOM, store=tmp_path)
-    packed = read_archive_definition(tmp_path / "tiny_image.mar")
+
+    def run(**outcomes):
+        monkeypatch.setattr(
+            build, "_run_gate", lambda *_: {f"ipex {name}": one for name, one in outcomes.items()}
+        )
+        built = build_archive(definition, RANDOM, store=tmp_path, precisions=[*outcomes])
+        return built, read_archive_definition(tmp_path / "tiny_image.mar")
+
+    return run
+
+
+def test_a_precision_that_cannot_be_built_here_costs_no_other_and_is_tried_again(build_int8, monkeypatch):
+    failed = {"figures": None, "failure": "RuntimeError: no INT8 here", "tried": []}
+    _, packed = build_int8(bf16=good(), int8=failed)
     assert packed["refused"] == {}
     assert packed["not_built"]["ipex int8"]["cause"] == "RuntimeError: no INT8 here"
     assert set(packed["accuracy"]) == {"ipex bf16"}
-    assert "int8: not built on this machine: RuntimeError: no INT8 here" in capsys.readouterr().out
-
-
-def test_what_could_not_be_built_is_tried_again_with_other_means_only(tmp_path, monkeypatch, capsys):
-    outcomes = {"ipex int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
-    monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
-    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
-    build_archive(definition, RANDOM, store=tmp_path)
-    assert not build_archive(definition, RANDOM, store=tmp_path)
-    outcomes["ipex int8"] = {"figures": dataclasses.asdict(GOOD), "failure": None, "tried": []}
+    assert not build_int8(bf16=good(), int8=failed)[0]
     monkeypatch.setattr(fresh, "read_means", lambda: ["amx_int8", "avx2"])
-    assert build_archive(definition, RANDOM, store=tmp_path)
-    assert "adding ipex int8 to the archive (it could not be built before;" in capsys.readouterr().out
-    assert read_archive_definition(tmp_path / "tiny_image.mar")["not_built"] == {}
+    built, packed = build_int8(bf16=good(), int8=good())
+    assert built
+    assert packed["not_built"] == {}
 
 
-def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(tmp_path, monkeypatch, capsys):
-    figures = {**dataclasses.asdict(GOOD), "wide_sums": True}
-    outcomes = {"ipex int8": {"figures": figures, "failure": None, "tried": []}}
-    monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
+def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(build_int8, monkeypatch):
     monkeypatch.setattr(engine, "has_wide_sums", lambda: True)
-    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
-    build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
-    assert not build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
+    build_int8(int8=good(wide_sums=True))
+    assert not build_int8(int8=good(wide_sums=True))[0]
     monkeypatch.setattr(engine, "has_wide_sums", lambda: False)
-    figures["wide_sums"] = False
-    assert build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
-    assert "adds products of INT8 in 32 bits; this one adds them in 16" in capsys.readouterr().out
-    assert not build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
+    assert build_int8(int8=good(wide_sums=False))[0]
+    assert not build_int8(int8=good(wide_sums=False))[0]
 
 
-def test_int8_refused_with_seven_bits_is_tried_again_with_eight(tmp_path, monkeypatch, capsys):
-    figures = {**dataclasses.asdict(GOOD), "wide_sums": False, "agreement_decided": 0.1}
-    outcomes = {"ipex int8": {"figures": figures, "failure": None, "tried": []}}
-    monkeypatch.setattr(build, "_run_gate", lambda *_: outcomes)
+def test_int8_refused_with_seven_bits_is_tried_again_with_eight(build_int8, monkeypatch):
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: False)
-    definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
-    build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
-    assert read_archive_definition(tmp_path / "tiny_image.mar")["refused"]
-    assert not build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
+    seven = good(wide_sums=False, agreement_decided=0.1)
+    assert build_int8(int8=seven)[1]["refused"]
+    assert not build_int8(int8=seven)[0]
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: True)
-    figures |= {"wide_sums": True, "agreement_decided": 1.0}
-    assert build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
-    assert "it was refused with seven bits" in capsys.readouterr().out
-    assert not build_archive(definition, RANDOM, store=tmp_path, precisions=["int8"])
-
-
-def test_a_failing_precision_is_an_outcome_not_the_end(tiny_image, monkeypatch):
-    load = accuracy._load
-
-    def broken(staging, engine, precision, **options):
-        if precision == "bf16":
-            raise LoadError("planted", cure="none")
-        return load(staging, engine, precision, **options)
-
-    monkeypatch.setattr(accuracy, "_load", broken)
-    monkeypatch.setattr(accuracy, "THREADS", torch.get_num_threads())
-    job = {"kind": "image", "precisions": ["eager bf16"], "calibration": "", "eval": ""}
-    assert accuracy.measure(tiny_image, job) == {"eager bf16": accuracy.Outcome(failure="planted")}
+    assert build_int8(int8=good(wide_sums=True))[0]
+    assert not build_int8(int8=good(wide_sums=True))[0]

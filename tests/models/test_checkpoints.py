@@ -76,41 +76,20 @@ AVERAGED = {"n_averaged": torch.tensor(3), **before("module.", OTHER)}
 TAKEN = {
     "plain": STATE,
     "DataParallel": before("module."),
-    "PyTorch's ImageNet example": {
-        "epoch": 9,
-        "arch": "x",
-        "state_dict": before("module."),
-        "best_acc1": 91.0,
-    },
-    "PyTorch's tutorial": {
-        "epoch": 9,
-        "model_state_dict": STATE,
-        "optimizer_state_dict": OPTIMIZER,
-        "loss": 0.3,
-    },
+    "PyTorch's ImageNet example": {"epoch": 9, "state_dict": before("module."), "best_acc1": 91.0},
+    "PyTorch's tutorial": {"epoch": 9, "model_state_dict": STATE, "optimizer_state_dict": OPTIMIZER},
     "compiled": before("_orig_mod."),
     "compiled under DDP": before("module._orig_mod."),
     "DDP, compiled": before("_orig_mod.module."),
     "compiled in part": {key.replace("conv.", "conv._orig_mod."): value for key, value in STATE.items()},
     "torchvision's train.py": {"model": STATE, "optimizer": OPTIMIZER, "epoch": 9, "args": ARGUMENTS},
-    "torchvision's, averaged": {
-        "model": before("module."),
-        "model_ema": AVERAGED,
-        "args": ARGUMENTS,
-    },
+    "torchvision's, averaged": {"model": before("module."), "model_ema": AVERAGED, "args": ARGUMENTS},
     "averaged alone": {"n_averaged": torch.tensor(3), **before("module.")},
-    "timm's train.py": {
-        "state_dict": STATE,
-        "state_dict_ema": OTHER,
-        "optimizer": OPTIMIZER,
-        "args": ARGUMENTS,
-    },
+    "timm's train.py": {"state_dict": STATE, "state_dict_ema": OTHER, "args": ARGUMENTS},
     "Lightning": {
         "state_dict": before("model."),
         "hyper_parameters": AttributeDict(lr=0.1),
-        "callbacks": {
-            "ModelCheckpoint": {"best_model_score": torch.tensor(0.9), "best_model_path": "x.ckpt"}
-        },
+        "callbacks": {"ModelCheckpoint": {"best_model_score": torch.tensor(0.9)}},
         "optimizer_states": [OPTIMIZER],
     },
     "a backbone": before("net.backbone."),
@@ -146,19 +125,10 @@ def test_what_training_scripts_save_is_taken(tmp_path, monkeypatch, form, allow_
 
 
 @pytest.mark.parametrize(
-    ("form", "taken", "other"),
-    [
-        ("timm's train.py", "state_dict", "state_dict_ema"),
-        ("torchvision's, averaged", "model", "model_ema"),
-    ],
+    ("form", "other"), [("timm's train.py", "state_dict_ema"), ("torchvision's, averaged", "model_ema")]
 )
-def test_which_of_two_is_taken_is_said(tmp_path, form, taken, other):
-    _, note = read_form(tmp_path, TAKEN[form])
-    assert f"best.pth holds {taken} and {other} of the same model: {taken} is served" in note
-    assert f'torch.save(checkpoint["{other}"], "weights.pth")' in note
-
-
-def test_nothing_is_said_where_there_is_one(tmp_path):
+def test_which_of_two_is_taken_is_said(tmp_path, form, other):
+    assert other in read_form(tmp_path, TAKEN[form])[1]
     assert read_form(tmp_path, TAKEN["Lightning"], allow_pickle=True)[1] == ""
 
 
@@ -262,17 +232,6 @@ def test_a_model_of_grey_pictures_is_rejected_with_the_line_that_cures_it(tmp_pa
     luma = (colours * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(1, keepdim=True)
     with torch.no_grad():
         torch.testing.assert_close(cured((colours - 0.5) / 0.2), grey.eval()((luma - 0.5) / 0.2))
-
-
-def test_another_class_count_and_another_head_are_named(tmp_path, definition):
-    with pytest.raises(BuildError, match=r"^best\.pth has 5 classes, but .* names 2; put labels"):
-        build(definition, tmp_path, make_squeezenet(5).state_dict())
-    state = make_squeezenet().state_dict()
-    headed = {key.replace("classifier.1", "classifier.3"): value for key, value in state.items()}
-    with pytest.raises(BuildError) as caught:
-        build(definition, tmp_path, headed)
-    assert "has no classifier.1.weight" in str(caught.value)[:CAUSE]
-    assert "it has classifier.3.bias, classifier.3.weight" in str(caught.value)[:CAUSE]
 
 
 def test_an_architecture_that_cannot_be_built_without_memory_is_read(tmp_path):

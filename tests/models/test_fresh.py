@@ -55,58 +55,38 @@ def from_path(path):
     return WeightsRequest(source="path", path=path)
 
 
-def read_id(tmp_path):
-    return read_archive_definition(tmp_path / "tiny_image.mar")["id"]
+def test_what_was_asked_for_is_kept_and_what_changes_is_built_again(tmp_path, definition, user_file):
+    def build(weights, what=definition):
+        built = build_archive(what, weights, store=tmp_path)
+        return built, read_archive_definition(tmp_path / "tiny_image.mar")
 
-
-def test_asking_for_other_weights_builds_again(tmp_path, definition, user_file):
-    build_archive(definition, from_path(user_file), store=tmp_path)
-    first = read_id(tmp_path)
-    assert not build_archive(definition, from_path(user_file), store=tmp_path)
+    built, first = build(from_path(user_file))
+    assert built
+    assert first["weights"].startswith("user (best.pth")
+    assert not build(from_path(user_file))[0]
+    assert not build(NOT_GIVEN)[0]
+    changed = write_definition(tmp_path / "models", {**TINY_IMAGE, "batch_sizes": [1, 2]})
+    built, second = build(NOT_GIVEN, changed)
+    assert built
+    assert second["weights"] == first["weights"]
     (tmp_path / "other").mkdir()
     other = write_weights(tmp_path / "other" / "best.pth", seed=2)
-    assert build_archive(definition, from_path(other), store=tmp_path)
-    assert read_id(tmp_path) != first
+    built, third = build(from_path(other), changed)
+    assert built
+    assert third["id"] != second["id"]
+    other.unlink()
+    assert not build(NOT_GIVEN, changed)[0]
+    again = write_definition(tmp_path / "models", TINY_IMAGE)
+    with pytest.raises(BuildError, match="which is gone"):
+        build(NOT_GIVEN, again)
 
 
-def test_without_weights_what_was_asked_for_before_is_kept(tmp_path, definition, user_file, capsys):
-    build_archive(definition, from_path(user_file), store=tmp_path)
-    assert not build_archive(definition, NOT_GIVEN, store=tmp_path)
-    said = capsys.readouterr().out
-    assert "up to date (weights: user (best.pth" in said
-    assert f"WEIGHTS is not given: kept as WEIGHTS={user_file} built it" in said
-    user_file.unlink()
-    assert not build_archive(definition, NOT_GIVEN, store=tmp_path)
-
-
-def test_without_weights_a_changed_definition_is_built_from_the_same_path(tmp_path, definition, user_file):
-    build_archive(definition, from_path(user_file), store=tmp_path)
-    changed = write_definition(tmp_path / "models", {**TINY_IMAGE, "batch_sizes": [1, 2]})
-    assert build_archive(changed, NOT_GIVEN, store=tmp_path)
-    assert read_archive_definition(tmp_path / "tiny_image.mar")["weights"].startswith("user (best.pth")
-
-
-def test_a_path_that_is_gone_when_it_is_needed_is_named(tmp_path, definition, user_file):
-    build_archive(definition, from_path(user_file), store=tmp_path)
-    user_file.unlink()
-    changed = write_definition(tmp_path / "models", {**TINY_IMAGE, "batch_sizes": [1, 2]})
-    with pytest.raises(BuildError, match=r"best\.pth as before, which is gone; give WEIGHTS=tiny_image="):
-        build_archive(changed, NOT_GIVEN, store=tmp_path)
-
-
-def test_without_weights_and_archive_auto_is_meant(tmp_path, public, offline):
+def test_random_for_want_of_internet_is_built_again_when_it_is_back(tmp_path, public, offline, monkeypatch):
     build_archive(public, NOT_GIVEN, store=tmp_path)
     packed = read_archive_definition(tmp_path / "tiny_image.mar")
     assert packed["request"] == {"source": "auto", "path": "", "files": ""}
     assert packed["weights"].startswith("random")
-
-
-def test_random_for_want_of_internet_is_built_again_when_it_is_back(
-    tmp_path, public, offline, monkeypatch, capsys
-):
-    build_archive(public, AUTO, store=tmp_path)
     assert not build_archive(public, AUTO, store=tmp_path)
-    assert "pretrained weights still cannot be had: no internet" in capsys.readouterr().out
     monkeypatch.setattr(fresh, "fetch_pretrained", lambda definition: None)
     checkpoint = tmp_path / "net.pth"
     torch.save(get_model("resnet18", num_classes=1000).state_dict(), checkpoint)
@@ -132,13 +112,3 @@ def test_only_files_that_are_read_count(user_file):
     assert renamed != before
     (user_file.parent / "config.json").write_text("{}")
     assert hash_user_files(user_file) != renamed
-
-
-def test_what_a_build_can_need_is_the_cpus_and_the_engines_programs(tmp_path, monkeypatch):
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("flags : sse2 avx2 amx_int8")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert fresh.read_means(cpuinfo) == ["amx_int8", "avx2"]
-    compiler = tmp_path / "g++"
-    compiler.touch(mode=0o755)
-    assert fresh.read_means(cpuinfo) == ["amx_int8", "avx2", "g++"]

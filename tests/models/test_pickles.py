@@ -6,12 +6,7 @@ import pytest
 import torch
 
 from models import pickles
-from models.__main__ import _parse_arguments, main, parse_order
-from models.checkpoint import pick_tensors
-from models.definition import read_definition
-from models.errors import BuildError, InputError
-from models.fresh import plan_build
-from models.request import DataRequest, parse_allow_pickle
+from models.errors import BuildError
 from models.state import read_checkpoint
 
 EVIL = """
@@ -93,32 +88,9 @@ def test_a_file_that_blows_itself_up_is_stopped(tmp_path):
         read_checkpoint(tmp_path / "bomb.pth")
 
 
-def test_a_message_cannot_move_the_cursor(tmp_path):
-    assert pickles._parse(tmp_path / "a.pt", b'["a\\u001b[2Jb", ""]', 0) == ("a [2Jb", "")
-
-
 @pytest.mark.parametrize(
     ("said", "code"), [(b"", 0), (b"[]", 0), (b"{", 0), (b"[" * 60_000, 0), (b'["", ""]', -31)]
 )
 def test_a_process_that_ends_without_a_word_is_told(tmp_path, said, code):
     told = f"a.pt cannot be read as weights: what read it ended with code {code}"
     assert pickles._parse(tmp_path / "a.pt", said, code) == (told, "")
-
-
-def test_allow_pickle_is_a_switch():
-    assert [parse_allow_pickle(text) for text in ("", "0", "1")] == [False, False, True]
-    with pytest.raises(InputError, match="ALLOW_PICKLE must be one of 0, 1: got yes"):
-        parse_allow_pickle("yes")
-
-
-def test_allow_pickle_reaches_the_build(capsys):
-    assert main(["check", "--models", "bert", "--allow-pickle", "yes"]) == 2
-    assert "ALLOW_PICKLE must be one of 0, 1: got yes" in capsys.readouterr().err
-    order = parse_order(_parse_arguments(["build", "--models", "bert", "--allow-pickle", "1"]))
-    plan = plan_build(read_definition("bert"), order.weights["bert"], DataRequest(), None)
-    assert plan.weights.allow_pickle
-
-
-def test_what_is_no_state_dict_is_described():
-    with pytest.raises(BuildError, match=r"x\.pt holds no state dict.*got \{'a': int\}"):
-        pick_tensors({"a": 1}, name="x.pt")

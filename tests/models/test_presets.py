@@ -138,13 +138,6 @@ def test_a_preset_that_is_not_that_of_the_weights_is_rejected(tmp_path, monkeypa
     assert "mean" not in message
 
 
-def test_a_preset_that_is_said_as_it_is_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(kind, "fetch_checkpoint", no_network)
-    right = {"size": {"resize": 256, "crop": 224}, "interpolation": "bicubic", "antialias": True}
-    with pytest.raises(DownloadError):
-        prepare(define(tmp_path, "efficientnet_b0", **right), PRETRAINED, tmp_path)
-
-
 @pytest.mark.parametrize("architecture", ["googlenet", "inception_v3"])
 def test_models_that_normalise_anew_must_say_so(tmp_path, monkeypatch, architecture):
     """torchvision gives `transform_input` to its pretrained weights alone; a state dict does not show it."""

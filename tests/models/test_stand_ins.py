@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-import pytest
 import torch
 from torchvision.models import get_model
 
 from handlers.shared.images import decode_image
 from handlers.shared.preprocessing import FastPreprocessing, ImageSize
-from models.canary import draw_image
 from models.random_weights import make_random_classifier
 from models.synthetic import encode_member
-from models.vocabulary import SIZE, SPECIAL, make_tokenizer, make_vocabulary
-
-
-def test_pictures_are_decided_by_their_seed():
-    assert draw_image(60, 40, seed=1).tobytes() == draw_image(60, 40, seed=1).tobytes()
-    assert draw_image(60, 40, seed=1).tobytes() != draw_image(60, 40, seed=2).tobytes()
+from models.vocabulary import SIZE, make_tokenizer
 
 
 def test_random_classifiers_answer_differently_and_survive_bf16():
@@ -33,24 +24,6 @@ def test_random_classifiers_answer_differently_and_survive_bf16():
             rounded = model(images).float()
     assert len(set(exact.argmax(1).tolist())) > 4
     assert (exact.argmax(1) == rounded.argmax(1)).all()
-
-
-def test_the_vocabulary_has_berts_size_and_special_ids():
-    words = Counter(
-        {
-            f"w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676 % 26)}{n % 7}": n
-            for n in range(40000)
-        }
-    )
-    words.update({f"ending{n}abc{n}": 1 for n in range(9000)})
-    vocabulary = make_vocabulary(words)
-    assert len(vocabulary) == len(set(vocabulary)) == SIZE
-    assert {index: vocabulary[index] for index in SPECIAL} == SPECIAL
-
-
-def test_a_corpus_too_small_is_refused():
-    with pytest.raises(ValueError, match="30522 are needed"):
-        make_vocabulary(Counter({"one": 1}))
 
 
 def test_the_stand_in_tokenizer_cuts_english_into_few_pieces():

@@ -13,15 +13,12 @@ import pytest
 import torch
 
 from handlers.engines import ENGINES
-from handlers.engines.aot_packing import _pack_quantised
 from handlers.engines.compiled import COMPILED
 from handlers.engines.engine import Calibration, Made
 from handlers.engines.inductor import (
     KIND,
-    count_compiled,
     count_products,
     list_names,
-    list_offers,
     read_cpu_flags,
 )
 from handlers.shared.definition import PrecisionRecipe
@@ -146,43 +143,6 @@ def test_without_freeze_the_worker_compiles_the_model_itself(tmp_path):
     assert not any(tensor.requires_grad for tensor in state.warmed.values())
 
 
-def test_without_freeze_a_compiler_is_needed_at_a_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(StepError, match=r"compiles C\+\+ when a worker starts with --off freeze.*no g\+\+"):
-        run_steps(load(tmp_path, "inductor", off=frozenset({"freeze"})))
-
-
-def test_without_freeze_a_shape_too_many_is_no_eager_run(tmp_path, monkeypatch):
-    """Dynamo would compute it uncompiled once it has compiled as often as it may."""
-    from torch._dynamo import config
-
-    monkeypatch.setattr(config, "fail_on_recompile_limit_hit", False)
-    run_steps(load(tmp_path, "inductor", off=frozenset({"freeze"})))
-    assert config.fail_on_recompile_limit_hit
-
-
-def test_without_freeze_only_fp32_is_computed(tmp_path):
-    with pytest.raises(StepError, match="without freeze, inductor computes fp32 alone: got int8"):
-        run_steps(load(tmp_path, "inductor", precision="int8", off=frozenset({"freeze"})))
-
-
-@pytest.mark.parametrize(
-    ("changes", "good"),
-    [
-        ({}, True),
-        ({"kind": KIND}, False),
-        ({"kind": "eager", "compiled_here": 0}, False),
-        ({"compiled_here": 0}, False),
-        ({"threads": 1}, False),
-        ({"operators": {"mkldnn::_linear_pointwise": 3}}, False),
-    ],
-)
-def test_what_was_compiled_here_is_judged(changes, good):
-    sound = {"kind": COMPILED, "operators": {"aten::addmm": 3}, "threads": 2, "compiled_here": 2}
-    proof = INDUCTOR.judge({**sound, **changes}, precision="fp32", threads=2, off=frozenset({"freeze"}))
-    assert proof.good is good, proof
-
-
 @needs_pt2e
 @pytest.mark.parametrize(("wide", "highest"), [(True, 255), (False, 127)])
 def test_activations_have_seven_bits_where_sums_would_saturate(monkeypatch, wide, highest):
@@ -204,17 +164,6 @@ def test_int8_multiplies_in_int8_in_all_shapes(compiled, tmp_path):
     assert INDUCTOR.judge(graph, precision="int8", threads=THREADS, off=frozenset()).good
 
 
-def test_a_convolution_in_int8_is_packed_for_the_shape_of_the_example():
-    """Packed for none, its weights are packed again at each run."""
-    graph, rows = torch.fx.Graph(), torch.zeros(2, 3, 8, 8)
-    picture = graph.placeholder("picture")
-    picture.meta["val"] = rows
-    packed = graph.call_function(torch.ops.onednn.qconv_prepack, (picture, None))
-    graph.call_function(torch.ops.onednn.qconv_pointwise.default, (picture, packed))
-    _pack_quantised(SimpleNamespace(output_node=lambda: packed))
-    assert packed.args == (picture, [2, 3, 8, 8])
-
-
 @needs_pt2e
 def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path, monkeypatch):
     """As by a quantizer that finds nothing to do, of which PyTorch says no word."""
@@ -227,42 +176,6 @@ def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path, monkeypatch)
     graph = torch.export.export(state.model, inputs, strict=True).module()
     with pytest.raises(LoadError, match="PyTorch quantised 0 of 2 products by weights; use PRECISION=bf16"):
         quantise_export(graph, recipe=RECIPES[1], batches=[inputs])
-
-
-@needs_pt2e
-@pytest.mark.parametrize(
-    ("operators", "message"),
-    [
-        ({"_qconv_pointwise_tensor": 3, "_linear_pointwise": 1}, "compiled 3 of 4 products"),
-        ({"mkldnn__convolution_pointwise": 3}, "compiled 0 of 3 products"),
-        ({"generated": 9}, "compiled 0 of 0 products"),
-    ],
-)
-def test_a_library_that_does_not_multiply_in_int8_is_refused(operators, message):
-    from handlers.engines.aot_int8 import check_compiled
-
-    with pytest.raises(LoadError, match=message):
-        check_compiled(operators)
-
-
-@pytest.mark.parametrize(
-    ("modules", "offered"),
-    [
-        (["torch.ao.quantization.quantize_pt2e"], ["fp32", "bf16", "int8"]),
-        (["torch.nn", "torchao.quantization.pt2e.quantize_pt2e"], ["fp32", "bf16", "int8"]),
-        (["torch.nn"], ["fp32", "bf16"]),
-        (["torch.nn", "torchao.float8"], ["fp32", "bf16"]),
-        ([], ["fp32", "bf16", "int8"]),
-    ],
-)
-def test_int8_is_offered_where_a_quantiser_of_exports_is(tmp_path, modules, offered):
-    """Without any PyTorch nothing is said against it: the build will."""
-    for name in modules:
-        file = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-        (tmp_path / name.split(".")[0] / "__init__.py").touch()
-    assert list(list_offers([str(tmp_path)])) == offered
 
 
 def change_record(folder: Path, **changes: Any) -> None:
@@ -288,18 +201,6 @@ def test_a_library_that_was_changed_is_refused(own):
         file.write(b"\0")
     with pytest.raises(StepError, match="is not what was compiled"):
         run_steps(load(own, "inductor"))
-
-
-def test_without_a_compiler_the_cure_is_said(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LoadError, match=r"there is no g\+\+; apt-get install g\+\+"):
-        INDUCTOR.prepare(load_eager(tmp_path), "fp32")
-
-
-def test_a_mode_that_means_nothing_on_a_cpu_is_refused(tmp_path):
-    eager = load_eager(tmp_path, {"mode": "reduce-overhead"})
-    with pytest.raises(LoadError, match="mode must be one of default, max-autotune: got reduce-overhead"):
-        INDUCTOR.prepare(eager, "fp32")
 
 
 def graph(**changes: Any) -> dict[str, Any]:
@@ -357,13 +258,3 @@ def test_int8_is_int8_throughout(operators, weights, good):
     seen = graph(operators=operators, weights=weights)
     proof = INDUCTOR.judge(seen, precision="int8", threads=2, off=frozenset())
     assert proof.good is good, proof
-
-
-def test_an_empty_description_is_no_proof():
-    assert not INDUCTOR.judge({}, precision="fp32", threads=2, off=frozenset()).good
-
-
-def test_what_is_compiled_in_the_process_is_counted():
-    before = count_compiled()
-    torch.compile(lambda value: value + 1, backend="eager")(torch.ones(1))
-    assert count_compiled() == before + 1

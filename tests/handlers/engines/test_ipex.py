@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from handlers.engines import ipex as ipex_module
-from handlers.engines.ipex import count_fused
 from handlers.shared.errors import LoadError
 
 
@@ -32,13 +31,3 @@ def test_a_cpu_without_avx2_is_refused_before_the_import(monkeypatch, tmp_path):
     (tmp_path / "cpuinfo").write_text("flags : fpu sse2 avx\n")
     with pytest.raises(LoadError, match="needs a CPU with AVX2"):
         ipex_module.import_ipex(tmp_path / "cpuinfo")
-
-
-def test_operators_are_counted_as_prepacked_and_fused():
-    operators = {
-        "ipex_prepack::linear_run": 2,
-        "ipex_prepack::linear_gelu_run": 3,
-        "ipex::mha_scores_calc": 4,
-        "aten::relu": 5,
-    }
-    assert count_fused(operators) == {"prepacked": 5, "fused": 7}

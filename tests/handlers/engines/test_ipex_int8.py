@@ -7,29 +7,23 @@ import json
 import pytest
 import torch
 
-from handlers.engines.engine import OutOfTimeError
 from handlers.engines.ipex_int8 import recipes
 from handlers.engines.ipex_int8.convert import (
-    RECIPE_KEY,
     Recipe,
     choose_mapping,
     convert_with_recipe,
     prepare_quantization,
     read_recipe,
 )
-from handlers.engines.ipex_int8.quantiser import check_left
 from handlers.engines.ipex_int8.ranking import rank_operators
 from handlers.engines.ipex_int8.recipes import (
     OBSERVERS,
-    PercentileObserver,
-    choose_left,
     leave_operators,
     list_quantised,
     read_summary,
     render_recipe,
 )
 from handlers.shared.errors import LoadError
-from models.gate.trials import time_beside
 
 INT8 = Recipe(name="histogram", smooth_quant=False, bf16_operators=0)
 
@@ -103,16 +97,6 @@ def test_smooth_quant_takes_what_ruins_every_observer(tmp_path):
     assert errors.pop("smooth quant") < 0.1 * min(errors.values())
 
 
-def test_ipex_must_be_told_of_smooth_quant(tmp_path):
-    # Unless it prepares the model for it, it cannot run what it loads: so the file's own entry.
-    path = tmp_path / "int8.json"
-    text = json.loads(observe(path, "smooth quant"))
-    text[RECIPE_KEY]["smooth_quant"] = False
-    path.write_text(json.dumps(text))
-    with pytest.raises(AttributeError, match="'dict' object"):
-        measure_error(path)
-
-
 def test_operators_that_are_left_out_compute_in_bf16(tmp_path):
     path = tmp_path / "int8.json"
     summary = read_summary(observe(path, "min-max"))
@@ -145,33 +129,6 @@ def test_the_operator_that_is_to_blame_ranks_first(tmp_path):
         assert torch.allclose(converted(INPUTS), Two()(INPUTS), rtol=1e-4, atol=1e-4)
 
 
-def test_a_ranking_that_would_be_late_is_not_made(tmp_path):
-    path = tmp_path / "int8.json"
-    operators = list_quantised(read_summary(observe(path, "min-max")))
-    converted = convert_with_recipe(Two().eval(), EXAMPLE, path)
-    clock = iter(range(0, 100, 10)).__next__
-    with pytest.raises(OutOfTimeError):
-        rank_operators(converted, operators, [(INPUTS,)], deadline=20, clock=clock)
-
-
-@pytest.mark.parametrize(
-    ("share", "left"), [(0.5, ["b"]), (0.61, ["b", "a"]), (0.95, ["b", "a", "d"]), (1e-9, ["b"])]
-)
-def test_the_fewest_operators_with_a_share_of_the_error_are_left(share, left):
-    errors = {("m", "a"): 3.0, ("m", "b"): 6.0, ("m", "c"): 0.1, ("m", "d"): 0.9}
-    assert choose_left(errors, share) == [("m", name) for name in left]
-
-
-def test_the_percentile_observer_cuts_what_is_rare():
-    observer = PercentileObserver(dtype=torch.quint8, reduce_range=False)
-    values = torch.linspace(-1, 1, 100_001)
-    values[7], values[8] = 1000.0, -1000.0
-    observer(values)
-    observer(0.5 * values)
-    assert float(observer.max_val) == pytest.approx(1, abs=1e-3)
-    assert float(observer.min_val) == pytest.approx(-1, abs=1e-3)
-
-
 def test_a_file_without_the_kits_entry_is_refused(tmp_path):
     path = tmp_path / "int8.json"
     with pytest.raises(LoadError, match=r"the archive holds no int8\.json"):
@@ -180,28 +137,3 @@ def test_a_file_without_the_kits_entry_is_refused(tmp_path):
     with pytest.raises(LoadError, match=r"int8\.json does not fit this handler: KeyError\('cpu-kit'\)"):
         read_recipe(path)
     assert choose_mapping(INT8) is not choose_mapping(Recipe(name="s", smooth_quant=True, bf16_operators=0))
-
-
-def test_recipes_are_timed_in_turn():
-    now, calls = [0.0], []
-
-    def make(name: str, seconds: float):
-        def run(inputs: tuple) -> None:
-            calls.append(name)
-            now[0] += seconds
-
-        return run
-
-    ratio = time_beside(make("new", 3.0), make("first", 2.0), [(), ()], clock=lambda: now[0])
-    assert ratio == 1.5
-    assert calls[:4] == ["new", "first", "new", "first"]
-
-
-@pytest.mark.parametrize(("left", "operators"), [(0, 30), (15, 30)])
-def test_up_to_half_of_the_operators_may_be_left(left, operators):
-    check_left(left, operators)
-
-
-def test_a_recipe_that_is_int8_by_name_only_is_not_taken():
-    with pytest.raises(LoadError, match="16 of 30 operators would be in BF16, at most 50% may be"):
-        check_left(16, 30)

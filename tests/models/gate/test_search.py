@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from handlers.engines.engine import OutOfTimeError
 from handlers.engines.ipex_int8 import recipes
 from handlers.engines.ipex_int8.recipes import Plan, list_plans
 from handlers.shared.errors import LoadError
@@ -16,9 +15,7 @@ from models.gate.search import (
     Trial,
     find_best,
     find_passed,
-    render_tried,
     search_recipes,
-    tell_best,
 )
 from tests.models.gate.test_verdict import GOOD
 
@@ -61,12 +58,6 @@ def test_the_first_recipe_that_passes_ends_the_search():
     assert find_passed(trials) is find_best(trials) is trials[2]
 
 
-def test_nothing_is_searched_where_the_first_passes():
-    bench = Bench(10 * FURTHER_SECONDS, {"a": 1.0})
-    assert render_tried([trial.record() for trial in bench.search()]) == []
-    assert bench.started == ["a"]
-
-
 def test_where_none_passes_the_nearest_is_kept():
     trials = Bench(1, {"b": 0.9, "c": 0.8}).search()
     assert find_passed(trials) is None
@@ -91,48 +82,12 @@ def test_what_would_end_late_is_not_begun_and_is_told(seconds, started):
     assert bench.now <= seconds + FURTHER_SECONDS
 
 
-def test_a_recipe_that_sees_it_will_be_late_is_told_as_not_tried():
-    trials = Bench(1, {"d": 1.0}, {"c": OutOfTimeError()}).search()
-    assert [trial.reason for trial in trials] == ["agreement is 0.5", "agreement is 0.5", LATE, None]
-
-
 def test_a_recipe_that_cannot_be_built_does_not_end_the_search():
     trials = Bench(1, {"d": 1.0}, {"b": LoadError("planted", cure="none"), "c": RuntimeError("odd")}).search()
     assert [trial.reason for trial in trials[1:]] == [
         "cannot be built: planted",
         "cannot be built: odd",
         None,
-    ]
-
-
-def test_the_first_recipe_must_be_built():
-    with pytest.raises(LoadError, match="planted"):
-        Bench(1, {}, {"a": LoadError("planted", cure="none")}).search()
-
-
-def test_each_recipe_tried_is_a_line_with_its_verdict_and_cost():
-    trials = Bench(FURTHER_SECONDS / 2, {"c": 0.9}, {"b": RuntimeError("odd")}).search()
-    records = [trial.record() for trial in trials]
-    assert render_tried(records) == [
-        "a: agreement is 0.5",
-        "b: cannot be built: odd",
-        "c: agreement is 0.9; 1.50 times the time of a",
-        f"d: {LATE}",
-    ]
-    assert tell_best("c", records) == "; so c, the nearest of 2 recipes"
-    assert tell_best("a", records[:1]) == ""
-
-
-def test_the_order_is_that_of_what_recipes_cost(monkeypatch):
-    monkeypatch.setattr(recipes, "has_flags", lambda flags: True)
-    text = [plan.name for plan in list_plans(convolutional=False)]
-    assert text == [
-        "histogram", "min-max", "percentile", "smooth quant", "half of the error in bf16",
-        "nine tenths of the rest in bf16", "nine tenths of that rest in bf16",
-    ]  # fmt: skip
-    # IPEX smooths Linear layers alone.
-    assert [plan.name for plan in list_plans(convolutional=True)] == [
-        name for name in text if name != "smooth quant"
     ]
 
 

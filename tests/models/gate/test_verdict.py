@@ -10,7 +10,7 @@ import pytest
 from models.data import Dataset
 from models.errors import BuildError
 from models.gate.figures import UNDECIDED_MARGIN, Figures, Thresholds, check_labels, compare
-from models.gate.verdict import describe, judge, labels_decide
+from models.gate.verdict import judge, labels_decide
 
 CLASSES = ["cat", "dog"]
 GOOD = Figures(
@@ -37,14 +37,11 @@ def test_the_case_that_was_refused_is_served():
     # Seen: 300 labelled texts, 90.67 → 90.33 %, 98.67 % agreement.
     figures = label(lost=2, gained=1, right=272)
     assert (figures.agreement, figures.labelled_loss_points) == (0.99, 0.33333)
-    assert (
-        judge(dataclasses.replace(figures, agreement=0.9867, agreement_decided=0.9867), Thresholds()) is None
-    )
-    assert describe(figures) == (
-        "90.3% of 300 mine.tsv inputs right, FP32 90.7%: 0.33 points lost (95% interval of the loss -1.1 to "
-        "1.8); too few to show that at most 1 point is lost: about 1,100 would"
-    )
-    assert figures.labelled_inputs_needed == 1100
+    agreeing = dataclasses.replace(figures, agreement=0.9867, agreement_decided=0.9867)
+    assert judge(agreeing, Thresholds()) is None
+    assert (figures.labelled_loss_shown, figures.labelled_inputs_needed) == (False, 1100)
+    many = label(lost=2, gained=2, right=2700, samples=3000)
+    assert (many.labelled_loss_shown, many.labelled_inputs_needed) == (True, None)
 
 
 @pytest.mark.parametrize(
@@ -55,60 +52,22 @@ def test_with_labels_the_loss_alone_decides(lost, gained, served):
     assert (judge(figures, Thresholds()) is None) == served
 
 
-def test_a_lost_accuracy_is_refused_with_its_figures():
-    assert judge(label(lost=9, gained=0, right=270), Thresholds()) == (
-        "accuracy falls from 90.0% to 87.0% on 300 mine.tsv inputs (3.00 points, 95% interval of the loss "
-        "0.8 to 5.1), at most 1 point may be lost"
-    )
-
-
-def test_other_bounds_are_those_of_the_definition():
-    assert judge(label(lost=9, gained=0, right=270), Thresholds(labelled_loss_points=3.0)) is None
-
-
-def test_what_is_shown_is_not_excused():
-    figures = label(lost=2, gained=2, right=2700, samples=3000)
-    assert figures.labelled_loss_shown
-    assert figures.labelled_inputs_needed is None
-    assert describe(figures).endswith("0.00 points lost (95% interval of the loss -0.2 to 0.2)")
-
-
-def test_a_loss_at_the_bound_passes_and_says_that_nothing_would_show_it():
-    figures = label(lost=3, gained=0, right=270)
-    assert judge(figures, Thresholds()) is None
-    assert describe(figures).endswith("at most 1 point is lost: no number would, so near is the loss")
-
-
-def test_more_right_answers_are_a_gain():
-    assert "0.67 points gained" in describe(label(lost=1, gained=3, right=270))
-
-
 def test_labels_that_fp32_only_guesses_decide_nothing():
     figures = dataclasses.replace(label(lost=30, gained=30, right=150), labelled_guess=0.5)
     assert not labels_decide(figures)
-    reason = judge(figures, Thresholds())
-    assert "agreement with FP32 is 80.0% of 300 mine.tsv inputs, at least 99.0% is needed" in reason
-    assert "another order" in reason  # what is likely wrong where FP32 knows no more than chance
-    agreeing = dataclasses.replace(figures, agreement_decided=1.0)
-    assert describe(agreeing).startswith("the labels decide nothing (FP32 is right on 50.0%")
+    assert judge(figures, Thresholds()) is not None
+    assert judge(dataclasses.replace(figures, agreement_decided=1.0), Thresholds()) is None
 
 
 def test_labels_must_be_the_models():
     held_out = Dataset(source="photos", bodies=(b"",) * 2, labels=("cat", "holiday"))
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(BuildError, match="'holiday'"):
         check_labels(held_out, CLASSES, "softmax")
-    assert str(caught.value) == (
-        "the labels of photos must be classes of the model ('cat', 'dog'): got 'holiday'; "
-        "name them as the model does, or give the inputs without labels"
-    )
-    check_labels(dataclasses.replace(held_out, labels=("cat", "dog")), CLASSES, "softmax")
+    right = dataclasses.replace(held_out, labels=("cat", "dog"))
+    check_labels(right, CLASSES, "softmax")
     check_labels(dataclasses.replace(held_out, labels=None), CLASSES, "softmax")
-
-
-def test_labels_of_one_class_do_not_judge_outputs_that_are_no_choice():
-    held_out = Dataset(source="photos", bodies=(b"",), labels=("cat",))
     with pytest.raises(BuildError, match="without labels"):
-        check_labels(held_out, CLASSES, "sigmoid")
+        check_labels(right, CLASSES, "sigmoid")
 
 
 def compare_outputs(got, expected, activation):
@@ -150,34 +109,23 @@ def test_labels_agree_where_each_yes_and_no_does():
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "served"),
     [
-        ({}, None),
-        (
-            {"agreement_decided": 0.97},
-            "agreement with FP32 is 97.0% of 100 synthetic inputs, at least 99.0% is needed",
-        ),
-        ({"agreement_decided": float("nan")}, "at least 99.0% is needed"),
+        ({}, True),
+        ({"agreement_decided": 0.97}, False),
+        ({"agreement_decided": float("nan")}, False),
         # What FP32 hardly decides cannot refuse, however it is answered.
-        ({"decided": 60, "agreement": 0.6, "agreement_undecided": 0.0}, None),
-        (
-            {"decided": 60, "agreement_decided": 0.95},
-            "agreement with FP32 is 95.0% of the 60 of 100 synthetic inputs that FP32 decides",
-        ),
-        ({"decided": 50, "agreement_decided": 1.0}, None),
-        (
-            {"decided": 49, "agreement_decided": 1.0},
-            "FP32 itself decides only 49 of 100 synthetic inputs (its best two classes at least 0.02 apart), "
-            "at least 50 are needed to compare answers: give inputs that the model can tell apart, or labels "
-            "(EVAL=)",
-        ),
-        ({"samples": 10, "decided": 7, "agreement_decided": 1.0}, "at least 8 are needed"),
-        ({"decided": 0, "agreement_decided": None}, "FP32 itself decides only 0 of 100"),
+        ({"decided": 60, "agreement": 0.6, "agreement_undecided": 0.0}, True),
+        ({"decided": 60, "agreement_decided": 0.95}, False),
+        # At least half of the inputs, and eight, must be decided.
+        ({"decided": 50, "agreement_decided": 1.0}, True),
+        ({"decided": 49, "agreement_decided": 1.0}, False),
+        ({"samples": 10, "decided": 7, "agreement_decided": 1.0}, False),
+        ({"decided": 0, "agreement_decided": None}, False),
     ],
 )
-def test_without_labels_agreement_decides_where_fp32_does(changes, reason):
-    verdict = judge(dataclasses.replace(GOOD, **changes), Thresholds())
-    assert verdict == reason if reason is None else reason in verdict
+def test_without_labels_agreement_decides_where_fp32_does(changes, served):
+    assert (judge(dataclasses.replace(GOOD, **changes), Thresholds()) is None) == served
 
 
 def test_undecided_inputs_are_counted_apart():
@@ -192,10 +140,6 @@ def test_undecided_inputs_are_counted_apart():
     )
     assert (figures.decided, figures.agreement) == (3, 0.6)
     assert (figures.agreement_decided, figures.agreement_undecided) == (1.0, 0.0)
-    assert describe(figures) == (
-        "100.0% top-1 agreement with FP32 on the 3 of 5 mine inputs that FP32 decides; 0.0% of the others, "
-        "which decide nothing"
-    )
 
 
 def test_figures_follow_from_the_logits():

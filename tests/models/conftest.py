@@ -1,4 +1,4 @@
-"""Trained models, once for each module of tests."""
+"""Trained models, once for all modules of tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.models.trained import TRAINED
 from tests.models.training import Trained
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def digits(tmp_path_factory) -> Trained:
     return train_digits(tmp_path_factory.mktemp("digits"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def docstrings(tmp_path_factory) -> Trained:
     return train_docstrings(tmp_path_factory.mktemp("docstrings"))
 

@@ -36,21 +36,14 @@ def test_folders_of_images_name_their_classes(tmp_path):
     assert len(dataset.bodies) == 8
 
 
-def test_text_files_hold_labels_or_not(tmp_path):
+def test_text_files_hold_labels_or_not_whatever_editor_wrote_them(tmp_path):
     (tmp_path / "plain.txt").write_text("\n".join(f"text {n}" for n in range(9)))
-    (tmp_path / "labelled.tsv").write_text("\n".join(f"good\ttext {n}" for n in range(9)))
-    assert read_dataset("text", tmp_path / "plain.txt").labels is None
-    labelled = read_dataset("text", tmp_path / "labelled.tsv")
-    assert labelled.labels == ("good",) * 9
-    assert labelled.bodies[0] == b"text 0"
-
-
-def test_a_byte_order_mark_and_the_ends_of_lines_of_other_editors_change_no_label(tmp_path):
     lines = "\r\n".join(f"good\ttext {n}\u2028on" for n in range(9))
     (tmp_path / "windows.tsv").write_bytes(f"\ufeff{lines}\r\n".encode())
-    dataset = read_dataset("text", tmp_path / "windows.tsv")
-    assert dataset.labels == ("good",) * 9
-    assert dataset.bodies[8] == "text 8\u2028on".encode()
+    assert read_dataset("text", tmp_path / "plain.txt").labels is None
+    labelled = read_dataset("text", tmp_path / "windows.tsv")
+    assert labelled.labels == ("good",) * 9
+    assert labelled.bodies[8] == "text 8\u2028on".encode()
 
 
 def test_too_few_inputs_and_some_labels_are_rejected(tmp_path):

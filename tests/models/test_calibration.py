@@ -1,4 +1,4 @@
-"""The accuracy gate with real calibrations, good and planted bad: each takes a process of its own."""
+"""The accuracy gate with a real calibration that is planted bad."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draw_pictures(folder: Path, numbers: range) -> Path:
 
 
 @needs_bf16
-def test_a_calibration_that_ruins_every_observer_is_rescued_by_operators_in_bf16(tmp_path, capsys):
+def test_a_calibration_that_ruins_every_observer_is_rescued_by_operators_in_bf16(tmp_path):
     # Black pictures: every scale is chosen for a network that sees nothing.
     folder = tmp_path / "black"
     folder.mkdir()
@@ -44,9 +44,6 @@ def test_a_calibration_that_ruins_every_observer_is_rescued_by_operators_in_bf16
     assert figures["recipe"] == tried[-1]["recipe"]
     assert figures["agreement_decided"] >= 0.9
     assert figures["calibration"] == "black"
-    lines = capsys.readouterr().out.splitlines()
-    (passed,) = [line for line in lines if ": passed; " in line]
-    assert passed.startswith(f"  tiny_image ipex int8 by {figures['recipe']}: passed; ")
     recipe = load_int8(tmp_path, tmp_path / "tiny_image.mar").facts["recipe"]
     assert recipe["name"] == figures["recipe"]
     assert recipe["bf16_operators"] > 0

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from torchvision.models import get_model
 
 from models.errors import BuildError
-from models.files import find_weights_file
 from models.kinds.image import prepare
 from models.request import WeightsRequest
 from models.state import load_state, read_checkpoint
@@ -179,12 +178,6 @@ def test_a_torchscript_file_is_rejected_with_the_line_that_saves_its_weights(tmp
     (line,) = re.findall(r"torch\.save\(.*\)", str(caught.value))
     exec(line)
     assert read_checkpoint(tmp_path / "weights.pth")[0].keys() == STATE.keys()
-
-
-@pytest.mark.parametrize("name", ["last.ckpt", "model_best.pth.tar"])
-def test_files_are_found_by_the_names_that_trainers_give_them(tmp_path, name):
-    torch.save(STATE, tmp_path / name)
-    assert read_checkpoint(find_weights_file(tmp_path))[0].keys() == STATE.keys()
 
 
 @pytest.fixture

@@ -72,13 +72,8 @@ def test_tensors_come_back_as_they_were(tmp_path, monkeypatch, file):
 def test_where_no_such_process_can_be_made_a_pickle_is_refused_unless_allowed(monkeypatch, file):
     unable = "from models import confinement; confinement.SECCOMP = -1; confinement.confine()"
     monkeypatch.setattr(pickles, "PROBE", f"import sys; sys.path.insert(0, sys.argv[1]); {unable}")
-    with pytest.raises(BuildError) as error:
+    with pytest.raises(BuildError, match="ALLOW_PICKLE=1"):
         read_checkpoint(file)
-    assert str(error.value) == (
-        "mine.pth is a pickle, which is only read in a process without rights, and this machine cannot make "
-        "one: OSError: seccomp is not to be had: Function not implemented; "
-        "save it as safetensors, or trust it with ALLOW_PICKLE=1"
-    )
     assert read_checkpoint(file, allow_pickle=True)[0].keys() == {"a", "b"}
 
 
@@ -86,11 +81,3 @@ def test_a_file_that_blows_itself_up_is_stopped(tmp_path):
     torch.save({"a": torch.zeros(1).expand(1 << 31)}, tmp_path / "bomb.pth")
     with pytest.raises(BuildError, match=r"bomb\.pth cannot be read as weights \(RuntimeError: .*allocate"):
         read_checkpoint(tmp_path / "bomb.pth")
-
-
-@pytest.mark.parametrize(
-    ("said", "code"), [(b"", 0), (b"[]", 0), (b"{", 0), (b"[" * 60_000, 0), (b'["", ""]', -31)]
-)
-def test_a_process_that_ends_without_a_word_is_told(tmp_path, said, code):
-    told = f"a.pt cannot be read as weights: what read it ended with code {code}"
-    assert pickles._parse(tmp_path / "a.pt", said, code) == (told, "")

@@ -79,11 +79,11 @@ def test_an_archive_with_a_changed_handler_does_not_start(tiny_kit, tmp_path):
 def test_a_port_in_use_is_named(tiny_kit):
     tiny_kit.plan("tiny_image")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", tiny_kit.port + 11))
+        taken.bind(("127.0.0.1", tiny_kit.port + 13))
         taken.listen()
         done = tiny_kit.start()
     assert done.returncode == 1
-    assert str(tiny_kit.port + 11) in done.stderr
+    assert str(tiny_kit.port + 13) in done.stderr
     assert tiny_kit.processes() == []
 
 

@@ -401,7 +401,7 @@ def test_sizes_take_turns_so_that_drift_hits_all_alike():
 
 @pytest.mark.parametrize(
     ("each_s", "sizes"),
-    [(0.08, [1, 4, 16, 1, 4, 16, 1, 4]), (0.5, [1, 4, 1, 4, 1]), (6.0, [1])],
+    [(0.08, [1, 4, 16, 1, 4, 16, 1]), (0.5, [1, 4, 1, 4, 1]), (6.0, [1])],
 )
 def test_of_a_slow_model_the_largest_sizes_are_left_out(each_s, sizes):
     asked, timed = time_turns({size: each_s * size for size in (1, 4, 16)}, 10.0)

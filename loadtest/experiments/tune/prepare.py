@@ -17,9 +17,9 @@ from config.rules.batching import DEFAULT_SLO_P99_MS
 from config.rules.engines import find_need
 from config.rules.service import list_sizes
 from config.topology import read_topology
-from handlers.engines import name_variant
+from handlers.engines import ENGINES, name_variant
 from handlers.engines.backend import find_missing
-from handlers.engines.sets import SETS, find_set
+from handlers.engines.sets import SETS
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.experiment import USABLE_MEMORY, read_available_mib
 from loadtest.experiments.tune.candidate import (
@@ -207,18 +207,24 @@ def list_in_other_variants(
     wish: Wish, models: Sequence[str], plan: Plan, archives: Mapping[str, Archive], site: Site
 ) -> list[Candidate]:
     """The plans of the other engines and precisions that one model's archive holds, each with the batch that
-    the rules give it by its own batch profile; none where a person named an engine or a precision."""
-    if len(models) > 1 or {"BACKEND", "PRECISION"} & {*wish.given}:
+    the rules give it by its own batch profile; of what a person named none but that."""
+    if len(models) > 1:
         return []
     (model,) = models
-    there, missing = SETS[find_set()], find_missing()
-    if absent := [engine for engine in there if engine in missing]:
-        site.say(f"{model}: not installed, so not raced: {', '.join(absent)} (make setup BACKEND=…)")
+    there = {*SETS[plan.inputs.package_set]} - find_missing()
+    if absent := [engine for engine in ENGINES if engine not in there]:
+        site.say(f"{model}: not installed beside these, so not raced: {', '.join(absent)} (BACKEND=…)")
     topology, found = read_topology(), []
+    default = _name_variant(plan, model)
+    fixed = [
+        word
+        for name, word in zip(("BACKEND", "PRECISION"), default.split(), strict=True)
+        if name in wish.given
+    ]
     for variant in sorted(archives[model].accuracy):
         engine, precision = variant.split()
-        held = engine in there and engine not in missing and variant not in archives[model].lost
-        if not held or variant == _name_variant(plan, model) or find_need(topology, engine, precision):
+        held = engine in there and variant not in archives[model].lost and {*fixed} <= {engine, precision}
+        if not held or variant == default or find_need(topology, engine, precision):
             continue
         arguments = [*wish.arguments, *variant_arguments(variant), "--model-store", str(site.store)]
         time_batches(model, arguments, wish, site)

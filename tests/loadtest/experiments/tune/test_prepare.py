@@ -72,12 +72,12 @@ def test_each_models_plans_have_its_engine_and_precision_and_name_no_other_model
 
 
 def list_others(monkeypatch, wish, models, machine="two-cores"):
-    """The default is FP32; BF16 and INT8 passed, OpenVINO in INT8 was refused; inductor is not installed."""
+    """The default is FP32; BF16 and INT8 passed, eager's was refused; OpenVINO is of another package set."""
     told = []
-    held = ("ipex bf16", "ipex int8", "openvino int8", "inductor int8")
-    archive = SimpleNamespace(accuracy=dict.fromkeys(held), lost={"openvino int8": "refused"})
+    held = ("ipex bf16", "ipex int8", "eager bf16", "openvino int8")
+    archive = SimpleNamespace(accuracy=dict.fromkeys(held), lost={"eager bf16": "refused"})
     monkeypatch.setattr(prepare, "read_topology", lambda: read_topology(MACHINES / machine))
-    monkeypatch.setattr(prepare, "find_missing", lambda: frozenset({"inductor"}))
+    monkeypatch.setattr(prepare, "find_missing", frozenset)
     monkeypatch.setattr(prepare, "time_batches", lambda *_: None)
     monkeypatch.setattr(prepare, "write_plan", lambda *_, **how: plan_machine(machine, MODELS))
     site = SimpleNamespace(say=told.append, place=lambda _: (None, 1), store=ROOT)
@@ -88,20 +88,19 @@ def list_others(monkeypatch, wish, models, machine="two-cores"):
 def test_other_engines_and_precisions_that_the_archive_holds_are_raced(monkeypatch):
     found, told = list_others(monkeypatch, ask(), ["resnet50"])
     assert [one.variant for one in found] == ["ipex bf16", "ipex int8"]
-    assert "not raced: inductor" in told[0]
+    assert "not raced: openvino, inductor" in told[0]
     int8 = found[1]
     assert int8.name.endswith("-ipex-int8")
     assert int8.arguments[:4] == ["--backend", "ipex", "--precision", "int8"]
     assert find_candidate(found[0], found, f"{int8.name}-tcmalloc").variant == "ipex int8"
 
 
-def test_what_a_person_named_is_raced_alone_and_so_is_a_mix(monkeypatch):
-    for wish, models in (
-        (ask("--precision", "fp32"), ["resnet50"]),
-        (ask("--backend", "ipex"), ["resnet50"]),
-        (ask(models="bert resnet50", mix="bert:1,resnet50:3"), ["bert", "resnet50"]),
-    ):
-        assert list_others(monkeypatch, wish, models) == ([], [])
+def test_of_what_a_person_named_no_other_is_raced_and_none_of_a_mix(monkeypatch):
+    found, _ = list_others(monkeypatch, ask("--backend", "ipex"), ["resnet50"])
+    assert [one.variant for one in found] == ["ipex bf16", "ipex int8"]
+    assert list_others(monkeypatch, ask("--precision", "fp32"), ["resnet50"])[0] == []
+    mix = ask(models="bert resnet50", mix="bert:1,resnet50:3")
+    assert list_others(monkeypatch, mix, ["bert", "resnet50"])[0] == []
 
 
 def test_workers_are_free_where_nobody_named_them_and_one_model_is_served():

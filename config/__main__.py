@@ -14,7 +14,7 @@ from config.folders import check_run_folder, explain_os_error
 from config.installed import Installed, read_installed
 from config.knobs.table import add_knobs
 from config.plan import PLAN_FILE, Inputs, Plan, read_plan
-from config.rules.by_model import parse_by_model, render_by_model
+from config.rules.batching import parse_by_model, render_by_model
 from config.rules.engines import parse_backend
 from config.rules.requests import SWITCHES, check_inputs, check_machine
 from config.rules.site import Site, make_site, make_timing_job

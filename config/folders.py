@@ -1,4 +1,4 @@
-"""Which folders are run directories of the kit: nothing is written into any other, and by one at a time."""
+"""Folders and files of a run: whose they are, one writer at a time, and each file whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from config.errors import ConfigError
-from config.plan import PLAN_FILE
 
 MARKER = ".cpu-kit"
+PLAN_FILE = "plan.json"
 LOCK = "start.lock"
 CHECKOUT_RUN = Path(__file__).resolve().parent.parent / "run"
 _MARKER_TEXT = (
@@ -149,3 +149,17 @@ def _list_some(names: list[str]) -> str:
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = len(names) - _NAMES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def write_text_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Write beside the file and rename over it; `mode`, less the umask, holds from the first byte on."""
+    draft = name_draft(path)
+    draft.unlink(missing_ok=True)
+    draft.touch(mode, exist_ok=False)
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def name_draft(path: Path) -> Path:
+    """What a killed writer leaves; hidden, so that no pattern for finished files finds it."""
+    return path.with_name(f".{path.name}.new")

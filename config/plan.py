@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config.atomic import write_text_atomically
 from config.errors import ConfigError
+from config.folders import PLAN_FILE, write_text_atomically
 from handlers.engines.sets import DEFAULT_SET
 
 SCHEMA = 4
-PLAN_FILE = "plan.json"
 PROPERTIES_FILE = "config.properties"
 ENVIRONMENT_FILE = "environment"
 HAPROXY_FILE = "haproxy.cfg"

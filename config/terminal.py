@@ -1,9 +1,11 @@
-"""Lets a command print what it has to say in any locale; make does the same for all by PYTHONUTF8."""
+"""Lines for a person: printed in any locale, and beside a disk that is full."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
+from collections.abc import Callable
 
 
 def print_in_any_locale() -> None:
@@ -14,3 +16,12 @@ def print_in_any_locale() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+Report = Callable[[str], None]
+
+
+def say(line: str) -> None:
+    """Print it, and go on where that cannot be: a full disk must not end who watches over a server."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)

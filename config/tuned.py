@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from config.atomic import write_text_atomically
 from config.errors import ConfigError
+from config.folders import write_text_atomically
 from config.plan import Inputs, Setting
 from config.topology import Topology
 from handlers.engines import ENGINES

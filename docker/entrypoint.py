@@ -14,7 +14,7 @@ from pathlib import Path
 import config.__main__ as planning
 from config.errors import ConfigError
 from config.knobs import table
-from config.knobs.names import check_environment, check_values
+from config.knobs.commands import check_environment, check_values
 from config.plan import read_plan
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.tuned import TUNED_FILE

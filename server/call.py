@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.atomic import write_text_atomically
+from config.folders import write_text_atomically
 from config.plan import Plan, read_plan
 from config.rules.network import SOCKETS
 from server.api import Client

@@ -21,24 +21,22 @@ from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.plan import Plan, read_plan
 from config.rules.network import plan_proxy_addresses
-from config.terminal import print_in_any_locale
+from config.terminal import print_in_any_locale, say
 from server import verify
 from server.archives import check_chosen, find_samples, read_archives, read_archives_left, write_samples
 from server.call import make_client, render_calls, write_authorization
-from server.clean import clean
 from server.errors import ServerError
 from server.keeper import keep_instance
 from server.launch import PRIVATE_UMASK, confine
 from server.ports import check_ports_free
 from server.processes import GRACEFUL_SECONDS, find_marked
-from server.progress import say
 from server.ready import StartFailed
 from server.reload import check_reloadable, check_same_door, choose_generation, reload
 from server.rundir import RunDir
 from server.running import check_is_plan, check_may_plan, is_running
 from server.start import Interrupted, catch_signals, count_told, follow, start, stay
 from server.status import render_failure, render_status
-from server.stop import stop
+from server.stop import clean, stop
 from server.supervisor.command import supervise
 
 INTERRUPTED = 130

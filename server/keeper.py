@@ -9,16 +9,14 @@ from pathlib import Path
 
 from config.folders import hold_lock
 from config.plan import Plan, read_plan
+from config.terminal import Report, say
 from server import verify
-from server.archives import Archive, check_precisions, read_archives
+from server.archives import Archive, check_packed, check_precisions, read_archives
 from server.call import make_instance_client
-from server.configuration import read_configuration
-from server.contents import check_packed
-from server.failures import Watcher, explain_server_death, read_log, read_oom_kills
 from server.health import Health, keep_health
 from server.launch import check_machine, confine, launch, make_allocator_link, prepare_folders
+from server.logs import Watcher, explain_server_death, read_configuration, read_log, read_oom_kills
 from server.ports import check_ports_free
-from server.progress import Report, say
 from server.ready import StartFailed, Surroundings, wait_until_ready
 from server.rundir import RunDir
 from server.start import STOPPED, Interrupted, begin_state, stop_where_it_fails

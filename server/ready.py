@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from config.plan import Plan
+from config.terminal import Report
 from server.api import Client
 from server.archives import Archive, check_answer
 from server.errors import ApiError
-from server.progress import Report
 from server.state import Failure
 
 POLL_SECONDS = 0.5

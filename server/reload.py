@@ -12,10 +12,10 @@ from pathlib import Path
 from config.plan import Inputs, Plan
 from config.rules.instances import GENERATIONS
 from config.rules.site import Site
+from config.terminal import Report
 from config.write import write_next
 from server.errors import ServerError
 from server.processes import find_marked
-from server.progress import Report
 from server.rundir import RunDir
 from server.start import count_told, follow
 from server.supervisor.moving import DONE

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.atomic import name_draft
-from config.door.files import DoorFiles
-from config.folders import CHECKOUT_RUN, LOCK, MARKER, find_temporary
+from config.door.process import DoorFiles
+from config.folders import CHECKOUT_RUN, LOCK, MARKER, find_temporary, name_draft
 from config.plan import HAPROXY_FILE, INSTANCES_FOLDER, NEXT_FOLDER
 from config.tuned import TUNED_FILE
 

@@ -9,10 +9,10 @@ from typing import NoReturn
 
 from config.folders import hold_lock
 from config.plan import Plan
+from config.terminal import Report
 from server.archives import Archive
 from server.errors import ServerError
 from server.processes import find_marked
-from server.progress import Report
 from server.rundir import RunDir
 from server.state import STARTING, State, read_state
 from server.stop import stop

@@ -16,14 +16,13 @@ from pathlib import Path
 from types import FrameType
 
 from config.plan import Plan, read_plan
-from server.archives import Archive, check_precisions, read_archives
+from config.terminal import Report
+from server.archives import Archive, check_packed, check_precisions, read_archives
 from server.call import read_instances
-from server.contents import check_packed
 from server.errors import ServerError
 from server.launch import PRIVATE_UMASK, check_machine, is_inherited, prepare_folders
 from server.notify import SOCKET as NOTIFY_SOCKET
 from server.ports import check_ports_free
-from server.progress import Report
 from server.ready import StartFailed
 from server.rundir import MARK, RunDir
 from server.running import digest_file, digest_plan, identify_archives

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config.atomic import write_text_atomically
+from config.folders import write_text_atomically
 
 STARTING = "starting"
 READY = "ready"

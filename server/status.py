@@ -8,14 +8,12 @@ from typing import Any
 
 from config.plan import ModelPlan, Plan, read_plan
 from handlers.engines import name_variant
-from server.activity import read_age, read_resident_mib, read_status
-from server.api import Client
+from server.api import Client, count_waiting, read_sizes
 from server.archives import Archive, read_archives_left
 from server.call import make_instance_client, read_instances
 from server.errors import ApiError
 from server.ports import inference_url, list_ports
-from server.processes import find_marked
-from server.queues import count_waiting, read_sizes
+from server.processes import find_marked, read_age, read_resident_mib, read_status
 from server.rundir import RunDir
 from server.state import Failure, State, read_failure, read_state
 from server.supervisor.record import READY as PHASE_READY

@@ -1,11 +1,14 @@
-"""Takes a server down whatever happened before: no state file, a damaged one, java dead, workers alive."""
+"""Takes a server down whatever happened before, and empties its run directory of what the kit put there."""
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from config.folders import find_mark
 from server.errors import ServerError
 from server.launch import remove_temporary
 from server.processes import GRACEFUL_SECONDS, Process, end_all, find_marked
@@ -55,3 +58,29 @@ def _remove_traces(run: RunDir) -> None:
     run.state.unlink(missing_ok=True)  # again: it may have been written since
     run.authorization.unlink(missing_ok=True)
     run.record.unlink(missing_ok=True)
+
+
+def clean(run: RunDir) -> str:
+    """Delete the kit's files of a stopped server, then the folder if nothing is left; says what stays."""
+    if not run.path.exists():
+        return f"nothing to clean: {run.path} does not exist"
+    # A folder of somebody else's may have a `logs` of its own.
+    if find_mark(run.path) is None:
+        return f"left alone: {run.path} holds no plan of the kit, so it is no run directory"
+    for entry in run.list_own():
+        _delete(entry)
+    left = sorted(entry.name for entry in run.path.iterdir() if entry != run.tuned)
+    if run.tuned.exists():
+        kept = f"cleaned {run.path}; kept what make tune found: {run.tuned}"
+        return f"{kept}; not the kit's and left alone: {', '.join(left)}" if left else kept
+    if left:
+        return f"cleaned {run.path}; not the kit's and left alone: {', '.join(left)}"
+    run.path.rmdir()
+    return f"removed {run.path}"
+
+
+def _delete(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink(missing_ok=True)

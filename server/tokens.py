@@ -7,7 +7,7 @@ import secrets
 import shlex
 from pathlib import Path
 
-from config.atomic import write_text_atomically
+from config.folders import write_text_atomically
 from config.plan import Plan
 from server.errors import ServerError
 from server.rundir import RunDir

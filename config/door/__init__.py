@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from config.door.entrance import render_entrance, render_metrics, render_supervisor
-from config.door.files import LISTENER, DoorFiles, name_state
-from config.door.process import ENDING, name_prediction, render_defaults, render_process
+from config.door.process import (
+    ENDING,
+    LISTENER,
+    DoorFiles,
+    name_prediction,
+    name_state,
+    render_defaults,
+    render_process,
+)
 from config.door.queues import render_entries, render_queue
 from config.plan import Plan
 from config.rules.door import list_places

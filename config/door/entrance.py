@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from config.door.files import LISTENER, DoorFiles
-from config.door.lines import RETRY_AFTER, explain, quote, render_refusal
-from config.door.process import ENDING
+from config.door.process import ENDING, LISTENER, RETRY_AFTER, DoorFiles, explain, quote, render_refusal
 from config.plan import Plan
 from config.render import ARCHIVE_VERSION
 from config.rules.network import HOST

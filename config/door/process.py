@@ -1,10 +1,86 @@
-"""The sections global and defaults: limits of the process, and what holds for both hops."""
+"""The sections global and defaults of haproxy.cfg, and how lines, files and variables are written in it."""
 
 from __future__ import annotations
 
-from config.door.files import DoorFiles
-from config.door.lines import RETRY_AFTER, explain, quote, render_refusal
+import json
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.folders import find_temporary
 from config.plan import Plan
+
+WIDTH = 108
+INDENT = "    "
+
+RETRY_AFTER = "retry-after 1"
+"""With each 503: a second later another server may be well, or the queue shorter."""
+
+
+def explain(reason: str, *lines: str) -> list[str]:
+    """Lines of a section below the reason for them."""
+    comment = textwrap.wrap(
+        reason,
+        WIDTH,
+        initial_indent=f"{INDENT}# ",
+        subsequent_indent=f"{INDENT}#   ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [*comment, *(f"{INDENT}{line}" for line in lines)]
+
+
+def quote(text: str) -> str:
+    """One argument, taken as it is: no blank ends it, and no variable of the environment comes in."""
+    for special in ("\\", '"', "$"):
+        text = text.replace(special, f"\\{special}")
+    return f'"{text}"'
+
+
+def render_refusal(status: int, text: str, *headers: str) -> str:
+    """A refusal in the kit's form, as arguments; `text` and the headers' values are log formats: %[sample] is
+    replaced, and a % that is meant is written twice."""
+    body = quote(json.dumps({"code": status, "error": text}, ensure_ascii=False))
+    named = " ".join(f"hdr {header}" for header in ("x-request-id %[unique-id]", *headers))
+    return f'status {status} content-type application/json lf-string {body[:-1]}\\n" {named}'
+
+
+LISTENER = "KIT_DOOR"
+"""Variable with what the door listens on: an address, or a socket that is open already."""
+
+
+def name_state(instance: str) -> str:
+    """Variable that says whether an instance may be asked from the first moment on."""
+    return f"KIT_STATE_{instance}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorFiles:
+    """Absolute paths without blanks or quotes of their own meaning; the renderer quotes them."""
+
+    sockets: str
+    """A folder for the sockets between the hops, of this user alone."""
+    admin_socket: str
+    """HAProxy's runtime commands."""
+    supervisor_socket: str
+    """Who answers /ready and /live (HTTP)."""
+    bearers: str
+    """What the header Authorization may be, one value a line."""
+    certificate: str
+    """Where TLS is asked for: certificate, chain and key (PEM)."""
+
+    @classmethod
+    def of(cls, run_dir: Path) -> DoorFiles:
+        """Those of a run directory."""
+        sockets = find_temporary(run_dir)
+        return cls(
+            sockets=str(sockets),
+            admin_socket=str(sockets / "admin.sock"),
+            supervisor_socket=str(sockets / "supervisor.sock"),
+            bearers=str(run_dir / "bearers.lst"),
+            certificate=str(run_dir / "door.pem"),
+        )
+
 
 ERRORS = {
     400: "no HTTP that can be read",

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.door.entrance import render_large
-from config.door.files import DoorFiles, name_state
-from config.door.lines import RETRY_AFTER, explain, quote, render_refusal
-from config.door.process import name_prediction
+from config.door.process import (
+    RETRY_AFTER,
+    DoorFiles,
+    explain,
+    name_prediction,
+    name_state,
+    quote,
+    render_refusal,
+)
 from config.plan import Plan, Setting
 from config.rules.door import list_places
 from config.rules.network import find_instance_socket

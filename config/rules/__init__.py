@@ -13,11 +13,10 @@ from config.rules import (
     engines,
     environment,
     java,
+    layout,
     libraries,
-    memory,
     network,
     pinning,
-    reasons,
     requests,
     serving,
     variants,
@@ -77,7 +76,7 @@ def _explain_libraries(found: Libraries, tuned: Tuned) -> Libraries:
 def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Inputs, chosen: Chosen) -> Plan:
     """One TorchServe on its share of the machine."""
     topology = share.topology
-    fitting = memory.count_workers_in_memory(topology, models, inputs, chosen.precisions)
+    fitting = java.count_workers_in_memory(topology, models, inputs, chosen.precisions)
     cut = choose_layout(topology, inputs, fitting)
     pinned = _choose_pinning(topology, inputs, cut)
     # Where nothing else keeps it off the others' CPUs.
@@ -136,19 +135,19 @@ def _plan_layout(
     return Layout(
         workers_per_model=Setting(
             value=len(cut.chunks),
-            reason=tuned.explain("workers") or reasons.explain_workers(topology, inputs, cut, fitting),
+            reason=tuned.explain("workers") or layout.explain_workers(topology, inputs, cut, fitting),
         ),
         cores_per_worker=Setting(
             value=cut.cores,
-            reason=tuned.explain("cores_per_worker") or reasons.explain_cores(topology, inputs, cut),
+            reason=tuned.explain("cores_per_worker") or layout.explain_cores(topology, inputs, cut),
         ),
         core_list=Setting(
             value=sorted({cpu for chunk in worker_cpus for cpu in chunk}),
-            reason=reasons.explain_list(topology, of_share=True) if pinned.bound else pinned.args_reason,
+            reason=layout.explain_list(topology, of_share=True) if pinned.bound else pinned.args_reason,
         ),
         worker_cpus=Setting(
             value=[list(chunk) for chunk in worker_cpus],
-            reason=reasons.explain_worker_cpus(cut) if pinned.bound else pinned.args_reason,
+            reason=layout.explain_worker_cpus(cut) if pinned.bound else pinned.args_reason,
         ),
         memory_nodes=Setting(
             value=[None if nodes is None else list(nodes) for nodes in pinned.memory_nodes],
@@ -156,7 +155,7 @@ def _plan_layout(
         ),
         server_cpus=Setting(
             value=None if server_cpus is None else list(server_cpus),
-            reason=reasons.explain_server(topology, server_cpus),
+            reason=layout.explain_server(topology, server_cpus),
         ),
     )
 

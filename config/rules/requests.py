@@ -9,7 +9,7 @@ from config.definitions import ModelDefinition
 from config.errors import ConfigError, must_be_one_of
 from config.knobs.table import find
 from config.plan import Inputs
-from config.rules.by_model import check_by_model
+from config.rules.batching import check_by_model
 from config.rules.engines import (
     check_engines,
     check_switches,

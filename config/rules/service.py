@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from config.definitions import ModelDefinition
-from config.rules.work import TOKEN_MS
+from config.rules.limits import TOKEN_MS
 from config.timings import Timed
 
 USUAL_TEXT_TOKENS = 32

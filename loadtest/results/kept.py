@@ -17,7 +17,7 @@ from typing import Any
 
 import cattrs
 
-from config.atomic import write_text_atomically
+from config.folders import write_text_atomically
 from loadtest.drivers.records import Records, read_records, write_records
 from loadtest.errors import LoadTestError
 from loadtest.results.host import read_host

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.plan import read_plan
+from config.terminal import Report
 from server.call import read_instances
 from server.launch import confine
-from server.progress import Report
 from server.rundir import RunDir
 from server.start import catch_signals
 from server.supervisor.answers import answer_probes

@@ -15,11 +15,11 @@ from pathlib import Path
 from config.door import list_variables
 from config.installed import find_haproxy
 from config.plan import Plan
+from config.terminal import Report
 from server.errors import ServerError
 from server.haproxy import HaproxyError, Runtime, Stat
 from server.launch import PRIVATE_UMASK, confine, is_inherited
 from server.processes import wait_for_child
-from server.progress import Report
 from server.rundir import MARK, RunDir
 from server.supervisor.kept import Kept
 from server.supervisor.predictions import Count, Prediction, Predictor

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from config.plan import Plan, Settings
+from config.terminal import Report
 from server.health import READY
 from server.processes import Process, find_marked, read_process, send_signal, wait_until_gone
-from server.progress import Report
 from server.rundir import RunDir
 from server.state import read_failure
 from server.supervisor.door import Serving

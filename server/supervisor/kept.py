@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from server.progress import Report
+from config.terminal import Report
 from server.supervisor.record import BACKING_OFF, STARTING, Cause, add_cause
 
 FIRST_PAUSE_S = 1.0

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from config.errors import ConfigError
 from config.plan import Plan, read_plan
+from config.terminal import Report
 from config.topology import MIB
-from server.archives import check_precisions, read_archives
+from server.archives import check_packed, check_precisions, read_archives
 from server.call import read_instances
-from server.contents import check_packed
 from server.errors import ServerError
-from server.progress import Report
 from server.rundir import RunDir
 from server.running import digest_file, digest_plan, identify_archives
 from server.state import read_state, write_state

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from config.atomic import write_text_atomically
+from config.folders import write_text_atomically
 
 SCHEMA = 1
 CAUSES_KEPT = 5

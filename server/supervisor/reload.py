@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from config.terminal import Report
 from server.processes import DRAIN_SECONDS
-from server.progress import Report
 from server.supervisor.door import Door
 from server.supervisor.instance import Instance
 

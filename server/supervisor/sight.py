@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.activity import read_activity, read_anonymous_mib
 from server.health import READY, ModelLook, parse_looks
-from server.processes import PROC, Process
+from server.processes import PROC, Process, read_activity, read_anonymous_mib
 from server.rundir import RunDir
 
 RUNS, GONE, STOPPED = "runs", "is gone (killed?)", "is stopped (SIGSTOP)"

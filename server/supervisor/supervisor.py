@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from config.plan import Plan
+from config.terminal import Report
 from server.health import READY as HEALTHY
 from server.notify import Notifier
 from server.processes import DRAIN_SECONDS, find_marked_by_run
-from server.progress import Report
 from server.rundir import RunDir
 from server.start import Interrupted
 from server.state import Failure, read_failure, write_state

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from config.atomic import write_text_atomically
+from config.folders import write_text_atomically
+from config.terminal import Report
 from server.health import LOOK_SECONDS
-from server.progress import Report
 
 
 class Telling:

@@ -16,13 +16,18 @@ from typing import Any
 from config.files import parse_id_list
 from config.plan import Plan
 from config.rules.network import SOCKETS
-from server.activity import AT_WORK, read_activity
-from server.api import Client
-from server.archives import Archive
-from server.contents import check_unpacked
+from server.api import Client, count_waiting, read_sizes
+from server.archives import Archive, check_unpacked
 from server.errors import ApiError
-from server.processes import PROC, Process, find_marked, read_environment, read_process
-from server.queues import count_waiting, read_sizes
+from server.processes import (
+    AT_WORK,
+    PROC,
+    Process,
+    find_marked,
+    read_activity,
+    read_environment,
+    read_process,
+)
 from server.rundir import RunDir
 from server.running import digest_file, digest_plan
 from server.state import State, read_state

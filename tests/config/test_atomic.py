@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from config.atomic import name_draft, write_text_atomically
+from config.folders import name_draft, write_text_atomically
 
 
 def test_what_a_killed_writer_left_is_written_over(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from config.errors import ConfigError
-from config.rules.by_model import find_number, parse_by_model, render_by_model
+from config.rules.batching import find_number, parse_by_model, render_by_model
 from tests.config.planning import plan_machine
 from tests.config.sites import make_door
 

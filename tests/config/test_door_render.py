@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from config.door import ENDING, LISTENER, list_variables, name_prediction, render_door
-from config.door.lines import WIDTH, explain, quote, render_refusal
+from config.door.process import WIDTH, explain, quote, render_refusal
 from tests.config.doors import FILES, GOLDEN_DOORS, golden_door, plan_behind_door
 from tests.config.planning import make_model
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from config.launcher import LauncherArgs, LauncherError, simulate_launcher
+from config.rules.pinning import LauncherArgs, LauncherError, simulate_launcher
 from config.topology import read_topology
 from handlers.engines.sets import DEFAULT_SET, find_set
 from tests.config.planning import MACHINES, plan_machine

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from config.definitions import list_models, read_definitions
+from config.rules.java import plan_frontend_memory, set_mib, shared_mib
 from config.rules.limits import plan_limits
-from config.rules.memory import plan_frontend_memory, set_mib, shared_mib
 from config.rules.network import MAX_REQUEST_BYTES
 from config.topology import read_topology
 from handlers.cpu_image_classifier import CpuImageClassifier

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from config.errors import ConfigError
-from config.launcher import LauncherArgs, simulate_launcher
+from config.rules.pinning import LauncherArgs, simulate_launcher
 from config.topology import Topology, read_topology
 from tests.config.planning import plan_machine
 from tests.config.sites import check_shares, make_door

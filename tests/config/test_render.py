@@ -10,7 +10,7 @@ import pytest
 
 from config.render import SECTIONS, escape_value, render_environment, render_properties
 from config.rules.network import render_allowed_urls
-from config.table import render_table
+from config.write import render_table
 from tests.config.planning import GOLDEN_MACHINES, golden_files, plan_machine
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from config.render import render_properties
-from config.rules import work
+from config.rules import limits as limits_of
 from handlers.cpu_text_classifier import CpuTextClassifier
 from handlers.shared import texts
 from tests.config.planning import TEXTS, make_model, plan_machine
@@ -25,13 +25,13 @@ BERT = make_model("bert", **TEXTS)
     ],
 )
 def test_a_batch_of_texts_is_cut_by_tokens(precision, batch, models, batch_s, tokens):
-    limits = work.plan_text_work(BERT, precision, batch, models)
+    limits = limits_of.plan_text_work(BERT, precision, batch, models)
     assert (limits["batch_s"].value, limits["tokens_per_batch"].value) == (batch_s, tokens)
     assert tokens >= 8 * 512, "a whole request always fits"
 
 
 def test_the_reasons_hold_the_sums():
-    limits = work.plan_text_work(BERT, "fp32", 8, 2)
+    limits = limits_of.plan_text_work(BERT, "fp32", 8, 2)
     assert limits["batch_s"].reason.startswith("60 s ÷ 2 models on the same cores, less 2 s to tokenise")
     assert limits["tokens_per_batch"].reason.startswith(
         "16470 tokens take 28 s of a core (BERT-base in fp32: 1.7 ms a token), and 8 requests have at most "
@@ -43,16 +43,16 @@ def test_the_reasons_hold_the_sums():
     ("batch", "models", "seconds"), [(8, 2, 101), (16, 2, 202), (16, 1, 101), (1, 2, 60)]
 )
 def test_pictures_get_three_times_their_worst_batch(batch, models, seconds):
-    timeout = work.plan_response_timeout(make_model("resnet50"), batch, models)
+    timeout = limits_of.plan_response_timeout(make_model("resnet50"), batch, models)
     assert timeout.value == seconds
-    assert timeout.value >= 3 * models * batch * work.PICTURE_S
+    assert timeout.value >= 3 * models * batch * limits_of.PICTURE_S
     assert f"{batch} pictures × 2.1 s of a core" in timeout.reason
 
 
 def test_texts_get_three_times_what_the_handler_lets_a_batch_take():
-    timeout = work.plan_response_timeout(BERT, 16, 2)
+    timeout = limits_of.plan_response_timeout(BERT, 16, 2)
     assert timeout.value == 180
-    limits = work.plan_text_work(BERT, "bf16", 16, 2)
+    limits = limits_of.plan_text_work(BERT, "bf16", 16, 2)
     assert timeout.value >= 3 * 2 * limits["batch_s"].value
     assert "3 × the 60 s" in timeout.reason
 
@@ -65,8 +65,8 @@ def test_the_default_time_out_is_the_longest_of_the_models():
 
 
 def test_the_handler_knows_each_limit_and_reads_as_much():
-    assert set(work.plan_text_work(BERT, "fp32", 8, 2)) == set(CpuTextClassifier.LIMITS)
-    assert work.CHARACTERS_PER_TOKEN == texts.CHARACTERS_PER_TOKEN
+    assert set(limits_of.plan_text_work(BERT, "fp32", 8, 2)) == set(CpuTextClassifier.LIMITS)
+    assert limits_of.CHARACTERS_PER_TOKEN == texts.CHARACTERS_PER_TOKEN
 
 
 def test_requests_arrive_unparsed_and_the_workers_are_seen_with_it():

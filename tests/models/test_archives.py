@@ -13,8 +13,7 @@ import pytest
 
 from handlers.shared.definition import read_definition
 from models.build import build_archive, read_archive_definition
-from server.archives import read_archive
-from server.contents import check_packed
+from server.archives import check_packed, read_archive
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
 from tests.cpu import NARROW
 from tests.models.gates import with_int8

@@ -13,8 +13,7 @@ from models.build import build_archive, read_archive_definition
 from models.errors import BuildError, InputError
 from models.request import PRECISIONS, DataRequest, check_used, parse_precisions
 from models.synthetic import write_member
-from server.archives import read_archive
-from server.contents import check_packed
+from server.archives import check_packed, read_archive
 from tests.conftest import FP32_ONLY, RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
 from tests.models.gates import with_int8
 

@@ -18,9 +18,17 @@ import pytest
 
 from config.plan import read_plan
 from models.build import build_archive
-from server.activity import read_activity, read_status
 from server.archives import check_answer, read_archive
-from server.processes import PROC, Process, end_all, find_marked, read_process, send_signal
+from server.processes import (
+    PROC,
+    Process,
+    end_all,
+    find_marked,
+    read_activity,
+    read_process,
+    read_status,
+    send_signal,
+)
 from server.supervisor.record import ENDED, READY, Record, read_record
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
 from tests.end_to_end.kit import Kit

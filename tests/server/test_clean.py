@@ -12,10 +12,10 @@ import pytest
 
 from config.folders import check_run_folder
 from config.write import write_site
-from server.clean import clean
 from server.cli import main
 from server.launch import prepare_folders
 from server.processes import JAVA_MAIN
+from server.stop import clean
 from tests.config.sites import make_door
 
 

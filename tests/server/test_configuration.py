@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.configuration import read_configuration
+from server.logs import read_configuration
 
 DUMP = """\
 2026-01-01T00:00:00,000 [INFO ] main org.pytorch.serve.servingsdk.impl.PluginsManager - Initializing plugins

@@ -6,8 +6,7 @@ import zipfile
 
 import pytest
 
-from server.archives import read_archive
-from server.contents import check_packed, check_unpacked, find_changes, hash_packed
+from server.archives import check_packed, check_unpacked, find_changes, hash_packed, read_archive
 from server.errors import ServerError
 from tests.server.fakes import make_archive
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.failures import Watcher, explain_server_death, find_exception, find_failure, read_oom_kills
+from server.logs import Watcher, explain_server_death, find_exception, find_failure, read_oom_kills
 from tests.server.fakes import RECORDED
 
 PREFIX = "2026-01-01T00:00:00,000 [INFO ] W-9000-echo_1.0-stdout MODEL_LOG - "

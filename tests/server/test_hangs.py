@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from server.activity import Activity, read_activity, read_age
-from server.hangs import STILL_SECONDS, TURNS, Hangs
+from server.health import STILL_SECONDS, TURNS, Hangs
+from server.processes import Activity, read_activity, read_age
 from tests.server.fakes import wait_for
 
 BATCH_SECONDS = 40.0

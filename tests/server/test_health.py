@@ -7,12 +7,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from server.activity import Activity
 from server.api import Client
 from server.archives import read_archive
-from server.canaries import Canaries
 from server.errors import ApiError
-from server.health import STOPPING, Health, keep_health
+from server.health import STOPPING, Canaries, Health, keep_health
+from server.processes import Activity
 from tests.server.fakes import make_archive, wait_for
 
 UP = {"id": "9000", "status": "READY", "pid": 7}

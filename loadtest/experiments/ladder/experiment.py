@@ -49,8 +49,8 @@ from loadtest.systems.stock import BATCH_SIZE, stock
 from loadtest.systems.system import ROOT, System
 from loadtest.trials.block import Block, Experiment, Timing, Turn, Verdict
 from loadtest.trials.validity import is_disturbed
-from server.activity import read_anonymous_mib
 from server.archives import read_archive
+from server.processes import read_anonymous_mib
 
 START_SECONDS, BERT_START_SECONDS = 20.0, 32.0
 """Of one server, with its plan, its verify and its expected answers: seen on two cores."""

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.systems.system import System
-from server.activity import read_resident_mib
-from server.processes import PROC
+from server.processes import PROC, read_resident_mib
 from server.throttling import find_loss, read_throttled
 
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from config.knobs import commands
-from config.knobs.pages import render_help
+from config.knobs.commands import render_help
 from config.knobs.table import KNOBS, find
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from config.errors import ConfigError
-from config.knobs.names import (
+from config.knobs.commands import (
     check_environment,
     check_given,
     count_edits,

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from config.knobs.knob import EVERY
-from config.knobs.pages import WIDTH, render_help, render_markdown
-from config.knobs.table import KNOBS, add_knobs
+from config.knobs.commands import WIDTH, render_help, render_markdown
+from config.knobs.table import EVERY, KNOBS, add_knobs
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = (ROOT / "docker/compose.yaml").read_text()

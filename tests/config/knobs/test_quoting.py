@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from config.knobs.knob import EVERY
-from config.knobs.table import KNOBS, LOADS, SWITCH, TURNS
+from config.knobs.table import EVERY, KNOBS, LOADS, SWITCH, TURNS
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = (

@@ -9,8 +9,7 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.systems.variants import DEFINITION, vary_archive
-from server.archives import SUMS_FILE, read_archive
-from server.contents import check_packed
+from server.archives import SUMS_FILE, check_packed, read_archive
 
 CHANGE = {"token_lengths": [24]}
 

@@ -1,4 +1,4 @@
-"""Finds the first worker that failed to load, and why, in the logs of TorchServe 0.12 (WorkerThread.java)."""
+"""Reads the logs of TorchServe 0.12: its configuration, the first worker that failed to load, and why."""
 
 from __future__ import annotations
 
@@ -194,3 +194,25 @@ class Watcher:
             log=str(self.run.model_log),
             oom_kills=read_oom_kills() - self.oom_kills_before,
         )
+
+
+_FIRST = "Torchserve version: "
+_LAST = "Model API enabled: "
+
+
+def read_configuration(log: Path) -> dict[str, str]:
+    """Name → value as TorchServe prints them; {} when the log does not have them.
+
+    Read it soon after the start: later the log may have been rolled over.
+    """
+    try:
+        return parse_configuration(log.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return {}
+
+
+def parse_configuration(text: str) -> dict[str, str]:
+    """The `Name: value` lines of the first such block; {} when there is none."""
+    match = re.search(rf"^{_FIRST}.*?^{_LAST}[^\n]*$", text, re.MULTILINE | re.DOTALL)
+    lines = match[0].splitlines() if match else []
+    return {name: value for name, _, value in (line.partition(": ") for line in lines)}

@@ -26,7 +26,7 @@ from handlers.engines.backend import ALL, parse_backend
 SCHEMA = 1
 TUNED_FILE = "tuned.json"
 FIELDS = frozenset({"made_for", "limit", "chosen", "evidence"})
-OF_ALL = ("workers", "cores_per_worker", "allocator", "openmp")
+OF_ALL = ("workers", "cores_per_worker")
 """Numbers that have the name of the input they stand in for."""
 BY_MODEL = ("batch", "delay_ms", "variant")
 """The variant is engine and precision; the other numbers are of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
 from config.installed import Installed
@@ -58,19 +58,11 @@ def choose(
     """What is asked for is judged, and what no layout changes is decided."""
     missing = installed.missing_engines
     requests.check_request(topology, models, inputs)
-    found = _explain_libraries(libraries.plan_libraries(inputs, installed), tuned)
+    found = libraries.plan_libraries(inputs, installed)
     if inputs.topology == "live":
         engines.check_installed(engines.find_asked(inputs), missing)
     computing, precisions = variants.choose_variants(models, inputs, tuned)
     return Chosen(libraries=found, engines=computing, precisions=precisions, timed=timed, tuned=tuned)
-
-
-def _explain_libraries(found: Libraries, tuned: Tuned) -> Libraries:
-    reasons_of = {name: tuned.explain(name) for name in ("allocator", "openmp")}
-    settings = {
-        name: replace(getattr(found, name), reason=reason) for name, reason in reasons_of.items() if reason
-    }
-    return replace(found, **settings)
 
 
 def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Inputs, chosen: Chosen) -> Plan:

@@ -36,9 +36,6 @@ def make_experiment(a: Member, b: Member, scenario: Scenario, *, bound: float = 
         name=f"{scenario.name}-gate",
         asked={"a": a.name, "b": b.name, "bound": bound, "scenario": plain(asked)},
         next_block=next_block,
-        estimate=lambda kept: (
-            0.0 if kept.blocks else 2.0 * PAIRS * (scenario.warm_up_s + scenario.duration_s + 6)
-        ),
     )
 
 

@@ -17,8 +17,6 @@ from loadtest.trials.validity import find_doubts
 KIND = "measure"
 PROBE_WARM_UP_S, PROBE_S = 4.0, 8.0
 """Of the short closed loop that finds what 100 % is, for rates that are given as a share."""
-OVERHEAD_S = 6.0
-"""Of each trial: Locust's start and end, the load before and after the window."""
 
 
 def make_experiment(member: Member, scenarios: Sequence[Scenario]) -> Experiment:
@@ -30,15 +28,11 @@ def make_experiment(member: Member, scenarios: Sequence[Scenario]) -> Experiment
                 return plan_probe(member, scenario, kept) or plan_levels(member, scenario, kept)
         return None
 
-    def estimate(kept: Kept) -> float:
-        return sum(estimate_seconds(one) for one in scenarios if kept.find(one.name) is None)
-
     return Experiment(
         kind=KIND,
         name=scenarios[0].name if len(scenarios) == 1 else KIND,
         asked={"scenarios": [plain(one) for one in scenarios]},
         next_block=next_block,
-        estimate=estimate,
     )
 
 
@@ -83,13 +77,6 @@ def read_capacity(scenario: Scenario, kept: Kept) -> float:
     if doubts:
         raise LoadTestError(f"what 100 % is cannot be told: {doubts[0]}")
     return series.trials[-1].rate
-
-
-def estimate_seconds(scenario: Scenario) -> float:
-    """Without what is computed once only."""
-    probe = PROBE_WARM_UP_S + PROBE_S + OVERHEAD_S if any(map(parse_share, scenario.steps)) else 0.0
-    each = scenario.warm_up_s + scenario.duration_s + OVERHEAD_S
-    return probe + 10 + each * scenario.repeats * len(scenario.steps)
 
 
 def judge(kept: Kept) -> list[Verdict]:

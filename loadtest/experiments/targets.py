@@ -25,8 +25,6 @@ from server.archives import read_archive
 
 KIND = "targets"
 TIMEOUT_S = 120
-START_S, TURN_EXTRA_S = 30.0, 5.0
-"""Of a system with its verify and expected answers, and around each window: seen on two cores."""
 TIMING = Timing(seconds=10.0, warm_up_s=4.0, repeats=3)
 RESNET50, BERT = "resnet50", "bert"
 USERS, SLOW_USERS = 64, 32
@@ -179,13 +177,10 @@ def make_experiment(store: Path, timing: Timing) -> Experiment:
         kind=KIND,
         name=KIND,
         asked=asked,
-        next_block=lambda kept: next(iter(list_left(timing, kept)), None),
-        estimate=lambda kept: sum(map(estimate, list_left(timing, kept))),
+        next_block=lambda kept: next(
+            (make_block(row, timing) for row in ROWS if kept.find(row.name) is None), None
+        ),
     )
-
-
-def list_left(timing: Timing, kept: Kept) -> list[Block]:
-    return [make_block(row, timing) for row in ROWS if kept.find(row.name) is None]
 
 
 def make_block(row: Row, timing: Timing) -> Block:
@@ -211,14 +206,6 @@ def make_turn(member: Member, row: Row, timing: Timing) -> Turn:
         parts=stretch,
     )
     return Turn(member=member, scenario=scenario, level=users)
-
-
-def estimate(block: Block) -> float:
-    """Seconds."""
-    return sum(
-        START_S + block.warm_up_s + block.repeats * (turn.scenario.duration_s + TURN_EXTRA_S)
-        for turn in block.turns
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

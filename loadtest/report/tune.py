@@ -47,7 +47,7 @@ def make_tune_section(kept: Kept) -> Section:
     return Section(
         title=f"Tuned: {found.what} by {variants}, {found.limit}",
         notes=(describe_host(kept), _describe(found), f"Weights: {weights}."),
-        tables=(_tabulate_rows(found), _tabulate_chosen(found), _tabulate_changes(found)),
+        tables=(_tabulate_rows(found), _tabulate_chosen(found)),
         plots=(draw_race(found, kept),),
         proofs=(make_answers(loads), make_accuracy(loads)),
         findings=tuple(list_doubts(found)),
@@ -117,22 +117,6 @@ def _tabulate_chosen(found: Outcome) -> Table:
         rows=tuple(
             (name, str(value), "the default is right" if best[name] == value else str(best[name]))
             for name, value in default.items()
-        ),
-    )
-
-
-def _tabulate_changes(found: Outcome) -> Table:
-    return Table(
-        title="Libraries",
-        note="The best plan with another library against itself, in turns: the ratio of the peaks.",
-        header=("library", "ratio (95 % interval)", "verdict"),
-        rows=tuple(
-            (
-                f"{one.item} {one.value}",
-                show_ratio(one.ratio),
-                "better" if one.better else "the default is right",
-            )
-            for one in found.changes
         ),
     )
 

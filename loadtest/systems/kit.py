@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,11 @@ from config.__main__ import USAGE_ERROR
 from config.plan import PLAN_FILE, Plan, read_plan
 from loadtest.errors import LoadTestError, RefusedError
 from loadtest.systems.fleet import Member, Site
-from loadtest.systems.starts import read_start
 from loadtest.systems.system import ROOT, System, make_kit_system
 from loadtest.systems.variants import vary_archive
+from server.processes import find_marked
 from server.rundir import RunDir
-from server.state import read_failure
+from server.state import read_failure, read_state
 from server.stop import stop
 
 START_SECONDS = 1200
@@ -40,31 +41,41 @@ def kit(
     model: str,
     arguments: Sequence[str],
     *,
-    store: Path | None = None,
     archive: Mapping[str, Any] | None = None,
     instances: int | None = 1,
 ) -> Member:
     """A kit server with `arguments` of `python -m config`, verified by its start.
 
-    `model` may name several, with blanks between. `store` is another folder with archives than the site's;
-    `archive` has other values for the definition's `model`, which make a variant of it. `instances` is
-    None for as many as the plan has by itself.
+    `model` may name several, with blanks between. `archive` has other values for the definition's `model`,
+    which make a variant of it. `instances` is None for as many as the plan has by itself.
     """
 
     @contextlib.contextmanager
     def start(site: Site) -> Iterator[System]:
         site.say(f"  starting {name}")
         folder, port = site.place("kit")
-        where = store or site.store
+        where = site.store
         if archive:
             source, where = where / f"{model}.mar", folder.with_name(f"{folder.name}-store")
             vary_archive(source, where, model=dict(archive))
         asked = [*arguments, "--model-store", str(where)]
         with kit_server(name, folder, port=port, model=model, arguments=asked, instances=instances) as system:
             how = " ".join([*arguments, *([f"archive with {dict(archive)}"] if archive else [])])
-            yield replace(system, how=how, start=read_start(system, arguments))
+            yield replace(system, how=how, start=read_start(system))
 
     return Member(name=name, open=start)
+
+
+def read_start(system: System) -> dict[str, float]:
+    """`worker_seconds`: from the birth of the first worker's process, or its launcher's, to the last right
+    smoke request."""
+    assert system.run is not None
+    state, processes = read_state(system.run.state), find_marked(system.run.path)
+    workers = [one.start_ticks for one in processes if one.is_worker or one.is_launcher]
+    if state is None or state.seconds_to_ready is None or not workers:
+        raise LoadTestError(f"{system.name}: its server.json does not say how long the start took")
+    born = (min(workers) - min(one.start_ticks for one in processes)) / os.sysconf("SC_CLK_TCK")
+    return {"worker_seconds": state.seconds_to_ready - born}
 
 
 @contextlib.contextmanager

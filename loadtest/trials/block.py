@@ -52,7 +52,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Two functions and what they need; the runner does everything else."""
+    """What is measured next; the runner does everything else."""
 
     kind: str
     """Names the judge and the section of the report."""
@@ -62,10 +62,6 @@ class Experiment:
     """Plain values that decide what is measured; a result is resumed only where all of them are the same."""
     next_block: Callable[[Kept], Block | None]
     """Pure: from what is kept. None when there is no more to measure."""
-    estimate: Callable[[Kept], float] = lambda _: 0.0
-    """Seconds that are left."""
-    paced: bool = True
-    """Whether that is work, whose pace shows as it is done; False: a budget of time."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,12 +34,13 @@ from loadtest.scenarios.scenario import AUTO
 from loadtest.systems.fleet import Fleet, Site, Up
 from loadtest.systems.system import System
 from loadtest.trials.block import Block, Experiment, Turn
-from loadtest.trials.progress import Progress
 from loadtest.trials.resume import resume_result
 from loadtest.trials.trial import Load, measure_trial
 from loadtest.trials.validity import is_disturbed
 from loadtest.trials.watch import watch_nothing
 
+START_S, TURN_EXTRA_S = 30.0, 5.0
+"""Of a system with its verify and expected answers, and around each window: seen on two cores."""
 CACHE = ".expected"
 """In the results' folder: expected answers are computed once for an archive and its payloads."""
 KEPT_OF_DESCRIBE = (
@@ -82,6 +84,7 @@ class _Runner:
     site: Site
     crew: Crew
     cache: Path
+    _began: float = field(default_factory=time.monotonic)
     _rates: dict[str, float] = field(default_factory=dict)
     """Of each system that is up and was measured: it tells how long the next window must be."""
     _verified: dict[str, Mapping[str, Any] | None] = field(default_factory=dict)
@@ -91,15 +94,16 @@ class _Runner:
 
     def run(self, kept: Kept) -> Kept:
         """Block after block; nothing stays up behind it."""
-        planned, paced = self.experiment.estimate(kept), self.experiment.paced
-        self._progress = Progress(say=self.site.say, planned=planned, paced=paced)
         with Fleet(site=self.site).opened() as fleet:
             while (block := self.experiment.next_block(kept)) is not None:
-                self._progress.report(f"{block.name}: {', '.join(list_systems(block))}")
+                minutes = estimate_seconds(block, fleet.up) / 60
+                self._report(f"{block.name}: {', '.join(list_systems(block))}; up to {minutes:.0f} min")
                 measured, records = self._measure(fleet, block)
                 kept = keep_block(kept, measured, records)
-                self._progress.update(self.experiment.estimate(kept))
         return kept
+
+    def _report(self, line: str) -> None:
+        self.site.say(f"[{(time.monotonic() - self._began) / 60:.0f} min] {line}")
 
     def _measure(self, fleet: Fleet, block: Block) -> tuple[KeptBlock, list[Records]]:
         began = datetime.now(timezone.utc)
@@ -139,7 +143,7 @@ class _Runner:
                     up = fleet.bring(turn.member, halt=several)
                 except RefusedError as problem:
                     refused[name] = " ".join(problem.reason.split())
-                    self._progress.report(f"  {name}: the kit refuses: {refused[name]}")
+                    self._report(f"  {name}: the kit refuses: {refused[name]}")
                     continue
                 with halting(up.system, several):
                     ready[name] = _Ready(up=up, facts=self._look_before(up))
@@ -253,7 +257,7 @@ class _Runner:
                     load, repeat=repeat, last_rate=self._rates.get(name, 0.0), attempt=attempt
                 )
             self._rates[name] = trial.rate or find_overall_rate(records)
-            self._progress.report(f"  {describe_trial(trial, block.repeats)}")
+            self._report(f"  {describe_trial(trial, block.repeats)}")
             yield trial, records
             series = Series(
                 facts=ready.facts, scenario=load.scenario, level=load.level, trials=(trial,), records=(),
@@ -266,6 +270,12 @@ class _Runner:
 def list_systems(block: Block) -> list[str]:
     """Names of a block's systems, each once."""
     return list(dict.fromkeys(turn.member.name for turn in block.turns))
+
+
+def estimate_seconds(block: Block, up: Collection[str]) -> float:
+    """Of a block, with the starts of what is not up."""
+    turns = sum(one.scenario.warm_up_s + one.scenario.duration_s + TURN_EXTRA_S for one in block.turns)
+    return len({*list_systems(block)} - {*up}) * (START_S + block.warm_up_s) + block.repeats * turns
 
 
 @contextlib.contextmanager

@@ -24,8 +24,6 @@ CHOSEN = {
     "cores_per_worker": 2,
     "batch": {"resnet50": 4},
     "delay_ms": {"resnet50": 3},
-    "allocator": "tcmalloc",
-    "openmp": "gnu",
 }
 
 
@@ -175,8 +173,8 @@ def test_one_line_says_what_becomes_of_it(inputs, tmp_path):
     assert judge_tuned(file, TOPOLOGY, inputs) == (
         tuned,
         [
-            "tuned: used, for p99 ≤ 200 ms: allocator tcmalloc, batch resnet50 4, cores per worker 2, "
-            f"delay ms resnet50 3, openmp gnu, workers 1 ({file})"
+            "tuned: used, for p99 ≤ 200 ms: batch resnet50 4, cores per worker 2, "
+            f"delay ms resnet50 3, workers 1 ({file})"
         ],
     )
     used, said = judge_tuned(file, TOPOLOGY, replace(inputs, precision="fp32"))
@@ -190,12 +188,10 @@ def test_the_plan_has_the_numbers_and_cites_the_evidence(inputs):
     settings = (
         planned.layout.workers_per_model,
         planned.layout.cores_per_worker,
-        planned.libraries.allocator,
-        planned.libraries.openmp,
         resnet50.batch_size,
         resnet50.max_batch_delay_ms,
     )
-    assert [setting.value for setting in settings] == [1, 2, "tcmalloc", "gnu", 4, 3]
+    assert [setting.value for setting in settings] == [1, 2, 4, 3]
     assert all(
         f"tuned on this machine (tuned.json); resnet50: {EVIDENCE}" in one.reason for one in settings[1:]
     )
@@ -211,7 +207,7 @@ def test_what_is_not_in_it_is_as_ever(inputs):
 
 
 def test_what_a_person_gave_wins(inputs):
-    given = replace(inputs, workers=2, instances=1, allocator="jemalloc", batch="resnet50=2", delay_ms="7")
+    given = replace(inputs, workers=2, instances=1, batch="resnet50=2", delay_ms="7")
     planned = plan(given, make_tuned(inputs, chosen={**CHOSEN, "cores_per_worker": 1}))
     resnet50 = planned.models["resnet50"]
     seen = {
@@ -224,15 +220,12 @@ def test_what_a_person_gave_wins(inputs):
         "BATCH=resnet50=2 was given": 2,
         "DELAY_MS=7 was given": 7,
     }
-    assert planned.libraries.allocator.value == "jemalloc"
-    assert planned.libraries.openmp.value == "gnu"
 
 
 def test_instances_have_them_too(inputs):
-    tuned = make_tuned(inputs, chosen={"batch": {"bert": 3}, "workers": 2, "allocator": "system"})
+    tuned = make_tuned(inputs, chosen={"batch": {"bert": 3}, "workers": 2})
     site = make_site(TOPOLOGY, MODELS, inputs, INSTALLED, tuned=tuned)
     assert site.plan.inputs == inputs
-    assert site.plan.libraries.allocator.value == "system"
     for one in site.instances.values():
         assert (one.models["bert"].batch_size.value, one.layout.workers_per_model.value) == (3, 1)
     assert site.plan.door["bert.a1.maxconn"].value == 2 * 3

@@ -20,7 +20,6 @@ from config.plan import Layout, Plan, Setting
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.rows import MEASURED, MISSING, Row, make_rows
 from loadtest.experiments.ladder.rungs import (
-    BERT,
     ENGINES,
     FILLED,
     KINDS,
@@ -52,10 +51,6 @@ from loadtest.trials.validity import is_disturbed
 from server.archives import read_archive
 from server.processes import read_anonymous_mib
 
-START_SECONDS, BERT_START_SECONDS = 20.0, 32.0
-"""Of one server, with its plan, its verify and its expected answers: seen on two cores."""
-TURN_EXTRA_SECONDS = 4.0
-"""Locust's start and end, the ramp, the first round, and the last answers."""
 MOST_TRIES = 2
 """Of a block that the machine disturbs."""
 MOST_SERVERS = 6
@@ -98,7 +93,6 @@ def make_experiment(
         name=name_experiment(model, rungs),
         asked=asked,
         next_block=course.next_block,
-        estimate=course.estimate,
     )
 
 
@@ -160,19 +154,6 @@ class Course:
             scenario=make_scenario(rung, self.model, self.timing),
             level=count_users(rung),
         )
-
-    def estimate(self, kept: Kept) -> float:
-        """Seconds for the rest, the first block of which finds nothing up."""
-        start = BERT_START_SECONDS if self.model == BERT else START_SECONDS
-        start += self.timing.warm_up_s + TURN_EXTRA_SECONDS
-        up: set[str] = set()
-        seconds = 0.0
-        for group in self.list_rest(kept):
-            windows = [turn.scenario.duration_s for turn in self._make_block(group).turns]
-            turns = sum(windows) + TURN_EXTRA_SECONDS * len(windows)
-            seconds += len(set(group.members) - up) * start + self.timing.repeats * turns
-            up = set(group.members)
-        return seconds
 
 
 def list_disturbed(kept: Kept) -> list[Group]:

@@ -47,7 +47,6 @@ USERS, SLOW_USERS = 64, 32
 """Of the kit, two full batches of each worker; of a baseline, a full batch of its one worker."""
 PAYLOADS = {"resnet50": "one-photo", "bert": "texts-128"}
 TIMEOUT_S = 120.0
-START_S, TURN_EXTRA_S = 30.0, 5.0
 ONE, ALL_OFF = "one thread", "one thread, everything off"
 LIBRARIES = ("iomp", "gomp", "libomp", "jemalloc", "tcmalloc")
 WATCHES: Mapping[str, Watching] = dict(
@@ -86,7 +85,6 @@ def make_experiment(
         name=f"{KIND}-{model}",
         asked=asked,
         next_block=lambda kept: next((one for one in blocks if kept.find(one.name) is None), None),
-        estimate=lambda kept: sum(estimate(one) for one in blocks if kept.find(one.name) is None),
     )
 
 
@@ -184,13 +182,6 @@ def see_libraries(system: System) -> Mapping[str, Any]:
     pids = [pid for model in system.models for pid in system.list_workers(model)]
     files = {Path(file).name for pid in pids for file in read_libraries(pid) or ()}
     return {"libraries": sorted(name for name in files if any(part in name for part in LIBRARIES))}
-
-
-def estimate(block: Block) -> float:
-    """Seconds."""
-    starts = {turn.member.name for turn in block.turns}
-    turns = sum(turn.scenario.duration_s + TURN_EXTRA_S for turn in block.turns)
-    return len(starts) * (START_S + block.warm_up_s) + block.repeats * turns
 
 
 def judge(kept: Kept) -> list[Verdict]:

@@ -9,9 +9,6 @@ from config.plan import Plan
 
 DEFAULT = "default"
 """The plan that `make serve` makes when nothing was tuned."""
-ALLOCATOR, OPENMP = "tcmalloc", "gnu"
-"""Libraries that are tried at the best plan: the ladder saw 0-8 % in them, and glibc's malloc behind both
-others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +20,6 @@ class Candidate:
     cores_per_worker: int
     batch: Mapping[str, int]
     """By model."""
-    allocator: str = ""
-    """Empty: the default's."""
-    openmp: str = ""
     variant: str = ""
     """Engine and precision; empty: the default's."""
 
@@ -39,12 +33,10 @@ class Candidate:
     @property
     def arguments(self) -> list[str]:
         """Of `python -m config`."""
-        libraries = (("--allocator", self.allocator), ("--openmp", self.openmp))
         return [
             *variant_arguments(self.variant),
             *("--workers", str(self.workers), "--cores-per-worker", str(self.cores_per_worker)),
             *("--batch", ",".join(f"{name}={size}" for name, size in self.batch.items())),
-            *(part for option, value in libraries if value for part in (option, value)),
         ]
 
 
@@ -83,10 +75,4 @@ def list_candidates(
 
 
 def find_candidate(default: Candidate, candidates: Sequence[Candidate], name: str) -> Candidate:
-    """By the name it is raced under, which may end with a library."""
-    base, _, library = name.rpartition("-")
-    if library == ALLOCATOR:
-        return replace(find_candidate(default, candidates, base), allocator=library)
-    if library == OPENMP:
-        return replace(find_candidate(default, candidates, base), openmp=library)
     return default if name == DEFAULT else next(one for one in candidates if one.name == name)

@@ -42,7 +42,7 @@ def read_start(kept: Kept) -> Series:
 
 
 def list_seen(kept: Kept) -> list[Seen]:
-    """Every window of the race, the finals and the libraries that may be quoted."""
+    """Every window of the race and the finals that may be quoted."""
     blocks = [block for block in kept.list_blocks() if block.name != START]
     models = kept.asked["payload_models"]
     return [

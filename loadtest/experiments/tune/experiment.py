@@ -1,8 +1,7 @@
 """`make tune` of one model, or of a mix, as an experiment: what is measured next follows from what is kept.
 
 `start` loads the default plan without end, which tells where its peak may lie. Its neighbours then race it,
-the winner meets it in the finals, and as far as the budget goes the better one meets itself with other
-libraries.
+and the winner meets it in the finals.
 """
 
 from __future__ import annotations
@@ -15,16 +14,14 @@ from typing import Any
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.experiment import OWN_SHARE, SERVER_MIB
-from loadtest.experiments.tune.candidate import ALLOCATOR, DEFAULT, OPENMP, Candidate, find_candidate
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate, find_candidate
 from loadtest.experiments.tune.evidence import START, find_spent, list_done, list_out, list_seen, read_start
-from loadtest.experiments.tune.outcome import find_outcome
 from loadtest.experiments.tune.race import (
     FINAL,
     FINAL_RATES,
     FINAL_REPEATS,
     FINALS,
     FIRST_RATES,
-    LIBRARIES,
     RACE,
     Race,
     Stage,
@@ -47,8 +44,7 @@ UP_S = START_S + FIRST_WARM_UP_S
 """Before the first window of a server."""
 FEWEST_ENTRANTS = 2
 """Beside the default."""
-LIBRARY_REPEATS = 6
-SEEDS = {RACE: 200, FINAL: 300, LIBRARIES: 400}
+SEEDS = {RACE: 200, FINAL: 300}
 """The same arrivals for all plans of a block, others in each block."""
 
 
@@ -65,8 +61,6 @@ class Course:
     """For servers that are up at once."""
     make_member: Callable[[str, Candidate], Member]
     """By name and numbers; the default's own rules give it its numbers."""
-    libraries: tuple[str, str]
-    """The default's allocator and OpenMP library."""
 
     def next_block(self, kept: Kept) -> Block | None:
         if kept.find(START) is None:
@@ -75,7 +69,7 @@ class Course:
             closed = self.windows.make_closed()
             turn = Turn(member=self._find_member(DEFAULT), scenario=closed, level=users)
             return Block(name=START, turns=(turn,), warm_up_s=FIRST_WARM_UP_S)
-        stage = self._next_stage(kept) or self._next_libraries(kept)
+        stage = self._next_stage(kept)
         return self._make_turns(stage, self._fit_windows(kept)) if stage else None
 
     def make_race(self, kept: Kept) -> Race:
@@ -94,18 +88,6 @@ class Course:
             most_up=most_up,
         )
 
-    def estimate(self, kept: Kept) -> float:
-        """What is left of the budget, which bounds the rounds that no one can foresee; or what is never saved
-        and still to come."""
-        left = max(0.0, self.budget_s - find_spent(kept))
-        if kept.find(START) is None:
-            return left
-        windows = self._fit_windows(kept)
-        if kept.find(f"{FINAL}-1") is None:
-            return max(left, _cost_final(_guess(kept), windows))
-        stage = self._next_stage(kept)
-        return max(left, find_cost(stage, windows)) if stage else left
-
     def _next_stage(self, kept: Kept) -> Stage | None:
         race, windows = self.make_race(kept), self._fit_windows(kept)
         left = max(0.0, self.budget_s - find_spent(kept))
@@ -115,24 +97,6 @@ class Course:
             return find_cost(stage, windows) + later <= left
 
         return race.next_stage(list_seen(kept), can_afford)
-
-    def _next_libraries(self, kept: Kept) -> Stage | None:
-        """The best plan with another library against itself about its peak, where the budget allows it."""
-        best = find_outcome(kept).best
-        if best.peak is None:
-            return None
-        rates = scale_rates(self.make_race(kept).find_centre(best.name, list_seen(kept)), FINAL_RATES)
-        for number, value in enumerate((ALLOCATOR, OPENMP)):
-            stage = Stage(
-                name=f"{LIBRARIES}-{number}",
-                rates={best.name: rates, f"{best.name}-{value}": rates},
-                repeats=LIBRARY_REPEATS,
-            )
-            wanted = value not in self.libraries and kept.find(stage.name) is None
-            cost = START_S + find_cost(stage, self._fit_windows(kept))
-            if wanted and cost <= self.budget_s - find_spent(kept):
-                return stage
-        return None
 
     def _find_left_behind_start(self, kept: Kept) -> float:
         start = kept.find(START)
@@ -209,6 +173,4 @@ def make_experiment(course: Course, asked: Mapping[str, Any]) -> Experiment:
         name="-".join((KIND, *course.default.batch)),
         asked=asked,
         next_block=course.next_block,
-        estimate=course.estimate,
-        paced=False,
     )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate, find_candidate
-from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, compare_peaks, find_peak
+from loadtest.experiments.tune.curve import ALL_KEPT, NONE_KEPT, Peak, Seen, find_peak
 from loadtest.experiments.tune.evidence import list_done, list_out, list_seen, read_start
 from loadtest.experiments.tune.race import (
     LEAST_REPEATS,
-    LIBRARIES,
     Race,
     compare_finals,
     is_gain,
@@ -42,20 +41,6 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """A library that was tried at the best plan."""
-
-    item: str
-    value: str
-    ratio: Interval | None
-    """Of the peaks, with it over without."""
-
-    @property
-    def better(self) -> bool:
-        return is_gain(self.ratio)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """Of a race, finished or not."""
 
@@ -70,7 +55,6 @@ class Outcome:
     """Of the winner's peak to the default's; None without finals."""
     seen: tuple[Seen, ...]
     """Every window that may be quoted."""
-    changes: tuple[Change, ...] = ()
 
     @property
     def adopted(self) -> bool:
@@ -126,7 +110,7 @@ def find_outcome(kept: Kept) -> Outcome:
         _make_row(find_candidate(default, candidates, name), name, race, seen, out.get(name, ""))
         for name in names
     ]
-    found = Outcome(
+    return Outcome(
         what=", ".join(f"{share:.0%} {name}" for name, share in asked["shares"].items())
         or asked["models"][0],
         limit=limit,
@@ -135,7 +119,6 @@ def find_outcome(kept: Kept) -> Outcome:
         ratio=compare_finals(seen, winner, limit),
         seen=tuple(seen),
     )
-    return replace(found, changes=tuple(_list_changes(seen, found.best.name, limit)))
 
 
 def _make_row(candidate: Candidate, name: str, race: Race, seen: list[Seen], invalid: str) -> Row:
@@ -149,26 +132,6 @@ def _make_row(candidate: Candidate, name: str, race: Race, seen: list[Seen], inv
         windows=len(own),
         dropped=not why and name not in race.list_left(seen),
         invalid=why,
-    )
-
-
-def _list_changes(seen: list[Seen], best: str, limit: Limit) -> list[Change]:
-    """Each against the best plan in the same block."""
-    there = [one for one in seen if one.block.startswith(LIBRARIES)]
-    return [
-        _make_change(name.removeprefix(f"{best}-"), name, best, there, limit)
-        for name in dict.fromkeys(one.plan for one in there)
-        if name.startswith(f"{best}-")
-    ]
-
-
-def _make_change(library: str, name: str, best: str, there: Sequence[Seen], limit: Limit) -> Change:
-    with_it = [seen for seen in there if seen.plan == name]
-    without = [seen for seen in there if seen.plan == best and seen.block == with_it[0].block]
-    return Change(
-        item="openmp" if library == "gnu" else "allocator",
-        value=library,
-        ratio=compare_peaks(without, with_it, limit) if without else None,
     )
 
 
@@ -219,7 +182,7 @@ def describe_gain(found: Outcome, folder: str) -> str:
 
 
 def choose(found: Outcome, *, alone: bool) -> Mapping[str, Any]:
-    """What replaces the default's numbers; workers and libraries are one for all models."""
+    """What replaces the default's numbers; workers are one number for all models."""
     default, best = found.find_row(DEFAULT).candidate, found.best.candidate
     chosen: dict[str, Any] = {"variant": dict.fromkeys(best.batch, best.variant)} if best.variant else {}
     if sizes := {name: size for name, size in best.batch.items() if size != default.batch[name]}:
@@ -228,4 +191,4 @@ def choose(found: Outcome, *, alone: bool) -> Mapping[str, Any]:
         return chosen
     if (best.workers, best.cores_per_worker) != (default.workers, default.cores_per_worker):
         chosen |= {"workers": best.workers, "cores_per_worker": best.cores_per_worker}
-    return chosen | {one.item: one.value for one in found.changes if one.better}
+    return chosen

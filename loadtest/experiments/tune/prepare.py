@@ -198,7 +198,6 @@ def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experi
         budget_s=60 * wish.minutes,
         memory_mib=USABLE_MEMORY * read_available_mib(),
         make_member=make_member,
-        libraries=(str(plan.libraries.allocator.value), str(plan.libraries.openmp.value)),
     )
     return make_experiment(course, asked)
 

@@ -29,7 +29,7 @@ from loadtest.experiments.tune.curve import (
 from loadtest.experiments.tune.windows import Limit
 from loadtest.results.stats import Interval
 
-RACE, FINAL, LIBRARIES = "race", "final", "libraries"
+RACE, FINAL = "race", "final"
 """Kinds of blocks; the finals' windows are quoted."""
 FIRST_RATES = (0.7, 1.0, 1.3)
 """Of the guess, which is no better than that."""

@@ -38,7 +38,6 @@ def test_levels_take_turns_and_a_share_needs_a_probe(tmp_path):
     assert (share.name, share.turns[0].level) == ("bert-open", 20.0)
     done["bert-open"] = [make_series()]
     assert experiment.next_block(make_kept(tmp_path, done)) is None
-    assert experiment.estimate(make_kept(tmp_path, done)) == 0
 
 
 def test_a_doubtful_probe_ends_it(tmp_path):

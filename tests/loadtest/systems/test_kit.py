@@ -32,7 +32,7 @@ def commands(monkeypatch):
     monkeypatch.setattr(module, "_call", call)
     monkeypatch.setattr(module, "read_plan", lambda _: None)
     monkeypatch.setattr(module, "make_kit_system", make_system)
-    monkeypatch.setattr(module, "read_start", lambda _system, arguments: {"arguments": list(arguments)})
+    monkeypatch.setattr(module, "read_start", lambda _system: {"worker_seconds": 1.0})
     monkeypatch.setattr(module, "stop", lambda run: log.stopped.append(run.path))
     return log
 
@@ -45,7 +45,7 @@ def test_it_is_planned_started_and_stopped_in_a_place_of_its_own(commands, tmp_p
     with kit("int8", "bert", ["--precision", "int8"]).open(make_site(tmp_path)) as system:
         assert not commands.stopped
         assert (system.name, system.how) == ("int8", "--precision int8")
-        assert system.start == {"arguments": ["--precision", "int8"]}
+        assert system.start == {"worker_seconds": 1.0}
     place = tmp_path / "kit-1"
     assert commands.called == [
         f"config --models bert --port 9100 --run-dir {place} --instances 1 --precision int8 "

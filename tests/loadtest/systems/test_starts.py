@@ -7,8 +7,8 @@ import os
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.systems import starts
-from loadtest.systems.starts import find_worker_birth, read_start
+from loadtest.systems import kit
+from loadtest.systems.kit import read_start
 from loadtest.systems.system import System
 from server.processes import LAUNCHER_MODULE, WORKER_SCRIPT, Process
 from server.rundir import RunDir
@@ -30,36 +30,12 @@ PROCESSES = [
 ]
 
 
-class Described(System):
-    """Its workers need no server."""
-
-    def describe_workers(self, model):
-        return [{"load_seconds": 20.0}, {"load_seconds": 21.0}]
-
-
-def test_a_worker_is_born_with_its_launcher():
-    assert find_worker_birth(PROCESSES) == 3.5
-    assert find_worker_birth([PROCESSES[0], PROCESSES[3]]) == 4.5
-
-
-def test_a_server_without_workers_is_said():
-    with pytest.raises(LoadTestError, match="no worker process"):
-        find_worker_birth([make_process(100.0, "torchserve")])
-
-
-def test_a_start_is_told_in_plain_values(monkeypatch, tmp_path):
-    monkeypatch.setattr(starts, "find_marked", lambda _: PROCESSES)
-    system = Described(name="kit", models=("bert",), run=RunDir.at(tmp_path))
+@pytest.mark.parametrize(("processes", "seconds"), [(PROCESSES, 25.5), (PROCESSES[::3], 24.5)])
+def test_a_worker_is_born_with_its_launcher(monkeypatch, tmp_path, processes, seconds):
+    monkeypatch.setattr(kit, "find_marked", lambda _: processes)
+    system = System(name="kit", models=("bert",), run=RunDir.at(tmp_path))
+    with pytest.raises(LoadTestError, match=r"kit: its server\.json does not say how long"):
+        read_start(system)
     state = State(phase=READY, plan_sha256="", started_at="", seconds_to_ready=29.0)
     write_state(tmp_path / "server.json", state)
-    assert read_start(system, ("--precision", "int8")) == {
-        "arguments": ["--precision", "int8"],
-        "server_seconds": 29.0,
-        "worker_seconds": 25.5,
-        "load_seconds": [20.0, 21.0],
-    }
-
-
-def test_a_start_that_is_not_over_is_said(tmp_path):
-    with pytest.raises(LoadTestError, match=r"kit: its server\.json does not say how long"):
-        read_start(Described(name="kit", models=("bert",), run=RunDir.at(tmp_path)), ())
+    assert read_start(system) == {"worker_seconds": seconds}

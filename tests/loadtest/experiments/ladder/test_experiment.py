@@ -52,13 +52,6 @@ def test_a_block_that_the_machine_disturbed_is_measured_once_more(tmp_path):
     assert course.next_block(twice) is None
 
 
-def test_the_estimate_shrinks_with_what_is_kept(tmp_path):
-    course = make_course()
-    left = [course.estimate(write_ladder(tmp_path, blocks=count)) for count in range(3)]
-    assert left[0] > left[1] > left[2] > 0
-    assert course.estimate(write_ladder(tmp_path)) == 0
-
-
 def test_servers_without_buckets_are_sent_each_length_before_they_are_measured():
     asked = []
     system = SimpleNamespace(

@@ -77,7 +77,6 @@ def make_course(*, minutes: float = 30.0, memory_mib: float = 9000.0, shares: Ma
         budget_s=60 * minutes,
         memory_mib=memory_mib,
         make_member=lambda name, _: Member(name=name, open=open_nothing),
-        libraries=("jemalloc", "intel"),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.experiments.tune.candidate import DEFAULT, find_candidate, list_candidates
+from loadtest.experiments.tune.candidate import DEFAULT, list_candidates
 from loadtest.experiments.tune.curve import NONE_KEPT
 from loadtest.experiments.tune.evidence import find_spent, list_out, list_seen, split_latencies
 from loadtest.experiments.tune.outcome import choose, describe_gain, find_outcome, judge
@@ -48,8 +48,6 @@ def test_the_candidates_are_the_defaults_neighbours():
         "w2x1-b8-b16",
         "w1x2-b8-b8",
     ]
-    other = find_candidate(default, found, "w2x2-b4-tcmalloc")
-    assert other.arguments[-4:] == ["--batch", f"{MODEL}=4", "--allocator", "tcmalloc"]
 
 
 def test_a_race_begins_with_the_default_and_keeps_its_budget(whole):
@@ -164,18 +162,6 @@ def test_little_budget_means_fewer_plans_and_little_memory_too(tmp_path):
     assert find_outcome(narrow).best.name == BEST
     with pytest.raises(LoadTestError, match=r"must be up together: got 1000 MiB for them"):
         run_tune(tmp_path / "none", blocks=2, memory_mib=1000.0)
-
-
-def test_with_budget_left_the_winner_meets_itself_with_other_libraries(tmp_path):
-    kept = run_tune(
-        tmp_path, minutes=90, peaks=lambda name: 170.0 if name == f"{BEST}-tcmalloc" else find_best(name)
-    )
-    found = find_outcome(kept)
-    assert [(one.item, one.value, one.better) for one in found.changes] == [
-        ("allocator", "tcmalloc", True), ("openmp", "gnu", False),
-    ]  # fmt: skip
-    assert choose(found, alone=True)["allocator"] == "tcmalloc"
-    assert "allocator" not in choose(found, alone=False)
 
 
 def test_a_busy_generator_or_machine_costs_windows_and_no_plan(tmp_path):

@@ -10,7 +10,6 @@ from config.topology import read_topology
 from loadtest.commands import main
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune import prepare
-from loadtest.experiments.tune.candidate import find_candidate
 from loadtest.experiments.tune.prepare import (
     check_wish,
     find_payloads,
@@ -92,7 +91,6 @@ def test_other_engines_and_precisions_that_the_archive_holds_are_raced(monkeypat
     int8 = found[1]
     assert int8.name.endswith("-ipex-int8")
     assert int8.arguments[:4] == ["--backend", "ipex", "--precision", "int8"]
-    assert find_candidate(found[0], found, f"{int8.name}-tcmalloc").variant == "ipex int8"
 
 
 def test_of_what_a_person_named_no_other_is_raced_and_none_of_a_mix(monkeypatch):

@@ -152,7 +152,8 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     port = parse_number("PORT", options.port)
     deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
     prefix = Path(options.prefix or sys.prefix).absolute()
-    package_set = read_set(prefix) or find_named_set(options.backend)
+    named = find_named_set(options.backend)  # a mix of two is refused in every environment
+    package_set = read_set(prefix) or named
     tls_cert, tls_key = read_certificate(options.tls_cert, options.tls_key)
     return Inputs(
         models=models,

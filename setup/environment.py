@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -72,10 +73,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def complete_environment(venv: Path, name: str, purposes: Sequence[str], torch_index: str) -> None:
     """Its stamp is written last: an environment without it was not finished."""
-    try:
-        stamp = json.loads((venv / STAMP).read_text())
-    except (OSError, ValueError):
-        stamp = {"purposes": {}}
+    stamp: dict = {"purposes": {}}
+    with contextlib.suppress(OSError, ValueError):
+        stamp |= json.loads((venv / STAMP).read_text())
     haproxy = ["haproxy"] if doctor.find_missing([doctor.HAPROXY]) else []
     files = {purpose: find_file(name, purpose) for purpose in (*purposes, *haproxy, *stamp["purposes"])}
     serve, pins = find_file(name, "serve"), (REQUIREMENTS / name / "serve.in").read_text()

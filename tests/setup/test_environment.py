@@ -74,6 +74,7 @@ def test_a_purpose_is_added_once_and_kept(kit):
     [
         lambda kit: (kit.venv / STAMP).unlink(),
         lambda kit: (kit.venv / STAMP).write_text("{"),
+        lambda kit: (kit.venv / STAMP).write_text('{"location": "of another format"}'),
         lambda kit: (kit.venv / "bin/python").unlink(),
         lambda kit: (kit.requirements / "ipex/serve.txt").write_text("other==1"),
         lambda kit: (kit.requirements / "ipex/serve.in").write_text("torch==2.9.0\n"),

@@ -79,7 +79,7 @@ def complete_environment(venv: Path, name: str, purposes: Sequence[str], torch_i
     haproxy = ["haproxy"] if doctor.find_missing([doctor.HAPROXY]) else []
     files = {purpose: find_file(name, purpose) for purpose in (*purposes, *haproxy, *stamp["purposes"])}
     serve, pins = find_file(name, "serve"), (REQUIREMENTS / name / "serve.in").read_text()
-    wanted = {
+    wanted: dict = {
         "location": str(venv),
         "set": name,
         "python": "{}.{}".format(*sys.version_info),

@@ -65,7 +65,7 @@ GATES = ("compare", "loadtest-gate")
 INSTALLS = (
     *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak"),
     *("image", "image-test", "test", "test-unit", "test-e2e", "test-reliability", "test-current", "lint"),
-    *("format", "audit", "lock", "distclean", "profile"),
+    *("test-current-quick", "format", "audit", "lock", "profile"),
 )
 SWITCH = ("0", "1")
 

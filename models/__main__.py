@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -186,7 +187,9 @@ def _build_two_at_once(names: list[str], given: list[str]) -> int:
 
     def build(name: str) -> int:
         command = [sys.executable, "-u", "-m", "models", *given, "--only", name]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        # Threads of two processes on the same cores must not spin while they wait.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout
             for line in process.stdout:
                 print(line, end="", flush=True)

@@ -244,7 +244,7 @@ FAULTS = [
     ("slow-bodies", f"{SLOW_BODIES} bodies that come a byte at a time", send_slow_bodies, ANSWERED),
     ("stop", "make stop: what was sent before", stop, Guarantee(no_failure=True, down=True)),
 ]  # fmt: skip
-IN_CI = ("worker-kill", "jvm-kill")
+IN_CI = ("jvm-kill",)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not HERE, reason="no other engine that quantises
 
 @pytest.fixture(scope="module")
 def packed(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return pack(trained, tmp_path_factory.mktemp("engines"), HERE, INT8)
+    return pack(trained, tmp_path_factory.mktemp("engines"), HERE, (INT8,))
 
 
 @pytest.fixture(scope="module", params=HERE)

@@ -243,7 +243,7 @@ def test_precisions_are_those_of_the_server():
     from config.rules import requests
 
     assert requests.PRECISIONS == PRECISIONS
-    with pytest.raises(InputError, match="PRECISION must be of fp32, bf16, int8: got int9"):
+    with pytest.raises(InputError, match=r"PRECISION must be of .*int9"):
         parse_precisions("fp32 int9")
 
 

@@ -76,7 +76,8 @@ def describe_holder(port: int, proc: Path = PROC) -> str:
 
 def find_holder(port: int, proc: Path = PROC) -> int | None:
     """Id of the process that listens on the port; None when it may not be seen."""
-    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port, proc)}
+    listening = read_listening_inodes(proc / "net")
+    sockets = {f"socket:[{one}]" for one, at in listening.items() if int(at.rsplit(":", 1)[1], 16) == port}
     for pid in read_pids(proc):
         with contextlib.suppress(OSError):
             for link in (proc / str(pid) / "fd").iterdir():
@@ -86,12 +87,14 @@ def find_holder(port: int, proc: Path = PROC) -> int | None:
     return None
 
 
-def _listening_inodes(port: int, proc: Path) -> set[str]:
-    inodes = set()
+def read_listening_inodes(net: Path) -> dict[str, str]:
+    """Inode → address, as the kernel prints it, of every listening TCP socket; `net` is /proc/net, or a
+    process's own net folder."""
+    found = {}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
-            for line in (proc / "net" / table).read_text().splitlines()[1:]:
+            for line in (net / table).read_text().splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == _LISTEN and int(fields[1].rsplit(":", 1)[1], 16) == port:
-                    inodes.add(fields[9])
-    return inodes
+                if fields[3] == _LISTEN:
+                    found[fields[9]] = fields[1]
+    return found

@@ -88,8 +88,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="WEIGHTS", default="as built, else auto", commands=(*BUILDS, "image"),
              help="auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random"),
         Knob(name="PORT", default="8080", commands=PLANS, container=True,
-             compose="8080", help="the REST port; taken too are PORT + 2 and five ports of each instance "
-             "from PORT + 10 to PORT + 84"),
+             compose="8080", help="the REST port; taken too are PORT + 2 and two ports of each instance "
+             "from PORT + 13 to PORT + 84"),
     ),
     "The door": (
         Knob(name="INSTANCES", default="one for each NUMA node, else 2; 1 with PROFILE=latency",

@@ -149,8 +149,8 @@ def _flags(topology: Topology, inputs: Inputs, frontend: FrontendMemory) -> list
 def _explain_bodies(frontend: FrontendMemory) -> str:
     room = frontend.bodies_mib << 20
     return (
-        "what the bodies of all requests that come, wait or are in a batch may take together; the next one "
-        f"is answered 503: room for {room // MAX_REQUEST_BYTES} of the largest, or for "
+        "what the bodies of all requests that come, wait or are in a batch may take together; HAProxy hands "
+        f"over no more at once: room for {room // MAX_REQUEST_BYTES} of the largest, or for "
         f"{room // WEB_PHOTO_BYTES} photographs of 100 kB; {BODIES_PER_CORE_MIB} MiB a core, within a "
         f"{BODIES_SHARE}th of the memory, at least {MIN_BODIES_MIB}"
     )

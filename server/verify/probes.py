@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from server.api import MANAGEMENT, Client, bearer, connect
 from server.errors import ApiError
+from server.ports import read_listening_inodes
 from server.processes import PROC, Process
 
 WRONG_TOKEN = "not-a-token-of-this-server"
@@ -28,10 +29,10 @@ REGISTER = "register a model"
 LARGEST_REQUEST = "the largest request"
 LARGER_REQUEST = "a request one byte larger"
 GRPC = {
-    "gRPC inference": ("grpc_inference_port", "InferenceAPIsService/Ping"),
-    "gRPC management": ("grpc_management_port", "ManagementAPIsService/ListModels"),
+    "gRPC inference": ("grpc_inference_port", "inference.InferenceAPIsService/Ping"),
+    "gRPC management": ("grpc_management_port", "management.ManagementAPIsService/ListModels"),
 }
-_PACKAGE = {"grpc_inference_port": "inference", "grpc_management_port": "management"}
+"""The property with the port, and what is called there."""
 
 
 def probe(client: Client, model: str, largest_request: int, ports: dict[str, int]) -> dict[str, str]:
@@ -42,7 +43,7 @@ def probe(client: Client, model: str, largest_request: int, ports: dict[str, int
         LARGEST_REQUEST: partial(announce, client, prediction, largest_request),
         LARGER_REQUEST: partial(announce, client, prediction, largest_request + 1),
         **{
-            name: partial(call_grpc, ports[key], f"org.pytorch.serve.grpc.{_PACKAGE[key]}.{method}")
+            name: partial(call_grpc, ports[key], f"org.pytorch.serve.grpc.{method}")
             for name, (key, method) in GRPC.items()
         },
     }
@@ -110,9 +111,6 @@ def call_grpc(port: int, method: str) -> int:
     return int(found[1])
 
 
-_LISTEN = "0A"
-
-
 def read_listening(processes: Iterable[Process], proc: Path = PROC) -> dict[str, str] | None:
     """Address → role of the process that listens there; None when one of them may not be looked into."""
     found = {}
@@ -120,8 +118,8 @@ def read_listening(processes: Iterable[Process], proc: Path = PROC) -> dict[str,
         inodes = _read_socket_inodes(process.pid, proc)
         if inodes is None:
             return None
-        listening = _read_listening_inodes(process.pid, proc)
-        found.update({listening[inode]: process.role for inode in inodes & set(listening)})
+        listening = read_listening_inodes(proc / str(process.pid) / "net")
+        found.update({parse_address(listening[inode]): process.role for inode in inodes & set(listening)})
     return dict(sorted(found.items()))
 
 
@@ -147,18 +145,6 @@ def _read_socket_inodes(pid: int, proc: Path) -> set[str] | None:
     except OSError:
         return None
     return inodes
-
-
-def _read_listening_inodes(pid: int, proc: Path) -> dict[str, str]:
-    """Inode → address of every listening socket in the process's network namespace."""
-    found = {}
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in (proc / str(pid) / "net" / table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTEN:
-                    found[fields[9]] = parse_address(fields[1])
-    return found
 
 
 def parse_address(text: str) -> str:

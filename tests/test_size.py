@@ -14,7 +14,7 @@ BUDGETS = {
     "handlers": 5600,
     "loadtest": 11850,
     "models": 5290,
-    "server": 7330,
+    "server": 7320,
     "setup": 380,
     "tests": 28300,
 }

@@ -50,6 +50,7 @@ from loadtest.trials.block import Block, Experiment, Timing, Turn, Verdict
 from loadtest.trials.validity import is_disturbed
 from server.archives import read_archive
 from server.processes import read_anonymous_mib
+from server.supervisor.moving import read_available_mib
 
 MOST_TRIES = 2
 """Of a block that the machine disturbs."""
@@ -267,12 +268,6 @@ def estimate_memory(rung: Rung, memory_mib: Mapping[str, int], layout: Layout) -
     """Of its server, by what the definition says of a worker of each precision."""
     workers = 1 if rung.settings.workers == ONE_WORKER else layout.workers_per_model.value
     return SERVER_MIB + round(workers * OWN_SHARE * memory_mib[rung.settings.precision])
-
-
-def read_available_mib(meminfo: Path = Path("/proc/meminfo")) -> float:
-    """What can be used without swapping."""
-    lines = meminfo.read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def make_member(rung: Rung, model: str, layout: Layout, each_length: Sequence[Payload] = ()) -> Member:

@@ -21,7 +21,7 @@ from handlers.engines import ENGINES, name_variant
 from handlers.engines.backend import find_missing
 from handlers.engines.sets import SETS
 from loadtest.errors import LoadTestError
-from loadtest.experiments.ladder.experiment import USABLE_MEMORY, read_available_mib
+from loadtest.experiments.ladder.experiment import USABLE_MEMORY
 from loadtest.experiments.tune.candidate import (
     DEFAULT,
     Candidate,
@@ -39,6 +39,7 @@ from loadtest.systems.kit import kit, write_plan
 from loadtest.systems.system import ROOT
 from loadtest.trials.block import Experiment
 from server.archives import Archive, read_archive
+from server.supervisor.moving import read_available_mib
 
 OWN = ("MODELS", "PORT", "SLO_P99_MS")
 """Knobs of a plan that have a value of their own here."""

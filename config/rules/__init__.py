@@ -73,8 +73,8 @@ def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Input
     pinned = _choose_pinning(topology, inputs, cut)
     # Where nothing else keeps it off the others' CPUs.
     server_cpus = topology.cpus_allowed if pinned.args is None and topology.owns_cpus else None
-    plans = batching.plan_models(models, inputs, _list_figures(chosen, cut))
     jvm = java.plan_java(topology, inputs)
+    plans = batching.plan_models(models, inputs, _list_figures(chosen, cut, jvm))
     launch = environment.Launch(launched=pinned.args is not None, bound=pinned.bound)
     found = chosen.libraries
     return Plan(
@@ -93,7 +93,7 @@ def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Input
     )
 
 
-def _list_figures(chosen: Chosen, cut: Candidate) -> batching.Figures:
+def _list_figures(chosen: Chosen, cut: Candidate, jvm: Java) -> batching.Figures:
     return batching.Figures(
         engines=chosen.engines,
         precisions=chosen.precisions,
@@ -101,6 +101,7 @@ def _list_figures(chosen: Chosen, cut: Candidate) -> batching.Figures:
         tuned=chosen.tuned,
         workers=len(cut.chunks),
         cores=cut.cores,
+        bodies_mib=jvm.bodies_mib.value,
     )
 
 

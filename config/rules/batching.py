@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from config.definitions import ModelDefinition
 from config.errors import ConfigError
 from config.plan import Inputs, ModelPlan, Setting, Settings
-from config.rules.door import IN_FLIGHT_BATCHES
+from config.rules.door import count_slots
 from config.rules.limits import plan_limits, plan_response_timeout
 from config.rules.service import (
     LEAST_OF_CAPACITY,
@@ -94,6 +94,8 @@ class Figures:
     """Of each model."""
     cores: int
     """Of each worker."""
+    bodies_mib: int
+    """What the instance has for the bodies of requests."""
 
     def find_service(self, model: ModelDefinition) -> Service:
         """Of a model by the engine and in the precision it is served with."""
@@ -108,7 +110,7 @@ class Figures:
 def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figures) -> dict[str, ModelPlan]:
     """Per model; the queue size is one number for all, because TorchServe has one."""
     batches = {model.name: plan_batch(model, inputs, figures) for model in models}
-    queue = plan_queue(figures.workers, batches)
+    queue = plan_queue(figures, batches)
     precisions = figures.precisions
     return {
         model.name: ModelPlan(
@@ -185,13 +187,16 @@ def _plan_delay(model: ModelDefinition, inputs: Inputs, tuned: Tuned) -> Setting
     return _give("DELAY_MS", inputs.delay_ms, asked) or tuned.decide("delay_ms", model.name) or least
 
 
-def plan_queue(workers: int, batches: Settings) -> Setting:
+def plan_queue(figures: Figures, batches: Settings) -> Setting:
     """Places of each model's queue in TorchServe, beyond which it answers 503."""
-    largest = max(batch.value for batch in batches.values())
+    counted = count_slots(
+        figures.workers, {name: batch.value for name, batch in batches.items()}, figures.bodies_mib
+    )
+    most = max(counted.values(), key=lambda slots: slots.places)
     return Setting(
-        value=IN_FLIGHT_BATCHES * workers * largest,
-        reason=f"as many as HAProxy hands over at once, {IN_FLIGHT_BATCHES} batches of {largest} for each of "
-        f"{workers} workers: requests that clients left behind take no more memory",
+        value=most.places,
+        reason=f"what HAProxy hands over at once, {most.small} small and {most.large} large, {most.left} "
+        "whose clients left, and the health check's: a full queue answers 503",
     )
 
 

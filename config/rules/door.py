@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from config.errors import ConfigError
 from config.plan import Inputs, Plan, Setting, Settings
@@ -160,45 +160,65 @@ def _plan_times(inputs: Inputs) -> dict[str, Setting]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """Requests of one model that an instance has at once."""
+
+    wanted: int
+    """IN_FLIGHT_BATCHES of each worker."""
+    small: int
+    """That HAProxy hands over."""
+    large: int
+    """The same of bodies above SMALL_BYTES, each counted as the largest."""
+    left: int
+    """Whose clients have left: TorchServe computes them all the same."""
+
+    @property
+    def places(self) -> int:
+        """In TorchServe's queue, beyond which it answers 503; one is the health check's."""
+        return self.small + self.large + self.left + 1
+
+
+def count_slots(workers: int, batches: Mapping[str, int], bodies_mib: int) -> dict[str, Slots]:
+    """By model; `batches`: the largest batch of each; `bodies_mib`: what an instance has for bodies."""
+    room, models = bodies_mib << 20, len(batches)
+    wanted = {name: IN_FLIGHT_BATCHES * workers * batch for name, batch in batches.items()}
+    small = {name: max(1, min(count, room // 2 // SMALL_BYTES // models)) for name, count in wanted.items()}
+    rest = int(room * LARGE_PART) - sum(small.values()) * SMALL_BYTES
+    large, left = (size // MAX_REQUEST_BYTES // models for size in (rest, room))
+    return {
+        name: Slots(
+            wanted=count, small=small[name], large=max(1, min(count, large)), left=max(1, min(count, left))
+        )
+        for name, count in wanted.items()
+    }
+
+
 def _plan_slots(instances: Mapping[str, Plan]) -> dict[str, Setting]:
     """What each instance is handed at once."""
-    slots: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for instance, plan in instances.items():
-        for model in plan.models:
-            slots[f"{model}.{instance}.maxconn"] = _plan_small(plan, model)
-        for model in plan.models:
-            slots[f"{model}.{instance}.large_maxconn"] = _plan_large(plan, model)
-    return slots
-
-
-def _count_wanted(plan: Plan, model: str) -> int:
-    computed = plan.models[model].workers.value * plan.models[model].batch_size.value
-    return int(IN_FLIGHT_BATCHES * computed)
-
-
-def _plan_small(plan: Plan, model: str) -> Setting:
-    workers, batch = plan.models[model].workers.value, plan.models[model].batch_size.value
-    wanted, fitting = _count_wanted(plan, model), _small_bytes(plan) // 2 // SMALL_BYTES // len(plan.models)
-    reason = f"{workers} × {batch} computed, and the next batches: workers × batch × {IN_FLIGHT_BATCHES}"
-    if fitting < wanted:
-        reason = f"half of the {plan.java.bodies_mib.value} MiB the instance has for bodies: {reason} is more"
-    return Setting(value=max(1, min(wanted, fitting)), reason=f"{reason}; the others wait in the door")
-
-
-def _small_bytes(plan: Plan) -> int:
-    return int(plan.java.bodies_mib.value) << 20
-
-
-def _plan_large(plan: Plan, model: str) -> Setting:
-    """What small ones leave, in whole requests of the largest size."""
-    small = sum(_plan_small(plan, name).value for name in plan.models) * SMALL_BYTES
-    left = int(_small_bytes(plan) * LARGE_PART) - small
-    fitting = left // MAX_REQUEST_BYTES // len(plan.models)
-    return Setting(
-        value=max(1, min(_count_wanted(plan, model), fitting)),
-        reason=f"bodies above {SMALL_BYTES} bytes at once, each counted as the largest: small ones leave "
-        f"{left >> 20} MiB of the instance's {plan.java.bodies_mib.value}",
-    )
+        bodies_mib = plan.java.bodies_mib.value
+        workers = plan.layout.workers_per_model.value
+        slots = count_slots(
+            workers, {name: model.batch_size.value for name, model in plan.models.items()}, bodies_mib
+        )
+        for model, count in slots.items():
+            batch = plan.models[model].batch_size.value
+            reason = (
+                f"{workers} × {batch} computed, and the next batches: workers × batch × {IN_FLIGHT_BATCHES}"
+            )
+            if count.small < count.wanted:
+                reason = f"half of the {bodies_mib} MiB the instance has for bodies: {reason} is more"
+            settings[f"{model}.{instance}.maxconn"] = Setting(
+                value=count.small, reason=f"{reason}; the others wait in the door"
+            )
+            settings[f"{model}.{instance}.large_maxconn"] = Setting(
+                value=count.large,
+                reason=f"bodies above {SMALL_BYTES} bytes at once, each counted as the largest: what small "
+                f"ones leave of {LARGE_PART:.0%} of the instance's {bodies_mib} MiB holds them",
+            )
+    return settings
 
 
 def list_places(inputs: Inputs) -> list[tuple[str, int]]:

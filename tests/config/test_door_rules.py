@@ -41,6 +41,18 @@ def test_an_instance_is_handed_what_its_workers_compute_and_gather(machine, prof
             assert 1 <= plan.door[f"{model}.{name}.large_maxconn"].value <= wanted
 
 
+@pytest.mark.parametrize("machine", ["two-cores", "two-sockets-smt", "container-quota-v2"])
+def test_torchserves_queue_holds_all_that_is_handed_over_at_once(machine):
+    """A full one answers 503 at once, three times within milliseconds; the health check needs a place too."""
+    models = tuple(make_model(name) for name in ("image", "text"))
+    inputs = make_inputs(models=tuple(model.name for model in models), batch="image=1,text=4")
+    site = make_site(read_topology(MACHINES / machine), models, inputs, INSTALLED)
+    for name, instance in site.instances.items():
+        for model in instance.models:
+            small, large = (site.plan.door[f"{model}.{name}.{what}"] for what in ("maxconn", "large_maxconn"))
+            assert int(instance.properties["job_queue_size"].value) > small.value + large.value
+
+
 def test_with_room_for_the_bodies_it_is_all_of_that():
     plan = plan_behind_door("two-cores", batch="8")
     assert plan.door["resnet50.a1.maxconn"].value == 2 * 1 * 8

@@ -53,7 +53,7 @@ IMAGE_ARGS = $(foreach name,BACKEND WEIGHTS TORCH_INDEX,$(if $(value $(name)),--
 	$(if $(IMAGE_MODELS),--build-arg MODELS=$(call quote,$(IMAGE_MODELS)))
 SETUP = $(call given,PYTHON) -m setup --set=$(SET) --torch-index=$(call given,TORCH_INDEX)
 SERVER = $(ANY_PYTHON) -m server
-CODE = $(wildcard benchmarks config docker handlers loadtest models server setup)
+CODE = $(wildcard config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
 LOAD_INPUTS = --run-dir=$(call given,RUN_DIR) --url=$(call given,URL) --scenario=$(call given,SCENARIO) --duration=$(call given,DURATION) \
 	--users=$(call given,USERS) --rate=$(call given,RATE) --driver=$(call given,DRIVER) --payloads=$(call given,PAYLOADS) --processes=$(call given,PROCESSES)

@@ -8,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = {
-    "benchmarks": 170,
     "config": 6500,
     "docker": 140,
     "handlers": 5600,

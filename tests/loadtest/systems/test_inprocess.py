@@ -85,8 +85,9 @@ def test_texts_are_sent_in_the_jobs_order_and_answers_belong_to_them(tiny_text_a
     with run_in_process("limit", run, plan, "tiny_text") as system:
         listed = run_job(system, texts, tmp_path / "listed", shuffled=False).records
         shuffled = run_job(system, texts, tmp_path / "shuffled").records
-    assert listed.payload[:10].tolist() == [0, 1, 2, 3, 4] * 2
-    assert sorted(shuffled.payload[:5]) == [0, 1, 2, 3, 4]
+    assert listed.payload.tolist() == [number % 5 for number in range(len(listed))]
+    first_round = shuffled.payload[:5].tolist()  # of as many as the time was enough for
+    assert len({*first_round}) == len(first_round) > 0
     assert all(json.loads(listed.answers[one])["probabilities"] for one in listed.answer)
 
 

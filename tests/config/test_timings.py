@@ -94,11 +94,6 @@ def test_the_job_follows_what_is_asked_for():
     assert job.settings["off"] == ["trace"]
 
 
-def test_all_workers_behind_a_door_are_timed_together():
-    job = make_job()
-    assert job.settings["slots"] == [[0], [1]]
-
-
 @pytest.mark.parametrize(
     ("model", "batches"),
     [

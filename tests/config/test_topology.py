@@ -47,29 +47,9 @@ def test_every_recorded_machine_is_in_the_table():
     assert {folder.name for folder in MACHINES.iterdir()} == set(TABLE)
 
 
-@pytest.mark.parametrize(
-    ("machine", "cpus"),
-    [
-        ("two-sockets-smt", list(range(32))),
-        ("cloud-adjacent-siblings", [0, 2, 4, 6]),
-        ("container-cpuset", [10, 11, 12, 13]),
-        ("offline-cpus", [0, 1, 3, 4, 5]),
-    ],
-)
-def test_one_cpu_per_core(machine, cpus):
-    assert [core.cpu for core in read_topology(MACHINES / machine).cores] == cpus
-
-
 def test_flags_in_the_kernels_spelling():
     assert read_topology(MACHINES / "two-cores").flags == ("avx2", "avx512f", "avx512_vnni", "avx512_bf16")
     assert "amx_tile" in read_topology(MACHINES / "single-socket").flags
-
-
-def test_sources_are_named():
-    seen = read_topology(MACHINES / "container-quota-v2")
-    assert seen.quota_source == "/sys/fs/cgroup/kubepods.slice/pod1.slice/cpu.max"
-    assert seen.memory_source == "/sys/fs/cgroup/kubepods.slice/pod1.slice/memory.max"
-    assert read_topology(MACHINES / "single-socket").memory_source == "/proc/meminfo MemTotal"
 
 
 def test_derived_lscpu_numbers_cores_as_they_come():

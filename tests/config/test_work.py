@@ -30,15 +30,6 @@ def test_a_batch_of_texts_is_cut_by_tokens(precision, batch, models, batch_s, to
     assert tokens >= 8 * 512, "a whole request always fits"
 
 
-def test_the_reasons_hold_the_sums():
-    limits = limits_of.plan_text_work(BERT, "fp32", 8, 2)
-    assert limits["batch_s"].reason.startswith("60 s ÷ 2 models on the same cores, less 2 s to tokenise")
-    assert limits["tokens_per_batch"].reason.startswith(
-        "16470 tokens take 28 s of a core (BERT-base in fp32: 1.7 ms a token), and 8 requests have at most "
-        "32768; what is beyond is refused"
-    )
-
-
 @pytest.mark.parametrize(
     ("batch", "models", "seconds"), [(8, 2, 101), (16, 2, 202), (16, 1, 101), (1, 2, 60)]
 )
@@ -46,7 +37,6 @@ def test_pictures_get_three_times_their_worst_batch(batch, models, seconds):
     timeout = limits_of.plan_response_timeout(make_model("resnet50"), batch, models)
     assert timeout.value == seconds
     assert timeout.value >= 3 * models * batch * limits_of.PICTURE_S
-    assert f"{batch} pictures × 2.1 s of a core" in timeout.reason
 
 
 def test_texts_get_three_times_what_the_handler_lets_a_batch_take():
@@ -54,7 +44,6 @@ def test_texts_get_three_times_what_the_handler_lets_a_batch_take():
     assert timeout.value == 180
     limits = limits_of.plan_text_work(BERT, "bf16", 16, 2)
     assert timeout.value >= 3 * 2 * limits["batch_s"].value
-    assert "3 × the 60 s" in timeout.reason
 
 
 def test_the_default_time_out_is_the_longest_of_the_models():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from config.errors import ConfigError
 from config.plan import ModelPlan
+from config.rules.batching import find_number, parse_by_model, render_by_model
 from config.rules.service import MOST_TEXTS, fit, list_sizes
 from tests.config.planning import TEXTS, make_model, plan_machine
+from tests.config.sites import make_door
 from tests.config.test_timings import ALL, MODELS, make_job, time_job
 
 WARMED = (1, 2, 4, 8, 16)
@@ -176,3 +179,35 @@ def test_queue_is_one_number_for_all_models():
     sizes = {model.queue_size.value for model in plan.models.values()}
     assert sizes == {int(plan.properties["job_queue_size"].value)}
     assert min(sizes) > 2 * 8 * 16  # the small ones that are handed over of `large`, and more
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "rendered"),
+    [
+        ("", {}, ""),
+        ("8", {"": 8}, "8"),
+        (" resnet50=4, bert=8", {"resnet50": 4, "bert": 8}, "bert=8,resnet50=4"),
+    ],
+)
+def test_there_and_back(text, numbers, rendered):
+    assert parse_by_model("BATCH", text) == numbers
+    assert render_by_model(numbers) == rendered
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "8,4", "8,bert=4", "bert=4,8", "bert=4,bert=5", "bert=", "=4", "-1", "1.5"]
+)
+def test_what_is_no_number_by_model(text):
+    with pytest.raises(ConfigError, match=f"BATCH must be a whole number, .*: got {text}$"):
+        parse_by_model("BATCH", text)
+
+
+def test_of_a_model_that_is_not_named_nothing_is_asked():
+    assert [find_number("BATCH", text, "bert") for text in (None, "3", "resnet50=4")] == [None, 3, None]
+
+
+def test_what_is_given_is_planned():
+    for plan in make_door("two-cores", batch="bert=3", delay_ms="bert=5,resnet50=2").instances.values():
+        bert, resnet50 = plan.models["bert"], plan.models["resnet50"]
+        assert (bert.batch_size.value, resnet50.batch_size.value) == (3, 1)
+        assert (bert.max_batch_delay_ms.value, resnet50.max_batch_delay_ms.value) == (5, 2)

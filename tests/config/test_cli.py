@@ -37,7 +37,7 @@ def arguments(tmp_path):
     ]  # fmt: skip
 
 
-def test_each_instance_has_a_folder(arguments, tmp_path, capsys):
+def test_each_instance_has_a_folder(arguments, tmp_path):
     assert main(arguments) == 0
     run = tmp_path / "run"
     files = sorted(str(file.relative_to(run)) for file in run.rglob("*") if file.is_file())
@@ -50,11 +50,6 @@ def test_each_instance_has_a_folder(arguments, tmp_path, capsys):
     inner = read_plan(run / "instances/a2")
     assert (inner.inputs.port, inner.inputs.run_dir) == (8100, f"{run}/instances/a2")
     assert "inference_address=unix:/" in (run / "instances/a2/config.properties").read_text()
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said == (
-        "planned: tiny · workers 2 × cores 1 · fp32 · jemalloc · intel OpenMP · 2 instances behind HAProxy "
-        f"on port 8080 → {run}/plan.json"
-    )
 
 
 def test_a_second_run_writes_the_same_bytes(arguments, tmp_path):
@@ -89,9 +84,6 @@ def test_where_one_starts_nothing_is_written(arguments, tmp_path, capsys, folder
 def test_a_dry_run_prints_every_instance(arguments, tmp_path, capsys):
     assert main([*arguments, "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "\nINSTANCES behind the door\n  a1  port 8090 · CPUs 0 · 1 workers of each of tiny\n" in out
-    assert "LAYOUT" in out
-    assert "cpu_launcher_args=" in out
     first, second = (out.index(f"\nINSTANCE {name}\n") for name in ("a1", "a2"))
     assert first < out.index("inference_address=unix:") < second < out.rindex("inference_address=unix:")
     assert not (tmp_path / "run").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 
 import pytest
@@ -49,21 +48,6 @@ def test_a_comment_stands_above_each_key():
         if "=" in line and not line.startswith("#"):
             assert above.startswith("# ")
             assert not above.startswith("# ----")
-
-
-def test_models_are_keyed_by_name_and_version():
-    plan = plan_machine("two-cores", batch="8", delay_ms="20")
-    models = json.loads(parse_properties(render_properties(plan))["models"])
-    assert models["resnet50"]["1.0"] == {
-        "defaultVersion": True,
-        "marName": "resnet50.mar",
-        "minWorkers": 2,
-        "maxWorkers": 2,
-        "batchSize": 8,
-        "maxBatchDelay": 20,
-        "responseTimeout": 101,
-        "startupTimeout": 360,
-    }
 
 
 @pytest.mark.parametrize("value", ["plain", "C:\\x", " leading", "/srv/müller/模型/😀", "a=b:c#d!e"])

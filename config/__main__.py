@@ -13,7 +13,7 @@ from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error
 from config.installed import Installed, read_installed
 from config.knobs.table import add_knobs
-from config.plan import PLAN_FILE, Inputs, Plan, read_plan
+from config.plan import PLAN_FILE, Inputs, read_plan
 from config.rules.batching import parse_by_model, render_by_model
 from config.rules.engines import parse_backend
 from config.rules.requests import SWITCHES, check_inputs, check_machine
@@ -105,18 +105,8 @@ def check_values(options: argparse.Namespace) -> None:
     check_run_folder(Path(options.run_dir))
 
 
-def read_and_plan(options: argparse.Namespace) -> Plan:
-    """The plan of the whole."""
-    return read_and_plan_site(options).plan
-
-
-def read_and_plan_site(options: argparse.Namespace) -> Site:
-    """Read, then decide."""
-    return plan_and_say(options)[0]
-
-
 def plan_and_say(options: argparse.Namespace) -> tuple[Site, list[str]]:
-    """With lines on what became of a tuned plan, where there is one."""
+    """Read, then decide; with lines on what became of a tuned plan, where there is one."""
     facts = topology, _, inputs, _ = read_facts(options)
     timings = read_timings(options.timings) if options.timings else NO_TIMINGS
     tuned, said = read_tuned_plan(options, topology, inputs)
@@ -152,7 +142,10 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
     port = parse_number("PORT", options.port)
     deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
     prefix = Path(options.prefix or sys.prefix).absolute()
-    named = find_named_set(options.backend)  # a mix of two is refused in every environment
+    try:
+        named = choose_set(options.backend)  # a mix of two is refused in every environment
+    except ValueError as problem:
+        raise ConfigError(str(problem)) from problem
     package_set = read_set(prefix) or named
     tls_cert, tls_key = read_certificate(options.tls_cert, options.tls_key)
     return Inputs(
@@ -183,14 +176,6 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         model_store=str(Path(options.model_store or CHECKOUT / name_store(package_set)).absolute()),
         run_dir=str(Path(options.run_dir).resolve()),
     )
-
-
-def find_named_set(backend: str) -> str:
-    """Before there is an environment, the one that BACKEND will have."""
-    try:
-        return choose_set(backend)
-    except ValueError as problem:
-        raise ConfigError(str(problem)) from problem
 
 
 def read_generation(run_dir: Path) -> str:

@@ -92,8 +92,11 @@ def read_definition(file: Path) -> ModelDefinition:
         name=name,
         kind=_field(raw, "kind", str, file),
         batch_sizes=_parse_batch_sizes(_field(raw, "batch_sizes", list, file), file),
-        worker_memory_mib=_parse_memory(_field(raw, "worker_memory_mib", dict, file), file),
-        request_memory_mib=_parse_mib(
+        worker_memory_mib={
+            precision: _parse_positive(f"worker_memory_mib.{precision}", mib, file)
+            for precision, mib in _field(raw, "worker_memory_mib", dict, file).items()
+        },
+        request_memory_mib=_parse_positive(
             "request_memory_mib", _field(raw, "request_memory_mib", int, file), file
         ),
         precisions=tuple(sorted(_field(raw, "precisions", dict, file))),
@@ -134,31 +137,18 @@ def _parse_lengths(model: Any, file: Path) -> dict[str, Any]:
     lengths, per_run = fields.get("token_lengths", []), fields.get("tokens_per_run")
     if not isinstance(lengths, list) or not all(_is_positive(length) for length in lengths):
         raise ConfigError(f"model.token_lengths must be whole numbers above 0: got {lengths!r} ({file})")
-    if per_run is not None and not _is_positive(per_run):
-        raise ConfigError(f"model.tokens_per_run must be a whole number above 0: got {per_run!r} ({file})")
     texts = fields.get("max_texts_per_request", 1)
-    if not _is_positive(texts):
-        raise ConfigError(
-            f"model.max_texts_per_request must be a whole number above 0: got {texts!r} ({file})"
-        )
     return {
         "token_lengths": tuple(sorted(lengths)),
-        "tokens_per_run": per_run,
-        "max_texts_per_request": texts,
+        "tokens_per_run": None if per_run is None else _parse_positive("model.tokens_per_run", per_run, file),
+        "max_texts_per_request": _parse_positive("model.max_texts_per_request", texts, file),
     }
 
 
-def _parse_memory(memory: dict[str, Any], file: Path) -> dict[str, int]:
-    return {
-        precision: _parse_mib(f"worker_memory_mib.{precision}", mib, file)
-        for precision, mib in memory.items()
-    }
-
-
-def _parse_mib(field: str, mib: Any, file: Path) -> int:
-    if not _is_positive(mib):
-        raise ConfigError(f"{field} must be a whole number above 0: got {mib!r} ({file})")
-    return mib
+def _parse_positive(field: str, number: Any, file: Path) -> int:
+    if not _is_positive(number):
+        raise ConfigError(f"{field} must be a whole number above 0: got {number!r} ({file})")
+    return int(number)
 
 
 def _is_positive(number: Any) -> bool:

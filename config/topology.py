@@ -269,19 +269,14 @@ def _read_online(files: MachineFiles) -> tuple[int, ...]:
 def _read_allowed(files: MachineFiles, limits: Limits, online: tuple[int, ...]) -> tuple[int, ...]:
     """The scheduler's mask already holds the cpuset, except where a manager changed one behind the other's
     back."""
-    allowed = set(online) & _read_affinity(files, online)
+    text = probes.read_status(files, "Cpus_allowed_list")
+    recorded = set(parse_id_list(text)) if text else set(online)
+    allowed = set(online) & (set(os.sched_getaffinity(0)) if files.live else recorded)
     if limits.cpus is not None and allowed & set(limits.cpus):
         allowed &= set(limits.cpus)
     if not allowed:
         raise ConfigError(f"no CPU is left: online {list(online)}, allowed by affinity none of them")
     return tuple(sorted(allowed))
-
-
-def _read_affinity(files: MachineFiles, online: tuple[int, ...]) -> set[int]:
-    if files.live:
-        return set(os.sched_getaffinity(0))
-    text = probes.read_status(files, "Cpus_allowed_list")
-    return set(parse_id_list(text)) if text else set(online)
 
 
 def _read_cores(files: MachineFiles, allowed: tuple[int, ...]) -> tuple[Core, ...]:

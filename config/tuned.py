@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import zipfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -76,11 +76,7 @@ class Tuned:
             return None
         evidence = {model: self.evidence.get(model, "")} if model else self.evidence
         each = "; ".join(f"{one}: {text}" for one, text in sorted(evidence.items()) if text)
-        return (
-            f"tuned on this machine ({TUNED_FILE}); {each}"
-            if each
-            else f"tuned on this machine ({TUNED_FILE})"
-        )
+        return f"tuned on this machine ({TUNED_FILE})" + (f"; {each}" if each else "")
 
 
 NOT_TUNED = Tuned()
@@ -99,16 +95,12 @@ def judge_tuned(file: Path, topology: Topology, inputs: Inputs) -> tuple[Tuned, 
 
 
 def _render_chosen(tuned: Tuned) -> str:
-    parts = [f"{name.replace('_', ' ')} {_render(value)}" for name, value in sorted(tuned.chosen.items())]
+    parts = []
+    for name, value in sorted(tuned.chosen.items()):
+        by_model = sorted(value.items()) if isinstance(value, dict) else None
+        shown = value if by_model is None else " ".join(f"{model} {one}" for model, one in by_model)
+        parts.append(f"{name.replace('_', ' ')} {shown}")
     return ", ".join(parts) or "the defaults are right"
-
-
-def _render(value: Any) -> str:
-    return (
-        " ".join(f"{key} {one}" for key, one in sorted(value.items()))
-        if isinstance(value, dict)
-        else str(value)
-    )
 
 
 def read_tuned(file: Path | str) -> Tuned | None:
@@ -141,7 +133,9 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
         "quota_cpus": topology.quota_cpus,
         "memory_mib": topology.memory_limit_mib,
         "models": list(inputs.models),
-        "archives": read_archive_ids(Path(inputs.model_store), inputs.models),
+        "archives": {
+            name: _read_archive_id(Path(inputs.model_store) / f"{name}.mar") for name in inputs.models
+        },
         "engines": engines,
         # Where none is named, of all that were raced: one that is installed later makes a tuned plan stale.
         "versions": read_versions(ENGINES if None in engines.values() else filter(None, engines.values())),
@@ -151,12 +145,8 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def read_archive_ids(store: Path, models: Sequence[str]) -> dict[str, str | None]:
-    """By model; None where there is no archive of the kit."""
-    return {name: _read_archive_id(store / f"{name}.mar") for name in models}
-
-
 def _read_archive_id(archive: Path) -> str | None:
+    """None where there is no archive of the kit."""
     try:
         with zipfile.ZipFile(archive) as packed:
             return hashlib.sha256(packed.read(SUMS_FILE)).hexdigest()

@@ -121,14 +121,16 @@ def render_site(site: Site, run_dir: Path) -> str:
 def summarize(site: Site) -> str:
     """The one line that planning ends with."""
     plan = site.plan
+    unpinned = [one.layout.worker_cpus.reason for one in site.instances.values() if not one.pinned]
+    count, tls = len(plan.instances), " with TLS" if plan.inputs.tls_cert else ""
     parts = [
         f"planned: {', '.join(plan.models)}",
         _render_workers(plan),
-        *_list_unpinned(site),
+        *(f"NOT PINNED: {reason}" for reason in unpinned[:1]),
         _render_variants(plan),
         str(plan.libraries.allocator.value),
         f"{plan.libraries.openmp.value} OpenMP",
-        _render_door_line(plan),
+        f"{count} instance{'s' * (count > 1)} behind HAProxy on port {plan.inputs.port}{tls}",
     ]
     return " · ".join(parts)
 
@@ -165,12 +167,6 @@ def _render_workers(plan: Plan) -> str:
     return f"workers {workers} × cores {plan.layout.cores_per_worker.value}"
 
 
-def _list_unpinned(site: Site) -> list[str]:
-    """Nothing where the workers are pinned; else that they are not, and why."""
-    reasons = [plan.layout.worker_cpus.reason for plan in site.instances.values() if not plan.pinned]
-    return [f"NOT PINNED: {reason}" for reason in reasons[:1]]
-
-
 def _render_variants(plan: Plan) -> str:
     """Of each model where they are not computed alike."""
     named = {name: name_computing(one) for name, one in sorted(plan.models.items())}
@@ -183,9 +179,3 @@ def name_computing(model: ModelPlan) -> str:
     """Its precision, with its engine where that is not the default."""
     engine, precision = str(model.engine.value), str(model.precision.value)
     return precision if engine == DEFAULT else name_variant(engine, precision)
-
-
-def _render_door_line(plan: Plan) -> str:
-    count = len(plan.instances)
-    tls = " with TLS" if plan.inputs.tls_cert else ""
-    return f"{count} instance{'s' * (count > 1)} behind HAProxy on port {plan.inputs.port}{tls}"

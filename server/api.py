@@ -22,13 +22,6 @@ PROFILE_HEADER = "X-Cpu-Kit-Profile"
 """The handlers' own (handlers/shared/profiling.py), of the describe call alone."""
 
 
-def make_context(certificate: str) -> ssl.SSLContext:
-    """Believes this certificate alone, whoever signed it."""
-    context = ssl.create_default_context(cafile=certificate)
-    context.check_hostname = False  # it is called by loopback's number here
-    return context
-
-
 def connect(url: str, certificate: str, timeout_s: float) -> socket.socket:
     """To `unix:/path`, `http://host:port` or `https://host:port`; the environment's proxies are not asked."""
     if url.startswith(UNIX):
@@ -42,7 +35,11 @@ def connect(url: str, certificate: str, timeout_s: float) -> socket.socket:
         return connection
     parts = urlsplit(url)
     plain = socket.create_connection((parts.hostname or "", parts.port or 80), timeout_s)
-    return make_context(certificate).wrap_socket(plain) if parts.scheme == "https" else plain
+    if parts.scheme != "https":
+        return plain
+    context = ssl.create_default_context(cafile=certificate)  # it believes this one alone, whoever signed it
+    context.check_hostname = False  # it is called by loopback's number here
+    return context.wrap_socket(plain)
 
 
 class Connection(http.client.HTTPConnection):

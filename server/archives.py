@@ -178,19 +178,16 @@ def _parse_archive(
         accuracy=definition["accuracy"],
         asked=frozenset(definition["judged_with"]),
         torch=_read_release(definition["built_with"]["torch"]),
-        lost=_parse_lost(definition),
+        lost={
+            **{name: f"could not be built: {one['cause']}" for name, one in definition["not_built"].items()},
+            **{name: f"failed the accuracy gate: {why}" for name, why in definition["refused"].items()},
+        },
     )
 
 
 def _read_release(version: str) -> str:
     """2.8.0 of 2.8.0+cpu."""
     return version.partition("+")[0]
-
-
-def _parse_lost(definition: Mapping[str, Any]) -> dict[str, str]:
-    not_built = {name: f"could not be built: {one['cause']}" for name, one in definition["not_built"].items()}
-    refused = {name: f"failed the accuracy gate: {why}" for name, why in definition["refused"].items()}
-    return {**not_built, **refused}
 
 
 def parse_sums(text: str) -> dict[str, str]:
@@ -261,8 +258,12 @@ def check_packed(archives: Iterable[Archive]) -> None:
 
 
 def check_unpacked(archive: Archive, folder: Path) -> list[str]:
-    """What differs between an archive and the folder it was unpacked to, in words."""
-    return find_changes(archive, hash_unpacked(folder))
+    """What differs between an archive and the folder it was unpacked to, in words; a link is damage, and byte
+    code is not looked at."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+    names = {str(path.relative_to(folder)): path for path in found}
+    hashes = {name: _hash_file(path) for name, path in names.items() if f"{_BYTE_CODE}/" not in name}
+    return find_changes(archive, hashes)
 
 
 def find_changes(archive: Archive, found: Mapping[str, str]) -> list[str]:
@@ -302,13 +303,6 @@ def _hash_member(archive: zipfile.ZipFile, name: str) -> str:
             return _hash(stream)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
         return _DAMAGED
-
-
-def hash_unpacked(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder by its name there, but for byte code; a link is damage."""
-    found = (path for path in folder.rglob("*") if path.is_symlink() or path.is_file())
-    names = {str(path.relative_to(folder)): path for path in found}
-    return {name: _hash_file(path) for name, path in names.items() if f"{_BYTE_CODE}/" not in name}
 
 
 def _hash_file(path: Path) -> str:

@@ -10,13 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from config.__main__ import (
-    build_parser,
-    parse_inputs,
-    read_and_plan,
-    read_and_plan_site,
-    split_words,
-)
+from config.__main__ import build_parser, parse_inputs, plan_and_say, split_words
 from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.plan import Plan, read_plan
@@ -130,7 +124,7 @@ def _check_ports(run: RunDir, options: argparse.Namespace) -> int:
 
 
 def _check_plan(run: RunDir, options: argparse.Namespace) -> int:
-    check_may_plan(run, lambda: read_and_plan(options))
+    check_may_plan(run, lambda: plan_and_say(options)[0].plan)
     return 0
 
 
@@ -159,7 +153,7 @@ def _start(run: RunDir, options: argparse.Namespace) -> int:
     with catch_signals(), _private_files(), contextlib.ExitStack() as at_end:
         with hold_lock(run.path):
             if options.asked:
-                check_is_plan(run, read_and_plan(build_parser().parse_args(options.asked)))
+                check_is_plan(run, plan_and_say(build_parser().parse_args(options.asked))[0].plan)
             archives = read_archives(plan, store)
             if is_running(run, archives, say):
                 return _stay_out(run, options)
@@ -241,7 +235,7 @@ def _reload(run: RunDir, options: argparse.Namespace) -> int:
     check_reloadable(run)
     asked = build_parser().parse_args([*options.asked, "--generation", choose_generation(plan)])
     with _private_files(), hold_lock(run.path):
-        return reload(run, plan, read_and_plan_site(asked), say)
+        return reload(run, plan, plan_and_say(asked)[0], say)
 
 
 def _status(run: RunDir, options: argparse.Namespace) -> int:

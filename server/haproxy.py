@@ -146,16 +146,10 @@ class Runtime:
                 connection.settimeout(TIMEOUT_S)
                 connection.connect(str(self._socket))
                 connection.sendall(f"{command}\n".encode())
-                return _read_all(connection).decode(errors="replace")
+                with connection.makefile("rb") as answer:
+                    return answer.read().decode(errors="replace")
         except OSError as problem:
             raise HaproxyError(f"HAProxy does not answer at {self._socket}: {problem}") from problem
-
-
-def _read_all(connection: socket.socket) -> bytes:
-    parts = []
-    while part := connection.recv(1 << 16):
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _list_models(rows: Rows) -> list[str]:

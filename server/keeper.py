@@ -11,7 +11,7 @@ from config.folders import hold_lock
 from config.plan import Plan, read_plan
 from config.terminal import Report, say
 from server import verify
-from server.archives import Archive, check_packed, check_precisions, read_archives
+from server.archives import check_packed, check_precisions, read_archives
 from server.call import make_instance_client
 from server.health import Health, keep_health
 from server.launch import check_machine, confine, launch, make_allocator_link, prepare_folders
@@ -68,35 +68,28 @@ def start_torchserve(plan: Plan, run: RunDir, model_store: Path, report: Report)
         report(link)
     prepare_folders(run)
     with stop_where_it_fails(run, report):
-        return _launch_and_wait(plan, run, model_store, archives, report)
-
-
-def _launch_and_wait(
-    plan: Plan, run: RunDir, model_store: Path, archives: dict[str, Archive], report: Report
-) -> subprocess.Popen[bytes]:
-    state = dataclasses.replace(
-        begin_state(run, run.properties, archives), throttled_at_start=read_throttled()
-    )
-    began = time.monotonic()
-    watcher = Watcher(run=run, oom_kills_before=read_oom_kills())
-    write_state(run.state, state)
-    process = launch(plan, run, model_store)
-    around = Surroundings(
-        client=make_instance_client(plan),
-        find_failure=watcher.find,
-        find_death=lambda: find_death(process, run),
-        report=report,
-    )
-    wait_until_ready(plan, archives, around)
-    ready = dataclasses.replace(
-        state,
-        phase=READY,
-        configuration=read_configuration(run.server_log),
-        seconds_to_ready=round(time.monotonic() - began, 1),
-        throttled_when_ready=read_throttled(),
-    )
-    write_state(run.state, ready)
-    return process
+        state = begin_state(run, run.properties, archives)
+        state = dataclasses.replace(state, throttled_at_start=read_throttled())
+        began = time.monotonic()
+        watcher = Watcher(run=run, oom_kills_before=read_oom_kills())
+        write_state(run.state, state)
+        process = launch(plan, run, model_store)
+        around = Surroundings(
+            client=make_instance_client(plan),
+            find_failure=watcher.find,
+            find_death=lambda: find_death(process, run),
+            report=report,
+        )
+        wait_until_ready(plan, archives, around)
+        ready = dataclasses.replace(
+            state,
+            phase=READY,
+            configuration=read_configuration(run.server_log),
+            seconds_to_ready=round(time.monotonic() - began, 1),
+            throttled_when_ready=read_throttled(),
+        )
+        write_state(run.state, ready)
+        return process
 
 
 def find_death(process: subprocess.Popen[bytes], run: RunDir) -> Failure | None:

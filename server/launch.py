@@ -44,9 +44,8 @@ def prepare_folders(run: RunDir) -> None:
     run.logs.mkdir(mode=0o700)
     remove_temporary(run)
     run.temporary.mkdir(mode=0o700, parents=True)
-    run.authorization.unlink(missing_ok=True)
-    run.health.unlink(missing_ok=True)
-    run.looks.unlink(missing_ok=True)
+    for left in (run.authorization, run.health, run.looks):
+        left.unlink(missing_ok=True)
 
 
 def check_permissions_hold(run: RunDir) -> None:
@@ -76,17 +75,14 @@ def remove_temporary(run: RunDir) -> None:
 
     In the run directory a folder of that directory's user is right too: root stops other users' servers.
     """
-    folder = run.temporary
-    if folder.is_symlink() or (folder.exists() and folder.stat().st_uid not in _list_owners(run)):
+    folder, owners = run.temporary, {os.getuid()}
+    if folder.parent == run.path:
+        owners.add(run.path.stat().st_uid)
+    if folder.is_symlink() or (folder.exists() and folder.stat().st_uid not in owners):
         raise ServerError(
             f"temporary folder must be an own folder: {folder} is a link or another user's; remove it"
         )
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _list_owners(run: RunDir) -> set[int]:
-    inside = run.temporary.parent == run.path
-    return {os.getuid(), run.path.stat().st_uid} if inside else {os.getuid()}
 
 
 def make_allocator_link(plan: Plan) -> str | None:
@@ -118,17 +114,9 @@ def render_command(plan: Plan, run: RunDir, model_store: Path) -> list[str]:
     prefix = Path(plan.inputs.prefix)
     # Not through the script's first line: that breaks when the checkout moves or its path is long.
     return [
-        str(prefix / "bin" / "python"),
-        str(prefix / "bin" / "torchserve"),
-        "--start",
-        "--foreground",
-        "--no-config-snapshots",
-        "--ts-config",
-        str(run.properties),
-        "--model-store",
-        str(model_store),
-        "--log-config",
-        str(LOG_CONFIG),
+        *(str(prefix / "bin" / name) for name in ("python", "torchserve")),
+        *("--start", "--foreground", "--no-config-snapshots", "--ts-config", str(run.properties)),
+        *("--model-store", str(model_store), "--log-config", str(LOG_CONFIG)),
     ]
 
 

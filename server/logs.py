@@ -55,18 +55,15 @@ class WorkerLine:
     """What the worker printed."""
 
 
-def parse_model_log(text: str) -> list[WorkerLine]:
-    """The workers' lines, without what is not one."""
-    matches = (_MODEL_LINE.match(line) for line in text.splitlines())
-    return [WorkerLine(worker=m[1], model=m[2], text=m[3]) for m in matches if m]
-
-
 def find_failure(model_log: str, server_log: str, *, log: str = "", oom_kills: int = 0) -> Failure | None:
     """The first failure in the logs of one start, or None; `oom_kills` counts the kernel's since it began."""
-    lines = parse_model_log(model_log)
+    matches = (_MODEL_LINE.match(line) for line in model_log.splitlines())
+    lines = [WorkerLine(worker=m[1], model=m[2], text=m[3]) for m in matches if m]
     reported = next((entry for entry in map(_parse_report, lines) if entry), None)
     if reported:
-        return _explain_report(reported, log)
+        model, step, cure = (reported.get(name) for name in ("model", "step", "cure"))
+        cause = str(reported.get("cause") or "no cause given")
+        return Failure(model=model, step=step, cause=cause, cure=cure, log=log)
     archive = next((m for m in map(_ARCHIVE_LINE.search, server_log.splitlines()) if m), None)
     if archive:
         return _explain_archive(archive[1], server_log, log)
@@ -83,16 +80,6 @@ def _parse_report(line: WorkerLine) -> dict[str, Any] | None:
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and entry.get("cpu_kit") == "load_failed" else None
-
-
-def _explain_report(entry: dict[str, Any], log: str) -> Failure:
-    return Failure(
-        model=entry.get("model"),
-        step=entry.get("step"),
-        cause=str(entry.get("cause") or "no cause given"),
-        cure=entry.get("cure"),
-        log=log,
-    )
 
 
 def _explain_archive(path: str, server_log: str, log: str) -> Failure:
@@ -120,11 +107,8 @@ def _explain_worker(
         cause = "the process ended while loading, without a Python exception (killed? exit in a library?)"
     cure = None
     if ooms:
-        cause = (
-            f"killed: out of memory (the kernel killed {ooms} process(es) meanwhile)"
-            if not exception
-            else cause
-        )
+        if not exception:
+            cause = f"killed: out of memory (the kernel killed {ooms} process(es) meanwhile)"
         cure = "give the machine more memory, or plan fewer workers: make serve WORKERS=1"
     return Failure(model=model, cause=cause, cure=cure, log=log, lines=_choose_lines(telling, exception))
 
@@ -201,18 +185,10 @@ _LAST = "Model API enabled: "
 
 
 def read_configuration(log: Path) -> dict[str, str]:
-    """Name → value as TorchServe prints them; {} when the log does not have them.
+    """Name → value as TorchServe prints them, of the first such block; {} when the log does not have them.
 
     Read it soon after the start: later the log may have been rolled over.
     """
-    try:
-        return parse_configuration(log.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return {}
-
-
-def parse_configuration(text: str) -> dict[str, str]:
-    """The `Name: value` lines of the first such block; {} when there is none."""
-    match = re.search(rf"^{_FIRST}.*?^{_LAST}[^\n]*$", text, re.MULTILINE | re.DOTALL)
+    match = re.search(rf"^{_FIRST}.*?^{_LAST}[^\n]*$", read_log(log), re.MULTILINE | re.DOTALL)
     lines = match[0].splitlines() if match else []
     return {name: value for name, _, value in (line.partition(": ") for line in lines)}

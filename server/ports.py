@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from config.plan import Plan, Settings
+from config.rules.network import SOCKETS
 from server.errors import ServerError
 from server.processes import PROC, read_environment, read_pids, read_process
 from server.rundir import MARK
@@ -20,17 +21,14 @@ _LOOPBACK = "127.0.0.1"
 def list_ports(properties: Settings) -> dict[str, tuple[str, int]]:
     """Purpose → (host, port) of everything that HAProxy, or an instance, listens on."""
     ports = {}
-    for purpose, key in (("inference", "inference_address"), ("management", "management_address"),
-                         ("metrics", "metrics_address")):  # fmt: skip
+    for purpose in SOCKETS:
+        key = f"{purpose}_address"
         if key in properties and not str(properties[key].value).startswith("unix:"):
             url = urlsplit(str(properties[key].value))
             ports[purpose] = (url.hostname or _LOOPBACK, url.port or 0)
-    for purpose, key in (
-        ("gRPC inference", "grpc_inference_port"),
-        ("gRPC management", "grpc_management_port"),
-    ):
-        if key in properties:
-            ports[purpose] = (_LOOPBACK, int(properties[key].value))
+    for purpose in ("inference", "management"):
+        if (key := f"grpc_{purpose}_port") in properties:
+            ports[f"gRPC {purpose}"] = (_LOOPBACK, int(properties[key].value))
     return ports
 
 

@@ -101,16 +101,22 @@ class Process:
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
     """The process of that id; None when there is none, it is a zombie or it may not be read."""
     try:
-        stat = (proc / str(pid) / "stat").read_text(errors="replace")
+        fields = _read_stat(pid, proc)
         command = (proc / str(pid) / "cmdline").read_bytes()
     except OSError:
         return None
-    # The name (field 2) stands in brackets and may hold blanks and brackets itself.
-    fields = stat[stat.rfind(")") + 2 :].split()
-    if len(fields) < 20 or fields[0] in ("Z", "X"):
+    if not fields:
         return None
     words = tuple(word.decode(errors="replace") for word in command.split(b"\0") if word)
     return Process(pid=pid, start_ticks=int(fields[19]), parent_pid=int(fields[1]), command=words)
+
+
+def _read_stat(pid: int, proc: Path) -> list[str]:
+    """Fields 3 … of /proc/PID/stat; none of a zombie."""
+    stat = (proc / str(pid) / "stat").read_text(errors="replace")
+    # The name (field 2) stands in brackets and may hold blanks and brackets itself.
+    fields = stat[stat.rfind(")") + 2 :].split()
+    return [] if len(fields) < 20 or fields[0] in ("Z", "X") else fields
 
 
 def read_environment(pid: int, proc: Path = PROC) -> dict[str, str] | None:
@@ -157,16 +163,12 @@ def _read_marks(proc: Path) -> Iterator[tuple[int, str]]:
     """Of each process whose environment may be read and names a run directory."""
     for pid in read_pids(proc):
         with contextlib.suppress(OSError):
-            environment = b"\0" + _read_bytes(f"{proc}/{pid}/environ")
+            # A supervisor reads this of all processes every second; pathlib takes four times as long.
+            with os.fdopen(os.open(f"{proc}/{pid}/environ", os.O_RDONLY), "rb", buffering=0) as file:
+                environment = b"\0" + file.read()
             _, named, rest = environment.partition(f"\0{MARK}=".encode())
             if named:
                 yield pid, rest.partition(b"\0")[0].decode(errors="surrogateescape")
-
-
-def _read_bytes(path: str) -> bytes:
-    """A supervisor reads this of all processes every second; pathlib takes four times as long."""
-    with os.fdopen(os.open(path, os.O_RDONLY), "rb", buffering=0) as file:
-        return file.read()
 
 
 def _sees_same_folder(pid: int, run_path: Path, proc: Path) -> bool:
@@ -327,12 +329,10 @@ class Activity:
 def read_activity(pid: int, proc: Path = PROC) -> Activity | None:
     """None when there is no such process, or it is not to be read."""
     try:
-        stat = (proc / str(pid) / "stat").read_text(errors="replace")
+        fields = _read_stat(pid, proc)
     except OSError:
         return None
-    # The name (field 2) stands in brackets and may hold blanks and brackets itself.
-    fields = stat[stat.rfind(")") + 2 :].split()
-    if len(fields) < 20 or fields[0] in ("Z", "X"):
+    if not fields:
         return None
     cpu = (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
     return Activity(

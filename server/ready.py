@@ -20,7 +20,7 @@ POLL_SECONDS = 0.5
 # After the first sign of a failure its cause may still be on the way into the log.
 _SETTLE_SECONDS = 0.5
 # On top of the workers' own time-out: JVM, unpacking of archives, the launcher's probe before each worker.
-_EXTRA_SECONDS = 120
+EXTRA_SECONDS = 120
 READY = "ready"
 
 
@@ -53,18 +53,23 @@ class Surroundings:
 def wait_until_ready(plan: Plan, archives: Mapping[str, Archive], around: Surroundings) -> float:
     """Seconds until every model was ready; StartFailed with the cause at the first failure."""
     began = around.now()
-    limit = max(int(model.startup_timeout_s.value) for model in plan.models.values()) + _EXTRA_SECONDS
+    limit = max(int(model.startup_timeout_s.value) for model in plan.models.values()) + EXTRA_SECONDS
     states: dict[str, str] = {}
     while True:
         _raise_failure(around)
         for name in plan.models:
-            if states.get(name) != READY:
-                _update(states, name, _observe(plan, archives[name], around), around, began)
+            if states.get(name) != READY and states.get(name) != (
+                state := _observe(plan, archives[name], around)
+            ):
+                states[name] = state
+                around.report(f"{around.now() - began:5.0f} s  {name}: {state}")
         seconds = around.now() - began
         if all(states.get(name) == READY for name in plan.models):
             return seconds
         if seconds > limit:
-            raise StartFailed(_explain_timeout(states, limit))
+            waiting = "; ".join(f"{name}: {state}" for name, state in states.items() if state != READY)
+            cause = f"not ready after {limit} s: {waiting}"
+            raise StartFailed(Failure(cause=cause, cure="see the log of the workers"))
         around.sleep(POLL_SECONDS)
 
 
@@ -76,32 +81,21 @@ def _raise_failure(around: Surroundings) -> None:
         raise StartFailed(failure)
 
 
-def _update(states: dict[str, str], name: str, state: str, around: Surroundings, began: float) -> None:
-    if states.get(name) != state:
-        states[name] = state
-        around.report(f"{around.now() - began:5.0f} s  {name}: {state}")
-
-
 def _observe(plan: Plan, archive: Archive, around: Surroundings) -> str:
     """The model's state now, in words; READY after a right canary answer."""
     model = plan.models[archive.name]
     try:
         workers = around.client.describe(archive.name).get("workers", [])
     except ApiError as problem:
-        if problem.status == 404:
-            raise StartFailed(_explain_absence(archive.name, str(model.archive.value), around)) from problem
-        return "TorchServe is starting"
+        if problem.status != 404:
+            return "TorchServe is starting"
+        cause = f"TorchServe does not know the model (archive {model.archive.value})"
+        unknown = Failure(model=archive.name, step="register", cause=cause)
+        raise StartFailed(around.find_failure() or unknown) from problem
     up = sum(worker.get("status") == "READY" for worker in workers)
     if up < int(model.workers.value):
         return f"{up} of {model.workers.value} workers ready"
     return _ask_canary(archive, str(model.precision.value), around)
-
-
-def _explain_absence(name: str, archive: str, around: Surroundings) -> Failure:
-    found = around.find_failure()
-    return found or Failure(
-        model=name, step="register", cause=f"TorchServe does not know the model (archive {archive})"
-    )
 
 
 def _ask_canary(archive: Archive, precision: str, around: Surroundings) -> str:
@@ -117,12 +111,3 @@ def _ask_canary(archive: Archive, precision: str, around: Surroundings) -> str:
             Failure(model=archive.name, step="canary", cause=f"wrong answer: {wrong}", cure=cure)
         )
     return READY
-
-
-def _explain_timeout(states: Mapping[str, str], limit: int) -> Failure:
-    cause = f"not ready after {limit} s: {_describe_wait(states)}"
-    return Failure(cause=cause, cure="see the log of the workers")
-
-
-def _describe_wait(states: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {state}" for name, state in states.items() if state != READY)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -14,6 +13,7 @@ from config.rules.instances import GENERATIONS
 from config.rules.site import Site
 from config.terminal import Report
 from config.write import write_next
+from server.api import UNIX, Connection
 from server.errors import ServerError
 from server.processes import find_marked
 from server.rundir import RunDir
@@ -76,7 +76,7 @@ def _count_reloads(run: RunDir) -> int:
 
 def ask(path: Path) -> None:
     """ServerError where the supervisor does not take it."""
-    connection = _UnixConnection(path)
+    connection = Connection(f"{UNIX}{path}", "", TIMEOUT_S)
     try:
         connection.request("POST", "/reload")
         answer = connection.getresponse()
@@ -85,17 +85,3 @@ def ask(path: Path) -> None:
         raise ServerError(f"the supervisor does not answer: {path}: {problem}") from problem
     if answer.status != HTTPStatus.ACCEPTED:
         raise ServerError(f"the supervisor refuses to reload: {said.get('refused')}")
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """Over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        """Instead of a TCP address."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(TIMEOUT_S)
-        self.sock.connect(str(self._path))

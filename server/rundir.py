@@ -134,17 +134,8 @@ class RunDir:
     def list_own(self) -> list[Path]:
         """Everything the kit puts here, the marker last: until it is gone, a second clean can go on."""
         files = (
-            self.timings,
-            self.state,
-            self.failure,
-            self.lock,
-            self.authorization,
-            self.health,
-            self.door,
-            self.record,
-            self.token,
-            self.bearers,
-            self.certificate,
+            *(self.timings, self.state, self.failure, self.lock, self.authorization, self.health),
+            *(self.door, self.record, self.token, self.bearers, self.certificate),
         )
         drafts = [name_draft(file) for file in (*files, self.plan, self.tuned)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp", self.instances, self.next)

@@ -51,7 +51,10 @@ def is_running(run: RunDir, archives: Mapping[str, Archive], report: Report) -> 
         report(f"an earlier start left {len(processes)} process(es) behind: {stop(run).describe()}")
         return False
     _check_same_plan(run, state, digest_plan(run))
-    _check_same_archives(run, state, identify_archives(archives))
+    ids = identify_archives(archives)
+    rebuilt = [name for name, known in (state.archives if state else {}).items() if ids.get(name) != known]
+    if rebuilt:
+        _refuse(run, f"the archives of {', '.join(rebuilt)} were rebuilt since it was started")
     return True
 
 
@@ -84,12 +87,6 @@ def _check_same_plan(run: RunDir, state: State | None, digest: str) -> None:
         _refuse(run, "it cannot be told from which plan: server.json is missing or damaged")
     if state.plan_sha256 != digest:
         _refuse(run, "it has another plan")
-
-
-def _check_same_archives(run: RunDir, state: State | None, ids: Mapping[str, str]) -> None:
-    rebuilt = [name for name, known in (state.archives if state else {}).items() if ids.get(name) != known]
-    if rebuilt:
-        _refuse(run, f"the archives of {', '.join(rebuilt)} were rebuilt since it was started")
 
 
 def _refuse(run: RunDir, why: str) -> NoReturn:

@@ -30,7 +30,7 @@ from server.state import READY, STARTING, Failure, State, read_failure, write_st
 from server.stop import stop
 from server.supervisor.door import check_configuration
 from server.supervisor.record import READY as PHASE_READY
-from server.supervisor.record import Record, read_record
+from server.supervisor.record import read_record
 from server.tokens import prepare_secrets
 
 POLL_S = 0.2
@@ -128,13 +128,10 @@ def _is_ready(run: RunDir, process: subprocess.Popen[bytes]) -> bool:
         raise StartFailed(STOPPED)
     record = read_record(run.record)
     if process.poll() is not None:
-        raise StartFailed(read_failure(run.failure) or _explain_death(run, process.returncode, record))
+        said = f": {record.message}" if record and record.message else ""
+        cause = f"the supervisor ended with status {process.returncode}{said}"
+        raise StartFailed(read_failure(run.failure) or Failure(cause=cause, log=str(run.supervisor_log)))
     return bool(record and record.pid == process.pid and record.phase == PHASE_READY)
-
-
-def _explain_death(run: RunDir, code: int, record: Record | None) -> Failure:
-    said = f": {record.message}" if record and record.message else ""
-    return Failure(cause=f"the supervisor ended with status {code}{said}", log=str(run.supervisor_log))
 
 
 def _launch(run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:

@@ -71,12 +71,8 @@ def _render_server_head(plan: Plan, state: State | None, record: Record | None, 
     ready = f", ready in {state.seconds_to_ready} s" if state and state.seconds_to_ready is not None else ""
     started = f", started {state.started_at}" if state else ""
     phase = f"{record.phase} since {record.since}" if record else "starting"
-    return f"{url}: {phase}{started}{ready}; {_count_instances(plan)} behind HAProxy"
-
-
-def _count_instances(plan: Plan) -> str:
     count = len(plan.instances)
-    return f"{count} instance{'s' * (count > 1)}"
+    return f"{url}: {phase}{started}{ready}; {count} instance{'s' * (count > 1)} behind HAProxy"
 
 
 def render_ports(plan: Plan) -> str:
@@ -188,7 +184,8 @@ def _render_worker(worker: Mapping[str, object]) -> str:
     state = "ready" if status == "READY" else "not ready"
     age = read_age(pid)
     up = "?" if age is None else _render_age(age)
-    return f"worker {pid}: {state}, cpus {_read_cpus(pid)}, {_render_resident_mib(pid)} MiB, up {up}"
+    cpus = read_status(pid).get("Cpus_allowed_list", "?")
+    return f"worker {pid}: {state}, cpus {cpus}, {_render_resident_mib(pid)} MiB, up {up}"
 
 
 def _render_age(seconds: float) -> str:
@@ -197,10 +194,6 @@ def _render_age(seconds: float) -> str:
     if minutes < 1:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
-
-
-def _read_cpus(pid: int) -> str:
-    return read_status(pid).get("Cpus_allowed_list", "?")
 
 
 def _render_resident_mib(pid: int) -> str:

@@ -6,7 +6,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from config.folders import find_mark
 from server.errors import ServerError
@@ -68,7 +67,10 @@ def clean(run: RunDir) -> str:
     if find_mark(run.path) is None:
         return f"left alone: {run.path} holds no plan of the kit, so it is no run directory"
     for entry in run.list_own():
-        _delete(entry)
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
     left = sorted(entry.name for entry in run.path.iterdir() if entry != run.tuned)
     if run.tuned.exists():
         kept = f"cleaned {run.path}; kept what make tune found: {run.tuned}"
@@ -77,10 +79,3 @@ def clean(run: RunDir) -> str:
         return f"cleaned {run.path}; not the kit's and left alone: {', '.join(left)}"
     run.path.rmdir()
     return f"removed {run.path}"
-
-
-def _delete(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
-    else:
-        entry.unlink(missing_ok=True)

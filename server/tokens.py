@@ -34,15 +34,12 @@ def prepare_secrets(run: RunDir, plan: Plan) -> None:
 def write_bearers(run: RunDir, plan: Plan) -> str:
     """What HAProxy compares with, from the token's file; the token. One that was given is copied there."""
     if plan.inputs.token_file:
-        write_private(run.token, read_given_token(Path(plan.inputs.token_file)))
+        given = Path(plan.inputs.token_file)
+        cure = f"make one: openssl rand -base64 24 > {shlex.quote(str(given))}"
+        write_private(run.token, read_token(given, cure))
     token = read_token(run.token)
     write_private(run.bearers, f"Bearer {token}")
     return token
-
-
-def read_given_token(file: Path) -> str:
-    """One that a person brings."""
-    return read_token(file, cure=f"make one: openssl rand -base64 24 > {shlex.quote(str(file))}")
 
 
 def read_token(file: Path, cure: str = "without the file the next start makes one") -> str:

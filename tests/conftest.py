@@ -18,10 +18,16 @@ from models.request import WeightsRequest
 from tests.workers import WORKER_MIB, count_cpus, count_workers, for_all_workers
 
 RANDOM = WeightsRequest(source="random")
+
+
+def from_path(path: Path) -> WeightsRequest:
+    return WeightsRequest(source="path", path=path)
+
+
 FP32_ONLY = {"fp32": {"self_check_relative_error": 0.001, "canary_relative": 0.01, "canary_absolute": 0.001}}
 """Without other precisions a build needs no accuracy gate, which takes ten seconds."""
 PRECISIONS = {
-    "fp32": {"self_check_relative_error": 0.001, "canary_relative": 0.01, "canary_absolute": 0.001},
+    **FP32_ONLY,
     "bf16": {"self_check_relative_error": 0.1, "canary_relative": 0.2, "canary_absolute": 0.05},
 }
 TINY_IMAGE = {
@@ -82,6 +88,17 @@ def with_bf16(raw: dict) -> dict:
     """The definition with FP32 and BF16, as archives that serve need it."""
     precisions = {"precisions": PRECISIONS, "worker_memory_mib": {"fp32": 500, "bf16": 500}}
     return {**raw, **precisions, "accuracy_gate": LENIENT}
+
+
+INT8_RECIPE = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary_absolute": 0.2}
+
+
+def with_int8(raw: dict, *, agreement: float = LENIENT["agreement"]) -> dict:
+    """With all three, judged by the accuracy gate."""
+    precisions = {**PRECISIONS, "int8": INT8_RECIPE}
+    memory = dict.fromkeys(precisions, 500)
+    gate = {"agreement": agreement}
+    return {**raw, "precisions": precisions, "worker_memory_mib": memory, "accuracy_gate": gate}
 
 
 def write_definition(folder: Path, raw: dict) -> ModelDefinition:

@@ -8,14 +8,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = {
-    "config": 6500,
+    "config": 6350,
     "docker": 140,
     "handlers": 5600,
     "loadtest": 11850,
     "models": 5290,
-    "server": 7320,
+    "server": 7130,
     "setup": 380,
-    "tests": 28300,
+    "tests": 27400,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

@@ -38,6 +38,11 @@ def _refuse(status: int, text: str, condition: str, *headers: str) -> str:
 
 def _render_frontend(plan: Plan, files: DoorFiles) -> list[str]:
     door, paths = plan.door, " ".join(f"/predictions/{model}" for model in plan.models)
+    tls = (
+        f" ssl crt {quote(files.certificate)} alpn http/1.1 ssl-min-ver TLSv1.2"
+        if plan.inputs.tls_cert
+        else ""
+    )
     served = (
         f"nothing is served there: send POST /predictions/<model>, of {', '.join(plan.models)}, or GET /ready"
     )
@@ -46,7 +51,7 @@ def _render_frontend(plan: Plan, files: DoorFiles) -> list[str]:
         *explain(
             f"what strangers see of all this: {plan.inputs.bind}:{plan.inputs.port}, which the supervisor "
             "has opened: while HAProxy is started again, who comes waits in the kernel",
-            _render_bind(plan, files),
+            f'bind "${{{LISTENER}}}"{tls}',
         ),
         *explain(door["connections"].reason, f"maxconn {door['connections'].value}"),
         *explain(
@@ -110,13 +115,6 @@ def render_large(plan: Plan) -> tuple[str, ...]:
         f"acl large req.hdr_val(content-length) gt {small}",
         "acl large req.fhdr(transfer-encoding) -m found",
     )
-
-
-def _render_bind(plan: Plan, files: DoorFiles) -> str:
-    tls = ""
-    if plan.inputs.tls_cert:
-        tls = f" ssl crt {quote(files.certificate)} alpn http/1.1 ssl-min-ver TLSv1.2"
-    return f'bind "${{{LISTENER}}}"{tls}'
 
 
 def _render_rules(plan: Plan) -> list[str]:

@@ -117,17 +117,16 @@ def render_process(plan: Plan, files: DoorFiles) -> list[str]:
         *explain(door["buffer_bytes"].reason, f"tune.bufsize {door['buffer_bytes'].value}"),
         *explain(door["rewrite_bytes"].reason, f"tune.maxrewrite {door['rewrite_bytes'].value}"),
         *explain("1 once the server is ending: nothing new is let in", f"set-var {ENDING} int(0)"),
-        *_render_predictions(plan),
+        *explain(
+            "what a request is predicted to take: so many us for each one that waits before it, and so many "
+            "ms in an instance; 0 until the supervisor has measured it, and then nothing is refused by it",
+            *(
+                f"set-var {name_prediction(name, unit)} int(0)"
+                for name in plan.models
+                for unit in ("us", "ms")
+            ),
+        ),
     ]
-
-
-def _render_predictions(plan: Plan) -> list[str]:
-    """Two figures per model."""
-    return explain(
-        "what a request is predicted to take: so many us for each one that waits before it, and so many ms "
-        "in an instance; 0 until the supervisor has measured it, and then nothing is refused by it",
-        *(f"set-var {name_prediction(model, unit)} int(0)" for model in plan.models for unit in ("us", "ms")),
-    )
 
 
 def render_defaults(plan: Plan) -> list[str]:

@@ -75,7 +75,8 @@ def list_read(goals: Sequence[str]) -> list[Knob]:
 
 def is_read(name: str, goals: Sequence[str]) -> bool:
     """Whether a goal reads this knob; one that has none of its own (help, `inputs`) may have any."""
-    return any(KNOBS[name].is_read_by(goal) or not _has_knobs(goal) for goal in goals)
+    own = {goal for knob in KNOBS.values() for goal in knob.commands}
+    return any(KNOBS[name].is_read_by(goal) or goal not in own for goal in goals)
 
 
 def is_misspelt(name: str, knob: str) -> bool:
@@ -111,10 +112,6 @@ def count_edits(one: str, other: str) -> int:
                 best = min(best, earlier[j - 2] + 1)
             row.append(best)
     return row[-1]
-
-
-def _has_knobs(goal: str) -> bool:
-    return any(goal in knob.commands for knob in KNOBS.values())
 
 
 def _explain_unknown(name: str) -> str:
@@ -176,7 +173,7 @@ def render_markdown() -> str:
 
 def _render_item(knob: Knob) -> str:
     """A list item; a line is broken at blanks alone, so that no name is cut."""
-    values = f" One of {_quote(knob.choices)}." if knob.choices else ""
+    values = f" One of {', '.join(f'`{one}`' for one in knob.choices)}." if knob.choices else ""
     default = f" Default: {knob.default}." if knob.default else ""
     text = f"- **`{knob.name}`**: {knob.help}.{values}{default}{_render_places(knob)}"
     return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
@@ -189,10 +186,6 @@ def _render_places(knob: Knob) -> str:
     if knob.compose is not None:
         places.append(f"compose ({knob.compose})" if knob.compose else "compose")
     return f" *Read by {'; '.join(places)}.*"
-
-
-def _quote(words: tuple[str, ...]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
 
 
 def main(arguments: Sequence[str]) -> int:

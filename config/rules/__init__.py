@@ -140,7 +140,10 @@ def _plan_layout(
         ),
         worker_cpus=Setting(
             value=[list(chunk) for chunk in worker_cpus],
-            reason=layout.explain_worker_cpus(cut) if pinned.bound else pinned.args_reason,
+            reason=f"by rank; no worker leaves its {cut.unit}, and none shares a core with another of its "
+            "model"
+            if pinned.bound
+            else pinned.args_reason,
         ),
         memory_nodes=Setting(
             value=[None if nodes is None else list(nodes) for nodes in pinned.memory_nodes],
@@ -169,5 +172,5 @@ def _plan_properties(
         **network.plan_addresses(inputs),
         **network.plan_access(inputs),
         **serving.plan_frontend(topology),
-        **serving.plan_java_arguments(jvm),
+        "vmargs": jvm.vmargs,  # the torchserve command reads them from here
     }

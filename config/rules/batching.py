@@ -102,10 +102,6 @@ class Figures:
         engine, precision = self.engines[model.name].value, self.precisions[model.name].value
         return find_service(model, engine, precision, self.cores, self.timed)
 
-    def find_limit_ms(self, inputs: Inputs) -> int:
-        """What p99 shall keep."""
-        return inputs.slo_p99_ms or round(self.tuned.limit.get("ms", DEFAULT_SLO_P99_MS))
-
 
 def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figures) -> dict[str, ModelPlan]:
     """Per model; the queue size is one number for all, because TorchServe has one."""
@@ -145,7 +141,8 @@ def _give(knob: str, text: object, number: int | None) -> Setting | None:
 
 
 def _choose_batch(model: ModelDefinition, inputs: Inputs, figures: Figures) -> Setting:
-    service, limit_ms = figures.find_service(model), figures.find_limit_ms(inputs)
+    service = figures.find_service(model)
+    limit_ms = inputs.slo_p99_ms or round(figures.tuned.limit.get("ms", DEFAULT_SLO_P99_MS))
     if inputs.profile == "latency":
         least = min(list_sizes(model))
         alone = f"{render_ms(service.take_ms(least))} ms each; {service.describe()}"

@@ -82,10 +82,16 @@ def plan_timing_environment(
 
 def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> dict[str, Setting]:
     """Settings that are the same for the workers of all models."""
-    capacity = count_cached_primitives(models)
+    # Room for every warmed shape of the model with the most, as a power of two.
+    shapes = max(model.count_shapes() for model in models)
+    capacity = 1 << (PRIMITIVES_PER_SHAPE * shapes - 1).bit_length()
     settings = {
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": Setting(value=str(capacity), reason=_explain_capacity(models)),
-        **_bound_caches(capacity),
+        **{
+            one.cache_bound: Setting(value=str(capacity), reason=f"the same bound for {one.name}'s own cache")
+            for one in ENGINES.values()
+            if one.cache_bound
+        },
         "TOKENIZERS_PARALLELISM": Setting(
             value="false",
             reason="tokenizing on more threads would leave the worker's cores or oversubscribe them",
@@ -104,17 +110,6 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
             "each new mix of text lengths; the launcher keeps what is set",
         )
     return settings
-
-
-def _bound_caches(capacity: int) -> Settings:
-    """Of engines that keep primitives beside oneDNN."""
-    return {
-        engine.cache_bound: Setting(
-            value=str(capacity), reason=f"the same bound for {engine.name}'s own cache"
-        )
-        for engine in ENGINES.values()
-        if engine.cache_bound
-    }
 
 
 def plan_worker_environment(
@@ -166,12 +161,6 @@ def _set_by_torchserve(engines: Collection[str]) -> Settings:
     }
 
 
-def count_cached_primitives(models: Sequence[ModelDefinition]) -> int:
-    """Room for every warmed shape of the model with the most, as a power of two."""
-    shapes = max(model.count_shapes() for model in models)
-    return 1 << (PRIMITIVES_PER_SHAPE * shapes - 1).bit_length()
-
-
 def _without_launcher(libraries: Libraries, cores_per_worker: int) -> Settings:
     """KMP_AFFINITY is left out: unpinned workers would all put their first thread on the same CPU."""
     preloads = list_preloads(libraries)
@@ -202,16 +191,11 @@ def _render_options(plans: Mapping[str, ModelPlan], off: Sequence[str], threads:
             "precision": plan.precision.value,
             "batch": plan.batch_size.value,
             **shared,
-            **_render_limits(plan),
+            **({"limits": {limit: one.value for limit, one in plan.limits.items()}} if plan.limits else {}),
         }
         for name, plan in plans.items()
     }
     return json.dumps(options, sort_keys=True, separators=(",", ":"))
-
-
-def _render_limits(plan: ModelPlan) -> dict[str, dict[str, int]]:
-    limits = {name: limit.value for name, limit in plan.limits.items()}
-    return {"limits": limits} if limits else {}
 
 
 def _explain_capacity(models: Sequence[ModelDefinition]) -> str:

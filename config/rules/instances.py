@@ -141,9 +141,10 @@ def _take(topology: Topology, cores: Sequence[Core], total: int) -> Topology:
     of them, and their part of the quota."""
     door_mib = count_door_mib(topology)
     memory_mib = max(0, topology.memory_limit_mib - door_mib) * len(cores) // total
+    quota = None if topology.owns_cpus else topology.quota_cpus
     return replace(
         _keep_cores(topology, cores) if topology.owns_cpus else topology,
-        quota_cpus=None if topology.owns_cpus else _take_quota(topology.quota_cpus, len(cores), total),
+        quota_cpus=None if quota is None else math.floor(1000 * quota * len(cores) / total) / 1000,
         usable_cores=len(cores),
         memory_limit_mib=memory_mib,
         memory_source=f"for {len(cores)} of {total} cores, of {topology.memory_limit_mib} MiB less "
@@ -160,10 +161,6 @@ def _keep_cores(topology: Topology, cores: Sequence[Core]) -> Topology:
         nodes=tuple(sorted({core.node for core in cores})),
         sockets=len({core.socket for core in cores}),
     )
-
-
-def _take_quota(quota_cpus: float | None, cores: int, total: int) -> float | None:
-    return None if quota_cpus is None else math.floor(1000 * quota_cpus * cores / total) / 1000
 
 
 def _count_usual(cores: Sequence[Core], inputs: Inputs) -> int:

@@ -120,10 +120,25 @@ WEB_PHOTO_BYTES = 100_000
 def plan_java(topology: Topology, inputs: Inputs) -> Java:
     """java.io.tmpdir is not here: the sockets' folder belongs to the run directory, which `server` knows."""
     frontend = plan_frontend_memory(topology)
+    room = frontend.bodies_mib << 20
     return Java(
-        bodies_mib=Setting(value=frontend.bodies_mib, reason=_explain_bodies(frontend)),
-        heap_mib=Setting(value=frontend.heap_mib, reason=_explain_heap(frontend)),
-        direct_mib=Setting(value=frontend.direct_mib, reason=_explain_direct(frontend)),
+        bodies_mib=Setting(
+            value=frontend.bodies_mib,
+            reason="what the bodies of all requests that come, wait or are in a batch may take together; "
+            f"HAProxy hands over no more at once: room for {room // MAX_REQUEST_BYTES} of the largest, or "
+            f"for {room // WEB_PHOTO_BYTES} photographs of 100 kB; {BODIES_PER_CORE_MIB} MiB a core, within "
+            f"a {BODIES_SHARE}th of the memory, at least {MIN_BODIES_MIB}",
+        ),
+        heap_mib=Setting(
+            value=frontend.heap_mib,
+            reason=f"{HEAP_BASE_MIB} + {COPIES} × {frontend.bodies_mib} MiB: the bodies, as many again that "
+            "clients left behind in a batch, and twice a batch while it is encoded for its worker",
+        ),
+        direct_mib=Setting(
+            value=frontend.direct_mib,
+            reason=f"{DIRECT_BASE_MIB} MiB of netty's buffers and {frontend.bodies_mib} for the batches on "
+            "their way to the workers; bodies that come in are not kept here",
+        ),
         vmargs=Setting(value=" ".join(_flags(topology, inputs, frontend)), reason=_explain(topology)),
     )
 
@@ -144,30 +159,6 @@ def _flags(topology: Topology, inputs: Inputs, frontend: FrontendMemory) -> list
         "-XX:+ExitOnOutOfMemoryError",
         *(["-XX:TieredStopAtLevel=1"] if topology.usable_cores <= C1_MAX_CORES else []),
     ]
-
-
-def _explain_bodies(frontend: FrontendMemory) -> str:
-    room = frontend.bodies_mib << 20
-    return (
-        "what the bodies of all requests that come, wait or are in a batch may take together; HAProxy hands "
-        f"over no more at once: room for {room // MAX_REQUEST_BYTES} of the largest, or for "
-        f"{room // WEB_PHOTO_BYTES} photographs of 100 kB; {BODIES_PER_CORE_MIB} MiB a core, within a "
-        f"{BODIES_SHARE}th of the memory, at least {MIN_BODIES_MIB}"
-    )
-
-
-def _explain_heap(frontend: FrontendMemory) -> str:
-    return (
-        f"{HEAP_BASE_MIB} + {COPIES} × {frontend.bodies_mib} MiB: the bodies, as many again that clients "
-        "left behind in a batch, and twice a batch while it is encoded for its worker"
-    )
-
-
-def _explain_direct(frontend: FrontendMemory) -> str:
-    return (
-        f"{frontend.direct_mib - frontend.bodies_mib} MiB of netty's buffers and {frontend.bodies_mib} for "
-        "the batches on their way to the workers; bodies that come in are not kept here"
-    )
 
 
 def _explain(topology: Topology) -> str:

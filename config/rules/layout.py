@@ -51,12 +51,19 @@ def choose_layout(topology: Topology, inputs: Inputs, max_workers: int) -> Candi
     """The best cut for the profile; `max_workers` is what the memory holds."""
     cores = choose_cores(topology)
     check_sizes(inputs, topology)
-    _check_memory(inputs, topology, max_workers)
+    if inputs.workers is not None and inputs.workers > max_workers:
+        raise FitError(
+            f"WORKERS must be at most {max_workers}, which is what the memory holds "
+            f"({topology.memory_limit_mib} MiB, {topology.memory_source}): got {inputs.workers}"
+        )
     limit = inputs.workers or min(max_workers, MAX_WORKERS)
     everywhere = list(_candidates(cores, inputs, limit))
     candidates = _separate(everywhere, cores, topology, inputs, limit) or everywhere
     if not candidates:
-        raise _does_not_fit(inputs, topology)
+        raise FitError(
+            f"WORKERS × CORES_PER_WORKER must be at most {topology.usable_cores} (usable physical cores): "
+            f"got {inputs.workers} × {inputs.cores_per_worker}"
+        )
     return min(candidates, key=lambda candidate: _rank(candidate, inputs))
 
 
@@ -82,21 +89,6 @@ def check_sizes(inputs: Inputs, topology: Topology) -> None:
         raise FitError(
             f"CORES_PER_WORKER must be 1 to {usable} (usable physical cores): got {inputs.cores_per_worker}"
         )
-
-
-def _check_memory(inputs: Inputs, topology: Topology, max_workers: int) -> None:
-    if inputs.workers is not None and inputs.workers > max_workers:
-        raise FitError(
-            f"WORKERS must be at most {max_workers}, which is what the memory holds "
-            f"({topology.memory_limit_mib} MiB, {topology.memory_source}): got {inputs.workers}"
-        )
-
-
-def _does_not_fit(inputs: Inputs, topology: Topology) -> FitError:
-    return FitError(
-        f"WORKERS × CORES_PER_WORKER must be at most {topology.usable_cores} (usable physical cores): "
-        f"got {inputs.workers} × {inputs.cores_per_worker}"
-    )
 
 
 def _candidates(cores: Sequence[Core], inputs: Inputs, limit: int) -> Iterator[Candidate]:
@@ -246,10 +238,8 @@ def explain_shared(topology: Topology) -> str:
 
 def explain_list(topology: Topology, *, of_share: bool = False) -> str:
     """Why these CPUs."""
-    parts = [
-        "one CPU per physical core"
-        + (", because SMT siblings share its vector units" if _has_smt(topology) else "")
-    ]
+    smt = any(len(core.siblings) > 1 for core in topology.cores)
+    parts = ["one CPU per physical core" + ", because SMT siblings share its vector units" * smt]
     if len(topology.cpus_allowed) < topology.cpu_total:
         whose = "this instance's share" if of_share else "which this process may use"
         parts.append(f"of CPUs {render_id_list(topology.cpus_allowed)}, {whose}")
@@ -261,11 +251,6 @@ def explain_list(topology: Topology, *, of_share: bool = False) -> str:
     return "; ".join(parts)
 
 
-def explain_worker_cpus(cut: Candidate) -> str:
-    """Why cut like this."""
-    return f"by rank; no worker leaves its {cut.unit}, and none shares a core with another of its model"
-
-
 def explain_server(topology: Topology, server_cpus: Chunk | None) -> str:
     """Why TorchServe itself is confined, or not."""
     if server_cpus is not None:
@@ -273,7 +258,3 @@ def explain_server(topology: Topology, server_cpus: Chunk | None) -> str:
     if not topology.owns_cpus:
         return f"not confined: {explain_shared(topology)}"
     return "not confined: no quota below the CPUs it may use"
-
-
-def _has_smt(topology: Topology) -> bool:
-    return any(len(core.siblings) > 1 for core in topology.cores)

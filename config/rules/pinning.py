@@ -181,7 +181,8 @@ def choose_pinning(topology: Topology, chunks: Sequence[Chunk], *, counted: bool
         except LauncherError as error:
             problem = str(error)
             continue
-        if [each.cpus for each in launched] == list(chunks) and _is_one_instance_each(launched, chunks):
+        got = [(each.cpus, each.instances, each.omp_num_threads) for each in launched]
+        if got == [(chunk, 1, len(chunks[0])) for chunk in chunks]:
             return _describe(args, launched, topology, chunks, numactl)
     return unpinned(
         chunks, f"the launcher cannot be used on this machine: {problem or 'it cannot name these CPUs'}"
@@ -237,10 +238,6 @@ def _simulate(args: LauncherArgs, topology: Topology, workers: int, numactl: boo
         simulate_launcher(args, topology.lscpu_view, workers=workers, rank=rank, numactl_works=numactl)
         for rank in range(workers)
     ]
-
-
-def _is_one_instance_each(launched: Sequence[Launched], chunks: Sequence[Chunk]) -> bool:
-    return all(each.instances == 1 and each.omp_num_threads == len(chunks[0]) for each in launched)
 
 
 def _binds_rightly(launched: Sequence[Launched], topology: Topology) -> bool:

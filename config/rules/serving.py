@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from config.plan import Inputs, Java, Libraries, ModelPlan, Setting
+from config.plan import Inputs, Libraries, ModelPlan, Setting
 from config.rules.java import count_frontend_threads
 from config.rules.libraries import render_library_flags
 from config.rules.pinning import Pinning
@@ -39,17 +39,14 @@ def plan_cpu_switches(
 def _plan_engine(engine: Engine, models: Mapping[str, ModelPlan]) -> Setting:
     """On where it computes a model."""
     users = [name for name, model in models.items() if model.engine.value == engine.name]
+    engines = ", ".join(f"{name} by {model.engine.value}" for name, model in models.items())
     reason = (
         f"it computes {', '.join(users)}: the handler does (TorchServe sets {engine.switch_variable} in the "
         "workers)"
         if users
-        else f"it computes no model (BACKEND): {_list_engines(models)}"
+        else f"it computes no model (BACKEND): {engines}"
     )
-    return Setting(value=_boolean(bool(users)), reason=reason)
-
-
-def _list_engines(models: Mapping[str, ModelPlan]) -> str:
-    return ", ".join(f"{name} by {model.engine.value}" for name, model in models.items())
+    return Setting(value=str(bool(users)).lower(), reason=reason)
 
 
 def plan_models_switches(inputs: Inputs, models: Mapping[str, ModelPlan], workers: int) -> dict[str, Setting]:
@@ -100,12 +97,3 @@ def plan_frontend(topology: Topology) -> dict[str, Setting]:
             value="true", reason="the collector starts a Python process every minute on the workers' cores"
         ),
     }
-
-
-def plan_java_arguments(java: Java) -> dict[str, Setting]:
-    """The JVM's flags, which the torchserve command reads from here."""
-    return {"vmargs": java.vmargs}
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"

@@ -41,15 +41,7 @@ OF_INSTANCES_ALONE = (
 
 Plans = Mapping[str, Plan]
 
-OF_THE_WHOLE = (
-    "bind",
-    "token_file",
-    "instances",
-    "deadline_ms",
-    "tls_cert",
-    "tls_key",
-    "generation",
-)
+OF_THE_WHOLE = ("bind", "token_file", "instances", "deadline_ms", "tls_cert", "tls_key", "generation")
 """Inputs that are none of an instance's own."""
 
 
@@ -177,42 +169,44 @@ def merge_plans(topology: Topology, inputs: Inputs, shares: Sequence[Share], pla
         java=_merge_java(plans),
         models={name: _merge_model(name, plans) for name in inputs.models},
         timings=first.timings,
-        instances={share.name: _describe(share, plans[share.name]) for share in shares},
-    )
-
-
-def _describe(share: Share, plan: Plan) -> InstancePlan:
-    return InstancePlan(
-        port=share.port,
-        models=share.models,
-        cpus=share.topology.cpus_allowed,
-        workers=plan.layout.workers_per_model.value,
+        instances={
+            share.name: InstancePlan(
+                port=share.port,
+                models=share.models,
+                cpus=share.topology.cpus_allowed,
+                workers=plans[share.name].layout.workers_per_model.value,
+            )
+            for share in shares
+        },
     )
 
 
 def _merge_layout(topology: Topology, shares: Sequence[Share], plans: Plans, why: str) -> Layout:
-    workers = {name: _count_workers(name, plans) for name in _list_models(plans)}
+    workers = {name: plan.layout.workers_per_model.value for name, plan in plans.items()}
+    served = {name for plan in plans.values() for name in plan.models}
+    most = max(
+        sum(plan.models[name].workers.value for plan in plans.values() if name in plan.models)
+        for name in served
+    )
+    pinned = any(plan.pinned for plan in plans.values())
+    listed = _join_reasons(_read(plans, lambda plan: plan.layout.core_list))
     cpus = ", ".join(f"{share.name} {share.describe_cpus()}" for share in shares)
     cores = _read(plans, lambda plan: plan.layout.cores_per_worker)
     return Layout(
-        workers_per_model=Setting(value=max(workers.values()), reason=f"{why}: {_list_workers(plans)}"),
+        workers_per_model=Setting(
+            value=most, reason=f"{why}: {', '.join(f'{name} {count}' for name, count in workers.items())}"
+        ),
         cores_per_worker=Setting(
             value=min(setting.value for setting in cores.values()), reason=_join_reasons(cores)
         ),
         core_list=Setting(
             value=sorted({cpu for plan in plans.values() for cpu in plan.layout.core_list.value}),
-            reason=f"{_explain_list(topology, plans)}; of the instances: {cpus}",
+            reason=f"{explain_list(topology) if pinned else listed}; of the instances: {cpus}",
         ),
         worker_cpus=_concatenate(plans, lambda plan: plan.layout.worker_cpus),
         memory_nodes=_concatenate(plans, lambda plan: plan.layout.memory_nodes),
         server_cpus=_merge_server_cpus(plans),
     )
-
-
-def _explain_list(topology: Topology, plans: Plans) -> str:
-    if any(plan.pinned for plan in plans.values()):
-        return explain_list(topology)
-    return _join_reasons(_read(plans, lambda plan: plan.layout.core_list))
 
 
 def _merge_server_cpus(plans: Plans) -> Setting:
@@ -302,15 +296,3 @@ def _join_reasons(settings: Mapping[str, Setting]) -> str:
     if len(by_reason) == 1:
         return next(iter(by_reason))
     return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
-
-
-def _list_models(plans: Plans) -> list[str]:
-    return sorted({name for plan in plans.values() for name in plan.models})
-
-
-def _count_workers(model: str, plans: Plans) -> int:
-    return sum(plan.models[model].workers.value for plan in plans.values() if model in plan.models)
-
-
-def _list_workers(plans: Plans) -> str:
-    return ", ".join(f"{name} {plan.layout.workers_per_model.value}" for name, plan in plans.items())

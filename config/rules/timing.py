@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from config.definitions import ModelDefinition
 from config.plan import Inputs, Plan
@@ -22,14 +21,19 @@ BOUND_SECONDS = 10.0
 
 
 def plan_timing_job(
-    topology: Topology,
-    models: Sequence[ModelDefinition],
-    inputs: Inputs,
-    plan: Plan,
+    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, plan: Plan
 ) -> TimingJob:
-    """With the workers of the plan."""
+    """With the workers of the plan; its settings are nothing of what is chosen by the timings."""
+    cores = plan.layout.cores_per_worker.value
+    launch = Launch(launched=inputs.pinning, bound=inputs.pinning and topology.owns_cpus)
     return TimingJob(
-        settings=_list_settings(topology, models, inputs, plan),
+        settings={
+            "cpu_model": topology.model_name,
+            "slots": plan.layout.worker_cpus.value,
+            "threads": cores,
+            "off": list(inputs.off),
+            "environment": plan_timing_environment(models, plan.libraries, cores, launch),
+        },
         models={
             model.name: ModelJob(
                 variant=name_variant(
@@ -42,22 +46,6 @@ def plan_timing_job(
         seconds=FEW_SECONDS,
         bound=BOUND_SECONDS,
     )
-
-
-def _list_settings(
-    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, plan: Plan
-) -> dict[str, Any]:
-    """Nothing of what is chosen by the timings."""
-    cores = plan.layout.cores_per_worker.value
-    bound = inputs.pinning and topology.owns_cpus
-    launch = Launch(launched=inputs.pinning, bound=bound)
-    return {
-        "cpu_model": topology.model_name,
-        "slots": plan.layout.worker_cpus.value,
-        "threads": cores,
-        "off": list(inputs.off),
-        "environment": plan_timing_environment(models, plan.libraries, cores, launch),
-    }
 
 
 def _list_batches(model: ModelDefinition, inputs: Inputs) -> tuple[int, ...]:

@@ -122,21 +122,17 @@ class Door:
         try:
             for place, now in serving.items():
                 if self._applied.get(place) != now:
-                    self._set_serving(*place, now)
+                    small, large = now.maxconn, now.large_maxconn
+                    self._runtime.set_serving(
+                        *place, now.workers, now.planned, maxconn=small, large_maxconn=large
+                    )
+                    self._applied[place] = now
             for model, predictor in self._predictors.items():
-                if self._predicted.get(model) != predictor.prediction:
-                    self._set_prediction(model, predictor.prediction)
+                if self._predicted.get(model) != (found := predictor.prediction):
+                    self._runtime.set_prediction(model, found.us_per_request, found.service_ms)
+                    self._predicted[model] = found
         except HaproxyError as problem:
             self._report(f"door: {problem}")
-
-    def _set_serving(self, model: str, instance: str, now: Serving) -> None:
-        limits = {"maxconn": now.maxconn, "large_maxconn": now.large_maxconn}
-        self._runtime.set_serving(model, instance, now.workers, now.planned, **limits)
-        self._applied[model, instance] = now
-
-    def _set_prediction(self, model: str, prediction: Prediction) -> None:
-        self._runtime.set_prediction(model, prediction.us_per_request, prediction.service_ms)
-        self._predicted[model] = prediction
 
     def _learn(self, stats: Mapping[str, Stat]) -> None:
         now = time.monotonic()

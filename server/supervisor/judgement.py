@@ -69,8 +69,8 @@ class Judge:
 
     def _find_patience(self, seen: Sight, others: bool) -> float:
         """A lack of workers cures itself; a wrong answer, or none, hardly."""
-        only_lacks = seen.health == READY or _only_lacks(seen.health)
-        if only_lacks:
+        problems = seen.health.removeprefix("not ready: ").split("; ")  # server/health.py
+        if seen.health == READY or all(problem.endswith("workers ready") for problem in problems):
             return PATIENCE_PARTLY_S
         return PATIENCE_BESIDE_S if others else PATIENCE_ALONE_S
 
@@ -83,9 +83,3 @@ class Judge:
         return {
             largest: f"holds {seen.anonymous_mib[largest]} MiB of {total}, and {self.memory_mib} are planned"
         }
-
-
-def _only_lacks(health: str) -> bool:
-    """Whether the keeper's words name nothing but workers that are not ready (server/health.py)."""
-    problems = health.removeprefix("not ready: ").split("; ")
-    return all(problem.endswith("workers ready") for problem in problems)

@@ -27,20 +27,16 @@ FAILED = "failed: "
 class Moving:
     """One reload; `step` is called once a turn until `ended`."""
 
-    def __init__(self, run: RunDir, before: Plan, door: Door, steps: Iterator[str], report: Report) -> None:
-        self.plan = before
+    def __init__(
+        self, run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], report: Report
+    ) -> None:
+        """Nothing is started yet; what cannot be read fails with the first step."""
+        self.plan = plan
         self._door = door
         self.ended = False
         self._run = run
-        self._steps = steps
+        self._steps = _go(run, plan, door, instances, report)
         self._report = report
-
-    @classmethod
-    def begin(
-        cls, run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], report: Report
-    ) -> Moving:
-        """Nothing is started yet; what cannot be read fails with the first step."""
-        return cls(run, plan, door, _go(run, plan, door, instances, report), report)
 
     def step(self) -> str:
         """What is done now, "done", or "failed: " and why."""

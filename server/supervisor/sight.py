@@ -44,7 +44,8 @@ def look_at(run: RunDir, processes: Sequence[Process], *, launched: bool, proc: 
     health, stamp = read_health(run.health)
     looks = read_looks(run.looks)
     workers = {process.pid: process for process in processes if process.is_worker}
-    stopped = {process.pid for process in processes if _is_stopped(process, proc)}
+    activities = {process.pid: read_activity(process.pid, proc) for process in processes}
+    stopped = {pid for pid, activity in activities.items() if activity and activity.stopped}
     ill = {
         **{pid: "hangs" for look in looks.values() for pid in look.hanging if pid in workers},
         **{pid: "is stopped" for pid in workers if pid in stopped},
@@ -85,11 +86,6 @@ def read_looks(file: Path) -> dict[str, ModelLook]:
         return parse_looks(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-
-
-def _is_stopped(process: Process, proc: Path) -> bool:
-    activity = read_activity(process.pid, proc)
-    return bool(activity and activity.stopped)
 
 
 def _find_orphans(processes: Sequence[Process]) -> dict[int, str]:

@@ -141,7 +141,9 @@ class Supervisor:
                 instance.forgive()
         elif now - self._looked > PROCESSES_S - LOOK_S / 2:
             self._looked = now
-            self._look_at_instances(now)
+            marked = find_marked_by_run([instance.run.path for instance in self.instances.values()])
+            for instance in list(self.instances.values()):
+                instance.look(marked[instance.run.path], now, others=self._others_serve(instance))
         self._move()
         self.door.apply(self._count_serving())
         for instance in self.instances.values():
@@ -150,11 +152,6 @@ class Supervisor:
             self._fail(*failed)
         else:
             self._note(self._find_phase())
-
-    def _look_at_instances(self, now: float) -> None:
-        marked = find_marked_by_run([instance.run.path for instance in self.instances.values()])
-        for instance in list(self.instances.values()):
-            instance.look(marked[instance.run.path], now, others=self._others_serve(instance))
 
     def ask_reload(self) -> str:
         """From any thread: move to what is planned in run/next; why not, or nothing."""
@@ -168,7 +165,7 @@ class Supervisor:
     def _move(self) -> None:
         """One step of a reload, where one is under way."""
         if self._asked.is_set() and not self._moving:
-            self._moving = Moving.begin(self.run_dir, self.plan, self.door, self.instances, self._report)
+            self._moving = Moving(self.run_dir, self.plan, self.door, self.instances, self._report)
             self._asked.clear()
         if not self._moving:
             return

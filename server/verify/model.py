@@ -89,7 +89,7 @@ def check_steps(plan: Plan, seen: WorkerEvidence) -> Finding:
     wrong = [
         f"{step['name']} {step['status']}" + (f" ({step['reason']})" if step.get("reason") else "")
         for step in _facts(seen).get("steps", ())
-        if step["status"] not in _allowed_states(step["name"], off)
+        if step["status"] not in ("off" if step["name"] in off else "applied", "not applicable")
     ]
     steps = _facts(seen).get("steps", ())
     got = "; ".join(wrong) if wrong else "all applied" if steps else "unknown"
@@ -104,10 +104,6 @@ def plan_off(plan: Plan, model: str) -> tuple[str, ...]:
     if "trace" in off and "freeze" not in off:  # only a traced model can be frozen
         off.append("freeze")
     return tuple(off)
-
-
-def _allowed_states(step: str, off: set[str]) -> tuple[str, ...]:
-    return ("off", "not applicable") if step in off else ("applied", "not applicable")
 
 
 @need_describe("graph")
@@ -242,13 +238,8 @@ def check_environment(plan: Plan, seen: WorkerEvidence) -> Finding:
     asked = {**plan.environment, **plan.worker_environment}
     evidence = "/proc/PID/environ"
     if seen.environment is None:
-        return compare(
-            "environment",
-            f"{len(asked)} variables",
-            "cannot be read",
-            evidence=evidence,
-            cure="run as its user",
-        )
+        got, cure = "cannot be read", "run as its user"
+        return compare("environment", f"{len(asked)} variables", got, evidence=evidence, cure=cure)
     wrong = [
         text for name, setting in asked.items() if (text := _find_difference(name, setting, seen.environment))
     ]

@@ -201,7 +201,11 @@ def check_allocator_options(plan: Plan, seen: WorkerEvidence) -> Finding:
     if not asked:
         return compare("allocator options", "none", "none", evidence="no MALLOC_CONF in the plan", cure="")
     live = _get(seen, "allocator", "options") or {}
-    got = {option: render_option(live[option]) for option in asked if option in live}
+    shown = {
+        option: str(value).lower() if isinstance(value, bool) else str(value)
+        for option, value in live.items()
+    }
+    got = {option: shown[option] for option in asked if option in shown}
     unread = sorted(set(asked) - set(got))
     cure = "MALLOC_CONF did not reach jemalloc; nothing else may set it: make stop && make serve"
     if unread:
@@ -217,24 +221,13 @@ def check_allocator_options(plan: Plan, seen: WorkerEvidence) -> Finding:
     )
 
 
-def parse_malloc_conf(text: str) -> dict[str, str]:
-    """"a:1,b:true" → {"a": "1", "b": "true"} (jemalloc(3))."""  # fmt: skip
-    return dict(
-        sorted((name, value) for name, _, value in (part.partition(":") for part in text.split(",")) if name)
-    )
-
-
 def expect_options(malloc_conf: str) -> dict[str, str]:
-    """What jemalloc says of itself under that MALLOC_CONF."""
-    options = parse_malloc_conf(malloc_conf)
+    """What jemalloc says of itself under that MALLOC_CONF: "a:1,b:true" is {"a": "1", "b": "true"}."""
+    pairs = (part.partition(":") for part in malloc_conf.split(","))
+    options = dict(sorted((name, value) for name, _, value in pairs if name))
     if 0 < int(options.get("oversize_threshold", 0)) < _SMALLEST_LARGE_SIZE:
         options["oversize_threshold"] = "0"
     return options
-
-
-def render_option(value: Any) -> str:
-    """As MALLOC_CONF writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _render(options: dict[str, str]) -> str:

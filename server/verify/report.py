@@ -19,23 +19,18 @@ _PIDS_NAMED = 2
 
 
 def render(result: Result, style: str = "text") -> str:
-    """`text` or `json`."""
-    return render_json(result) if style == "json" else render_text(result)
-
-
-def render_json(result: Result) -> str:
-    """Every finding in full."""
-    rows = [
-        {"instance": one.instance, "model": one.model, "pid": one.pid, **dataclasses.asdict(one.finding)}
-        for one in result.judged
-    ]
-    return json.dumps({"good": result.good, "findings": rows}, indent=1, ensure_ascii=False)
-
-
-def render_text(result: Result, columns: int | None = None) -> str:
-    """A table as wide as the terminal, each difference in full with its cure, and one line in sum."""
+    """`text`: a table as wide as the terminal, each difference in full with its cure, and one line in sum;
+    `json`: every finding in full."""
+    if style == "json":
+        found = [
+            {"instance": one.instance, "model": one.model, "pid": one.pid, **dataclasses.asdict(one.finding)}
+            for one in result.judged
+        ]
+        return json.dumps({"good": result.good, "findings": found}, indent=1, ensure_ascii=False)
     rows = [_make_row(judged) for judged in _group(result.judged)]
-    lines = render_table(rows, read_columns() if columns is None else columns)
+    # COLUMNS wins over what the terminal says.
+    columns = shutil.get_terminal_size(fallback=(_COLUMNS_IN_A_FILE, 24)).columns
+    lines = render_table(rows, max(_COLUMNS_AT_LEAST, columns))
     return "\n".join([*lines, *_render_differences(result), "", _render_sum(result)])
 
 
@@ -76,8 +71,8 @@ def _render_differences(result: Result) -> list[str]:
             f"{where}: {finding.item} DIFFERS",
             f"  asked: {finding.asked}",
             f"  got:   {finding.got}",
+            f"  cure:  {finding.cure}",
         ]
-        lines += [f"  cure:  {finding.cure}"]
     return lines
 
 
@@ -86,16 +81,8 @@ def _group(judged: Sequence[Judged]) -> list[list[Judged]]:
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for one in judged:
         finding = one.finding
-        key = (
-            one.instance,
-            one.model,
-            one.pid is None,
-            finding.item,
-            finding.asked,
-            finding.got,
-            finding.state,
-        )
-        groups.setdefault(key, []).append(one)
+        shown = (finding.item, finding.asked, finding.got, finding.state)
+        groups.setdefault((one.instance, one.model, one.pid is None, *shown), []).append(one)
     order = {one.finding.item: number for number, one in reversed(list(enumerate(judged)))} if groups else {}
     parts = list(dict.fromkeys((one.instance, one.model) for one in judged))
     return sorted(
@@ -140,11 +127,6 @@ _WIDEST_WHO = 24  # three process ids
 # The rest of a long value stands below the table if it differs, and in JSON always.
 _LINES_PER_ROW = 3
 _GAP = "  "
-
-
-def read_columns() -> int:
-    """Columns of the terminal (COLUMNS wins), within reason."""
-    return max(_COLUMNS_AT_LEAST, shutil.get_terminal_size(fallback=(_COLUMNS_IN_A_FILE, 24)).columns)
 
 
 def render_table(rows: Sequence[tuple[str, ...]], columns: int) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from config.files import render_id_list
@@ -48,10 +47,8 @@ def check_ranks(plan: Plan, seen: ModelEvidence) -> Finding:
         if (rank := find_rank(plan, worker)) is not None and union_of_cpus(worker) == set(cpus[rank])
     )
     asked = ", ".join(f"{rank} on CPU {render_id_list(cpus[rank])}" for rank in range(len(cpus)))
-    got = (
-        ", ".join(f"{rank} on CPU {render_id_list(cpus[rank])}" for rank in sorted(ranks.elements()))
-        or "none"
-    )
+    found = [f"{rank} on CPU {render_id_list(cpus[rank])}" for rank in sorted(ranks.elements())]
+    got = ", ".join(found) or "none"
     cure = f"workers share cores while others idle (a scale call changes ranks): {RESTART}"
     return compare("ranks", asked, got, evidence="launcher's --rank and thread affinity", cure=cure)
 
@@ -140,15 +137,10 @@ def check_jvm_flags(plan: Plan, seen: FrontendEvidence) -> Finding:
         return compare(
             "JVM flags", " ".join(asked), "cannot be read", evidence=evidence, cure="run as its user"
         )
-    beside = find_java_options(seen.environment)
+    beside = {name: seen.environment[name] for name in JAVA_VARIABLES if seen.environment.get(name)}
     got = " ".join(asked) if sorted(live) == sorted(asked) else " ".join(live) or "none"
     got = "; ".join([got, *(f"{name}={value}" for name, value in beside.items())])
     return compare("JVM flags", " ".join(asked), got, evidence=evidence, cure=cure)
-
-
-def find_java_options(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variable → the flags it gives the JVM beside those of the command line."""
-    return {name: environment[name] for name in JAVA_VARIABLES if environment.get(name)}
 
 
 def check_allowed_urls(plan: Plan, seen: FrontendEvidence) -> Finding:
@@ -238,7 +230,7 @@ def check_request_size(plan: Plan, seen: FrontendEvidence) -> Finding:
     answers = {name: seen.answers.get(name, "not asked") for name in (LARGEST_REQUEST, LARGER_REQUEST)}
     evidence = "POST with Content-Length and Expect: 100-continue, no body"
     asked = _render_sizes(size, _CONTINUE, _TOO_LARGE)
-    if busy := _find_busy(answers):
+    if busy := "; ".join(f"{name}: {answer}" for name, answer in answers.items() if answer in _BUSY):
         return cannot_check("request size", asked, busy, evidence=evidence, cure="try again")
     got = _render_sizes(size, *answers.values())
     return compare("request size", asked, got, evidence=evidence, cure=RECONFIGURE)
@@ -246,10 +238,6 @@ def check_request_size(plan: Plan, seen: FrontendEvidence) -> Finding:
 
 def _render_sizes(size: object, answer: str, answer_to_more: str) -> str:
     return f"{size} bytes: {answer}; one more: {answer_to_more}"
-
-
-def _find_busy(answers: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {answer}" for name, answer in answers.items() if answer in _BUSY)
 
 
 _EVIDENCE = "GET /models/<name>"

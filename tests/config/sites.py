@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from config.errors import ConfigError
 from config.plan import Plan
 from config.rules.instances import count_door_mib
 from config.rules.site import Site, make_site
@@ -18,12 +15,6 @@ def make_door(machine: str | Topology, models=MODELS, **changes) -> Site:
     names = tuple(model.name for model in models)
     inputs = make_inputs(**{"models": names, **changes})
     return make_site(topology, models, inputs, INSTALLED)
-
-
-def refuse(message: str, machine: str | Topology = "two-cores", **changes) -> None:
-    with pytest.raises(ConfigError) as error:
-        make_door(machine, **changes)
-    assert str(error.value) == message
 
 
 def check_shares(topology: Topology, site: Site) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from config.errors import ConfigError
 from config.plan import ModelPlan
+from config.rules.batching import find_number, parse_by_model, render_by_model
 from config.rules.service import MOST_TEXTS, fit, list_sizes
-from config.topology import read_topology
-from tests.config.planning import MACHINES, TEXTS, make_model, plan_machine
+from tests.config.planning import TEXTS, make_model, plan_machine
+from tests.config.sites import make_door
 from tests.config.test_timings import ALL, MODELS, make_job, time_job
 
 WARMED = (1, 2, 4, 8, 16)
@@ -149,17 +151,6 @@ def test_sizes_are_those_that_are_warmed_and_of_texts_any():
     assert list(list_sizes(make_model("bert", token_lengths=(128,)))) == list(range(1, MOST_TEXTS + 1))
 
 
-def plan_resnet50(speed=None, machine="two-cores", tail_s=0.0, **changes):
-    """Planned by timings of a model that does so many a second, whatever the batch."""
-    asked = {"precision": "bf16", "topology": "live", **changes}
-    models = MODELS[1:]
-    if not speed:
-        return plan_machine(machine, models, **asked).models["resnet50"]
-    topology = read_topology(MACHINES / machine)
-    timings = time_job(make_job(models, machine=topology, **asked), tail_s=tail_s, resnet50=speed)
-    return plan_machine(machine, models, timings, **asked).models["resnet50"]
-
-
 @pytest.mark.parametrize(
     ("profile", "precision", "sizes", "batch"),
     [
@@ -174,36 +165,12 @@ def test_without_timings_constants_follow_the_same_rule(profile, precision, size
     models = (make_model("m", batch_sizes=sizes),)
     planned = plan_machine("two-cores", models=models, profile=profile, precision=precision).models["m"]
     assert (planned.batch_size.value, planned.max_batch_delay_ms.value) == (batch, 1)
-    assert planned.batch_size.reason.endswith(
-        "as seen on other machines; no timings of this machine: got none (--timings was not given)"
-    )
 
 
 def test_more_cores_of_a_worker_take_less_time():
-    sizes = [
-        plan_resnet50(topology="recorded", workers=1, cores_per_worker=cores).batch_size.value
-        for cores in (1, 2)
-    ]
-    assert sizes == [2, 4]
-
-
-def test_the_reason_cites_timings_limit_and_rate():
-    planned = plan_resnet50(40)
-    assert planned.batch_size.value == 2
-    assert planned.batch_size.reason == (
-        "the smallest within 3% of the best rate, 76.9/s of 2 workers with 2 ms of TorchServe's for each "
-        "batch, of those with 3 × 50 ms (one computed before it, its own, and as long to wait) ≤ 200 ms, "
-        "SLO_P99_MS; 0 ms and 25 for each request: timed on this machine with all workers busy, "
-        "1 in 25 ms (22.5-30), 4 in 100 ms (90-120), 16 in 400 ms (360-480)"
-    )
-
-
-def test_the_reason_says_what_is_served_and_what_is_beyond_the_limit():
-    said = plan_timed({1: 100, 4: 400, 16: 1600}, tail_ms=60).batch_size.reason
-    capacity, beyond, _ = said.split("; ", 2)
-    assert "10% of the capacity, 19.6/s of 2 workers" in capacity
-    assert beyond.startswith("SLO_P99_MS=200 CANNOT BE KEPT at such rates: 3 × 100 ms")
-    assert "+ 60 (what the longest of a hundred takes more) > 200 ms" in beyond
+    asked = {"models": MODELS[1:], "precision": "bf16", "workers": 1}
+    plans = [plan_machine("two-cores", **asked, cores_per_worker=cores) for cores in (1, 2)]
+    assert [plan.models["resnet50"].batch_size.value for plan in plans] == [2, 4]
 
 
 def test_queue_is_one_number_for_all_models():
@@ -212,3 +179,35 @@ def test_queue_is_one_number_for_all_models():
     sizes = {model.queue_size.value for model in plan.models.values()}
     assert sizes == {int(plan.properties["job_queue_size"].value)}
     assert min(sizes) > 2 * 8 * 16  # the small ones that are handed over of `large`, and more
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "rendered"),
+    [
+        ("", {}, ""),
+        ("8", {"": 8}, "8"),
+        (" resnet50=4, bert=8", {"resnet50": 4, "bert": 8}, "bert=8,resnet50=4"),
+    ],
+)
+def test_there_and_back(text, numbers, rendered):
+    assert parse_by_model("BATCH", text) == numbers
+    assert render_by_model(numbers) == rendered
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "8,4", "8,bert=4", "bert=4,8", "bert=4,bert=5", "bert=", "=4", "-1", "1.5"]
+)
+def test_what_is_no_number_by_model(text):
+    with pytest.raises(ConfigError, match=f"BATCH must be a whole number, .*: got {text}$"):
+        parse_by_model("BATCH", text)
+
+
+def test_of_a_model_that_is_not_named_nothing_is_asked():
+    assert [find_number("BATCH", text, "bert") for text in (None, "3", "resnet50=4")] == [None, 3, None]
+
+
+def test_what_is_given_is_planned():
+    for plan in make_door("two-cores", batch="bert=3", delay_ms="bert=5,resnet50=2").instances.values():
+        bert, resnet50 = plan.models["bert"], plan.models["resnet50"]
+        assert (bert.batch_size.value, resnet50.batch_size.value) == (3, 1)
+        assert (bert.max_batch_delay_ms.value, resnet50.max_batch_delay_ms.value) == (5, 2)

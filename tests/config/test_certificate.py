@@ -47,12 +47,7 @@ def test_a_pair_is_named_by_absolute_paths(make_pair, tmp_path, monkeypatch):
 @needs_openssl
 def test_a_key_of_another_certificate(make_pair):
     (cert, _), (_, key) = make_pair("one"), make_pair("other")
-    said = refuse(cert, key)
-    assert said.startswith(
-        "TLS_CERT and TLS_KEY must be a certificate and its own key without a password (PEM)"
-    )
-    assert f": got {cert} and {key}: " in said
-    assert "KEY_VALUES_MISMATCH" in said
+    assert "KEY_VALUES_MISMATCH" in refuse(cert, key)
 
 
 @needs_openssl
@@ -63,10 +58,6 @@ def test_a_key_with_a_password_is_not_asked_for_it(make_pair):
 def test_files_that_are_none(tmp_path):
     (tmp_path / "text").write_text("hello")
     text = str(tmp_path / "text")
-    assert refuse("/nowhere", text) == (
-        "TLS_CERT must be a file that can be read: got /nowhere: No such file or directory"
-    )
-    assert refuse(text, str(tmp_path)) == (
-        f"TLS_KEY must be a file that can be read: got {tmp_path}: Is a directory"
-    )
+    assert refuse("/nowhere", text).startswith("TLS_CERT must be a file that can be read: got /nowhere: ")
+    assert refuse(text, str(tmp_path)).startswith("TLS_KEY must be a file that can be read: got ")
     assert "must be a certificate and its own key" in refuse(text, text)

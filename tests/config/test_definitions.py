@@ -65,38 +65,25 @@ def test_named_models_and_defaults(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("field", "value", "must"),
     [
-        ({"batch_sizes": None}, "field batch_sizes is missing: add it ({file})"),
-        ({"worker_memory_mib": None}, "field worker_memory_mib is missing: add it ({file})"),
-        ({"batch_sizes": "8"}, "batch_sizes must be a list that is not empty: got 8 ({file})"),
-        ({"batch_sizes": "[]"}, "batch_sizes must be a list that is not empty: got [] ({file})"),
-        ({"batch_sizes": "[0, 8]"}, "batch_sizes must be whole numbers above 0: got [0, 8] ({file})"),
-        (
-            {"worker_memory_mib": "{fp32: big}"},
-            "worker_memory_mib.fp32 must be a whole number above 0: got 'big' ({file})",
-        ),
-        ({"request_memory_mib": None}, "field request_memory_mib is missing: add it ({file})"),
-        (
-            {"request_memory_mib": "-1"},
-            "request_memory_mib must be a whole number above 0: got -1 ({file})",
-        ),
-        (
-            {"model": "{token_lengths: [a]}"},
-            "model.token_lengths must be whole numbers above 0: got ['a'] ({file})",
-        ),
-        (
-            {"model": "{tokens_per_run: 0}"},
-            "model.tokens_per_run must be a whole number above 0: got 0 ({file})",
-        ),
-        ({"default_build": "maybe"}, "default_build must be true or false: got 'maybe' ({file})"),
+        ("batch_sizes", None, "is missing"),
+        ("worker_memory_mib", None, "is missing"),
+        ("batch_sizes", "8", "must be a list that is not empty: got 8"),
+        ("batch_sizes", "[]", "must be a list that is not empty"),
+        ("batch_sizes", "[0, 8]", "must be whole numbers above 0"),
+        ("worker_memory_mib", "{fp32: big}", ".fp32 must be a whole number above 0: got 'big'"),
+        ("request_memory_mib", None, "is missing"),
+        ("request_memory_mib", "-1", "must be a whole number above 0: got -1"),
+        ("model", "{token_lengths: [a]}", ".token_lengths must be whole numbers above 0"),
+        ("model", "{tokens_per_run: 0}", ".tokens_per_run must be a whole number above 0: got 0"),
+        ("default_build", "maybe", "must be true or false: got 'maybe'"),
     ],
 )
-def test_wrong_field_is_named_with_its_file(tmp_path, changes, message):
-    write_model(tmp_path, **changes)
-    with pytest.raises(ConfigError) as error:
+def test_wrong_field_is_named_with_its_file(tmp_path, field, value, must):
+    write_model(tmp_path, **{field: value})
+    with pytest.raises(ConfigError, match=rf"{field} ?{must}.*m/model\.yaml"):
         read_definitions(tmp_path)
-    assert str(error.value) == message.format(file=tmp_path / "m" / "model.yaml")
 
 
 def test_name_is_the_folders(tmp_path):

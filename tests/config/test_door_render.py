@@ -9,10 +9,9 @@ import shlex
 
 import pytest
 
-from config.door import ENDING, LISTENER, list_variables, name_prediction, render_door
-from config.door.process import WIDTH, explain, quote, render_refusal
+from config.door import LISTENER, list_variables, name_prediction, render_door
+from config.door.process import quote, render_refusal
 from tests.config.doors import FILES, GOLDEN_DOORS, golden_door, plan_behind_door
-from tests.config.planning import make_model
 
 
 @pytest.mark.parametrize("machine", GOLDEN_DOORS)
@@ -22,35 +21,12 @@ def test_golden(machine):
     assert file.read_text(encoding="utf-8") == text
 
 
-def read_sections(text: str) -> dict[str, list[str]]:
-    """By first line; without comments."""
-    sections: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if line and not line.startswith((" ", "#")):
-            section = sections.setdefault(line.split(" from ")[0], [])
-        elif line.strip() and not line.lstrip().startswith("#"):
-            section.append(line.strip())
-    return sections
-
-
 def test_each_group_of_lines_has_a_reason_above():
     bare = []
     for above, line in itertools.pairwise(render_door(plan_behind_door(), FILES).splitlines()):
         if line.startswith("    ") and not above.startswith("    ") and not line.startswith("    # "):
             bare.append(line)
     assert not bare
-
-
-def test_one_line_of_a_kind_for_each_model_and_instance():
-    sections = read_sections(render_door(plan_behind_door(port=8000), FILES))
-    for model in ("bert", "resnet50"):
-        small = [line for line in sections[f"backend {model}"] if line.startswith("server ")]
-        large = [line for line in sections[f"backend {model}.large"] if line.startswith("server ")]
-        assert [line.split()[1] for line in small] == ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4"]
-        assert [line.split()[:3] for line in large] == [line.split()[:3] for line in small]
-        assert small[0].startswith('server a1 "unix@/kit/run/instances/a1/tmp/inference.sock" maxconn 2 ')
-        assert all(line.endswith(f'check "${{KIT_STATE_{line.split()[1]}}}"') for line in small)
-        assert all(line.endswith(f"track {model}/{line.split()[1]}") for line in large)
 
 
 def test_all_that_the_environment_is_asked_for_is_known():
@@ -64,10 +40,7 @@ def test_all_that_the_environment_is_asked_for_is_known():
     assert list_variables(plan, listener="fd@3")[LISTENER] == "fd@3"
 
 
-def test_figures_of_predictions_begin_with_none():
-    globals_ = read_sections(render_door(plan_behind_door(), FILES))["global"]
-    assert "set-var proc.resnet50_us int(0)" in globals_
-    assert f"set-var {ENDING} int(0)" in globals_
+def test_variables_of_models_have_names_of_their_own():
     assert name_prediction("a-b.c", "ms") == "proc.a_2d_b_2e_c_ms"
     assert name_prediction("a-b", "us") != name_prediction("a.b", "us")
 
@@ -92,17 +65,3 @@ def test_a_refusal_is_json():
     assert body.endswith("}\\n")
     assert json.loads(body[:-2]) == {"code": 503, "error": 'say "please" — or \\'}
     assert words[-6:] == ["hdr", "x-request-id", "%[unique-id]", "hdr", "retry-after", "1"]
-
-
-def test_comments_are_wrapped():
-    lines = explain("word " * 60, "maxconn 5")
-    assert all(len(line) <= WIDTH for line in lines)
-    assert lines[0].startswith("    # word")
-    assert lines[1].startswith("    #   word")
-    assert lines[-1] == "    maxconn 5"
-
-
-def test_any_number_of_models():
-    one = render_door(plan_behind_door(models=(make_model("only"),)), FILES)
-    assert "only.large.door" in one
-    assert "resnet50" not in one

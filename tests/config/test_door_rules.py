@@ -21,7 +21,7 @@ from config.rules.network import MAX_REQUEST_BYTES
 from config.rules.site import make_site
 from config.topology import read_topology
 from tests.config.doors import plan_behind_door
-from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs, make_model
+from tests.config.planning import INSTALLED, MACHINES, make_inputs, make_model
 
 
 def test_a_photograph_fits_into_a_buffer_with_its_headers():
@@ -56,7 +56,6 @@ def test_torchserves_queue_holds_all_that_is_handed_over_at_once(machine):
 def test_with_room_for_the_bodies_it_is_all_of_that():
     plan = plan_behind_door("two-cores", batch="8")
     assert plan.door["resnet50.a1.maxconn"].value == 2 * 1 * 8
-    assert "1 × 8 computed, and the next batches" in plan.door["resnet50.a1.maxconn"].reason
 
 
 @pytest.mark.parametrize("bodies_mib", [64, 128, 256, 1024])
@@ -90,11 +89,6 @@ def test_what_waits_fits_the_doors_memory(memory_mib, places, large):
         assert taken <= memory_mib << 20
 
 
-@pytest.mark.parametrize(("machine", "threads"), [("two-cores", 1), ("two-sockets-smt", 2)])
-def test_threads(machine, threads):
-    assert plan_behind_door(machine).door["threads"].value == threads
-
-
 def test_the_deadline_is_the_one_asked_for():
     assert plan_behind_door(deadline_ms=1500).door["deadline_ms"].value == 1500
 
@@ -123,7 +117,3 @@ def test_a_name_that_haproxy_cannot_have_is_refused(name):
             make_inputs(models=(name,)),
             INSTALLED,
         )
-
-
-def test_same_inputs_same_plan():
-    assert plan_behind_door(models=MODELS) == plan_behind_door(models=MODELS)

@@ -35,22 +35,6 @@ def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, swi
     assert plan.worker_environment["TS_IPEX_ENABLE"].value == switch
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"backend": "tpu"}, "BACKEND must be one of ipex, openvino, inductor, eager, or by model"),
-        ({"backend": "vgg=ipex"}, "BACKEND must name models that are served, bert, resnet50: got vgg"),
-        (
-            {"backend": "eager", "precision": "int8"},
-            "PRECISION=int8 needs BACKEND=ipex or openvino or inductor: eager has",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        plan_machine("two-cores", **changes)
-
-
 INT8_TOO = {"precisions": ("fp32", "bf16", "int8"), "worker_memory_mib": {"fp32": 9, "bf16": 9, "int8": 9}}
 
 
@@ -68,24 +52,11 @@ def test_the_default_is_judged_too_where_another_model_has_its_own():
         plan_machine(plain, backend="bert=eager")
 
 
-@pytest.mark.parametrize(
-    ("backend", "reasons"),
-    [("", ["default"] * 2), ("bert=ipex", ["asked for", "default"]), ("ipex", ["asked for"] * 2)],
-)
-def test_who_chose_the_engine_is_said_of_each_model(backend, reasons):
-    models = plan_machine("two-cores", backend=backend).models.values()
-    assert [one.engine.reason.split(":")[0] for one in models] == reasons
-
-
 @pytest.mark.parametrize("switch", OPTIONAL_STEPS)
 @pytest.mark.parametrize("backend", ["openvino", "bert=openvino"])
 def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"--off {switch} needs .*: got BACKEND=bert=openvino"):
         plan_machine("two-cores", backend=backend, off=(switch, "packing"))
-    assert str(error.value) == (
-        f"--off {switch} needs an engine with that step: got BACKEND=bert=openvino; leave it out, or use "
-        "BACKEND=bert=ipex"
-    )
 
 
 @pytest.mark.parametrize(
@@ -107,10 +78,6 @@ def test_an_engine_that_is_not_installed_is_refused_on_this_machine():
     installed = dataclasses.replace(INSTALLED, missing_engines=frozenset({"openvino"}))
     topology = read_topology(MACHINES / "two-cores")
     asked = make_inputs(backend="bert=openvino", topology="live")
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match="BACKEND=bert=openvino needs openvino, which is not installed"):
         make_site(topology, MODELS, asked, installed)
-    assert str(error.value) == (
-        "BACKEND=bert=openvino needs openvino, which is not installed; do: make serve BACKEND=openvino, or "
-        "for an image make image BACKEND=openvino"
-    )
     assert make_site(topology, MODELS, make_inputs(topology="live"), installed).plan.models

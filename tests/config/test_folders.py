@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
+import stat
 from pathlib import Path
 
 import pytest
 
 from config import folders
 from config.errors import ConfigError
-from config.folders import MARKER, check_run_folder, claim_run_folder, explain_os_error, hold_lock
+from config.folders import (
+    MARKER,
+    check_run_folder,
+    claim_run_folder,
+    hold_lock,
+    name_draft,
+    write_text_atomically,
+)
 from tests.server.fakes import RECORDED
 
 
@@ -29,11 +35,7 @@ def etc(tmp_path: Path) -> Path:
 
 def test_a_folder_of_others_is_refused_and_stays_as_it_is(etc: Path) -> None:
     before = snapshot(etc)
-    expected = (
-        f"RUN_DIR must be a new or empty folder, or one of the kit's: {etc} holds environment, hosts, passwd "
-        "and 1 more; nothing was written; give an own folder: RUN_DIR=…"
-    )
-    with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
+    with pytest.raises(ConfigError, match="holds environment, hosts, passwd and 1 more; nothing was written"):
         claim_run_folder(etc)
     assert snapshot(etc) == before
 
@@ -61,24 +63,24 @@ def test_an_empty_folder_or_volume_is_taken(tmp_path: Path, names: tuple[str, ..
     claim_run_folder(tmp_path)  # again, with something of a person's
 
 
-def test_a_run_directory_from_before_the_marker_is_known_by_its_plan(tmp_path: Path) -> None:
-    shutil.copy(RECORDED / "plan.json", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plan.json", (RECORDED / "plan.json").read_text()),
+        ("timings.json", '{"schema": 1, "settings": {}, "models": {}}'),
+    ],
+)
+def test_a_run_directory_without_the_marker_is_known_by_its_files(tmp_path: Path, name, text) -> None:
+    (tmp_path / name).write_text(text)
     claim_run_folder(tmp_path)
     assert (tmp_path / MARKER).exists()
-
-
-def test_timings_may_come_before_the_plan(tmp_path: Path) -> None:
-    (tmp_path / "timings.json").write_text('{"schema": 1, "settings": {}, "models": {}}')
-    claim_run_folder(tmp_path)
 
 
 def test_a_run_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim_run_folder(tmp_path)
     other = os.geteuid() + 12345
     monkeypatch.setattr(folders.os, "geteuid", lambda: other)
-    owner = folders.name_user(tmp_path.stat().st_uid)
-    expected = f"must be of the user who runs this, user {other}: {tmp_path} is of {owner}; run as {owner}"
-    with pytest.raises(ConfigError, match=re.escape(expected)):
+    with pytest.raises(ConfigError, match=f"must be of the user who runs this, user {other}: "):
         check_run_folder(tmp_path)
 
 
@@ -96,16 +98,6 @@ def test_a_second_lock_is_refused_and_the_first_is_freed(tmp_path: Path) -> None
         pass
 
 
-def test_what_the_system_refuses_names_file_asker_and_owner(tmp_path: Path) -> None:
-    me = folders.name_user(os.geteuid())
-    refused = PermissionError(13, "Permission denied", str(tmp_path / "plan.json"))
-    owner = folders.name_user(tmp_path.stat().st_uid)
-    assert explain_os_error(refused) == (
-        f"Permission denied: {tmp_path}/plan.json (asked as {me}; {tmp_path} is of {owner}); run as its user"
-    )
-    assert explain_os_error(OSError(28, "No space left on device", "/x")) == "No space left on device: /x"
-
-
 @pytest.mark.parametrize("asked", ["exists", "iterdir"])
 def test_a_folder_that_may_not_be_looked_into_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
@@ -116,3 +108,20 @@ def test_a_folder_that_may_not_be_looked_into_is_one_line(
     monkeypatch.setattr(Path, asked, refuse)
     with pytest.raises(ConfigError, match=r"RUN_DIR cannot be looked into: Permission denied: "):
         claim_run_folder(tmp_path)
+
+
+def test_what_a_killed_writer_left_is_written_over(tmp_path):
+    file = tmp_path / "plan.json"
+    name_draft(file).write_text("half of a longer text")
+    name_draft(file).chmod(0o644)
+    write_text_atomically(file, "whole", mode=0o600)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("plan.json", "whole")]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_what_was_there_stays_when_it_cannot_be_written(tmp_path):
+    file = tmp_path / "plan.json"
+    write_text_atomically(file, "before")
+    with pytest.raises(UnicodeEncodeError):
+        write_text_atomically(file, "a lone surrogate: \ud800")
+    assert file.read_text() == "before"

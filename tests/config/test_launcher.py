@@ -110,24 +110,6 @@ def test_model_and_launcher_agree(args, workers, numactl):
         assert (commands[0][0] == "numactl") == (model.memory_nodes is not None)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_with_numactl_and_taskset_off_nothing_is_bound(workers):
-    run_cpu = pytest.importorskip("torch.backends.xeon.run_cpu")
-    args = LauncherArgs(
-        cores_per_instance=2,
-        instances=1 if workers == 1 else None,
-        disable_numactl=True,
-        disable_taskset=True,
-    )
-    for rank in range(workers):
-        commands, threads = launch_really(
-            run_cpu, args.render(), ADJACENT, workers=workers, rank=rank, numactl=True
-        )
-        model = simulate_launcher(args, ADJACENT, workers=workers, rank=rank, numactl_works=True)
-        assert (commands, threads) == ([[sys.executable, "-u", "worker.py"]], 2)
-        assert (model.instances, model.cpus, model.memory_nodes, model.omp_num_threads) == (1, (), None, 2)
-
-
 def test_node_id_takes_core_numbers_for_cpus():
     """The trap: on a cloud machine cores 0-3 are CPUs 0, 2, 4, 6, but CPUs 0-3 are handed out."""
     launched = simulate_launcher(LauncherArgs(node_id=0), ADJACENT, workers=1, rank=0, numactl_works=True)

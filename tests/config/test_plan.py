@@ -15,11 +15,9 @@ from tests.config.planning import plan_machine
 def test_round_trip(machine, tmp_path):
     plan = plan_machine(machine)
     write_plan(plan, tmp_path / "plan.json")
-    assert read_plan(tmp_path) == read_plan(tmp_path / "plan.json")
     again = read_plan(tmp_path)
-    assert again.to_json() == plan.to_json()
-    assert again.inputs == plan.inputs
-    assert again.layout == plan.layout
+    assert again == read_plan(tmp_path / "plan.json")
+    assert (again.to_json(), again.inputs, again.layout) == (plan.to_json(), plan.inputs, plan.layout)
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
 
 

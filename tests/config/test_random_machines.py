@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from config.errors import ConfigError
 from config.rules.pinning import LauncherArgs, simulate_launcher
 from config.topology import Topology, read_topology
-from tests.config.planning import plan_machine
 from tests.config.sites import check_shares, make_door
 from tests.config.synthetic import Machine, render_machine
 
@@ -34,7 +33,12 @@ machines = st.builds(
 )
 requests = st.fixed_dictionaries(
     {"profile": st.sampled_from(["throughput", "latency"])},
-    optional={"workers": st.integers(1, 6), "cores_per_worker": st.integers(1, 6)},
+    optional={
+        "instances": st.integers(1, 4),
+        "workers": st.integers(1, 8),
+        "cores_per_worker": st.integers(1, 6),
+        "pinning": st.booleans(),
+    },
 )
 
 
@@ -57,39 +61,14 @@ def read_random(folder, machine: Machine, kept: set[int] | None, quota: float | 
     return read_topology(folder)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     machine=machines,
     request_=requests,
     kept=st.none() | st.sets(st.integers(0, 6), min_size=1),
     quota=st.none() | st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.7, 6.0]),
 )
-def test_plan_is_sound(folder, machine, request_, kept, quota):
-    topology = read_random(folder, machine, kept, quota)
-    try:
-        plan = plan_machine(topology, **request_)
-    except ConfigError as error:
-        assume(False)
-        raise AssertionError from error
-    check_cpus(topology, plan)
-    check_launcher(topology, plan)
-    check_nodes(topology, plan, request_)
-
-
-doors = st.fixed_dictionaries(
-    {"profile": st.sampled_from(["throughput", "latency"])},
-    optional={"instances": st.integers(1, 4), "workers": st.integers(1, 8), "pinning": st.booleans()},
-)
-
-
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    machine=machines,
-    request_=doors,
-    kept=st.none() | st.sets(st.integers(0, 6), min_size=1),
-    quota=st.none() | st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.7, 6.0]),
-)
-def test_shares_are_sound(folder, machine, request_, kept, quota):
+def test_plans_are_sound(folder, machine, request_, kept, quota):
     topology = read_random(folder, machine, kept, quota)
     try:
         site = make_door(topology, **request_)

@@ -47,29 +47,9 @@ def test_every_recorded_machine_is_in_the_table():
     assert {folder.name for folder in MACHINES.iterdir()} == set(TABLE)
 
 
-@pytest.mark.parametrize(
-    ("machine", "cpus"),
-    [
-        ("two-sockets-smt", list(range(32))),
-        ("cloud-adjacent-siblings", [0, 2, 4, 6]),
-        ("container-cpuset", [10, 11, 12, 13]),
-        ("offline-cpus", [0, 1, 3, 4, 5]),
-    ],
-)
-def test_one_cpu_per_core(machine, cpus):
-    assert [core.cpu for core in read_topology(MACHINES / machine).cores] == cpus
-
-
 def test_flags_in_the_kernels_spelling():
     assert read_topology(MACHINES / "two-cores").flags == ("avx2", "avx512f", "avx512_vnni", "avx512_bf16")
     assert "amx_tile" in read_topology(MACHINES / "single-socket").flags
-
-
-def test_sources_are_named():
-    seen = read_topology(MACHINES / "container-quota-v2")
-    assert seen.quota_source == "/sys/fs/cgroup/kubepods.slice/pod1.slice/cpu.max"
-    assert seen.memory_source == "/sys/fs/cgroup/kubepods.slice/pod1.slice/memory.max"
-    assert read_topology(MACHINES / "single-socket").memory_source == "/proc/meminfo MemTotal"
 
 
 def test_derived_lscpu_numbers_cores_as_they_come():
@@ -94,39 +74,31 @@ def write_machine(folder, *lines):
     return read_topology(folder)
 
 
-V1_CPU = "proc/self/mountinfo:32 31 0:29 {root} /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"
+V1 = "proc/self/mountinfo:32 31 0:29 {root} /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"
+V1_QUOTA = "sys/fs/cgroup/cpu{group}/cpu.cfs_quota_us:{us}"
+V1_PERIOD = "sys/fs/cgroup/cpu{group}/cpu.cfs_period_us:100000"
 
 
-def test_no_control_groups_at_all(tmp_path):
-    seen = write_machine(tmp_path)
-    assert (seen.quota_cpus, seen.usable_cores) == (None, 2)
-
-
-def test_group_that_is_not_visible_is_read_at_the_mount_point(tmp_path):
-    lines = ("proc/self/cgroup:3:cpu:/docker/abc", V1_CPU.format(root="/"))
-    quota = ("sys/fs/cgroup/cpu/cpu.cfs_quota_us:100000", "sys/fs/cgroup/cpu/cpu.cfs_period_us:100000")
-    assert write_machine(tmp_path, *lines, *quota).quota_cpus == 1.0
-
-
-def test_group_outside_the_mounted_part(tmp_path):
-    lines = ("proc/self/cgroup:3:cpu:/../other", V1_CPU.format(root="/docker/abc"))
-    quota = ("sys/fs/cgroup/cpu/cpu.cfs_quota_us:50000", "sys/fs/cgroup/cpu/cpu.cfs_period_us:100000")
-    seen = write_machine(tmp_path, *lines, *quota)
-    assert (seen.quota_cpus, seen.usable_cores) == (0.5, 1)
-
-
-def test_both_versions_mounted_the_tightest_wins(tmp_path):
-    seen = write_machine(
-        tmp_path,
-        "proc/self/cgroup:3:cpu:/a",
-        "proc/self/cgroup:0::/b",
-        V1_CPU.format(root="/"),
-        "proc/self/mountinfo:41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
-        "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us:190000",
-        "sys/fs/cgroup/cpu/a/cpu.cfs_period_us:100000",
-        "sys/fs/cgroup/unified/cpu.max:120000 100000",
-    )
-    assert (seen.quota_cpus, seen.quota_source) == (1.2, "/sys/fs/cgroup/unified/cpu.max")
+@pytest.mark.parametrize(
+    ("lines", "quota", "usable"),
+    [
+        ((), None, 2),
+        # a group that is not visible is read at the mount point
+        (("proc/self/cgroup:3:cpu:/docker/abc", V1.format(root="/"), V1_QUOTA.format(group="", us=100000),
+          V1_PERIOD.format(group="")), 1.0, 1),
+        # a group outside the mounted part
+        (("proc/self/cgroup:3:cpu:/../other", V1.format(root="/docker/abc"),
+          V1_QUOTA.format(group="", us=50000), V1_PERIOD.format(group="")), 0.5, 1),
+        # both versions are mounted: the tightest wins
+        (("proc/self/cgroup:3:cpu:/a", "proc/self/cgroup:0::/b", V1.format(root="/"),
+          "proc/self/mountinfo:41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+          V1_QUOTA.format(group="/a", us=190000), V1_PERIOD.format(group="/a"),
+          "sys/fs/cgroup/unified/cpu.max:120000 100000"), 1.2, 1),
+    ],
+)  # fmt: skip
+def test_quotas_of_control_groups(tmp_path, lines, quota, usable):
+    seen = write_machine(tmp_path, *lines)
+    assert (seen.quota_cpus, seen.usable_cores) == (quota, usable)
 
 
 def test_cpuset_narrower_than_the_affinity(tmp_path):

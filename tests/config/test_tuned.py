@@ -13,7 +13,7 @@ from config.errors import ConfigError
 from config.plan import Inputs
 from config.rules.site import make_site
 from config.topology import read_topology
-from config.tuned import Tuned, describe_present, explain_stale, judge_tuned, read_tuned, write_tuned
+from config.tuned import Tuned, describe_present, explain_stale, read_tuned, write_tuned
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
 
 TOPOLOGY = read_topology(MACHINES / "two-cores")
@@ -61,24 +61,19 @@ def test_there_and_back(inputs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("{", "the tuned plan cannot be read: "),
-        ("[]", "the tuned plan must be one that `make tune` wrote: got another "),
-        ('{"schema": 2}', "the tuned plan must be one that `make tune` wrote: got another "),
-        (
-            '{"schema": 1, "made_for": {}, "limit": {}, "evidence": {}, "chosen": {"threads": 2}}',
-            "the tuned plan must be one that `make tune` wrote: got another ",
-        ),
+        "{",
+        "[]",
+        '{"schema": 2}',
+        '{"schema": 1, "made_for": {}, "limit": {}, "evidence": {}, "chosen": {"threads": 2}}',
     ],
 )
-def test_a_file_that_is_no_tuned_plan(tmp_path, text, message):
+def test_a_file_that_is_no_tuned_plan(tmp_path, text):
     file = tmp_path / "tuned.json"
     file.write_text(text)
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=r"; remove it, or give TUNED=0$"):
         read_tuned(file)
-    assert str(error.value).startswith(message)
-    assert str(error.value).endswith("; remove it, or give TUNED=0")
 
 
 @pytest.mark.parametrize(
@@ -165,23 +160,6 @@ def test_it_holds_for_its_own_limit(inputs, asked, said):
     assert explain_stale(make_tuned(inputs), TOPOLOGY, replace(inputs, slo_p99_ms=asked)) == said
 
 
-def test_one_line_says_what_becomes_of_it(inputs, tmp_path):
-    file = tmp_path / "tuned.json"
-    assert judge_tuned(file, TOPOLOGY, inputs)[1] == []
-    tuned = make_tuned(inputs)
-    write_tuned(file, tuned)
-    assert judge_tuned(file, TOPOLOGY, inputs) == (
-        tuned,
-        [
-            "tuned: used, for p99 ≤ 200 ms: batch resnet50 4, cores per worker 2, "
-            f"delay ms resnet50 3, workers 1 ({file})"
-        ],
-    )
-    used, said = judge_tuned(file, TOPOLOGY, replace(inputs, precision="fp32"))
-    assert used == Tuned()
-    assert said == [f"tuned: not used, stale: precision: bf16 → fp32; do: make tune, or TUNED=0 ({file})"]
-
-
 def test_the_plan_has_the_numbers_and_cites_the_evidence(inputs):
     planned = plan(inputs, make_tuned(inputs))
     resnet50 = planned.models["resnet50"]
@@ -210,16 +188,8 @@ def test_what_a_person_gave_wins(inputs):
     given = replace(inputs, workers=2, instances=1, batch="resnet50=2", delay_ms="7")
     planned = plan(given, make_tuned(inputs, chosen={**CHOSEN, "cores_per_worker": 1}))
     resnet50 = planned.models["resnet50"]
-    seen = {
-        planned.layout.workers_per_model.reason: 2,
-        resnet50.batch_size.reason: resnet50.batch_size.value,
-        resnet50.max_batch_delay_ms.reason: resnet50.max_batch_delay_ms.value,
-    }
-    assert seen == {
-        "INSTANCES=1 was given: a1 2": 2,
-        "BATCH=resnet50=2 was given": 2,
-        "DELAY_MS=7 was given": 7,
-    }
+    numbers = (planned.layout.workers_per_model, resnet50.batch_size, resnet50.max_batch_delay_ms)
+    assert [setting.value for setting in numbers] == [2, 2, 7]
 
 
 def test_instances_have_them_too(inputs):

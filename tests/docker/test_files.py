@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from config.rules.batching import LOAD_S
 from server.processes import GRACEFUL_SECONDS
+from server.ready import EXTRA_SECONDS
 from setup.doctor import NEEDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,8 +135,4 @@ def test_the_health_check_waits_as_long_as_a_start_may_take():
     """Else `depends_on: healthy` gives up on a server that is still loading as planned."""
     check = next(line for line in read_final_stage("docker/Dockerfile") if line.startswith("HEALTHCHECK"))
     seconds = int(re.search(r"--start-period=(\d+)s", check)[1])
-    batching = (ROOT / "config/rules/batching.py").read_text()
-    ready = (ROOT / "server/ready.py").read_text()
-    load = int(re.search(r"^LOAD_S = (\d+)$", batching, re.MULTILINE)[1])
-    extra = int(re.search(r"^_EXTRA_SECONDS = (\d+)$", ready, re.MULTILINE)[1])
-    assert seconds >= load * len(list((ROOT / "models").glob("*/model.yaml"))) + extra
+    assert seconds >= LOAD_S * len(list((ROOT / "models").glob("*/model.yaml"))) + EXTRA_SECONDS

@@ -12,25 +12,8 @@ from handlers.shared.bodies import (
     parse_json_object,
 )
 from handlers.shared.errors import RequestError
-
-
-@pytest.mark.parametrize("body", [b'{"a": 1}', bytearray(b'{"a": 1}'), '{"a": 1}', {"a": 1}])
-def test_json_is_read_from_each_form(body):
-    assert parse_json_object(body, wanted="x") == {"a": 1}
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b"{", "the body is not JSON"),
-        (b"[1]", "the body must be a JSON object: got list; send a thing"),
-        (None, "the body must be a JSON object: got NoneType; send a thing"),
-    ],
-)
-def test_wrong_json_is_refused(body, message):
-    with pytest.raises(RequestError, match="send a thing") as caught:
-        parse_json_object(body, wanted="a thing")
-    assert message in str(caught.value)
+from handlers.shared.rows import read_body
+from tests.handlers.context import Sent, form, plain, rows_and_context
 
 
 def test_json_nested_beyond_reason_is_refused():
@@ -80,3 +63,28 @@ def test_wrong_base64_is_refused(value, message):
     with pytest.raises(RequestError) as caught:
         decode_base64(value, field='"data"')
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sent", "content", "content_type"),
+    [
+        (plain(b"x", "text/plain; charset=utf-8"), b"x", "text/plain"),
+        (plain(b"x"), b"x", ""),
+        # a form's part says what it is; the form says only that it is one
+        (form(("data", "image/jpeg", b"x")), b"x", "image/jpeg"),
+        (form(("data", "", b"x")), b"x", ""),
+        (form(("text", "", b"x"), ("more", "", b"y")), {"text": b"x", "more": b"y"}, "multipart/form-data"),
+        (form(("data", "", b"x"), ("body", "", b"y")), b"x", ""),
+        # a query's parameter stands beside the body
+        (Sent(values=[("model_name", "", b"m"), ("body", "", b"x")]), b"x", ""),
+        # a field with a header's name is no header
+        (form(("content-type", "", b"x")), {"content-type": b"x"}, "multipart/form-data"),
+        # a header with the name of a field takes its place in TorchServe's dictionary
+        (form(("data", "text/plain", b"x"), data="text/html"), b"x", ""),
+        (Sent(), {}, ""),
+    ],
+)
+def test_a_body_is_found_with_its_content_type(tmp_path, sent, content, content_type):
+    rows, context = rows_and_context(tmp_path, sent)
+    body = read_body(rows[0], context.get_all_request_header(0))
+    assert (body.content, body.content_type) == (content, content_type)

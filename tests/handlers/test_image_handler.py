@@ -13,43 +13,38 @@ from tests.cpu import BF16
 from tests.handlers.context import FakeContext, Sent, form, plain, rows_and_context
 
 
-@pytest.fixture
-def handler(images: CpuImageClassifier) -> CpuImageClassifier:
-    return images
-
-
-def ask(handler, tiny_image, bodies):
+def ask(images, tiny_image, bodies):
     context = FakeContext(tiny_image)
-    answers = handler.handle([{"body": body} for body in bodies], context)
+    answers = images.handle([{"body": body} for body in bodies], context)
     return [json.loads(answer) for answer in answers], context
 
 
-def test_the_canary_gets_the_answer_that_was_packed(handler, tiny_image, canary):
+def test_the_canary_gets_the_answer_that_was_packed(images, tiny_image, canary):
     expected = json.loads((tiny_image / "canary.json").read_text())["expected"]
-    (answer,), _ = ask(handler, tiny_image, [canary])
+    (answer,), _ = ask(images, tiny_image, [canary])
     got = {one["label"]: one["probability"] for one in answer}
     assert list(got) == list(expected)[:3]
     np.testing.assert_allclose(list(got.values()), list(expected.values())[:3], rtol=1e-3)
 
 
-def test_top_k_labels_come_best_first_with_their_index(handler, tiny_image, canary):
-    (answer,), context = ask(handler, tiny_image, [canary])
+def test_top_k_labels_come_best_first_with_their_index(images, tiny_image, canary):
+    (answer,), context = ask(images, tiny_image, [canary])
     assert [set(one) for one in answer] == [{"label", "index", "probability"}] * 3
-    assert all(handler.labels[one["index"]] == one["label"] for one in answer)
+    assert all(images.labels[one["index"]] == one["label"] for one in answer)
     probabilities = [one["probability"] for one in answer]
     assert probabilities == sorted(probabilities, reverse=True)
     assert context.content_types == {0: "application/json"}
 
 
-def test_base64_json_answers_as_raw_bytes_do(handler, tiny_image, canary):
+def test_base64_json_answers_as_raw_bytes_do(images, tiny_image, canary):
     body = {"data": base64.b64encode(canary).decode()}
-    answers, _ = ask(handler, tiny_image, [canary, body, json.dumps(body).encode(), bytearray(canary)])
+    answers, _ = ask(images, tiny_image, [canary, body, json.dumps(body).encode(), bytearray(canary)])
     assert all(answer[0]["label"] == answers[0][0]["label"] for answer in answers)
 
 
-def test_one_bad_request_does_not_touch_its_batch(handler, tiny_image, canary):
+def test_one_bad_request_does_not_touch_its_batch(images, tiny_image, canary):
     bodies = [canary, b"rubbish", canary, {"nothing": 1}, canary, b"", canary]
-    answers, context = ask(handler, tiny_image, bodies)
+    answers, context = ask(images, tiny_image, bodies)
     assert {position: code for position, (code, _) in context.statuses.items()} == {1: 415, 3: 400, 5: 400}
     assert answers[1]["error"].startswith("the body is text (7 bytes starting b'rubbish')")
     assert "has no \"data\": got 'nothing'" in answers[3]["error"]
@@ -69,41 +64,41 @@ def test_one_bad_request_does_not_touch_its_batch(handler, tiny_image, canary):
         form(("describe", "", b"True")),
     ],
 )
-def test_a_prediction_is_no_describe_call_whatever_its_headers(handler, tiny_image, sent):
+def test_a_prediction_is_no_describe_call_whatever_its_headers(images, tiny_image, sent):
     rows, context = rows_and_context(tiny_image, sent)
-    (answer,) = handler.handle(rows, context)
+    (answer,) = images.handle(rows, context)
     assert json.loads(answer)["code"] in (400, 415)
     assert b"pid" not in answer
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x", "Host": "h", "Accept": "*/*"}])
-def test_the_management_apis_describe_call_is_answered(handler, tiny_image, headers):
+def test_the_management_apis_describe_call_is_answered(images, tiny_image, headers):
     rows, context = rows_and_context(tiny_image, Sent(headers={**headers, "describe": "True"}))
-    (answer,) = handler.handle(rows, context)
+    (answer,) = images.handle(rows, context)
     assert "pid" in json.loads(answer)
 
 
-def describe(handler, folder, wish):
+def describe(images, folder, wish):
     rows, context = rows_and_context(folder, Sent(headers={"X-Cpu-Kit-Profile": wish, "describe": "True"}))
-    return json.loads(handler.handle(rows, context)[0])["profile"]
+    return json.loads(images.handle(rows, context)[0])["profile"]
 
 
-def test_the_describe_call_alone_asks_for_a_look_at_the_next_runs(handler, tiny_image, canary):
-    assert describe(handler, tiny_image, "operators=1 onednn=1") == {
+def test_the_describe_call_alone_asks_for_a_look_at_the_next_runs(images, tiny_image, canary):
+    assert describe(images, tiny_image, "operators=1 onednn=1") == {
         "left": {"operators": 1, "onednn": 1}, "refused": "",
     }  # fmt: skip
-    ask(handler, tiny_image, [canary])
-    ask(handler, tiny_image, [canary])
-    seen = describe(handler, tiny_image, "result")
+    ask(images, tiny_image, [canary])
+    ask(images, tiny_image, [canary])
+    seen = describe(images, tiny_image, "result")
     assert (seen["left"], seen["operators"]["runs"], seen["onednn"]["runs"]) == ({}, 1, 1)
-    assert describe(handler, tiny_image, "operators=99")["refused"].endswith("got operators=99")
+    assert describe(images, tiny_image, "operators=99")["refused"].endswith("got operators=99")
     rows, context = rows_and_context(tiny_image, plain(canary, **{"X-Cpu-Kit-Profile": "operators=1"}))
-    handler.handle(rows, context)
-    assert handler.runtime.profiler.describe()["left"] == {}
+    images.handle(rows, context)
+    assert images.runtime.profiler.describe()["left"] == {}
 
 
-def test_describe_answers_what_is_in_effect(handler, tiny_image):
-    (answer,) = handler.handle([{}], FakeContext(tiny_image, describe=True))
+def test_describe_answers_what_is_in_effect(images, tiny_image):
+    (answer,) = images.handle([{}], FakeContext(tiny_image, describe=True))
     described = json.loads(answer)
     assert described["weights"] == "random (seed 0)"
     assert described["precision"] == "fp32"
@@ -129,11 +124,11 @@ def test_describe_answers_what_is_in_effect(handler, tiny_image):
 @pytest.mark.parametrize("precision", ["fp32", BF16])
 def test_baselines_need_no_other_code(tiny_image, canary, monkeypatch, off, kind, layout, precision):
     monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_image": {"off": off, "precision": precision}}))
-    handler = CpuImageClassifier()
-    handler.initialize(FakeContext(tiny_image))
-    described = handler.runtime.describe()
+    images = CpuImageClassifier()
+    images.initialize(FakeContext(tiny_image))
+    described = images.runtime.describe()
     assert described["graph"]["kind"] == kind
     assert described["memory_format"]["input"] == layout
     assert described["precision"] == precision
-    (answer,), _ = ask(handler, tiny_image, [canary])
+    (answer,), _ = ask(images, tiny_image, [canary])
     assert len(answer) == 3

@@ -33,23 +33,13 @@ def read(definition, asked=None, **environment):
 
 
 def test_without_environment_an_archive_serves_its_default_without_ipex(definition):
-    options = read(definition)
-    assert (options.precision, options.engine, options.threads, options.off) == (
-        "fp32",
-        "eager",
-        None,
-        frozenset(),
-    )
+    assert read(definition) == LoadOptions(precision="fp32", engine="eager", threads=None)
 
 
 def test_everything_asked_for_is_taken(definition):
     options = read(definition, {"precision": "bf16", "threads": 2, "off": ["freeze"]}, TS_IPEX_ENABLE="true")
-    assert (options.precision, options.engine, options.threads, options.off) == (
-        "bf16",
-        "ipex",
-        2,
-        frozenset({"freeze"}),
-    )
+    off = frozenset({"freeze"})
+    assert options == LoadOptions(precision="bf16", engine="ipex", threads=2, off=off)
 
 
 @pytest.mark.parametrize(

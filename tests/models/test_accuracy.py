@@ -12,9 +12,8 @@ from models.build import build_archive, read_archive_definition
 from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
 from models.errors import BuildError
 from models.synthetic import encode_member
-from tests.conftest import RANDOM, TINY_IMAGE, write_definition
+from tests.conftest import RANDOM, TINY_IMAGE, with_int8, write_definition
 from tests.models.gate.test_verdict import GOOD
-from tests.models.gates import with_int8
 
 HELD_OUT = Dataset(source="mine", bodies=(b"a", b"b", b"c", b"d"), labels=("cat", "dog", "cat", "dog"))
 

@@ -14,9 +14,8 @@ import pytest
 from handlers.shared.definition import read_definition
 from models.build import build_archive, read_archive_definition
 from server.archives import check_packed, read_archive
-from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_int8, write_definition
 from tests.cpu import NARROW
-from tests.models.gates import with_int8
 
 LOAD_ALONE = """
 import importlib, json, pathlib, sys

@@ -14,9 +14,8 @@ from models.build import build_archive, read_archive_definition
 from models.classifiers import load_classifier
 from models.request import DataRequest
 from models.synthetic import encode_member
-from tests.conftest import RANDOM, TINY_IMAGE, write_definition
+from tests.conftest import RANDOM, TINY_IMAGE, with_int8, write_definition
 from tests.cpu import needs_bf16
-from tests.models.gates import with_int8
 
 
 def draw_pictures(folder: Path, numbers: range) -> Path:

@@ -18,6 +18,7 @@ def test_shipped_definitions_are_valid(name):
     definition = read_definition(name)
     assert set(definition.precisions) >= {"fp32", "bf16"}
     assert definition.default_precision == "fp32"
+    assert (name in list_default_models()) is definition.default_build
 
 
 def test_an_unknown_model_is_answered_with_the_known_ones():
@@ -78,7 +79,3 @@ def test_a_file_that_is_no_mapping_is_named(tmp_path, text):
     (tmp_path / "mine" / "model.yaml").write_text(text)
     with pytest.raises(BuildError, match=r"model\.yaml"):
         read_definition("mine", tmp_path)
-
-
-def test_the_default_models_are_those_that_say_so():
-    assert list_default_models() == [name for name in list_models() if read_definition(name).default_build]

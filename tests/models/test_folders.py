@@ -13,12 +13,10 @@ from transformers import BertForSequenceClassification, pipeline
 from handlers.cpu_text_classifier import CpuTextClassifier
 from models.build import build_archive
 from models.errors import BuildError, InputError
-from models.request import WeightsRequest
-from tests.conftest import TINY_TEXT, write_definition
+from tests.conftest import TINY_TEXT, from_path, with_int8, write_definition
 from tests.handlers.context import FakeContext
 from tests.models import folders
 from tests.models.folders import TEXTS, edit, make_bert, make_bert_tokenizer, save
-from tests.models.gates import with_int8
 
 LENGTHS = {"token_lengths": [16, 64, 512], "row_tokens": 64, "tokens_per_run": 128}
 DEFINITION = {**TINY_TEXT, "architecture_options": {}, "model": {**TINY_TEXT["model"], **LENGTHS}}
@@ -31,10 +29,6 @@ def build(tmp_path: Path, folder: Path, raw: dict = DEFINITION, **asked: str) ->
     with zipfile.ZipFile(tmp_path / "tiny_text.mar") as packed:
         packed.extractall(tmp_path / "unpacked")
     return tmp_path / "unpacked"
-
-
-def from_path(folder: Path) -> WeightsRequest:
-    return WeightsRequest(source="path", path=folder)
 
 
 def ask(archive: Path, texts: list[str]) -> list[dict]:

@@ -11,7 +11,7 @@ from models.build import build_archive, read_archive_definition
 from models.errors import BuildError, DownloadError
 from models.files import hash_user_files
 from models.request import WeightsRequest
-from tests.conftest import RANDOM, TINY_IMAGE, write_definition
+from tests.conftest import RANDOM, TINY_IMAGE, from_path, write_definition
 
 AUTO = WeightsRequest(source="auto")
 NOT_GIVEN = WeightsRequest(source="")
@@ -49,10 +49,6 @@ def write_weights(path, *, seed):
     torch.save(get_model("resnet18", num_classes=2).state_dict(), path)
     (path.parent / "labels.txt").write_text("cat\ndog\n")
     return path
-
-
-def from_path(path):
-    return WeightsRequest(source="path", path=path)
 
 
 def test_what_was_asked_for_is_kept_and_what_changes_is_built_again(tmp_path, definition, user_file):

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main
+from models.build import build_archive
 from models.errors import InputError
 from models.places import check_store
+from models.workspace import open_workspace
+from tests.conftest import RANDOM, TINY_IMAGE, write_definition
 
 
 def pack(file: Path, member: str) -> None:
@@ -44,3 +47,20 @@ def test_an_archive_of_others_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_damaged_archive_may_be_built_again(tmp_path: Path) -> None:
     (tmp_path / "bert.mar").write_bytes(b"rubbish")
     check_store(tmp_path, ["bert"])
+
+
+def test_a_dead_builds_folder_goes_and_a_live_ones_stays(tmp_path):
+    (tmp_path / "bert-dead").mkdir()
+    (tmp_path / "bert-dead" / "model.safetensors").write_bytes(b"x")
+    with open_workspace(tmp_path, "bert") as live, open_workspace(tmp_path, "bert") as other:
+        assert sorted(tmp_path.iterdir()) == sorted([live, other])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
+    definition = write_definition(tmp_path / "models", TINY_IMAGE)
+    monkeypatch.setattr("models.build.pack_archive", lambda **_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        build_archive(definition, RANDOM, store=tmp_path / "store", workspaces=tmp_path / "work")
+    assert not list((tmp_path / "work").iterdir())
+    assert not list((tmp_path / "store").iterdir())

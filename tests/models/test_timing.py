@@ -19,12 +19,7 @@ from models import __main__ as command
 from models import slots, timing, timings
 from models.classifiers import load_classifier
 from models.errors import BuildError, InputError
-from models.timing import (
-    TEXTS,
-    draw_lengths,
-    time_batches,
-    write_bodies,
-)
+from models.timing import TEXTS, draw_lengths, time_batches, write_bodies
 
 FP32, BF16 = "eager fp32", "eager bf16"
 """An import of IPEX takes seconds, and nothing here is about it."""
@@ -115,7 +110,7 @@ def test_the_first_batch_of_a_size_does_not_count_and_later_rounds_have_none(mon
 
 
 @pytest.mark.parametrize("variant", [FP32, BF16])
-def test_a_real_timing(store, capsys, variant):
+def test_a_real_timing(store, variant):
     found = time_store(store, make_variant_job(variant))["models"]["tiny_image"]
     assert len(found["archive_id"]) == 64
     entry = found["variants"][variant]
@@ -127,7 +122,6 @@ def test_a_real_timing(store, capsys, variant):
     best = entry["service"][str(entry["batch_size"])]
     assert entry["samples_per_second"] == pytest.approx(entry["batch_size"] / best["median_s"], rel=0.01)
     assert ("% top-1 agreement with FP32 on " in entry.get("gate", "")) == (variant == BF16)
-    assert f"  tiny_image {variant}: " in capsys.readouterr().out
     assert list((store / "build").iterdir()) == []
 
 
@@ -216,12 +210,10 @@ def test_a_process_that_ends_says_why(tmp_path, code, cause):
     assert str(error.value) == cause
 
 
-def test_what_was_timed_is_not_timed_again(store, measured, capsys):
+def test_what_was_timed_is_not_timed_again(store, measured):
     first = time_store(store)
-    capsys.readouterr()
     assert time_store(store) == first
     assert measured == [FP32]
-    assert "tiny_image eager fp32: timed before on this machine: 4 samples/s" in capsys.readouterr().out
 
 
 def with_settings(**changes: Any) -> str:
@@ -229,32 +221,38 @@ def with_settings(**changes: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "job",
+    "settings",
     [
-        with_settings(cpu_model="another"),
-        with_settings(off=["freeze"]),
-        with_settings(environment={"OMP_NUM_THREADS": "1"}),
-        with_settings(slots=[[CPU]]),
+        {"cpu_model": "another"},
+        {"off": ["freeze"]},
+        {"environment": {"OMP_NUM_THREADS": "1"}},
+        {"slots": [[CPU]]},
     ],
 )
-def test_other_settings_are_timed_anew(store, measured, job):
+def test_other_settings_are_timed_anew(store, measured, settings):
     time_store(store)
-    time_store(store, job)
+    time_store(store, with_settings(**settings))
     assert measured == [FP32] * 2
 
 
-def test_another_archive_is_timed_anew(store, measured, monkeypatch):
-    time_store(store)
+def rebuild(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rebuilt = {**timings.read_archive_definition(store / "tiny_image.mar"), "id": "another"}
     monkeypatch.setattr(timings, "read_archive_definition", lambda _: rebuilt)
-    assert time_store(store)["models"]["tiny_image"]["archive_id"] == "another"
-    assert measured == [FP32] * 2
 
 
-def test_other_versions_are_timed_anew(store, measured, monkeypatch):
-    time_store(store)
+def upgrade(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timings, "read_versions", lambda: {"torch": "9"})
+
+
+def damage(store: Path, _: pytest.MonkeyPatch) -> None:
+    (store / "run" / "timings.json").write_text("{")
+
+
+@pytest.mark.parametrize("change", [rebuild, upgrade, damage])
+def test_what_is_not_as_it_was_is_timed_anew(store, measured, monkeypatch, change):
     time_store(store)
+    change(store, monkeypatch)
+    assert time_store(store)["models"]["tiny_image"]["variants"].keys() == {FP32}
     assert measured == [FP32] * 2
 
 
@@ -285,13 +283,6 @@ def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archi
     time_store(store)
     assert sorted(time_store(store, make_job("tiny_text"))["models"]) == ["tiny_image", "tiny_text"]
     time_store(store)
-    assert measured == [FP32] * 2
-
-
-def test_a_damaged_file_is_written_again(store, measured):
-    time_store(store)
-    (store / "run" / "timings.json").write_text("{")
-    assert time_store(store)["models"]
     assert measured == [FP32] * 2
 
 
@@ -333,16 +324,6 @@ def test_a_precision_that_cannot_be_loaded_is_said_and_tried_again(store, monkey
     assert entry["samples_per_second"] > 0
 
 
-def test_a_timing_that_others_disturbed_says_so():
-    taken = {1: slots.Taken(seconds=[0.5], busy=0.95), 4: slots.Taken(seconds=[1.0], busy=0.6)}
-    said = timings.render_entry(timings.make_entry(taken, {}))
-    assert said == (
-        "4 samples/s of a worker (1 in 500 ms, 4 in 1e+03 ms); DOUBTFUL: others took 40% of a CPU meanwhile"
-    )
-    alone = timings.make_entry({1: taken[1]}, {})
-    assert "DOUBTFUL" not in timings.render_entry(alone)
-
-
 def test_fp32_that_cannot_be_loaded_is_an_error(store, monkeypatch):
     fail_to_load(monkeypatch)
     with pytest.raises(BuildError, match="tiny_image eager fp32 cannot be loaded here: the weights"):
@@ -350,23 +331,16 @@ def test_fp32_that_cannot_be_loaded_is_an_error(store, monkeypatch):
 
 
 def test_a_missing_archive_says_how_to_build_it(tmp_path):
-    with pytest.raises(BuildError) as error:
+    with pytest.raises(BuildError, match=r"no archive to time: .*make models MODELS=tiny_image"):
         time_store(tmp_path)
-    path = tmp_path / "tiny_image.mar"
-    assert str(error.value) == f"no archive to time: {path}; build it with: make models MODELS=tiny_image"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"settings": {}}', make_job(x=1)])
-def test_a_job_that_config_did_not_print(text):
-    with pytest.raises(InputError, match=r"--job must be what `python -m config --timing-job` prints: "):
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"settings": {}}', make_job(x=1), with_settings(slots=[[CPU], [9999]])]
+)
+def test_a_job_that_config_did_not_print_or_not_for_our_cpus(text):
+    with pytest.raises(InputError):
         timings.parse_job(text)
-
-
-def test_a_cpu_that_is_not_ours():
-    with pytest.raises(
-        InputError, match=r"the job's CPUs must be of \[\d.*which this process may use: got \[9999\]"
-    ):
-        timings.parse_job(with_settings(slots=[[CPU], [9999]]))
 
 
 def test_the_command_times_and_names_what_is_wrong(store, measured, capsys):
@@ -374,9 +348,7 @@ def test_the_command_times_and_names_what_is_wrong(store, measured, capsys):
     assert command.main(["time", "--job", make_job(), *where]) == 0
     assert json.loads((store / "t.json").read_text())["schema"] == timings.SCHEMA
     assert command.main(["time", "--job", "nothing", *where]) == 2
-    assert capsys.readouterr().err.startswith(
-        "error: --job must be what `python -m config --timing-job` prints"
-    )
+    assert capsys.readouterr().err.startswith("error: --job must be ")
 
 
 def time_turns(taking: dict[int, float], bound: float) -> tuple[list[int], dict[int, slots.Taken]]:

@@ -20,13 +20,8 @@ from models.files import find_weights_file
 from models.kinds.image import prepare as prepare_image
 from models.kinds.text import prepare as prepare_text
 from models.labels import read_labels
-from models.request import WeightsRequest
-from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
+from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, from_path, write_definition
 from tests.models.folders import edit, make_bert
-
-
-def from_path(path):
-    return WeightsRequest(source="path", path=path)
 
 
 @pytest.fixture

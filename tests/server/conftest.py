@@ -10,6 +10,7 @@ import pytest
 
 from config.plan import Plan, write_plan
 from server.api import Client
+from server.archives import Archive, read_archive
 from server.rundir import RunDir
 from server.verify.evidence import ServerEvidence
 from tests.server import fakes
@@ -38,6 +39,17 @@ def planned(run: RunDir) -> RunDir:
     """A run directory with the recorded plan as that of a whole server."""
     write_plan(fakes.as_whole(fakes.read_recorded_plan()), run.plan)
     return run
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    """What is reported."""
+    return []
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return read_archive(fakes.make_archive(tmp_path / "echo.mar"))
 
 
 @pytest.fixture

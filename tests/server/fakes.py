@@ -7,13 +7,14 @@ import hashlib
 import http.server
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,19 @@ def write_running(run: RunDir, phase: str, **values: Any) -> None:
     write_state(run.state, State(phase=phase, **known))
 
 
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class FakeProc:
     """A /proc of text files."""
 
@@ -224,6 +238,24 @@ def serve_fake() -> Iterator[FakeTorchServe]:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield fake
         server.shutdown()
+
+
+@contextmanager
+def answer_once(server: socket.socket, answer: bytes) -> Iterator[list[bytes]]:
+    """Says this to whoever calls first, whatever was asked, and hangs up; what it was sent."""
+    sent: list[bytes] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            connection, _ = server.accept()
+            with connection:
+                sent.append(connection.recv(4096))
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield sent
+    thread.join()
 
 
 SLEEP = "import time; time.sleep(60)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 
@@ -10,6 +9,7 @@ import pytest
 
 from server.api import MANAGEMENT, Client
 from server.errors import ApiError
+from tests.server.fakes import answer_once
 
 
 @pytest.fixture
@@ -37,18 +37,8 @@ def test_over_a_unix_socket(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        heads = []
-
-        def serve():
-            connection, _ = server.accept()
-            with connection:
-                heads.append(connection.recv(4096))
-                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n[{"a": "b"}]')
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        assert Client(inference_url="", management_url=f"unix:{path}").describe("bert") == {"a": "b"}
-        thread.join()
+        with answer_once(server, b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n[{"a": "b"}]') as heads:
+            assert Client(inference_url="", management_url=f"unix:{path}").describe("bert") == {"a": "b"}
     assert heads[0].startswith(b"GET /models/bert HTTP/1.1\r\nHost: localhost\r\n")
     assert b"uthorization" not in heads[0]
 
@@ -75,22 +65,6 @@ def test_a_slow_server_is_not_waited_for(torchserve, client):
     asked_no_more.set()
 
 
-@contextlib.contextmanager
-def answering(raw: bytes):
-    """A server that sends these bytes, whatever it was asked, and hangs up: a JVM that dies in mid-answer."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve():
-            with contextlib.suppress(OSError):
-                connection, _ = server.accept()
-                with connection:
-                    connection.recv(4096)
-                    connection.sendall(raw)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -100,8 +74,10 @@ def answering(raw: bytes):
     ],
 )
 def test_a_server_that_dies_in_mid_answer_is_an_error_of_ours(raw, message):
-    with answering(raw) as url, pytest.raises(ApiError, match=message):
-        Client(inference_url=url, management_url=url).describe("bert")
+    with socket.create_server(("127.0.0.1", 0)) as server, answer_once(server, raw):
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ApiError, match=message):
+            Client(inference_url=url, management_url=url).describe("bert")
 
 
 @pytest.mark.parametrize(("answer", "status"), [((200, []), 200), ((405, {}), 405)])

@@ -75,11 +75,6 @@ def test_a_failed_start_prints_cause_and_cure(folders, monkeypatch, capsys):
     assert all(text in printed for text in ("bert", "freeze", "planted", "unplant it", "a.log"))
 
 
-def test_an_interrupted_start_exits_as_shells_expect(folders, monkeypatch):
-    replace_start(monkeypatch, Interrupted(2))
-    assert cli.main(["start", *folders]) == 130
-
-
 @pytest.fixture
 def foreground(folders, run, monkeypatch, dummy):
     """`start --foreground` of a dummy that verify finds good; the arguments, and the process."""

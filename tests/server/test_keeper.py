@@ -27,11 +27,6 @@ STOPPED = "stopped from elsewhere (make stop) while it was starting"
 
 
 @pytest.fixture
-def lines():
-    return []
-
-
-@pytest.fixture
 def heeded():
     """SIGHUP is not ignored, as it is where these tests run under nohup."""
     outside = signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -10,24 +10,11 @@ from server.api import Client
 from server.archives import read_archive
 from server.ready import StartFailed, Surroundings, wait_until_ready
 from server.state import Failure
-from tests.server.fakes import make_archive
+from tests.server.fakes import Clock, make_archive
 
 READY = {"id": "9000", "status": "READY", "pid": 7}
 LOADING = {"id": "9001", "status": "UNLOADING", "pid": -1}
 GOOD = {"label": "good", "probabilities": {"good": 0.75}}
-
-
-class Clock:
-    """Time that passes only while something sleeps."""
-
-    def __init__(self):
-        self.seconds = 0.0
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-
-    def now(self):
-        return self.seconds
 
 
 @pytest.fixture
@@ -45,7 +32,7 @@ def wait(plan, run, torchserve, tmp_path):
             find_death=find_death,
             report=lines.append,
             sleep=clock.sleep,
-            now=clock.now,
+            now=clock,
         )
         return wait_until_ready(dataclasses.replace(plan, models=model), archives, around), lines
 
@@ -77,12 +64,8 @@ def test_ready_means_all_workers_and_a_right_canary(torchserve, wait):
 @pytest.mark.parametrize(
     ("described", "predicted", "cause"),
     [
-        (
-            (200, [{"workers": [READY, READY]}]),
-            (200, {**GOOD, "probabilities": {"good": 0.1}}),
-            "wrong answer",
-        ),
-        ((200, [{"workers": [READY, READY]}]), (500, {"code": 500}), "no answer"),
+        (describe(READY, READY), (200, {**GOOD, "probabilities": {"good": 0.1}}), "wrong answer"),
+        (describe(READY, READY), (500, {"code": 500}), "no answer"),
         ((404, {"code": 404}), (200, GOOD), "does not know the model"),
     ],
 )

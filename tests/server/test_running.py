@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from config.folders import hold_lock
 from server.archives import read_archive
 from server.errors import ServerError
 from server.processes import JAVA_MAIN
+from server.reload import FIXED, check_same_door
 from server.rundir import MARK
 from server.running import check_is_plan, check_may_plan, identify_archives, is_running
 from server.state import READY, STARTING
@@ -30,11 +32,6 @@ def supervised(planned, tmp_path):
     yield shown(process)
     process.kill()
     process.wait()
-
-
-@pytest.fixture
-def lines():
-    return []
 
 
 def another_plan():
@@ -110,3 +107,11 @@ def test_a_killed_start_may_be_planned_over_and_one_under_way_not(planned, dummy
     check_may_plan(planned, another_plan)
     with hold_lock(planned.path), pytest.raises(ConfigError, match="another start is under way"):
         check_may_plan(planned, another_plan)
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_the_running_server_has_for_good_is_refused(plan, name):
+    asked = dataclasses.replace(plan.inputs, **{name: "other"})
+    check_same_door(plan.inputs, plan.inputs)
+    with pytest.raises(ServerError, match=f"a reload cannot change {name}: got other, running with"):
+        check_same_door(plan.inputs, asked)

@@ -48,15 +48,6 @@ def test_what_cannot_be_ended_is_named(run, monkeypatch):
         stop(run)
 
 
-def test_a_link_in_place_of_the_temporary_folder_is_not_followed(run, tmp_path):
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    run.temporary.symlink_to(precious)
-    with pytest.raises(ServerError, match="must be an own folder"):
-        remove_temporary(run)
-    assert precious.exists()
-
-
 def test_a_long_run_directory_gets_a_short_temporary_folder(tmp_path):
     run = RunDir.at(tmp_path / ("x" * 90))
     assert len(os.fsencode(run.temporary / ".ts.sock.65535")) <= 107
@@ -74,10 +65,15 @@ def test_root_removes_the_temporary_folder_of_a_users_server(run, monkeypatch):
     assert not run.temporary.exists()
 
 
-def test_a_stranger_s_folder_in_the_systems_tmp_is_not_removed(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["a link in its place", "another user's in the system's /tmp"])
+def test_what_is_no_own_temporary_folder_is_not_removed(run, tmp_path, monkeypatch, how):
     elsewhere = tmp_path / "cpu-kit"
     elsewhere.mkdir()
-    monkeypatch.setattr(RunDir, "temporary", elsewhere)
-    monkeypatch.setattr("server.launch.os.getuid", lambda: 4_000_000)
+    if how == "a link in its place":
+        run.temporary.symlink_to(elsewhere)
+    else:
+        monkeypatch.setattr(RunDir, "temporary", elsewhere)
+        monkeypatch.setattr("server.launch.os.getuid", lambda: 4_000_000)
     with pytest.raises(ServerError, match="must be an own folder"):
         remove_temporary(run)
+    assert elsewhere.exists()

@@ -8,7 +8,6 @@ import zipfile
 
 import pytest
 
-from server.archives import read_archive
 from server.processes import JAVA_MAIN
 from server.state import State
 from server.verify.collect import (
@@ -19,7 +18,6 @@ from server.verify.collect import (
     find_changed_files,
     read_worker,
 )
-from tests.server.fakes import make_archive
 
 SCRIPT = "/kit/ts/model_service_worker.py"
 LAUNCHER = ("python", "-m", "torch.backends.xeon.run_cpu", "--rank", "1", SCRIPT)
@@ -42,11 +40,6 @@ def worker(proc):
     (folder / "numa_maps").write_text("7f00 bind:0 file=/usr/lib/x N0=1\n7f01 bind:0 anon=2\n7f02 local\n")
     (folder / "cgroup").write_text("0::/nowhere\n")
     return folder
-
-
-@pytest.fixture
-def archive(tmp_path):
-    return read_archive(make_archive(tmp_path / "echo.mar"))
 
 
 def test_one_worker_is_read_whole(worker, proc, archive):

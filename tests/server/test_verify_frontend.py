@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 
 import pytest
 
@@ -13,6 +12,7 @@ from server.processes import Process
 from server.state import State
 from server.verify.collect import collect_frontend
 from server.verify.probes import call_grpc, probe, read_listening
+from tests.server.fakes import answer_once
 
 PORTS = {"grpc_inference_port": 1, "grpc_management_port": 1}
 
@@ -35,31 +35,13 @@ def test_all_that_a_process_listens_on_is_found_and_nothing_else(host, shown):
     assert f"{shown}:{port}" not in read_listening([as_process(os.getpid())])
 
 
-@contextlib.contextmanager
-def answering_grpc(answer: bytes):
-    """A port that says this to whoever calls, and the bytes it was sent."""
-    sent = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve():
-            connection, _ = server.accept()
-            with connection:
-                sent.append(connection.recv(4096))
-                connection.sendall(answer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1], sent
-        thread.join()
-
-
 STATUS = b"\0\0\x10\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x0212"
 """A HEADERS frame of netty's, with its trailers unindexed and without Huffman's code."""
 
 
 def test_the_status_of_a_grpc_call_is_read():
-    with answering_grpc(STATUS) as (port, sent):
-        assert call_grpc(port, "a.Service/Ping") == 12
+    with socket.create_server(("127.0.0.1", 0)) as server, answer_once(server, STATUS) as sent:
+        assert call_grpc(server.getsockname()[1], "a.Service/Ping") == 12
     assert sent[0].startswith(b"PRI * HTTP/2.0")
     assert b"/a.Service/Ping" in sent[0]
 

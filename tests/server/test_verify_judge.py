@@ -215,106 +215,74 @@ def test_a_worker_that_had_no_turn_is_not_checkable_and_no_difference(plan, evid
     assert all(one.finding.state == NOT_CHECKABLE for one in result.judged if not one.finding.ok)
 
 
-@pytest.mark.parametrize(
-    ("live", "got"),
-    [
-        ({"pixels": 100, "scans": 7}, "pixels 100, scans 7"),
-        ({"pixels": 100}, "pixels 100, scans not known"),
-        (None, "pixels not known, scans not known"),
-    ],
-)
-def test_limits_of_a_request_are_those_the_handler_applies(plan, evidence, live, got):
+@pytest.mark.parametrize("live", [{"pixels": 100, "scans": 7}, {"pixels": 24}, None])
+def test_limits_of_a_request_are_those_the_handler_applies(plan, evidence, live):
     limits = as_settings(pixels=24, scans=7)
     models = {**plan.models, MODEL: dataclasses.replace(plan.models[MODEL], limits=limits)}
     limited = dataclasses.replace(plan, models=models)
     good = {"pixels": 24, "scans": 7, "own": 1}
     evidence = with_all(evidence, lambda worker: describe_with(worker, limits=good), MODEL)
     assert judge(limited, evidence).good
-    result = judge(limited, with_worker(evidence, lambda worker: describe_with(worker, limits=live)))
-    assert [(one.finding.item, one.finding.got) for one in result.differences] == [("limits", got)]
+    wrong = with_worker(evidence, lambda worker: describe_with(worker, limits=live))
+    assert differing(limited, wrong) == {"limits"}
 
 
 def describe_with(worker, **values):
     return dataclasses.replace(worker, describe={**worker.describe, **values})
 
 
-def test_a_dead_worker_is_one_difference(plan, evidence):
-    gone = set_field(thread_cpus=None, describe=None, environment=None, libraries=None, memory_policies=None)
-    result = judge(plan, with_worker(evidence, gone))
-    assert {(one.finding.item, one.finding.got) for one in result.differences} == {
-        ("process", "gone"),
-        ("ranks", "1 on CPU 1"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("values", "item", "got"),
-    [
-        ({"ready": 1}, "workers", "1 ready of 2"),
-        ({"ready": 3, "listed": 3}, "workers", "3 ready"),
-        ({"problem": "answered 500: no"}, "workers", "answered 500: no"),
-        ({"settings": {**SERVED, "batchSize": 1}}, "batch", "1 within 20 ms"),
-        ({"settings": {**SERVED, "maxBatchDelay": 5000}}, "batch", "8 within 5000 ms"),
-        ({"settings": {**SERVED, "responseTimeout": 3600}}, "time-outs", "response 3600 s, startup 360 s"),
-        ({"settings": {**SERVED, "startupTimeout": 1}}, "time-outs", "response 120 s, startup 1 s"),
-        ({"queue_sizes": (100_000,)}, "queue", "100000 requests"),
-        ({"queue_sizes": ()}, "queue", "unknown: TorchServe does not describe the model"),
-        ({"changed_files": ("labels.json is missing",)}, "archive files", "labels.json is missing"),
-        ({"changed_files": None}, "archive files", "not unpacked"),
-    ],
-)
-def test_a_fault_of_a_model_is_seen_and_nothing_else(plan, evidence, values, item, got):
-    result = judge(plan, with_model(evidence, **values))
-    assert [(one.finding.item, one.finding.got) for one in result.differences] == [(item, got)]
-
-
-def test_one_look_at_a_busy_queue_with_the_right_sum_is_proof(plan, evidence):
-    assert judge(plan, with_model(evidence, queue_sizes=(126, 129, 128))).good
-
-
-def test_two_workers_on_one_rank_are_seen(plan, evidence):
+def double_a_rank(evidence: ServerEvidence) -> ServerEvidence:
     first = evidence.models[MODEL].workers[0]
-    twin = set_field(thread_cpus=first.thread_cpus, launcher=first.launcher)
-    result = judge(plan, with_worker(evidence, twin, index=1))
-    assert [(one.finding.item, one.finding.got) for one in result.differences] == [
-        ("ranks", "0 on CPU 0, 0 on CPU 0")
-    ]
+    return with_worker(evidence, set_field(thread_cpus=first.thread_cpus, launcher=first.launcher), index=1)
+
+
+def set_server(**values: Any) -> Callable[[ServerEvidence], ServerEvidence]:
+    return lambda evidence: dataclasses.replace(evidence, **values)
+
+
+GONE = set_field(thread_cpus=None, describe=None, environment=None, libraries=None, memory_policies=None)
+OF_A_MODEL = [
+    ({"ready": 1}, "workers", "1 ready of 2"),
+    ({"ready": 3, "listed": 3}, "workers", "3 ready"),
+    ({"problem": "answered 500: no"}, "workers", "answered 500: no"),
+    ({"settings": {**SERVED, "batchSize": 1}}, "batch", "1 within 20 ms"),
+    ({"settings": {**SERVED, "maxBatchDelay": 5000}}, "batch", "8 within 5000 ms"),
+    ({"settings": {**SERVED, "responseTimeout": 3600}}, "time-outs", "response 3600 s, startup 360 s"),
+    ({"settings": {**SERVED, "startupTimeout": 1}}, "time-outs", "response 120 s, startup 1 s"),
+    ({"queue_sizes": (100_000,)}, "queue", "100000 requests"),
+    ({"queue_sizes": ()}, "queue", "unknown: TorchServe does not describe the model"),
+    ({"changed_files": ("labels.json is missing",)}, "archive files", "labels.json is missing"),
+    ({"changed_files": None}, "archive files", "not unpacked"),
+]
+BESIDE_WORKERS = [
+    *((lambda seen, of=of: with_model(seen, **of), {(item, got)}) for of, item, got in OF_A_MODEL),
+    (lambda seen: with_worker(seen, GONE), {("process", "gone"), ("ranks", "1 on CPU 1")}),
+    (double_a_rank, {("ranks", "0 on CPU 0, 0 on CPU 0")}),
+    (set_server(plan_unchanged=False), {("plan", "plan.json has changed since")}),
+    (set_server(stray_workers=(7, 8)), {("lost workers", "pid 7, pid 8")}),
+    (lambda _: ServerEvidence(running=False, plan_unchanged=None), {("TorchServe", "not running")}),
+]
+
+
+@pytest.mark.parametrize(("change", "differences"), BESIDE_WORKERS)
+def test_a_fault_beside_the_workers_is_seen_and_nothing_else(plan, evidence, change, differences):
+    result = judge(plan, change(evidence))
+    assert {(one.finding.item, one.finding.got) for one in result.differences} == differences
 
 
 @pytest.mark.parametrize(
-    ("values", "item", "got"),
+    ("change", "unchecked"),
     [
-        ({"plan_unchanged": False}, "plan", "plan.json has changed since"),
-        ({"stray_workers": (7, 8)}, "lost workers", "pid 7, pid 8"),
+        # One look at a busy queue with the right sum is proof.
+        (lambda seen: with_model(seen, queue_sizes=(126, 129, 128)), set()),
+        (set_server(stray_workers=None), {"lost workers"}),
+        (set_server(plan_unchanged=None), {"plan"}),
     ],
 )
-def test_faults_of_the_whole_server_are_seen(plan, evidence, values, item, got):
-    result = judge(plan, dataclasses.replace(evidence, **values))
-    assert [(one.finding.item, one.finding.got) for one in result.differences] == [(item, got)]
-
-
-def test_workers_of_a_torchserve_that_does_not_tell_are_not_called_lost(plan, evidence):
-    result = judge(plan, dataclasses.replace(evidence, stray_workers=None))
+def test_what_nobody_tells_is_not_checkable_and_no_difference(plan, evidence, change, unchecked):
+    result = judge(plan, change(evidence))
     assert result.good
-    assert [one.finding.item for one in result.judged if not one.finding.ok] == ["lost workers"]
-
-
-def test_no_server_is_a_difference(plan):
-    result = judge(plan, ServerEvidence(running=False, plan_unchanged=None))
-    assert [(one.finding.item, one.finding.got) for one in result.differences] == [
-        ("TorchServe", "not running")
-    ]
-
-
-def test_an_unrecorded_plan_is_not_checkable_and_said_so(plan, evidence):
-    result = judge(plan, dataclasses.replace(evidence, plan_unchanged=None))
-    assert [one.finding.item for one in result.judged if one.finding.state == NOT_CHECKABLE] == ["plan"]
-
-
-@pytest.mark.parametrize(("cpus", "good"), [((0,), True), ((0, 1), False), (None, False)])
-def test_a_confined_server_must_stay_on_its_cpus(plan, evidence, cpus, good):
-    result = judge(with_layout(plan, server_cpus=[0]), dataclasses.replace(evidence, server_cpus=cpus))
-    assert result.good is good
+    assert {one.finding.item for one in result.judged if not one.finding.ok} == unchecked
 
 
 @pytest.mark.parametrize(
@@ -391,10 +359,16 @@ def test_throttling_on_shared_cpus_is_judged_by_the_quota(plan, evidence, quota,
     assert result.good is good
 
 
-@pytest.mark.parametrize(("cpus", "good"), [((0, 1), True), ((1,), False), (None, False)])
-def test_a_server_that_is_not_confined_may_use_all_cpus(plan, evidence, cpus, good):
-    shared, seen = share_cpus(plan, evidence)
-    assert judge(shared, dataclasses.replace(seen, server_cpus=cpus)).good is good
+@pytest.mark.parametrize(
+    ("confined", "cpus", "good"),
+    [
+        *((True, cpus, good) for cpus, good in (((0,), True), ((0, 1), False), (None, False))),
+        *((False, cpus, good) for cpus, good in (((0, 1), True), ((1,), False), (None, False))),
+    ],
+)
+def test_a_server_stays_where_it_is_confined_and_else_may_use_all_cpus(plan, evidence, confined, cpus, good):
+    asked, seen = (with_layout(plan, server_cpus=[0]), evidence) if confined else share_cpus(plan, evidence)
+    assert judge(asked, dataclasses.replace(seen, server_cpus=cpus)).good is good
 
 
 def test_where_nothing_is_bound_missing_numa_maps_are_not_checkable_but_no_difference(plan, evidence):

@@ -42,24 +42,26 @@ def test_an_empty_machine_lacks_everything_but_pythons_own(machine):
 
 
 @pytest.mark.parametrize(
-    ("says", "fits"),
-    [('openjdk version "17.0.15"', True), ('java version "1.8.0_392"', False), ("", False)],
+    ("need", "name", "says", "fits"),
+    [
+        (NEEDS[0], "java", 'openjdk version "17.0.15"', True),
+        (NEEDS[0], "java", 'java version "1.8.0_392"', False),
+        (NEEDS[0], "java", "", False),
+        (HAPROXY, "haproxy", "HAProxy version 2.6.12-1", True),
+        (HAPROXY, "haproxy", "HA-Proxy version 2.0.33", False),
+        (HAPROXY, "haproxy", "HAProxy version 2.10", True),
+    ],
 )
-def test_java_must_be_17(machine, monkeypatch, says, fits):
-    put(machine, "java", says)
-    assert doctor.look(NEEDS[0])[0] is fits
+def test_versions_that_are_too_old_are_none(machine, need, name, says, fits):
+    put(machine, name, says)
+    assert doctor.look(need)[0] is fits
+
+
+def test_java_home_wins(machine, monkeypatch):
+    put(machine, "java", 'openjdk version "17.0.15"')
     put(machine / "home/bin", "java", 'openjdk version "11.0.2"')
     monkeypatch.setenv("JAVA_HOME", str(machine / "home"))
     assert doctor.look(NEEDS[0]) == (False, f"11 ({machine}/home/bin/java)")
-
-
-@pytest.mark.parametrize(
-    ("says", "fits"),
-    [("HAProxy version 2.6.12-1", True), ("HA-Proxy version 2.0.33", False), ("HAProxy version 2.10", True)],
-)
-def test_haproxy_must_take_rules_in_defaults(machine, says, fits):
-    put(machine, "haproxy", says)
-    assert doctor.look(HAPROXY)[0] is fits
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from config.errors import ConfigError
 from config.knobs.commands import (
     check_environment,
     check_given,
-    count_edits,
     find_nearest,
     is_misspelt,
     list_read,
@@ -42,10 +41,8 @@ TARGETS RESULTS OUTPUTS PROFILES
     "name", ["PRECISON", "precision", "PRECIISION", "PERCISION", "WORKER", "WIEGHTS", "OPENPM"]
 )
 def test_an_environments_near_name_is_refused(name):
-    said = check_environment([name], KNOBS.values())
-    assert len(said) == 1
-    assert said[0].startswith(f"the environment has {name}, which nothing reads and which is nearly ")
-    assert said[0].endswith(f", or unset {name}")
+    (said,) = check_environment([name], KNOBS.values())
+    assert f"the environment has {name}, " in said
 
 
 def test_ordinary_environments_pass():
@@ -81,24 +78,8 @@ def test_what_no_goal_reads_is_not_looked_for():
 def test_a_name_on_the_command_line_is_answered_with_the_nearest(given, meant):
     nearest = find_nearest(given)
     assert (nearest and nearest.name) == meant
-    cure = f"write {meant}= ({find(meant).meaning})" if meant else "`make help-dev` lists them"
-    said = check_given([given], ["serve"])
-    assert said == [f"a value's name must be that of a knob: got {given}; do: {cure}"]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "edits"),
-    [
-        ("", "", 0),
-        ("A", "", 1),
-        ("AB", "BA", 1),
-        ("ABC", "AC", 1),
-        ("ABC", "ADC", 1),
-        ("KITTEN", "SITTING", 3),
-    ],
-)
-def test_edits(one, other, edits):
-    assert count_edits(one, other) == count_edits(other, one) == edits
+    (said,) = check_given([given], ["serve"])
+    assert f"got {given}; do: {f'write {meant}= ' if meant else ''}" in said
 
 
 def test_every_knob_that_is_long_enough_is_protected_against_each_slip_of_one_letter():

@@ -136,12 +136,6 @@ def test_what_is_in_the_environment_for_others_stops_nothing(checkout):
     assert checkout.make("stop", values, by_environment=True).returncode == 0
 
 
-def test_a_mix_of_package_sets_is_refused_before_anything_runs(checkout):
-    done = checkout.make("serve", {"BACKEND": "bert=ipex,resnet50=openvino"})
-    assert (done.returncode, checkout.list_words()) == (2, set())
-    assert b"refused: BACKEND must name engines of one package set" in done.stderr
-
-
 def test_the_package_set_has_an_environment_of_its_own(checkout):
     assert checkout.make("models", {"BACKEND": "openvino", "PYTHON": str(checkout.python)}).returncode == 0
     assert "--set=current" in checkout.list_words()

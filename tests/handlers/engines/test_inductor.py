@@ -183,23 +183,23 @@ def change_record(folder: Path, **changes: Any) -> None:
     (folder / RECORD).write_text(json.dumps({**record, **changes}))
 
 
-def test_a_library_for_another_cpu_is_refused_before_its_code_runs(own):
-    change_record(own, cpu_flags=[*read_cpu_flags(), "amx_fp64"])
-    (own / LIBRARY).write_bytes(b"nothing that could be opened")
-    with pytest.raises(StepError, match=r"was compiled for a CPU with amx_fp64, which .* BACKEND=inductor"):
-        run_steps(load(own, "inductor"))
+def name_another_cpu(folder: Path) -> None:
+    """It is refused before its code runs."""
+    change_record(folder, cpu_flags=[*read_cpu_flags(), "amx_fp64"])
+    (folder / LIBRARY).write_bytes(b"nothing that could be opened")
 
 
-def test_a_library_for_another_torch_is_refused(own):
-    change_record(own, torch="1.0")
-    with pytest.raises(StepError, match=r"was compiled for torch 1\.0, and this is"):
-        run_steps(load(own, "inductor"))
-
-
-def test_a_library_that_was_changed_is_refused(own):
-    with (own / LIBRARY).open("ab") as file:
-        file.write(b"\0")
-    with pytest.raises(StepError, match="is not what was compiled"):
+@pytest.mark.parametrize(
+    ("spoil", "cause"),
+    [
+        (name_another_cpu, r"for a CPU with amx_fp64, which .* BACKEND=inductor"),
+        (lambda folder: change_record(folder, torch="1.0"), r"for torch 1\.0, and this is"),
+        (lambda folder: (folder / LIBRARY).open("ab").write(b"\0"), "is not what was compiled"),
+    ],
+)
+def test_a_library_that_is_not_for_here_is_refused(own, spoil, cause):
+    spoil(own)
+    with pytest.raises(StepError, match=cause):
         run_steps(load(own, "inductor"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -28,50 +29,44 @@ def judge(seen: Sight, *, others: bool, seconds: float = 0.0, stamp: int = 0) ->
     return one.judge(dataclasses.replace(seen, stamp=stamp), 100.0 + seconds, others=others)
 
 
-def test_a_well_one_is_left_alone() -> None:
-    assert judge(WELL, others=True, seconds=10_000, stamp=1) == NOTHING
+LOST = {"health": "not ready: bert: 0 of 2 workers ready", "serving": {"bert": 0}}
+FEW = {
+    "health": "not ready: bert: 1 of 2 workers ready; resnet50: 0 of 2 workers ready",
+    "serving": {"bert": 1},
+}
+WRONG = {"health": "not ready: bert: wrong answer: 0.1"}
 
 
-@pytest.mark.parametrize("how", [GONE, STOPPED])
-def test_without_a_torchserve_that_runs_it_is_replaced_at_once(how: str) -> None:
-    seen = dataclasses.replace(WELL, java=how, serving={"bert": 0})
-    assert judge(seen, others=False).replace == f"TorchServe {how}"
+@pytest.mark.parametrize(
+    ("changes", "others", "seconds", "replaced"),
+    [
+        ({}, True, 10_000, ""),
+        *(
+            ({"java": how, "serving": {"bert": 0}}, False, 0.0, f"TorchServe {how}")
+            for how in (GONE, STOPPED)
+        ),
+        (LOST, True, 0.0, "bert: no worker is left"),
+        (LOST, False, PATIENCE_ALONE_S - 1, ""),  # TorchServe itself needs as long
+        (LOST, False, PATIENCE_ALONE_S + 1, "bert: no worker is left"),
+        (WRONG, True, PATIENCE_BESIDE_S - 1, ""),
+        (WRONG, True, PATIENCE_BESIDE_S + 1, WRONG["health"]),
+        (WRONG, False, PATIENCE_ALONE_S - 1, ""),
+        (WRONG, False, PATIENCE_ALONE_S + 1, WRONG["health"]),
+        (FEW, True, PATIENCE_PARTLY_S - 1, ""),
+        (FEW, True, PATIENCE_PARTLY_S + 1, FEW["health"]),
+    ],
+)
+def test_an_instance_is_replaced_where_nothing_else_helps(
+    changes: dict[str, Any], others: bool, seconds: float, replaced: str
+) -> None:
+    verdict = judge(dataclasses.replace(WELL, **changes), others=others, seconds=seconds, stamp=1)
+    assert verdict.replace.partition(", for ")[0] == replaced
+    assert verdict.end_workers == {}
 
 
 def test_an_ill_worker_is_ended_and_no_other() -> None:
     seen = dataclasses.replace(WELL, ill={7: "is stopped"}, serving={"bert": 1})
     assert judge(seen, others=True) == Verdict(end_workers={7: "is stopped"})
-
-
-@pytest.mark.parametrize(("others", "seconds"), [(True, 0.0), (False, PATIENCE_ALONE_S + 1)])
-def test_without_a_worker_it_is_replaced_where_another_serves_or_it_does_not_recover(
-    others: bool, seconds: float
-) -> None:
-    seen = dataclasses.replace(WELL, health="not ready: bert: 0 of 2 workers ready", serving={"bert": 0})
-    assert judge(seen, others=others, seconds=seconds, stamp=1).replace == "bert: no worker is left"
-
-
-def test_alone_it_is_given_the_time_that_torchserve_takes() -> None:
-    seen = dataclasses.replace(WELL, health="not ready: bert: 0 of 2 workers ready", serving={"bert": 0})
-    assert judge(seen, others=False, seconds=PATIENCE_ALONE_S - 1, stamp=1) == NOTHING
-
-
-@pytest.mark.parametrize(("others", "patience"), [(True, PATIENCE_BESIDE_S), (False, PATIENCE_ALONE_S)])
-def test_wrong_answers_are_not_stood_for_long(others: bool, patience: float) -> None:
-    seen = dataclasses.replace(WELL, health="not ready: bert: wrong answer: 0.1")
-    assert judge(seen, others=others, seconds=patience - 1, stamp=1) == NOTHING
-    assert judge(seen, others=others, seconds=patience + 1, stamp=1).replace.startswith(
-        "not ready: bert: wrong answer"
-    )
-
-
-def test_a_lack_of_workers_is_torchserves_to_cure_for_longer() -> None:
-    health = "not ready: bert: 1 of 2 workers ready; resnet50: 0 of 2 workers ready"
-    seen = dataclasses.replace(WELL, health=health, serving={"bert": 1})
-    assert judge(seen, others=True, seconds=PATIENCE_PARTLY_S - 1, stamp=1) == NOTHING
-    assert judge(seen, others=True, seconds=PATIENCE_PARTLY_S + 1, stamp=1).replace.startswith(
-        "not ready: bert: 1 of 2"
-    )
 
 
 def test_a_keeper_that_does_not_look_any_more_is_replaced() -> None:

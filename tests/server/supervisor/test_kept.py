@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 
 from server.supervisor.kept import LONGEST_PAUSE_S, WELL_S, Kept
 from server.supervisor.record import BACKING_OFF, CAUSES_KEPT
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.server.fakes import Clock
 
 
 @dataclass

@@ -6,15 +6,12 @@ from pathlib import Path
 
 from server.health import LOOK_SECONDS
 from server.supervisor.telling import Telling
-
-
-class Clock:
-    now = 0.0
+from tests.server.fakes import Clock
 
 
 def make_telling(file: Path) -> tuple[Telling, Clock, list[str]]:
     clock, said = Clock(), list[str]()
-    return Telling(file, said.append, lambda: clock.now), clock, said
+    return Telling(file, said.append, clock), clock, said
 
 
 def test_it_is_written_when_it_changes_and_every_few_seconds(tmp_path):

@@ -164,7 +164,6 @@ def run_tune(options: Options) -> int:
         payloads=options.payloads,
         mix=options.mix,
     )
-    prepare.check_wish(wish)
     if options.check:
         return 0
     with open_site(options) as site:

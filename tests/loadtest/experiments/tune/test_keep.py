@@ -29,7 +29,7 @@ def test_what_was_found_is_what_the_next_plan_goes_by(whole, tmp_path):
     inputs = make_inputs(models=(MODEL,), precision="int8")
     file = keep_tuned([whole], inputs, tmp_path)
     tuned = read_tuned(file)
-    best = find_outcome(whole).best.candidate
+    best = find_outcome(whole).served.candidate
     assert tuned.chosen == {"batch": dict(best.batch), "variant": {MODEL: "ipex int8"}}
     assert tuned.limit == {"percentile": 99.0, "ms": 200.0}
     used, (said,) = judge_tuned(file, read_topology(), inputs)
@@ -106,7 +106,7 @@ def test_the_page_shows_every_plan_the_limit_and_what_is_chosen(whole, tmp_path)
     found = find_outcome(whole)
     for row in found.rows:
         assert row.name in report.text
-    assert f"Chosen: {found.best.name}" in report.text
+    assert f"Chosen: {found.served.name}" in report.text
     assert [file.name for file in report.folder.glob("*.png")] == [f"1-tune-{MODEL}.png"]
 
 

@@ -11,7 +11,6 @@ from loadtest.commands import main
 from loadtest.errors import LoadTestError
 from loadtest.experiments.tune import prepare
 from loadtest.experiments.tune.prepare import (
-    check_wish,
     find_payloads,
     fix_variants,
     list_in_other_variants,
@@ -43,7 +42,7 @@ def test_knobs_of_a_plan_hold_for_every_plan_and_others_are_its_own():
     [
         (["--batch", "8"], "BATCH is what `make tune` finds: got 8; leave it out"),
         (["--delay-ms", "5"], "DELAY_MS is what `make tune` finds: got 5; leave it out"),
-        (["--topology", "x"], "TOPOLOGY must be left out, plans of a model on all of this machine are raced"),
+        (["--topology", "x"], "TOPOLOGY must be left out, plans of a model on all of this machine are tuned"),
     ],
 )
 def test_what_is_found_here_or_cannot_be_raced_is_refused(options, text):
@@ -60,7 +59,7 @@ def test_what_is_found_here_or_cannot_be_raced_is_refused(options, text):
 )
 def test_what_gives_no_figures_is_refused(how, text):
     with pytest.raises(LoadTestError, match=text):
-        check_wish(ask(**how))
+        ask(**how)
 
 
 def test_each_models_plans_have_its_engine_and_precision_and_name_no_other_model():
@@ -87,7 +86,7 @@ def list_others(monkeypatch, wish, models, machine="two-cores"):
 def test_other_engines_and_precisions_that_the_archive_holds_are_raced(monkeypatch):
     found, told = list_others(monkeypatch, ask(), ["resnet50"])
     assert [one.variant for one in found] == ["ipex bf16", "ipex int8"]
-    assert "not raced: openvino, inductor" in told[0]
+    assert "not measured: openvino, inductor" in told[0]
     int8 = found[1]
     assert int8.name.endswith("-ipex-int8")
     assert int8.arguments[:4] == ["--backend", "ipex", "--precision", "int8"]

@@ -9,14 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from config.rules.batching import DEFAULT_SLO_P99_MS
-from loadtest.choices import (
-    choose_scenarios,
-    choose_system,
-    need,
-    open_site,
-    parse_number,
-    say,
-)
+from loadtest.choices import choose_scenarios, choose_system, need, open_site, parse_number, say
 from loadtest.drivers.job import make_job, write_job
 from loadtest.drivers.locust import locust_command, locust_environment, parse_crew
 from loadtest.drivers.remote import work
@@ -31,13 +24,7 @@ from loadtest.experiments.tune.outcome import judge as judge_tune
 from loadtest.experiments.tune.run import run_tune as tune_all
 from loadtest.payloads import make_payloads
 from loadtest.report import SECTIONS, write_report
-from loadtest.results.kept import (
-    LATEST,
-    Kept,
-    find_result,
-    list_results,
-    read_kept,
-)
+from loadtest.results.kept import LATEST, Kept, find_result, list_results, read_kept
 from loadtest.scenarios.scenario import AUTO, parse_share
 from loadtest.systems.running import running
 from loadtest.trials.block import Experiment, Judge, Timing, Verdict

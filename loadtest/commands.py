@@ -72,10 +72,7 @@ SYSTEM = ("RUN_DIR", "URL", "PROCESSES")
 SCENARIO = ("SCENARIO", "DURATION", "USERS", "RATE", "DRIVER", "PAYLOADS")
 BOUND = ("A", "B", "BOUND")
 TIMING = ("DURATION", "RESUME")
-STORE = (
-    ("--store", "folder with the archives"),
-    ("--first-port", "of the servers that are started"),
-)
+STORE = (("--store", "folder with the archives"), ("--first-port", "of the servers that are started"))
 REPEATS = (("--repeats", "of each level"),)
 WARM_UP = ("--warm-up", "seconds of each system, before its first window")
 COMMANDS = (
@@ -155,10 +152,7 @@ COMMANDS = (
         checked=True,
     ),
     Command(
-        name="report",
-        help="tables and pages of kept results again",
-        run=actions.run_report,
-        names="RESULT",
+        name="report", help="tables and pages of kept results again", run=actions.run_report, names="RESULT"
     ),
     Command(
         name="worker", help="generate load for PROCESSES=remote:N of another machine", run=actions.run_worker

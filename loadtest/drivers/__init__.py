@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from loadtest.drivers.apache import run_apache
-from loadtest.drivers.job import Job
+from loadtest.drivers.job import Job, Outcome
 from loadtest.drivers.locust import Crew, run_locust
-from loadtest.drivers.outcome import Outcome
 from loadtest.drivers.remote import offering
 
 

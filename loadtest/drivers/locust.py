@@ -10,8 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.drivers.job import Job
-from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.job import Job, Outcome
 from loadtest.drivers.records import make_records, merge_records
 from loadtest.errors import LoadTestError
 

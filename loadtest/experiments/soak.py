@@ -48,10 +48,6 @@ class Growth:
     def percent(self) -> float:
         return 100 * (self.late_mib / self.early_mib - 1)
 
-    @property
-    def bounded(self) -> bool:
-        return self.percent <= GROWTH_PERCENT
-
 
 def check_soak(seconds: float) -> None:
     """Judges what was asked for; LoadTestError says what may be."""

@@ -1,4 +1,4 @@
-"""The sections of `make loadtest` and `make loadtest-peak`; an INVALID load never shows a figure."""
+"""The sections of `make loadtest`, `loadtest-peak` and `loadtest-gate`; an INVALID load shows no figure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.answers.check import add_checks
+from loadtest.experiments.compare import Comparison
+from loadtest.experiments.gate import compare_series, read_pair
 from loadtest.experiments.peak import judge
 from loadtest.report.plots import draw_curve, draw_distribution, draw_throughput
 from loadtest.report.section import Doubt, Plot, Section, Table, make_doubts
-from loadtest.report.words import INVALID, NONE, describe_host, show_interval, show_ms, show_rate
+from loadtest.report.words import INVALID, NONE, describe_host, show_interval, show_ms, show_rate, show_ratio
 from loadtest.results.figures import Figures, summarise
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, least_requests
@@ -269,4 +271,45 @@ def _accuracy_row(model: str, precision: str, accuracy: Mapping[str, Any]) -> tu
         f"{accuracy['least_cosine']:.4f}",
         NONE if labelled is None else f"{labelled:.1%} (FP32 {accuracy['labelled_accuracy_fp32']:.1%})",
         f"{accuracy['samples']} {accuracy['source']}",
+    )
+
+
+def make_gate_section(kept: Kept) -> Section:
+    """INVALID when one of the sides is."""
+    loads = read_measured(kept)
+    valid = bool(loads) and all(one.valid for one in loads)
+    found = compare_series(*read_pair(kept), bound=kept.asked["bound"]) if valid else None
+    servers = ", ".join(f"{side.upper()} {kept.asked[side]}" for side in ("a", "b"))
+    return Section(
+        title=f"Gate of {kept.asked['b']} against {kept.asked['a']}",
+        notes=(describe_host(kept), f"Servers that took turns, A B, B A, …: {servers}."),
+        tables=(_tabulate_gate(loads, found),),
+        proofs=(make_answers(loads),),
+        findings=tuple(doubt for one in loads for doubt in make_doubts(one.series.system, one.findings)),
+        whole=bool(loads),
+    )
+
+
+def _tabulate_gate(loads: Sequence[Measured], found: Comparison | None) -> Table:
+    return Table(
+        title="B against A",
+        note="B / A is the geometric mean over pairs that ran side by side. The smallest change is what this "
+        "much data would find four times out of five.",
+        header=("scenario", "users", "A, requests/s", "B, requests/s", "B / A (95 % interval)", "bound",
+                "smallest change found", "verdict", "pairs"),
+        rows=tuple((one.name, f"{one.series.level:.0f}", *_show_sides(found), str(len(one.series.trials)))
+                   for one in loads[:1]),
+    )  # fmt: skip
+
+
+def _show_sides(found: Comparison | None) -> tuple[str, ...]:
+    if found is None:
+        return (INVALID, *[NONE] * 5)
+    sides = (f"{one:.2f}" for one in (found.a, found.b))
+    return (
+        *sides,
+        show_ratio(found.ratio),
+        f"{found.bound:.1%}",
+        f"{found.smallest_detectable:.1%}",
+        found.word,
     )

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import Plan
-from loadtest.drivers.job import Job
-from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.job import Job, Outcome
 from loadtest.drivers.records import Records, make_records, merge_records
 from loadtest.drivers.schedule import order_payloads
 from loadtest.errors import LoadTestError
@@ -148,11 +147,7 @@ def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:
     directory = run.temporary / "archive"
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(directory)
-    job = {
-        "model": model,
-        "directory": str(directory),
-        "batch_size": plan.models[model].batch_size.value,
-    }
+    job = {"model": model, "directory": str(directory), "batch_size": plan.models[model].batch_size.value}
     file = run.path / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
     return file

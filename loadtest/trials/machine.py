@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from loadtest.errors import LoadTestError
 from loadtest.results.trial import CpuUse
 from server.processes import PROC, Process, find_marked
 
@@ -59,16 +58,6 @@ def read_machine_cpu(cpus: set[int], proc: Path = PROC) -> tuple[float, float]:
             busy += (user + nice + system + irq + softirq) / _TICKS
             stolen += steal / _TICKS
     return busy, stolen
-
-
-def read_resident_mib(pid: int, proc: Path = PROC) -> float:
-    """VmRSS of /proc/PID/status; LoadTestError when the process has ended."""
-    try:
-        lines = (proc / str(pid) / "status").read_text().splitlines()
-        line = next(line for line in lines if line.startswith("VmRSS:"))
-    except (OSError, StopIteration) as problem:
-        raise LoadTestError(f"process {pid} has ended: its memory cannot be read") from problem
-    return int(line.split()[1]) / 1024
 
 
 def find_cpu_use(

@@ -15,9 +15,8 @@ import numpy as np
 
 from loadtest.answers.check import AnswerCheck, Expected, check_answers
 from loadtest.drivers import drive
-from loadtest.drivers.job import Job, make_job, write_job
+from loadtest.drivers.job import Job, Outcome, make_job, write_job
 from loadtest.drivers.locust import ONE_PROCESS, Crew
-from loadtest.drivers.outcome import Outcome
 from loadtest.drivers.records import Records
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload
@@ -25,8 +24,9 @@ from loadtest.results.stats import count_rates, measure_rates, pick
 from loadtest.results.trial import CpuUse, Trial
 from loadtest.scenarios.scenario import Arrival, Scenario
 from loadtest.systems.system import System
-from loadtest.trials.machine import CpuWatch, find_cpu_use, read_resident_mib
-from loadtest.trials.watch import Watching, watch_nothing
+from loadtest.trials.block import Watching, watch_nothing
+from loadtest.trials.machine import CpuWatch, find_cpu_use
+from server.processes import read_resident_mib
 
 LEAST_WINDOW_S = 1.0
 CALM = {"driver": "locust", "arrival": Arrival(loop="closed"), "warm_up_s": 0.0, "duration_s": 0.1}
@@ -179,4 +179,7 @@ def ask_each(load: Load) -> AnswerCheck:
 def read_memory(system: System) -> dict[str, float]:
     """`model pid` → resident memory in MiB of each worker."""
     workers = [(model, pid) for model in system.models for pid in system.list_workers(model)]
-    return {f"{model} {pid}": round(read_resident_mib(pid), 1) for model, pid in workers}
+    found = {f"{model} {pid}": read_resident_mib(pid) for model, pid in workers}
+    if ended := [worker for worker, mib in found.items() if mib is None]:
+        raise LoadTestError(f"worker {ended[0]} has ended: its memory cannot be read")
+    return {worker: float(mib or 0) for worker, mib in found.items()}

@@ -90,10 +90,7 @@ def make_experiment(
     )
     asked = make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing)
     return Experiment(
-        kind=KINDS[rungs],
-        name=name_experiment(model, rungs),
-        asked=asked,
-        next_block=course.next_block,
+        kind=KINDS[rungs], name=name_experiment(model, rungs), asked=asked, next_block=course.next_block
     )
 
 

@@ -30,9 +30,8 @@ from loadtest.systems.kit import kit, saturate
 from loadtest.systems.running import find_system, running
 from loadtest.systems.stock import BATCH_SIZE, stock
 from loadtest.systems.system import System
-from loadtest.trials.block import Block, Experiment, Turn, Verdict
+from loadtest.trials.block import Block, Experiment, Turn, Verdict, Watching
 from loadtest.trials.validity import find_doubts
-from loadtest.trials.watch import Watching
 from server.archives import read_archive
 from server.verify.collect import read_libraries
 

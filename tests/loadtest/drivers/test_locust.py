@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from loadtest.drivers import drive
-from loadtest.drivers.job import make_job, write_job
+from loadtest.drivers.job import Outcome, make_job, write_job
 from loadtest.drivers.locust import ONE_PROCESS, Crew, parse_crew, start_locust
-from loadtest.drivers.outcome import Outcome
 from loadtest.drivers.records import Records
 from loadtest.errors import LoadTestError
 from loadtest.payloads.payload import make_plain_text, make_text

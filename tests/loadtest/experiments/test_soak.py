@@ -11,7 +11,7 @@ import pytest
 from loadtest.answers.check import AnswerCheck
 from loadtest.errors import LoadTestError
 from loadtest.experiments import soak
-from loadtest.experiments.soak import Growth, check_soak, judge, judge_latency, make_experiment
+from loadtest.experiments.soak import check_soak, judge, judge_latency, make_experiment
 from loadtest.report.targets import make_soak_section
 from loadtest.results.trial import CpuUse
 from tests.loadtest.making import RIGHT, make_kept, make_rows, make_series
@@ -31,7 +31,6 @@ def keep(tmp_path, late=EARLY, *, legs=soak.LEGS + 1, **changes):
 
 @pytest.mark.parametrize(("late", "bounded"), [(1049.9, True), (1050.1, False), (900.0, True)])
 def test_five_percent_is_the_limit(tmp_path, late, bounded):
-    assert Growth(model="resnet50", pid=11, early_mib=1000.0, late_mib=late).bounded is bounded
     tail, first, second = judge(keep(tmp_path, {**EARLY, "resnet50 11": late}))
     assert (tail.met, first.met, second.met) == (True, bounded, True)
     assert first.what == "resnet50 worker 11: growth of its resident memory"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.job import Outcome
 from loadtest.drivers.records import make_records
 from loadtest.errors import LoadTestError
 from loadtest.systems.system import System

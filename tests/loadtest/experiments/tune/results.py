@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.drivers.outcome import Outcome as Rows
+from loadtest.drivers.job import Outcome as Rows
 from loadtest.drivers.records import make_records
 from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates
 from loadtest.experiments.tune.curve import Limit

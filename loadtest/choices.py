@@ -11,8 +11,7 @@ from pathlib import Path
 
 from handlers.engines.sets import find_set, name_store
 from loadtest.errors import LoadTestError
-from loadtest.scenarios.overrides import Overrides, apply_overrides
-from loadtest.scenarios.scenario import Scenario, list_scenarios, read_scenario
+from loadtest.scenarios.scenario import Overrides, Scenario, apply_overrides, list_scenarios, read_scenario
 from loadtest.systems.fleet import Site
 from loadtest.systems.running import find_system
 from loadtest.systems.system import ROOT, System

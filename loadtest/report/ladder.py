@@ -142,25 +142,16 @@ def _make_engine_cells(kept: Kept, row: Row, bottom: str) -> tuple[str, ...]:
     figures = show_figures(row, "1" if label == bottom else show_ratio(row.to_bottom))
     if row.series is None or row.doubts:
         return (label, *figures, *[NONE] * 4)
-    accuracy = _show_accuracy(row.series, kept.asked["model"])
-    return (label, *figures, *_show_costs(row.series), *accuracy)
-
-
-def _show_costs(series: Series) -> tuple[str, str]:
-    """Start to ready; own of resident memory."""
-    start, own = series.facts.start, [mib for mib in series.facts.seen.get(OWN_MIB, ()) if mib is not None]
-    resident = [mib for trial in series.trials for mib in trial.memory_mib.values()]
+    facts = row.series.facts
+    own = [mib for mib in facts.seen.get(OWN_MIB, ()) if mib is not None]
+    resident = [mib for trial in row.series.trials for mib in trial.memory_mib.values()]
+    seen = facts.accuracy.get(kept.asked["model"])
     return (
-        f"{start['worker_seconds']:.0f} s" if start else NONE,
+        label, *figures, f"{facts.start['worker_seconds']:.0f} s" if facts.start else NONE,
         f"{max(own)} of {max(resident):.0f} MiB" if own and resident else NONE,
-    )
-
-
-def _show_accuracy(series: Series, model: str) -> tuple[str, str]:
-    seen = series.facts.accuracy.get(model)
-    if not seen:
-        return NONE, NONE
-    return f"{seen['agreement']:.1%}", f"{seen['largest_probability_difference']:.4f}"
+        f"{seen['agreement']:.1%}" if seen else NONE,
+        f"{seen['largest_probability_difference']:.4f}" if seen else NONE,
+    )  # fmt: skip
 
 
 def list_weights(kept: Kept) -> list[str]:

@@ -291,25 +291,18 @@ def make_gate_section(kept: Kept) -> Section:
 
 
 def _tabulate_gate(loads: Sequence[Measured], found: Comparison | None) -> Table:
+    cells: tuple[str, ...] = (INVALID, *[NONE] * 5)
+    if found:
+        cells = (
+            f"{found.a:.2f}", f"{found.b:.2f}", show_ratio(found.ratio), f"{found.bound:.1%}",
+            f"{found.smallest_detectable:.1%}", found.word,
+        )  # fmt: skip
     return Table(
         title="B against A",
         note="B / A is the geometric mean over pairs that ran side by side. The smallest change is what this "
         "much data would find four times out of five.",
         header=("scenario", "users", "A, requests/s", "B, requests/s", "B / A (95 % interval)", "bound",
                 "smallest change found", "verdict", "pairs"),
-        rows=tuple((one.name, f"{one.series.level:.0f}", *_show_sides(found), str(len(one.series.trials)))
+        rows=tuple((one.name, f"{one.series.level:.0f}", *cells, str(len(one.series.trials)))
                    for one in loads[:1]),
     )  # fmt: skip
-
-
-def _show_sides(found: Comparison | None) -> tuple[str, ...]:
-    if found is None:
-        return (INVALID, *[NONE] * 5)
-    sides = (f"{one:.2f}" for one in (found.a, found.b))
-    return (
-        *sides,
-        show_ratio(found.ratio),
-        f"{found.bound:.1%}",
-        f"{found.smallest_detectable:.1%}",
-        found.word,
-    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+import math
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from loadtest.errors import LoadTestError
@@ -102,22 +101,14 @@ def _show_row(found: Outcome, row: Row) -> tuple[str, ...]:
 
 @STYLED
 def draw_plans(found: Outcome, kept: Kept) -> Plot:
-    """Rate against latency: windows as dots, a line through the means of each rate, the limit, what is
-    served."""
+    """Rate against latency: windows as dots, the limit, what is served."""
     limit, served, limit_ms = found.limit, found.served, 1000 * found.limit.seconds
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes = figure.subplots()
-    shown = [row for row in found.rows if row.peak]
-    for row, colour in zip(shown, [GREY, *COLOURS], strict=False):
-        own = sorted((one for one in found.seen if one.plan == row.name), key=lambda one: one.rate)
-        rates = [one.rate for one in own]
-        ms = [limit_ms * np.exp(find_level(one, limit)) for one in own]
-        axes.plot(rates, ms, "o", color=colour, markersize=3.5, alpha=0.5)
-        means = [
-            (rate, float(np.mean([at for _, at in pairs])))
-            for rate, pairs in groupby(zip(rates, ms, strict=True), key=lambda pair: pair[0])
-        ]
-        axes.plot(*zip(*means, strict=True), "-", color=colour, linewidth=1.8, label=_name(row))
+    for row, colour in zip([row for row in found.rows if row.peak], [GREY, *COLOURS], strict=False):
+        own = [one for one in found.seen if one.plan == row.name]
+        ms = [limit_ms * math.exp(find_level(one, limit)) for one in own]
+        axes.plot([one.rate for one in own], ms, "o", color=colour, markersize=5, alpha=0.7, label=_name(row))
     axes.axhline(limit_ms, color="black", linewidth=1, linestyle="--", label=f"limit {limit_ms:g} ms")
     if served.peak and served.peak.known:
         label = f"{'chosen' if found.adopted else 'stays'}: {served.name}, {served.peak.value:.1f}/s"

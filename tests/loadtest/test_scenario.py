@@ -6,8 +6,14 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.payloads import SETS
-from loadtest.scenarios.overrides import Overrides, apply_overrides
-from loadtest.scenarios.scenario import list_scenarios, parse_scenario, parse_share, read_scenario
+from loadtest.scenarios.scenario import (
+    Overrides,
+    apply_overrides,
+    list_scenarios,
+    parse_scenario,
+    parse_share,
+    read_scenario,
+)
 
 CLOSED = {"model": "bert", "payloads": "texts", "arrival": {"loop": "closed"}, "steps": [8]}
 OPEN = {**CLOSED, "arrival": {"loop": "open"}, "steps": [20, "60%"]}

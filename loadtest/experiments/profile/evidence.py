@@ -69,6 +69,14 @@ class Evidence:
     """OpenMP runtimes and allocators that are mapped."""
 
     @property
+    def how(self) -> str:
+        return next(iter(self.series.values())).facts.how
+
+    def name_used(self, what: str) -> str:
+        """The OpenMP runtime or the allocator, by the workers' own word; empty where they do not tell."""
+        return ", ".join(sorted({str(told[what]["name"]) for told in self.described if told.get(what)}))
+
+    @property
     def operators_share(self) -> float | None:
         """All operators' own time to the time of the runs."""
         if not self.run_ms or not self.runs:

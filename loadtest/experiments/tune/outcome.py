@@ -262,23 +262,19 @@ def judge(kept: Kept) -> list[Verdict]:
     default = found.find_row(DEFAULT)
     if default.peak is None:
         return [Verdict(what=f"{found.what}: tuned", why=f"the default plan is INVALID: {default.invalid}")]
-    verdicts = [_judge_peak(found)]
+    peak, what = found.served.peak, f"{found.what}, {found.served.name}: highest rate with {found.limit}"
+    assert peak is not None
+    figure = peak.interval or Interval(value=peak.value, low=peak.value, high=peak.value)
+    verdicts = [Verdict(what=what, figure=figure, unit=" requests/s")]
+    if not peak.known:
+        do = "ask for a higher SLO_P99_MS, or give" if peak.boundary == NONE_KEPT else "give"
+        why = f"{peak.boundary}, and those tried end at {peak.value:.4g}/s; {do} more BUDGET_MINUTES"
+        verdicts = [Verdict(what=what, why=why)]
     if found.ratio is not None:
         word = f"not chosen: {found.why_not}" if found.why_not else "chosen"
         what, why = f"{found.best} / default", f"{word}{found.bound}"
         verdicts.append(Verdict(what=what, figure=found.ratio, unit="×", why=why))
     return verdicts
-
-
-def _judge_peak(found: Outcome) -> Verdict:
-    peak, what = found.served.peak, f"{found.what}, {found.served.name}: highest rate with {found.limit}"
-    assert peak is not None
-    if not peak.known:
-        do = "ask for a higher SLO_P99_MS, or give" if peak.boundary == NONE_KEPT else "give"
-        why = f"{peak.boundary}, and those tried end at {peak.value:.4g}/s; {do} more BUDGET_MINUTES"
-        return Verdict(what=what, why=why)
-    figure = peak.interval or Interval(value=peak.value, low=peak.value, high=peak.value)
-    return Verdict(what=what, figure=figure, unit=" requests/s")
 
 
 def describe_gain(found: Outcome, folder: str) -> str:

@@ -72,12 +72,6 @@ def keep_tuned(kepts: Sequence[Kept], inputs: Inputs, run_dir: Path) -> Path:
         told = describe_gain(outcome, f"results/{kept.folder.name}")
         told = f"{outcome.what}: {told}" if len(models) > 1 else told
         evidence |= dict.fromkeys(models, told)
-    tuned = Tuned(
-        made_for=describe_present(read_topology(), inputs),
-        limit=dict(kepts[0].asked["limit"]),
-        chosen=chosen,
-        evidence=evidence,
-    )
-    file = run_dir / TUNED_FILE
-    write_tuned(file, tuned)
-    return file
+    made_for, limit = describe_present(read_topology(), inputs), dict(kepts[0].asked["limit"])
+    write_tuned(run_dir / TUNED_FILE, Tuned(made_for=made_for, limit=limit, chosen=chosen, evidence=evidence))
+    return run_dir / TUNED_FILE

@@ -21,7 +21,6 @@ from loadtest.experiments.profile.experiment import (
     choose_other,
     judge,
     make_logged,
-    make_looks,
     make_turns,
 )
 from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
@@ -192,13 +191,6 @@ def test_hardware_counters_are_told_where_they_are(tmp_path, monkeypatch):
     section = make_section(keep(tmp_path / "with"))
     rows = [tuple(row.values()) for row in read_table(section, "Top-down analysis")]
     assert rows == [("tma_backend_bound", "60.0", "40.0"), ("tma_retiring", "30.0", "–")]
-
-
-def test_one_process_is_looked_into_and_counted_beside_one_with_everything_off():
-    flames, counters = make_looks("bert", "int8")
-    assert [turn.member.name for turn in flames.turns] == [ONE]
-    assert [turn.member.name for turn in counters.turns] == [ALL_OFF, ONE]
-    assert flames.repeats == flames.turns[0].scenario.repeats == 1
 
 
 def test_figures_stand_where_they_belong(tmp_path):

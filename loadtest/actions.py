@@ -93,7 +93,7 @@ def run_gate(options: Options) -> int:
         running(a),
         running(b),
         scenarios[0],
-        bound=parse_number("BOUND", options.bound or str(gate.DEFAULT_BOUND)),
+        bound=parse_number("BOUND", options.bound or str(compare.DEFAULT_BOUND)),
     )
     return _run_running(experiment, options)
 

@@ -78,9 +78,7 @@ WARM_UP = ("--warm-up", "seconds of each system, before its first window")
 ONLY = ("--only", "names of rungs, for a trial")
 COMMANDS = (
     Command("run", "scenarios against a running server", actions.run_measure, (*SYSTEM, *SCENARIO), REPEATS),
-    Command(
-        "ui", "one scenario with Locust's own web page", actions.run_ui, (*SYSTEM, *SCENARIO), REPEATS
-    ),
+    Command("ui", "one scenario with Locust's own web page", actions.run_ui, (*SYSTEM, *SCENARIO), REPEATS),
     Command(
         "peak", "search the highest open-loop rate whose p99 keeps a limit", actions.run_peak,
         (*SYSTEM, *SCENARIO, "SLO_P99_MS"), REPEATS,

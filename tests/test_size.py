@@ -12,11 +12,11 @@ BUDGETS = {
     "config": 6500,
     "docker": 140,
     "handlers": 5600,
-    "loadtest": 11850,
+    "loadtest": 11045,
     "models": 5290,
     "server": 7320,
     "setup": 380,
-    "tests": 28300,
+    "tests": 27845,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

@@ -108,11 +108,6 @@ def start_locust(job: Job, folder: Path, crew: Crew) -> Running:
     return Running(process=process, job=job, folder=folder)
 
 
-def run_locust(job: Job, folder: Path, crew: Crew) -> Outcome:
-    """Run the job that was written to `folder`; LoadTestError when Locust did not finish it."""
-    return start_locust(job, folder, crew).wait()
-
-
 def locust_command(crew: Crew) -> list[str]:
     return [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *crew.arguments]
 

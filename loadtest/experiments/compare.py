@@ -87,8 +87,7 @@ def compare_results(a: Kept, b: Kept, *, bound: float) -> list[Comparison]:
 
 def list_valid(kept: Kept) -> list[Series]:
     """Every level of a result; LoadTestError when one is INVALID."""
-    blocks = [block for block in kept.list_blocks() if not block.name.endswith("-probe")]
-    found = [series for block in blocks for series in kept.list_series(block)]
+    found = kept.list_loads()
     for one in found:
         if doubts := find_doubts(one):
             raise LoadTestError(

@@ -18,7 +18,6 @@ from loadtest.report.targets import ROLES, find_shares
 from loadtest.report.words import INVALID, NONE, describe_host, describe_machine, show_rate, show_ratio
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import METHOD
-from loadtest.results.trial import Series
 
 NAMES = {RESNET50: "ResNet50", BERT: "BERT", DENSENET121: "DenseNet121"}
 LOAD = (
@@ -185,13 +184,13 @@ def tabulate_cpu(rows: Sequence[Row]) -> Table:
         title="Where the CPU time went",
         note="Shares of all CPUs while under load.",
         header=("rung", *ROLES.values(), "others and the host", "idle"),
-        rows=tuple((row.rung.label, *_show_shares(row.series)) for row in rows if row.series),
+        rows=tuple(
+            (row.rung.label, *([f"{share:.1%}" for share in shares] or [NONE] * (len(ROLES) + 2)))
+            for row in rows
+            if row.series
+            for shares in [find_shares([trial.cpu for trial in row.series.trials if trial.cpu])]
+        ),
     )
-
-
-def _show_shares(series: Series) -> list[str]:
-    shares = find_shares([trial.cpu for trial in series.trials if trial.cpu])
-    return [f"{share:.1%}" for share in shares] or [NONE] * (len(ROLES) + 2)
 
 
 def list_doubts(rows: Sequence[Row]) -> Iterator[Doubt]:

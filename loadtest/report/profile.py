@@ -110,9 +110,8 @@ def tabulate_phases(found: Sequence[Evidence]) -> Table:
     rows = []
     for one in found:
         parts = {phase.name: f"{phase.ms:.1f}" for phase in one.phases}
-        told = (
-            f"{one.server_ms / one.client_ms:.1%}" if one.server_ms and one.client_ms else "keeps no account"
-        )
+        share = one.server_ms / one.client_ms if one.server_ms and one.client_ms else None
+        told = f"{share:.1%}" if share else "keeps no account"
         client = NONE if one.client_ms is None else f"{one.client_ms:.1f}"
         rows.append((one.name, client, *(parts.get(name, NONE) for name in names), told))
     return Table(

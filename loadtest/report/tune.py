@@ -16,7 +16,6 @@ from loadtest.report.section import Doubt, Plot, Section, Table
 from loadtest.report.words import INVALID, NONE, describe_host, describe_machine, show_interval, show_ratio
 from loadtest.results.kept import Kept
 
-WIDTH, HEIGHT = 9.0, 5.2
 ENDS = {ALL_KEPT: "above ", NONE_KEPT: "below "}
 METHOD = (
     "The default and its neighbours were measured at the same rates with the same arrivals (Poisson, latency "
@@ -52,7 +51,11 @@ def make_tune_section(kept: Kept) -> Section:
         plots=(draw_plans(found, kept),),
         proofs=(make_answers(loads), make_accuracy(loads)),
         findings=tuple(
-            Doubt(where=row.name, state=f"INVALID: {row.invalid}", invalid=row.name == DEFAULT)
+            Doubt(
+                where=row.name,
+                state=f"{'INVALID: ' * (row.name != DEFAULT)}{row.invalid}",
+                invalid=row.name == DEFAULT,
+            )
             for row in found.rows
             if row.invalid
         ),
@@ -103,7 +106,7 @@ def _show_row(found: Outcome, row: Row) -> tuple[str, ...]:
 def draw_plans(found: Outcome, kept: Kept) -> Plot:
     """Rate against latency: windows as dots, the limit, what is served."""
     limit, served, limit_ms = found.limit, found.served, 1000 * found.limit.seconds
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    figure = Figure(figsize=(9.0, 5.2), layout="constrained")
     axes = figure.subplots()
     for row, colour in zip([row for row in found.rows if row.peak], [GREY, *COLOURS], strict=False):
         own = [one for one in found.seen if one.plan == row.name]

@@ -119,7 +119,11 @@ class InProcess:
         end = zero + job.duration_s + job.cool_down_s
         files = [str(folder / body.file) for body in job.bodies]
         for rank, child in enumerate(self.children):
-            child.send({"files": files, "numbers": _order(job, rank), "zero": zero, "end": end})
+            # As the users of a driver's process would send them.
+            each, seed = range(len(job.bodies)), job.seed + rank
+            order = order_payloads(len(each), seed=seed) if job.shuffled else itertools.cycle(each)
+            numbers = list(itertools.islice(order, ORDER_REQUESTS))
+            child.send({"files": files, "numbers": numbers, "zero": zero, "end": end})
         answers = _listen(self.children, job.longest_s + LOAD_SECONDS)
         seconds = sum(one["seconds"] for one in answers)
         nothing_due = float("nan")
@@ -132,13 +136,6 @@ class InProcess:
             wall_zero=wall_zero,
             model_share=sum(one["model_seconds"] for one in answers) / seconds,
         )
-
-
-def _order(job: Job, rank: int) -> list[int]:
-    """Of payloads, as the users of a driver's process would send them."""
-    count = len(job.bodies)
-    order = order_payloads(count, seed=job.seed + rank) if job.shuffled else itertools.cycle(range(count))
-    return list(itertools.islice(order, ORDER_REQUESTS))
 
 
 def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from loadtest.results.trial import CpuUse
 from server.processes import PROC, Process, find_marked
@@ -80,7 +79,7 @@ def find_cpu_use(
     known = sum(roles.values()) + last.own - first.own
     return CpuUse(
         seconds=round(seconds, 3),
-        cpus=count_cpus(),
+        cpus=len(os.sched_getaffinity(0)),
         by_role=roles,
         others=round(max(0.0, last.busy - first.busy - known), 3),
         stolen=round(last.stolen - first.stolen, 3),
@@ -117,13 +116,6 @@ class CpuWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def count_cpus() -> int:
-    """CPUs this process may use."""
-    return len(os.sched_getaffinity(0))

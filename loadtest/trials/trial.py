@@ -15,7 +15,7 @@ import numpy as np
 
 from loadtest.answers.check import AnswerCheck, Expected, check_answers
 from loadtest.drivers import drive
-from loadtest.drivers.job import Job, Outcome, make_job, write_job
+from loadtest.drivers.job import Outcome, make_job, write_job
 from loadtest.drivers.locust import ONE_PROCESS, Crew
 from loadtest.drivers.records import Records
 from loadtest.errors import LoadTestError
@@ -68,7 +68,7 @@ def measure_trial(
 def make_trial(load: Load, outcome: Outcome, *, repeat: int, duration_s: float) -> Trial:
     """What the rows alone tell; nothing is measured here."""
     begin, end = find_window(outcome.records, load.scenario, load.level, duration_s)
-    window, parts = outcome.records.within(begin, end), load.scenario.parts
+    window, parts, own = outcome.records.within(begin, end), load.scenario.parts, outcome.requests_per_second
     lag = window.lag[~np.isnan(window.lag)]
     good = window.latency[window.good]
     cuts = np.linspace(begin, end, parts + 1)
@@ -83,7 +83,8 @@ def make_trial(load: Load, outcome: Outcome, *, repeat: int, duration_s: float) 
         requests=len(window),
         errors=int((~window.good).sum()),
         error_kinds=count_errors(window),
-        rates=find_rates(outcome, begin, end),
+        # By blocks of time, or the driver's own figure where its raw times are too coarse.
+        rates=measure_rates(outcome.records, begin, end) if own is None else (own,),
         parts=count_rates(outcome.records, cuts) if parts > 1 else (),
         p50_ms=1000 * pick(good, 50) if len(good) else None,
         lag_p99_ms=1000 * pick(lag, 99) if len(lag) else None,
@@ -107,7 +108,11 @@ def plan_duration(load: Load, last_rate: float) -> float:
 def _send(load: Load, scenario: Scenario, repeat: int) -> tuple[Outcome, CpuUse | None, Mapping[str, Any]]:
     """In a folder that is gone afterwards with the token in it."""
     system, crew = load.system, load.crew
-    job = make_load_job(load, scenario, repeat)
+    # A token that outlives the load.
+    token = system.token(scenario.warm_up_s + scenario.duration_s + 2 * scenario.timeout_s)
+    job = make_job(
+        scenario, level=load.level, repeat=repeat, url=system.url, token=token, payloads=load.payloads
+    )
     run_path = system.run.path if system.run else None
     with (
         tempfile.TemporaryDirectory(prefix="kit-load-") as name,
@@ -125,19 +130,6 @@ def _send(load: Load, scenario: Scenario, repeat: int) -> tuple[Outcome, CpuUse 
     return outcome, use, more.cut(outcome.wall_zero, end)
 
 
-def make_load_job(load: Load, scenario: Scenario, repeat: int) -> Job:
-    """With a token that outlives it."""
-    longest = scenario.warm_up_s + scenario.duration_s + 2 * scenario.timeout_s
-    return make_job(
-        scenario,
-        level=load.level,
-        repeat=repeat,
-        url=load.system.url,
-        token=load.system.token(longest),
-        payloads=load.payloads,
-    )
-
-
 def find_window(records: Records, scenario: Scenario, level: float, duration_s: float) -> tuple[float, float]:
     """(begin, end) in the rows' time; LoadTestError when the first round leaves too little."""
     begin, end = 0.0, duration_s
@@ -152,12 +144,6 @@ def find_window(records: Records, scenario: Scenario, level: float, duration_s: 
             "measure longer (DURATION=)"
         )
     return begin, end
-
-
-def find_rates(outcome: Outcome, begin_s: float, end_s: float) -> tuple[float, ...]:
-    """By blocks of time, or the driver's own figure where its raw times are too coarse."""
-    own = outcome.requests_per_second
-    return measure_rates(outcome.records, begin_s, end_s) if own is None else (own,)
 
 
 def count_errors(window: Records) -> dict[str, int]:

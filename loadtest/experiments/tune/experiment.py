@@ -197,9 +197,5 @@ class Course:
 
 def make_experiment(course: Course, asked: Mapping[str, Any]) -> Experiment:
     """`asked` holds all that decides what is measured, as plain values."""
-    return Experiment(
-        kind=KIND,
-        name="-".join((KIND, *course.plans[DEFAULT].batch)),
-        asked=asked,
-        next_block=course.next_block,
-    )
+    name = "-".join((KIND, *course.plans[DEFAULT].batch))
+    return Experiment(kind=KIND, name=name, asked=asked, next_block=course.next_block)

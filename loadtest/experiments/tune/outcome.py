@@ -139,7 +139,16 @@ def find_outcome(kept: Kept) -> Outcome:
     limit = Limit(percentile=float(asked["limit"]["percentile"]), seconds=float(asked["limit"]["ms"]) / 1000)
     plans = name_plans([Candidate(**one) for one in asked["candidates"]])
     tried = {name for block in kept.blocks for name in (*block.systems, *block.refused)}
-    rows = [_make_row(name, one, limit, seen, out, tried) for name, one in plans.items()]
+    rows = []
+    for name, candidate in plans.items():
+        final = _list_final(seen, name)  # of who was in it; else the first block's windows
+        own = final or [one for one in seen if one.plan == name]
+        row = Row(name=name, candidate=candidate, windows=len(own), final=bool(final))
+        if name in out or (name in tried and not own):
+            why = out.get(name, "no window of it may be quoted: the machine was not quiet")
+            rows.append(replace(row, invalid=why))
+        else:
+            rows.append(replace(row, peak=find_peak(own, limit)) if own else row)
     best = find_best([one for one in seen if one.plan not in (DEFAULT, *out)], limit)
     base, other = (_list_final(seen, name) for name in (DEFAULT, best))
     return Outcome(
@@ -233,24 +242,6 @@ def find_best(seen: Sequence[Seen], limit: Limit) -> str | None:
 
 def _list_final(seen: Sequence[Seen], name: str | None) -> list[Seen]:
     return [one for one in seen if one.plan == name and one.block.startswith(FINAL)]
-
-
-def _make_row(
-    name: str,
-    candidate: Candidate,
-    limit: Limit,
-    seen: Sequence[Seen],
-    out: Mapping[str, str],
-    tried: set[str],
-) -> Row:
-    """The final A/B's figures of those who were in it, else the first block's."""
-    final = _list_final(seen, name)
-    own = final or [one for one in seen if one.plan == name]
-    if name in out or name not in tried or not own:
-        quiet = "no window of it may be quoted: the machine was not quiet" if name in tried else ""
-        return Row(name=name, candidate=candidate, invalid=out.get(name, quiet))
-    peak = find_peak(own, limit)
-    return Row(name=name, candidate=candidate, peak=peak, windows=len(own), final=bool(final))
 
 
 def judge(kept: Kept) -> list[Verdict]:

@@ -44,8 +44,10 @@ from server.supervisor.moving import read_available_mib
 
 OWN = ("MODELS", "PORT", "SLO_P99_MS")
 """Knobs of a plan that have a value of their own here."""
-CHOSEN_HERE = ("BATCH", "DELAY_MS")
-NOT_TUNED = ("TOPOLOGY", "TLS_CERT", "TLS_KEY")
+NOT_TUNED = {
+    **dict.fromkeys(("BATCH", "DELAY_MS"), "it is what `make tune` finds"),
+    **dict.fromkeys(("TOPOLOGY", "TLS_CERT", "TLS_KEY"), "plans on all of this machine are tuned"),
+}
 PERCENTILE, DEFAULT_MINUTES = 99.0, 15.0
 LEAST_MINUTES = 5.0
 """The default alone, three plans at three rates, and the final A/B take nearly as long."""
@@ -89,13 +91,9 @@ def read_wish(options: Sequence[str], *, minutes: float, payloads: str, mix: str
     """From options of `python -m config`, as make gives them; LoadTestError for what cannot be fixed here."""
     asked = build_parser().parse_args(options)
     given = {name: getattr(asked, name.lower()) for name in KNOBS if name not in OWN}
-    for name in CHOSEN_HERE:
+    for name, why in NOT_TUNED.items():
         if given[name]:
-            raise LoadTestError(f"{name} is what `make tune` finds: got {given[name]}; leave it out")
-    for name in NOT_TUNED:
-        if given[name]:
-            what = "plans of a model on all of this machine are tuned"
-            raise LoadTestError(f"{name} must be left out, {what}: got {given[name]}")
+            raise LoadTestError(f"{name} must be left out, {why}: got {given[name]}")
     if mix and payloads:
         what = "PAYLOADS must be left out with MIX, which sends each model's own"
         raise LoadTestError(f"{what}: got {payloads}")

@@ -49,11 +49,9 @@ def run_tune(
 def find_resumed(resume: str, models: Sequence[str], results: Path, *, alone: bool) -> Path | None:
     """`latest` is each one's own, if it has one; a folder is one's."""
     name = "-".join((KIND, *models))
-    if not resume:
-        return None
-    if resume != LATEST and not alone:
+    if resume not in ("", LATEST) and not alone:
         raise LoadTestError(f"RESUME of several models must be {LATEST}: got {resume}; or give one of MODELS")
-    if resume == LATEST and not alone and not list_results(results, name=name):
+    if not resume or (not alone and not list_results(results, name=name)):
         return None
     return find_result(resume, results, name=name)
 

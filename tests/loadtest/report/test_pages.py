@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from loadtest.answers.check import AnswerCheck
-from loadtest.errors import LoadTestError
 from loadtest.report import make_section, write_report
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
@@ -165,8 +164,3 @@ def test_what_the_gate_saw_at_build_stands_in_every_report(tmp_path):
     figures = ("98.8%", "0.0312", "0.9987", "96.1% (FP32 97.0%)", "80 digits")
     assert set(figures) < set(row.values())
     assert read_rows(keep(tmp_path, make_series()), "Accuracy") == []
-
-
-def test_a_kind_without_a_section_is_named(tmp_path):
-    with pytest.raises(LoadTestError, match=r"the kind must be one of measure, peak.*: got unknown"):
-        write_report([make_kept(tmp_path, {}, kind="unknown")], tmp_path)

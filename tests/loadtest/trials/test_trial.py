@@ -74,10 +74,6 @@ def test_a_slow_system_is_measured_for_whole_rounds(last_rate, seconds):
     assert plan_duration(make_load(SETTLED), last_rate) == seconds
 
 
-def test_open_loops_last_as_long_as_asked():
-    assert plan_duration(make_load(make_scenario("open", least_rounds=2)), 0.1) == 10.0
-
-
 def test_errors_are_counted_by_what_they_were():
     rows = [(0, float("nan"), 1.0, 1.1, 200, 0, ""), (0, float("nan"), 2.0, 2.1, 503, -1, "")]
     rows += [(0, float("nan"), 3.0, 3.1, 0, -1, "TimeoutError")]

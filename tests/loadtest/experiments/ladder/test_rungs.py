@@ -81,10 +81,6 @@ def test_torch_compile_is_compared_with_eager_and_its_freezing_with_it(model):
         assert [one for one in list_switches(rung.settings) if one not in ("packing", "buckets")] == off
 
 
-def test_the_top_is_what_people_serve_but_for_batches_that_fill():
-    assert make_arguments(Settings(), LAYOUT, RESNET50) == [*INT8, "--batch", "16", "--delay-ms", "20"]
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -13,17 +13,16 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.profile import experiment
-from loadtest.experiments.profile.evidence import COLLECTORS, make_phases, read_evidence
+from loadtest.experiments.profile.evidence import COLLECTORS, read_evidence
 from loadtest.experiments.profile.experiment import (
     ALL_OFF,
     ONE,
-    check_profile,
     choose_other,
     judge,
     make_logged,
     make_turns,
 )
-from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
+from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters
 from loadtest.report import make_section, write_report
 from loadtest.systems.fleet import Member
 from tests.loadtest.experiments.profile.figures import make_use, make_worker
@@ -106,11 +105,6 @@ def test_a_request_is_cut_into_parts_that_add_up(tmp_path):
     assert (client, server) == (pytest.approx(50.0), pytest.approx(48.0))
     assert [round(one.ms, 6) for one in phases] == [2.0, 5.0, 3.0, 12.0, 26.0, 2.0]
     assert sum(one.ms for one in phases) == pytest.approx(client)
-
-
-def test_a_server_that_keeps_no_account_has_no_parts():
-    assert make_phases(make_series("stock")) == (pytest.approx(50.0), None, ())
-    assert make_phases(None) == (None, None, ())
 
 
 def test_operators_of_all_workers_are_added(tmp_path):
@@ -221,14 +215,6 @@ def test_both_systems_take_turns_with_each_collector():
     assert make_logged("resnet50", "stock TorchServe", 20.0).turns[0].member.name.endswith(", logged")
 
 
-@pytest.mark.parametrize("model", ["", "vgg"])
-def test_another_model_is_refused_before_anything_is_built(model):
-    with pytest.raises(
-        LoadTestError, match=f"MODELS must be one of resnet50, bert: got {model or 'nothing'}"
-    ):
-        check_profile(model)
-
-
 def test_a_running_server_must_serve_the_model_alone(monkeypatch):
     both = SimpleNamespace(models=("resnet50", "bert"), name="running: run")
     monkeypatch.setattr(experiment, "find_system", lambda **_: both)
@@ -251,9 +237,3 @@ def test_torchserves_counters_are_read_for_one_model():
     )
     assert parse_counters(text, "bert") == {QUEUE: 2.5, LATENCY: 4.5}
     assert parse_counters("", "bert") == {}
-
-
-def test_of_a_long_log_the_header_and_the_last_lines_are_taken():
-    prefix = "2026-11-22 [INFO ] W-9000 - "
-    said = [f"{prefix}{line}" for line in LINES] + ["[METRICS]x"]
-    assert sorted(take_marked(said)) == sorted(LINES)

@@ -5,18 +5,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from config.rules.batching import DEFAULT_SLO_P99_MS
-from loadtest.choices import (
-    choose_scenarios,
-    choose_system,
-    need,
-    open_site,
-    parse_number,
-    say,
-)
+from loadtest.choices import choose_scenarios, choose_system, need, open_site, parse_number, say
 from loadtest.drivers.job import make_job, write_job
 from loadtest.drivers.locust import locust_command, locust_environment, parse_crew
 from loadtest.drivers.remote import work
@@ -31,14 +24,9 @@ from loadtest.experiments.tune.outcome import judge as judge_tune
 from loadtest.experiments.tune.run import run_tune as tune_all
 from loadtest.payloads import make_payloads
 from loadtest.report import SECTIONS, write_report
-from loadtest.results.kept import (
-    LATEST,
-    Kept,
-    find_result,
-    list_results,
-    read_kept,
-)
+from loadtest.results.kept import LATEST, Kept, find_result, list_results, read_kept
 from loadtest.scenarios.scenario import AUTO, parse_share
+from loadtest.systems.fleet import Site
 from loadtest.systems.running import running
 from loadtest.trials.block import Experiment, Judge, Timing, Verdict
 from loadtest.trials.runner import run_experiment
@@ -105,7 +93,7 @@ def run_gate(options: Options) -> int:
         running(a),
         running(b),
         scenarios[0],
-        bound=parse_number("BOUND", options.bound or str(gate.DEFAULT_BOUND)),
+        bound=parse_number("BOUND", options.bound or str(compare.DEFAULT_BOUND)),
     )
     return _run_running(experiment, options)
 
@@ -137,11 +125,18 @@ def run_ladder(options: Options) -> int:
     timing = read_timing(options, ladder.TIMING)
     ladder.check_asked(options.models, rungs)
     resume = find_resumed(options, ladder.name_experiment(options.models, rungs))
+    only = options.only.split()
+    return _run_started(
+        options, lambda site: ladder.make_experiment(options.models, site, timing, only, rungs), resume
+    )
+
+
+def _run_started(options: Options, make: Callable[[Site], Experiment], resume: Path | None = None) -> int:
+    """Against servers of its own; before archives are built, the values alone are judged."""
     if options.check:
         return 0
     with open_site(options) as site:
-        experiment = ladder.make_experiment(options.models, site, timing, options.only.split(), rungs)
-        return finish(run_experiment(experiment, site, results=options.results, resume=resume))
+        return finish(run_experiment(make(site), site, results=options.results, resume=resume))
 
 
 def run_targets(options: Options) -> int:
@@ -149,11 +144,7 @@ def run_targets(options: Options) -> int:
     timing = read_timing(options, targets.TIMING)
     targets.check_targets(timing)
     resume = find_resumed(options, targets.KIND)
-    if options.check:
-        return 0
-    with open_site(options) as site:
-        experiment = targets.make_experiment(site.store, timing)
-        return finish(run_experiment(experiment, site, results=options.results, resume=resume))
+    return _run_started(options, lambda site: targets.make_experiment(site.store, timing), resume)
 
 
 def run_tune(options: Options) -> int:
@@ -164,22 +155,15 @@ def run_tune(options: Options) -> int:
         payloads=options.payloads,
         mix=options.mix,
     )
-    prepare.check_wish(wish)
     if options.check:
         return 0
     with open_site(options) as site:
         kepts, keep, problems = tune_all(wish, site, results=options.results, resume=options.resume)
-    code = _finish_tuning(kepts, keep)
-    if problems:
-        raise LoadTestError("\n".join(problems))
-    return code
-
-
-def _finish_tuning(kepts: Sequence[Kept], keep: Callable[[], Path]) -> int:
-    """`make serve` goes by what is kept, where all of it can be told."""
     codes = [finish(kept) for kept in kepts]
     if not any(codes):
         say(f"written: {keep()}; `make serve` goes by it, TUNED=0 does not")
+    if problems:
+        raise LoadTestError("\n".join(problems))
     return max(codes)
 
 
@@ -187,28 +171,23 @@ def run_profile(options: Options) -> int:
     """Two systems of one model."""
     profile.check_profile(options.models)
     seconds = parse_number("DURATION", options.duration or str(profile.SECONDS))
-    if options.check:
-        return 0
-    with open_site(options) as site:
-        experiment = profile.make_experiment(
-            options.models,
-            site.store,
-            against=options.against or profile.STOCK,
-            precision=options.precision or profile.PRECISION,
-            seconds=seconds,
-        )
-        return finish(run_experiment(experiment, site, results=options.results))
+    against, precision = options.against or profile.STOCK, options.precision or profile.PRECISION
+    return _run_started(
+        options,
+        lambda site: profile.make_experiment(
+            options.models, site.store, against=against, precision=precision, seconds=seconds
+        ),
+    )
 
 
 def run_soak(options: Options) -> int:
     """One server with both models."""
     seconds = parse_number("DURATION", options.duration or str(soak.SECONDS))
     soak.check_soak(seconds)
-    if options.check:
-        return 0
-    with open_site(options) as site:
-        experiment = soak.make_experiment(site.store, seconds=seconds, precision=options.precision or "int8")
-        return finish(run_experiment(experiment, site, results=options.results))
+    precision = options.precision or "int8"
+    return _run_started(
+        options, lambda site: soak.make_experiment(site.store, seconds=seconds, precision=precision)
+    )
 
 
 def read_timing(options: Options, usual: Timing) -> Timing:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from handlers.engines.sets import find_set, name_store
 from loadtest.errors import LoadTestError
-from loadtest.scenarios.overrides import Overrides, apply_overrides
-from loadtest.scenarios.scenario import Scenario, list_scenarios, read_scenario
+from loadtest.scenarios.scenario import Overrides, Scenario, apply_overrides, list_scenarios, read_scenario
 from loadtest.systems.fleet import Site
 from loadtest.systems.running import find_system
 from loadtest.systems.system import ROOT, System
@@ -33,10 +32,13 @@ def open_site(options: argparse.Namespace) -> Iterator[Site]:
     with tempfile.TemporaryDirectory(prefix="kit-load-") as name:
         store = getattr(options, "store", "")
         port = getattr(options, "first_port", "") or getattr(options, "port", "")
+        first = parse_number("--first-port", port or str(FIRST_PORT))
+        if first != int(first):
+            raise LoadTestError(f"--first-port must be a whole number: got {port}")
         yield Site(
             store=Path(store or ROOT / name_store(find_set())).resolve(),
             folder=Path(name),
-            first_port=parse_whole("--first-port", port or str(FIRST_PORT)),
+            first_port=int(first),
             say=say,
         )
 
@@ -91,11 +93,3 @@ def parse_number(name: str, text: str) -> float:
     if not 0 < value < math.inf:
         raise LoadTestError(f"{name} must be a number above 0: got {text or 'nothing'}")
     return value
-
-
-def parse_whole(name: str, text: str) -> int:
-    """1 or more."""
-    value = parse_number(name, text)
-    if value != int(value):
-        raise LoadTestError(f"{name} must be a whole number: got {text}")
-    return int(value)

@@ -18,7 +18,7 @@ from server.errors import ServerError
 from server.start import Interrupted, catch_signals
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Command:
     """One of them; its options besides those that all have."""
 
@@ -72,95 +72,42 @@ SYSTEM = ("RUN_DIR", "URL", "PROCESSES")
 SCENARIO = ("SCENARIO", "DURATION", "USERS", "RATE", "DRIVER", "PAYLOADS")
 BOUND = ("A", "B", "BOUND")
 TIMING = ("DURATION", "RESUME")
-STORE = (
-    ("--store", "folder with the archives"),
-    ("--first-port", "of the servers that are started"),
-)
+STORE = (("--store", "folder with the archives"), ("--first-port", "of the servers that are started"))
 REPEATS = (("--repeats", "of each level"),)
 WARM_UP = ("--warm-up", "seconds of each system, before its first window")
+ONLY = ("--only", "names of rungs, for a trial")
 COMMANDS = (
+    Command("run", "scenarios against a running server", actions.run_measure, (*SYSTEM, *SCENARIO), REPEATS),
+    Command("ui", "one scenario with Locust's own web page", actions.run_ui, (*SYSTEM, *SCENARIO), REPEATS),
     Command(
-        name="run",
-        help="scenarios against a running server",
-        run=actions.run_measure,
-        knobs=(*SYSTEM, *SCENARIO),
-        options=REPEATS,
+        "peak", "search the highest open-loop rate whose p99 keeps a limit", actions.run_peak,
+        (*SYSTEM, *SCENARIO, "SLO_P99_MS"), REPEATS,
     ),
     Command(
-        name="ui",
-        help="one scenario with Locust's own web page",
-        run=actions.run_ui,
-        knobs=(*SYSTEM, *SCENARIO),
-        options=REPEATS,
+        "gate", "two running servers in turns; exit code 1 on a regression", actions.run_gate,
+        (*SYSTEM, *SCENARIO, *BOUND), REPEATS,
+    ),
+    Command("compare", "two results side by side; exit code 1 on a regression", actions.run_compare, BOUND),
+    Command(
+        "ladder", "what each setting, or engine in each precision, is worth", actions.run_ladder,
+        ("MODELS", "RUNGS", *TIMING), (*STORE, WARM_UP, ONLY), checked=True,
     ),
     Command(
-        name="peak",
-        help="search the highest open-loop rate whose p99 keeps a limit",
-        run=actions.run_peak,
-        knobs=(*SYSTEM, *SCENARIO, "SLO_P99_MS"),
-        options=REPEATS,
+        "targets", "what the kit gains over its baselines", actions.run_targets,
+        TIMING, (*STORE, WARM_UP), checked=True,
     ),
     Command(
-        name="gate",
-        help="two running servers in turns; exit code 1 on a regression",
-        run=actions.run_gate,
-        knobs=(*SYSTEM, *SCENARIO, *BOUND),
-        options=REPEATS,
+        "tune", "the plan that serves the most within a latency limit, measured against the default",
+        actions.run_tune, ("BUDGET_MINUTES", "PAYLOADS", "RESUME", "MIX"), STORE, "PLAN_OPTION", checked=True,
     ),
     Command(
-        name="compare",
-        help="two results side by side; exit code 1 on a regression",
-        run=actions.run_compare,
-        knobs=BOUND,
+        "profile", "two systems side by side under load: threads, memory, operators, oneDNN's primitives",
+        actions.run_profile, ("MODELS", "AGAINST", "DURATION", "PRECISION"), STORE, checked=True,
     ),
     Command(
-        name="ladder",
-        help="what each setting, or engine in each precision, is worth",
-        run=actions.run_ladder,
-        knobs=("MODELS", "RUNGS", *TIMING),
-        options=(*STORE, WARM_UP, ("--only", "names of rungs, for a trial")),
-        checked=True,
+        "soak", "both models behind the door near their peak; exit code 1 when memory or latency grows",
+        actions.run_soak, ("DURATION", "PRECISION"), STORE, checked=True,
     ),
-    Command(
-        name="targets",
-        help="what the kit gains over its baselines",
-        run=actions.run_targets,
-        knobs=TIMING,
-        options=(*STORE, WARM_UP),
-        checked=True,
-    ),
-    Command(
-        name="tune",
-        help="the plan that serves the most within a latency limit, raced live against the default",
-        run=actions.run_tune,
-        knobs=("BUDGET_MINUTES", "PAYLOADS", "RESUME", "MIX"),
-        options=STORE,
-        names="PLAN_OPTION",
-        checked=True,
-    ),
-    Command(
-        name="profile",
-        help="two systems side by side under load: threads, memory, operators, oneDNN's primitives",
-        run=actions.run_profile,
-        knobs=("MODELS", "AGAINST", "DURATION", "PRECISION"),
-        options=STORE,
-        checked=True,
-    ),
-    Command(
-        name="soak",
-        help="both models behind the door near their peak; exit code 1 when memory or latency grows",
-        run=actions.run_soak,
-        knobs=("DURATION", "PRECISION"),
-        options=STORE,
-        checked=True,
-    ),
-    Command(
-        name="report",
-        help="tables and pages of kept results again",
-        run=actions.run_report,
-        names="RESULT",
-    ),
-    Command(
-        name="worker", help="generate load for PROCESSES=remote:N of another machine", run=actions.run_worker
-    ),
-)
+    Command("report", "tables and pages of kept results again", actions.run_report, names="RESULT"),
+    Command("worker", "generate load for PROCESSES=remote:N of another machine", actions.run_worker),
+)  # fmt: skip

@@ -11,11 +11,11 @@ BUDGETS = {
     "config": 6350,
     "docker": 140,
     "handlers": 5600,
-    "loadtest": 11850,
+    "loadtest": 11050,
     "models": 5290,
     "server": 7130,
     "setup": 380,
-    "tests": 27400,
+    "tests": 27000,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

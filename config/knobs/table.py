@@ -174,7 +174,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              commands=("ladder",),
              help="one setting after the other, or each installed engine in each precision"),
         Knob(name="BUDGET_MINUTES", default="15", commands=("tune",),
-             help="of each race, 5 or more"),
+             help="of each model or mix, 5 or more"),
         Knob(name="MIX", default="each model alone", commands=("tune",),
              help="several models at once in these shares of the requests, as resnet50:0.7,bert:0.3"),
         Knob(name="RESUME", default="a new one", commands=(*TURNS, "tune"),

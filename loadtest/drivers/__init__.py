@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from loadtest.drivers.apache import run_apache
-from loadtest.drivers.job import Job
-from loadtest.drivers.locust import Crew, run_locust
-from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.job import Job, Outcome
+from loadtest.drivers.locust import Crew, start_locust
 from loadtest.drivers.remote import offering
 
 
@@ -14,4 +13,4 @@ def drive(job: Job, folder: Path, crew: Crew, driver: str = "locust") -> Outcome
     if driver == "ab":
         return run_apache(job, folder)
     with offering(folder, crew):
-        return run_locust(job, folder, crew)
+        return start_locust(job, folder, crew).wait()

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.drivers.job import Job
-from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.job import Job, Outcome
 from loadtest.drivers.records import ROW, Records, make_records
 from loadtest.errors import LoadTestError
 
@@ -41,7 +40,6 @@ class AbReport:
     """What one ab says."""
 
     requests_per_second: float
-    completed: int
     failed: int
     """Connections that broke or timed out, or got no answer."""
     non_2xx: int
@@ -138,7 +136,6 @@ def read_report(text: str) -> AbReport:
     unanswered = max(0, completed - kept - non_2xx) if kept else 0
     return AbReport(
         requests_per_second=float(_find("Requests per second", text)),
-        completed=completed,
         failed=max(int(_find("Failed requests", text)), unanswered),
         non_2xx=non_2xx,
     )

@@ -1,4 +1,4 @@
-"""What a load generator is told: one step of a scenario, in a folder that can go to other machines."""
+"""What a load generator is told, in a folder that can go to other machines, and what it brings back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtest.drivers.records import Records
 from loadtest.payloads import Payload
 from loadtest.scenarios.scenario import Scenario
 
@@ -98,3 +99,21 @@ def read_job(folder: Path) -> Job:
     """The job in a folder."""
     raw: dict[str, Any] = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
     return Job(**{**raw, "bodies": tuple(Body(**one) for one in raw["bodies"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the generators saw of one job."""
+
+    records: Records
+    """Of all requests, those of warm-up and cool-down too."""
+    wall_zero: float
+    """When the measured window began, in seconds since the epoch."""
+    cpu_shares: tuple[float, ...] = ()
+    """Of each generating process: cores used during the window; empty where nothing generates."""
+    requests_per_second: float | None = None
+    """The driver's own figure, where its raw times are too coarse to make one (ab)."""
+    model_share: float | None = None
+    """Without a server: the part of the time inside the model (0 to 1)."""
+    notes: tuple[str, ...] = ()
+    """What the driver itself says."""

@@ -10,8 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.drivers.job import Job
-from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.job import Job, Outcome
 from loadtest.drivers.records import make_records, merge_records
 from loadtest.errors import LoadTestError
 
@@ -107,11 +106,6 @@ def start_locust(job: Job, folder: Path, crew: Crew) -> Running:
             stderr=subprocess.STDOUT,
         )
     return Running(process=process, job=job, folder=folder)
-
-
-def run_locust(job: Job, folder: Path, crew: Crew) -> Outcome:
-    """Run the job that was written to `folder`; LoadTestError when Locust did not finish it."""
-    return start_locust(job, folder, crew).wait()
 
 
 def locust_command(crew: Crew) -> list[str]:

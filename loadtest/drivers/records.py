@@ -126,16 +126,12 @@ def write_records(path: Path, trials: Sequence[Records]) -> None:
         offset = len(lines)
         lines += [json.dumps(answer, ensure_ascii=False) for answer in records.answers]
         for row in zip(*(getattr(records, name).tolist() for name in ROW), strict=True):
-            writer.writerow([number, *_render_row(row, offset)])
+            payload, scheduled, sent, ended, status, answer, error = row
+            due = "" if np.isnan(scheduled) else f"{scheduled:.6f}"
+            kept = "" if answer == NO_ANSWER else answer + offset
+            writer.writerow([number, payload, due, f"{sent:.6f}", f"{ended:.6f}", status, kept, error])
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
     answers_beside(path).write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
-
-
-def _render_row(row: tuple, offset: int) -> list:
-    payload, scheduled, sent, ended, status, answer, error = row
-    due = "" if np.isnan(scheduled) else f"{scheduled:.6f}"
-    number = "" if answer == NO_ANSWER else answer + offset
-    return [payload, due, f"{sent:.6f}", f"{ended:.6f}", status, number, error]
 
 
 def answers_beside(path: Path) -> Path:
@@ -149,12 +145,9 @@ def read_records(path: Path, trials: int) -> list[Records]:
     answers = tuple(json.loads(line) for line in packed.splitlines())
     groups: list[list[tuple]] = [[] for _ in range(trials)]
     for row in csv.DictReader(io.StringIO(gzip.decompress(path.read_bytes()).decode(), newline="")):
-        groups[int(row["trial"])].append(_parse_row(row))
+        times = (float(row["scheduled_s"] or "nan"), float(row["sent_s"]), float(row["ended_s"]))
+        kept = int(row["answer"] or NO_ANSWER)
+        groups[int(row["trial"])].append(
+            (int(row["payload"]), *times, int(row["status"]), kept, row["error"])
+        )
     return [make_records(rows, answers) for rows in groups]
-
-
-def _parse_row(row: dict[str, str]) -> tuple:
-    due = float(row["scheduled_s"] or "nan")
-    number = int(row["answer"] or NO_ANSWER)
-    times = (due, float(row["sent_s"]), float(row["ended_s"]))
-    return (int(row["payload"]), *times, int(row["status"]), number, row["error"])

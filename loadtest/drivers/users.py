@@ -129,13 +129,10 @@ def _count_workers(runner: Any) -> int:
     return max(1, runner.worker_count) if isinstance(runner, MasterRunner) else 1
 
 
-def make_pool() -> HTTPClientPool | None:
-    """Of all users together; None where each closed one has its own."""
-    if not JOB.is_open:
-        return None
-    return HTTPClientPool(
-        concurrency=MOST_CONNECTIONS, network_timeout=JOB.timeout_s, connection_timeout=JOB.timeout_s
-    )
+POOL = HTTPClientPool(
+    concurrency=MOST_CONNECTIONS, network_timeout=JOB.timeout_s, connection_timeout=JOB.timeout_s
+)
+"""Of all users of an open loop together; each closed one has its own."""
 
 
 class Sender(FastHttpUser):
@@ -144,7 +141,7 @@ class Sender(FastHttpUser):
     abstract = True
     host = JOB.url
     network_timeout = connection_timeout = JOB.timeout_s
-    client_pool = make_pool()
+    client_pool = POOL if JOB.is_open else None
     wait_time = constant(0)
 
     def send(self, payload: int, due: float) -> None:
@@ -254,14 +251,11 @@ def collect(environment: Any, msg: Any, **_: Any) -> None:
 def start(environment: Any, **_: Any) -> None:
     """A fresh run; the web page can start several, one after the other."""
     runner = environment.runner
-    worker = max(0, runner.worker_index) if isinstance(runner, WorkerRunner) else 0
-    workers = _read_worker_count(runner)
+    worker, workers = 0, 1
+    if isinstance(runner, WorkerRunner):
+        # Told by whoever started them: a worker does not know of the others.
+        worker, workers = max(0, runner.worker_index), int(os.environ.get(WORKERS_VARIABLE, "1"))
     State.generator, State.reports = Generator(worker, workers), []
-
-
-def _read_worker_count(runner: Any) -> int:
-    """Workers are told by whoever started them: a worker does not know of the others."""
-    return int(os.environ.get(WORKERS_VARIABLE, "1")) if isinstance(runner, WorkerRunner) else 1
 
 
 State.reports = []

@@ -13,7 +13,6 @@ from loadtest.results.kept import Kept
 from loadtest.results.ratios import Z_95
 from loadtest.results.stats import RESAMPLES, Interval, pick
 from loadtest.results.trial import Series
-from loadtest.scenarios.scenario import Scenario
 from loadtest.trials.validity import find_doubts
 
 DEFAULT_BOUND = 0.05
@@ -79,27 +78,22 @@ def compare_results(a: Kept, b: Kept, *, bound: float) -> list[Comparison]:
     if len(first) != len(second):
         raise LoadTestError(f"A and B must have as many levels: got {len(first)} and {len(second)}")
     for one, other in zip(first, second, strict=True):
-        _check_comparable(one.scenario, other.scenario)
+        for what in ("model", "payloads", "driver", "arrival"):
+            x, y = getattr(one.scenario, what), getattr(other.scenario, what)
+            if x != y:
+                raise LoadTestError(f"A and B must have the same {what}: got {x} and {y}")
     return [_compare_series(*pair, bound) for pair in zip(first, second, strict=True)]
 
 
 def list_valid(kept: Kept) -> list[Series]:
     """Every level of a result; LoadTestError when one is INVALID."""
-    blocks = [block for block in kept.list_blocks() if not block.name.endswith("-probe")]
-    found = [series for block in blocks for series in kept.list_series(block)]
+    found = kept.list_loads()
     for one in found:
         if doubts := find_doubts(one):
             raise LoadTestError(
                 f"{kept.folder.name} is INVALID ({doubts[0].state}); only valid results are compared"
             )
     return found
-
-
-def _check_comparable(one: Scenario, other: Scenario) -> None:
-    for what in ("model", "payloads", "driver", "arrival"):
-        x, y = getattr(one, what), getattr(other, what)
-        if x != y:
-            raise LoadTestError(f"A and B must have the same {what}: got {x} and {y}")
 
 
 def _compare_series(first: Series, second: Series, bound: float) -> Comparison:
@@ -143,11 +137,9 @@ def draw_rates(series: Series, seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     repeats = [np.array(one.rates) for one in series.trials]
     drawn = random.integers(0, len(repeats), (RESAMPLES, len(repeats)))
-    return np.array([np.mean([_redraw(repeats[one], random).mean() for one in draw]) for draw in drawn])
-
-
-def _redraw(values: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    return values[random.integers(0, len(values), len(values))]
+    return np.array(
+        [np.mean([random.choice(repeats[one], len(repeats[one])).mean() for one in draw]) for draw in drawn]
+    )
 
 
 def draw_percentiles(series: Series, percentile: float, seed: int) -> np.ndarray:

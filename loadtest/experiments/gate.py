@@ -14,8 +14,6 @@ from loadtest.systems.fleet import Member
 from loadtest.trials.block import Block, Experiment, Turn, Verdict
 from loadtest.trials.validity import find_doubts
 
-__all__ = ["DEFAULT_BOUND", "judge", "make_experiment"]
-
 KIND = "gate"
 PAIRS = 10
 """Fewer than six would give no interval worth the name."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from loadtest.errors import LoadTestError
 from loadtest.results.figures import summarise
-from loadtest.results.kept import Kept, plain
+from loadtest.results.kept import PROBE, Kept, plain
 from loadtest.results.trial import Series
-from loadtest.scenarios.scenario import AUTO, Arrival, Scenario, Step, parse_share
+from loadtest.scenarios.scenario import AUTO, Arrival, Scenario, parse_share
 from loadtest.systems.fleet import Member
 from loadtest.trials.block import Block, Experiment, Turn, Verdict
 from loadtest.trials.validity import find_doubts
@@ -52,20 +52,17 @@ def plan_probe(member: Member, scenario: Scenario, kept: Kept) -> Block | None:
 
 
 def name_probe(scenario: Scenario) -> str:
-    return f"{scenario.name}-probe"
+    return f"{scenario.name}{PROBE}"
 
 
 def plan_levels(member: Member, scenario: Scenario, kept: Kept) -> Block:
     """All levels in turns, so that drift hits all alike."""
-    levels = [resolve_share(step, scenario, kept) for step in scenario.steps]
+    levels = [
+        round(share * read_capacity(scenario, kept), 2) if (share := parse_share(step)) else step
+        for step in scenario.steps
+    ]
     turns = tuple(Turn(member=member, scenario=scenario, level=level) for level in levels)
     return Block(name=scenario.name, turns=turns, repeats=scenario.repeats)
-
-
-def resolve_share(step: Step, scenario: Scenario, kept: Kept) -> Step:
-    """A share as requests a second; anything else as it is."""
-    share = parse_share(step)
-    return step if share is None else round(share * read_capacity(scenario, kept), 2)
 
 
 def read_capacity(scenario: Scenario, kept: Kept) -> float:
@@ -81,15 +78,7 @@ def read_capacity(scenario: Scenario, kept: Kept) -> float:
 
 def judge(kept: Kept) -> list[Verdict]:
     """The rate of each closed level; the quoted percentile of each open one, against its limit."""
-    probes = tuple(name_probe(one) for one in read_scenarios(kept))
-    blocks = [block for block in kept.list_blocks() if block.name not in probes]
-    return [judge_series(series) for block in blocks for series in kept.list_series(block)]
-
-
-def read_scenarios(kept: Kept) -> list[Scenario]:
-    """As they were measured."""
-    found = {trial.scenario.name: trial.scenario for block in kept.blocks for trial in block.trials}
-    return [one for one in found.values() if not one.name.endswith("-probe")]
+    return [judge_series(series) for series in kept.list_loads()]
 
 
 def judge_series(series: Series) -> Verdict:

@@ -48,10 +48,6 @@ class Growth:
     def percent(self) -> float:
         return 100 * (self.late_mib / self.early_mib - 1)
 
-    @property
-    def bounded(self) -> bool:
-        return self.percent <= GROWTH_PERCENT
-
 
 def check_soak(seconds: float) -> None:
     """Judges what was asked for; LoadTestError says what may be."""
@@ -78,14 +74,9 @@ def plan_leg(kept: Kept, seconds: float, precision: str) -> Block | None:
         return make_block(1, Arrival(loop="closed", seed=SEED), USERS, precision, stop_after=FIRST_REQUESTS)
     if leg > LEGS:
         return None
-    arrival = Arrival(loop="open", seed=SEED + leg)
-    return make_block(leg + 1, arrival, find_rate(kept), precision, duration_s=seconds / LEGS)
-
-
-def find_rate(kept: Kept) -> float:
-    """Requests a second of the open legs."""
-    (first,) = kept.list_series(kept.blocks[0])
-    return round(SHARE * first.trials[-1].rate, 2)
+    arrival, (first,) = Arrival(loop="open", seed=SEED + leg), kept.list_series(kept.blocks[0])
+    rate = round(SHARE * first.trials[-1].rate, 2)
+    return make_block(leg + 1, arrival, rate, precision, duration_s=seconds / LEGS)
 
 
 def make_block(leg: int, arrival: Arrival, level: float, precision: str, **bound: float) -> Block:

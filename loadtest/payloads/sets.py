@@ -12,7 +12,6 @@ from loadtest.errors import LoadTestError
 from loadtest.payloads.payload import Payload, make_plain_text, make_text, read_text
 from loadtest.payloads.photos import FORMS, IMAGENET, SCENES, View, list_views, make_photo
 from loadtest.payloads.texts import (
-    CountTokens,
     arrange_evenly,
     draw_lengths,
     holds_tokenizer,
@@ -71,25 +70,19 @@ def read_folder(folder: Path, *, model: str) -> list[Payload]:
     if bool(images) == bool(written):
         what = "both" if images else "neither"
         raise LoadTestError(f"{folder} must hold images ({', '.join(IMAGE_TYPES)}) or .txt files: got {what}")
-    found = [_read_image(file, folder, model) for file in images] or [
-        one for file in written for one in _read_lines(file, model)
-    ]
+    found = [
+        Payload(name=str(file.relative_to(folder)), body=file.read_bytes(),
+                content_type=IMAGE_TYPES[file.suffix.lower()], model=model)
+        for file in images
+    ] + [
+        make_text(f"{file.name}:{number}", line.strip(), model=model)
+        for file in written
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if line.strip()
+    ]  # fmt: skip
     if not found:
         raise LoadTestError(f"{folder} must hold at least one text: got only empty lines")
     return found[:: -(-len(found) // MOST)]
-
-
-def _read_image(file: Path, folder: Path, model: str) -> Payload:
-    kind = IMAGE_TYPES[file.suffix.lower()]
-    name = str(file.relative_to(folder))
-    return Payload(name=name, body=file.read_bytes(), content_type=kind, model=model)
-
-
-def _read_lines(file: Path, model: str) -> list[Payload]:
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    return [
-        make_text(f"{file.name}:{number}", line, model=model) for number, line in enumerate(lines, 1) if line
-    ]
 
 
 def make_photos(model: str, _: Archives, views: Sequence[View] | None = None) -> list[Payload]:
@@ -125,20 +118,16 @@ def make_texts(model: str, _: Archives) -> list[Payload]:
 
 def make_exact_texts(model: str, archives: Archives, lengths: Sequence[int]) -> list[Payload]:
     """Different texts of given numbers of tokens."""
-    count, chance = _find_counter(model, archives), random.Random(SEED)
-    return [
-        make_plain_text(f"{number:03d}-{tokens}-tokens", write_exactly(tokens, count, chance), model=model)
-        for number, tokens in enumerate(lengths)
-    ]
-
-
-def _find_counter(model: str, archives: Archives) -> CountTokens:
     if model not in archives:
         raise LoadTestError(
             f"texts of so many tokens need the archive of {model} with its tokenizer: got none; "
             "PAYLOADS=texts needs none"
         )
-    return read_token_counter(archives[model])
+    count, chance = read_token_counter(archives[model]), random.Random(SEED)
+    return [
+        make_plain_text(f"{number:03d}-{tokens}-tokens", write_exactly(tokens, count, chance), model=model)
+        for number, tokens in enumerate(lengths)
+    ]
 
 
 def make_grouped_texts(model: str, archives: Archives) -> list[Payload]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
-from loadtest.report.gated import make_gate_section
 from loadtest.report.html import render_html
 from loadtest.report.ladder import make_engines_section, make_ladder_section
 from loadtest.report.markdown import render_section
-from loadtest.report.measured import make_measure_section, make_peak_section
+from loadtest.report.measured import make_gate_section, make_measure_section, make_peak_section
 from loadtest.report.profile import make_profile_section
 from loadtest.report.section import Section
 from loadtest.report.targets import make_soak_section, make_targets_section

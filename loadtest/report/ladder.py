@@ -18,7 +18,6 @@ from loadtest.report.targets import ROLES, find_shares
 from loadtest.report.words import INVALID, NONE, describe_host, describe_machine, show_rate, show_ratio
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import METHOD
-from loadtest.results.trial import Series
 
 NAMES = {RESNET50: "ResNet50", BERT: "BERT", DENSENET121: "DenseNet121"}
 LOAD = (
@@ -142,25 +141,16 @@ def _make_engine_cells(kept: Kept, row: Row, bottom: str) -> tuple[str, ...]:
     figures = show_figures(row, "1" if label == bottom else show_ratio(row.to_bottom))
     if row.series is None or row.doubts:
         return (label, *figures, *[NONE] * 4)
-    accuracy = _show_accuracy(row.series, kept.asked["model"])
-    return (label, *figures, *_show_costs(row.series), *accuracy)
-
-
-def _show_costs(series: Series) -> tuple[str, str]:
-    """Start to ready; own of resident memory."""
-    start, own = series.facts.start, [mib for mib in series.facts.seen.get(OWN_MIB, ()) if mib is not None]
-    resident = [mib for trial in series.trials for mib in trial.memory_mib.values()]
+    facts = row.series.facts
+    own = [mib for mib in facts.seen.get(OWN_MIB, ()) if mib is not None]
+    resident = [mib for trial in row.series.trials for mib in trial.memory_mib.values()]
+    seen = facts.accuracy.get(kept.asked["model"])
     return (
-        f"{start['worker_seconds']:.0f} s" if start else NONE,
+        label, *figures, f"{facts.start['worker_seconds']:.0f} s" if facts.start else NONE,
         f"{max(own)} of {max(resident):.0f} MiB" if own and resident else NONE,
-    )
-
-
-def _show_accuracy(series: Series, model: str) -> tuple[str, str]:
-    seen = series.facts.accuracy.get(model)
-    if not seen:
-        return NONE, NONE
-    return f"{seen['agreement']:.1%}", f"{seen['largest_probability_difference']:.4f}"
+        f"{seen['agreement']:.1%}" if seen else NONE,
+        f"{seen['largest_probability_difference']:.4f}" if seen else NONE,
+    )  # fmt: skip
 
 
 def list_weights(kept: Kept) -> list[str]:
@@ -194,13 +184,13 @@ def tabulate_cpu(rows: Sequence[Row]) -> Table:
         title="Where the CPU time went",
         note="Shares of all CPUs while under load.",
         header=("rung", *ROLES.values(), "others and the host", "idle"),
-        rows=tuple((row.rung.label, *_show_shares(row.series)) for row in rows if row.series),
+        rows=tuple(
+            (row.rung.label, *([f"{share:.1%}" for share in shares] or [NONE] * (len(ROLES) + 2)))
+            for row in rows
+            if row.series
+            for shares in [find_shares([trial.cpu for trial in row.series.trials if trial.cpu])]
+        ),
     )
-
-
-def _show_shares(series: Series) -> list[str]:
-    shares = find_shares([trial.cpu for trial in series.trials if trial.cpu])
-    return [f"{share:.1%}" for share in shares] or [NONE] * (len(ROLES) + 2)
 
 
 def list_doubts(rows: Sequence[Row]) -> Iterator[Doubt]:

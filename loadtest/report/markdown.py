@@ -45,14 +45,9 @@ def render_table(table: Table) -> str:
 
 def _render_doubt(doubt: Doubt) -> str:
     """An item of a list: evidence is too long for a column."""
-    word = "INVALID: " if doubt.invalid else ""
-    return "\n".join((wrap(f"- **{doubt.where}**: {word}{doubt.state}", "  "), *_render_reasons(doubt)))
-
-
-def _render_reasons(doubt: Doubt) -> Iterator[str]:
-    for name, text in (("evidence", doubt.evidence), ("next", doubt.next_step)):
-        if text:
-            yield wrap(f"  - {name}: {text}", "    ")
+    lines = [wrap(f"- **{doubt.where}**: {'INVALID: ' * doubt.invalid}{doubt.state}", "  ")]
+    reasons = (("evidence", doubt.evidence), ("next", doubt.next_step))
+    return "\n".join([*lines, *(wrap(f"  - {name}: {text}", "    ") for name, text in reasons if text)])
 
 
 def wrap(text: str, indent: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The sections of `make loadtest` and `make loadtest-peak`; an INVALID load never shows a figure."""
+"""The sections of `make loadtest`, `loadtest-peak` and `loadtest-gate`; an INVALID load shows no figure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.answers.check import add_checks
+from loadtest.experiments.gate import compare_series, read_pair
 from loadtest.experiments.peak import judge
 from loadtest.report.plots import draw_curve, draw_distribution, draw_throughput
 from loadtest.report.section import Doubt, Plot, Section, Table, make_doubts
-from loadtest.report.words import INVALID, NONE, describe_host, show_interval, show_ms, show_rate
+from loadtest.report.words import INVALID, NONE, describe_host, show_interval, show_ms, show_rate, show_ratio
 from loadtest.results.figures import Figures, summarise
 from loadtest.results.kept import Kept
 from loadtest.results.stats import Interval, least_requests
 from loadtest.results.trial import Series
 from loadtest.trials.validity import ENDS_OF_A_SEARCH, ERRORS, Finding, find_findings
 
-PROBE = "-probe"
-"""End of the names of blocks that only found a level for another one."""
 METHOD = (
     "Percentiles: the smallest measured value that so many requests did not exceed; intervals by bootstrap "
     f"over blocks of time (p95 from {least_requests(95)} requests, p99 from {least_requests(99)})."
@@ -60,9 +59,10 @@ class Measured:
 
 def read_measured(kept: Kept) -> list[Measured]:
     """All loads but those of probes."""
-    blocks = [block for block in kept.list_blocks() if not block.name.endswith(PROBE)]
-    every = [series for block in blocks for series in kept.list_series(block)]
-    return [Measured(series=one, figures=summarise(one), findings=tuple(find_findings(one))) for one in every]
+    return [
+        Measured(series=one, figures=summarise(one), findings=tuple(find_findings(one)))
+        for one in kept.list_loads()
+    ]
 
 
 def make_measure_section(kept: Kept) -> Section:
@@ -269,4 +269,34 @@ def _accuracy_row(model: str, precision: str, accuracy: Mapping[str, Any]) -> tu
         f"{accuracy['least_cosine']:.4f}",
         NONE if labelled is None else f"{labelled:.1%} (FP32 {accuracy['labelled_accuracy_fp32']:.1%})",
         f"{accuracy['samples']} {accuracy['source']}",
+    )
+
+
+def make_gate_section(kept: Kept) -> Section:
+    """INVALID when one of the sides is."""
+    loads = read_measured(kept)
+    cells: tuple[str, ...] = (INVALID, *[NONE] * 5)
+    if loads and all(one.valid for one in loads):
+        found = compare_series(*read_pair(kept), bound=kept.asked["bound"])
+        cells = (
+            f"{found.a:.2f}", f"{found.b:.2f}", show_ratio(found.ratio), f"{found.bound:.1%}",
+            f"{found.smallest_detectable:.1%}", found.word,
+        )  # fmt: skip
+    servers = ", ".join(f"{side.upper()} {kept.asked[side]}" for side in ("a", "b"))
+    table = Table(
+        title="B against A",
+        note="B / A is the geometric mean over pairs that ran side by side. The smallest change is what this "
+        "much data would find four times out of five.",
+        header=("scenario", "users", "A, requests/s", "B, requests/s", "B / A (95 % interval)", "bound",
+                "smallest change found", "verdict", "pairs"),
+        rows=tuple((one.name, f"{one.series.level:.0f}", *cells, str(len(one.series.trials)))
+                   for one in loads[:1]),
+    )  # fmt: skip
+    return Section(
+        title=f"Gate of {kept.asked['b']} against {kept.asked['a']}",
+        notes=(describe_host(kept), f"Servers that took turns, A B, B A, …: {servers}."),
+        tables=(table,),
+        proofs=(make_answers(loads),),
+        findings=tuple(doubt for one in loads for doubt in make_doubts(one.series.system, one.findings)),
+        whole=bool(loads),
     )

@@ -69,13 +69,8 @@ def _draw_bar(axes: Any, row: int, rate: Any, repeats: Sequence[float]) -> None:
     ends = [[rate.value - rate.low], [rate.high - rate.value]]
     axes.errorbar(rate.value, row - 0.12, xerr=ends, color="black", capsize=5, linewidth=1.8)
     axes.plot(repeats, [row + 0.15] * len(repeats), "o", color="white", markeredgecolor="black", markersize=5)
-    axes.annotate(
-        f"{rate.value:.1f}",
-        (max(rate.high, *repeats), row),
-        xytext=(8, 0),
-        textcoords="offset points",
-        va="center",
-    )
+    end = (max(rate.high, *repeats), row)
+    axes.annotate(f"{rate.value:.1f}", end, xytext=(8, 0), textcoords="offset points", va="center")
 
 
 @STYLED
@@ -89,7 +84,10 @@ def draw_distribution(points: Sequence[Point], *, is_open: bool) -> Plot | None:
     axes = figure.subplots()
     for number, (label, _, figures) in enumerate(points):
         _draw_tail(axes, figures, COLOURS[number % len(COLOURS)], label.replace("\n", ", "))
-    _scale_percentiles(axes)
+    axes.xaxis.set_major_locator(FixedLocator([_stretch(p) for p in TICKS]))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{p:g}" for p in TICKS]))
+    axes.set_xlim(0, _stretch(FARTHEST))
+    axes.grid(axis="x", alpha=0.3)
     axes.set_ylabel(unit)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)
@@ -124,13 +122,6 @@ def _stretch(percentile: float) -> float:
     return -log10(1 - percentile / 100)
 
 
-def _scale_percentiles(axes: Any) -> None:
-    axes.xaxis.set_major_locator(FixedLocator([_stretch(p) for p in TICKS]))
-    axes.xaxis.set_major_formatter(FixedFormatter([f"{p:g}" for p in TICKS]))
-    axes.set_xlim(0, _stretch(FARTHEST))
-    axes.grid(axis="x", alpha=0.3)
-
-
 @STYLED
 def draw_curve(rates: Rates, *, title: str, limit_ms: float, peak: float | None) -> Plot | None:
     """Rate against p50, p95 and p99 of a search."""
@@ -139,7 +130,11 @@ def draw_curve(rates: Rates, *, title: str, limit_ms: float, peak: float | None)
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots()
     for percentile, colour in (("50", COLOURS[2]), ("95", COLOURS[4]), ("99", COLOURS[1])):
-        _draw_percentile(axes, rates, percentile, colour)
+        found = [(rate, one.percentiles_ms[percentile]) for rate, one in rates if one]
+        xs, shown = [rate for rate, value in found if value], [value for _, value in found if value]
+        axes.plot(xs, [one.value for one in shown], "o-", color=colour, label=f"p{percentile}")
+        band = [one.low for one in shown], [one.high for one in shown]
+        axes.fill_between(xs, *band, color=colour, alpha=0.15, linewidth=0)
     axes.set_yscale("log")
     for number, rate in enumerate(rate for rate, one in rates if one is None):
         axes.axvline(rate, color=GREY, linestyle=":", label="no valid figure" if number == 0 else None)
@@ -154,15 +149,6 @@ def draw_curve(rates: Rates, *, title: str, limit_ms: float, peak: float | None)
     axes.set_title(f"{title}: latency by rate", loc="left")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     return save_plot("curve", "Latency by rate", figure)
-
-
-def _draw_percentile(axes: Any, rates: Rates, percentile: str, colour: str) -> None:
-    found = [(rate, one.percentiles_ms[percentile]) for rate, one in rates if one]
-    points = [(rate, value) for rate, value in found if value]
-    xs = [rate for rate, _ in points]
-    axes.plot(xs, [one.value for _, one in points], "o-", color=colour, label=f"p{percentile}")
-    band = [one.low for _, one in points], [one.high for _, one in points]
-    axes.fill_between(xs, *band, color=colour, alpha=0.15, linewidth=0)
 
 
 def _label_decades(axes: Any) -> None:

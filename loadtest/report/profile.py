@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -23,7 +22,7 @@ from loadtest.experiments.profile.evidence import (
     read_seen,
 )
 from loadtest.experiments.profile.onednn import name_instructions
-from loadtest.experiments.profile.threads import ASLEEP, GLANCE_SECONDS, ThreadUse, WorkerUse
+from loadtest.experiments.profile.threads import ASLEEP, GLANCE_SECONDS, WorkerUse
 from loadtest.experiments.profile.tools import COUNTERS, FLAMES
 from loadtest.report.measured import make_answers, read_measured
 from loadtest.report.plots import COLOURS, STYLED, save_plot
@@ -65,11 +64,16 @@ def make_profile_section(kept: Kept) -> Section:
         tabulate_memory(shown), *([tabulate_counters(kept)] if valid else []),
         *map(tabulate_operators, shown), tabulate_onednn(shown), *map(tabulate_lines, shown),
     )  # fmt: skip
+    problems = [
+        f"No {tool.what}: {problem}."
+        for tool in TOOLS
+        for problem in dict.fromkeys(read_seen(kept, tool, tool.problem).values())
+    ]
     title = "Flame graph of one process, native frames too: click to enlarge"
     drawn = read_seen(kept, FLAMES).values()
     return Section(
         title=f"Profile of {model}: kit {precision} against {kept.asked['against']}",
-        notes=(describe_host(kept), *(f"{one.name}: {_how(one)}." for one in found)),
+        notes=(describe_host(kept), *(f"{one.name}: {one.how}." for one in found)),
         tables=tables,
         plots=tuple(draw_film(one) for one in shown if one.workers),
         drawings=tuple(Drawing(name="flame", title=title, svg=svg.encode()) for svg in drawn),
@@ -77,22 +81,9 @@ def make_profile_section(kept: Kept) -> Section:
         findings=tuple(
             doubt for one in loads for doubt in make_doubts(f"{one.series.system}, {one.name}", one.findings)
         ),
-        closing=(METHOD, VTUNE, *list_problems(kept)),
+        closing=(METHOD, VTUNE, *problems),
         whole=len(found) == 2,
     )
-
-
-def _how(one: Evidence) -> str:
-    return next(iter(one.series.values())).facts.how
-
-
-def list_problems(kept: Kept) -> list[str]:
-    """What no program could look at, and why."""
-    return [
-        f"No {tool.what}: {problem}."
-        for tool in TOOLS
-        for problem in dict.fromkeys(read_seen(kept, tool, tool.problem).values())
-    ]
 
 
 def tabulate_sides(found: Sequence[Evidence], valid: bool) -> Table:
@@ -116,20 +107,20 @@ def _show_side(one: Evidence, base: Evidence) -> Row:
 
 def tabulate_phases(found: Sequence[Evidence]) -> Table:
     names = list(dict.fromkeys(phase.name for one in found for phase in one.phases))
+    rows = []
+    for one in found:
+        parts = {phase.name: f"{phase.ms:.1f}" for phase in one.phases}
+        share = one.server_ms / one.client_ms if one.server_ms and one.client_ms else None
+        told = f"{share:.1%}" if share else "keeps no account"
+        client = NONE if one.client_ms is None else f"{one.client_ms:.1f}"
+        rows.append((one.name, client, *(parts.get(name, NONE) for name in names), told))
     return Table(
         title="A request's way",
         note="Mean milliseconds in a closed loop with full queues. TorchServe's own account, from accepted "
         "to answered, is compared with the client's: between lie the network, the kernel and the client.",
         header=("system", "client", *names, "TorchServe / client"),
-        rows=tuple(_show_phases(one, names) for one in found) if names else (),
+        rows=tuple(rows) if names else (),
     )
-
-
-def _show_phases(one: Evidence, names: Sequence[str]) -> Row:
-    parts = {phase.name: f"{phase.ms:.1f}" for phase in one.phases}
-    share = f"{one.server_ms / one.client_ms:.1%}" if one.server_ms and one.client_ms else "keeps no account"
-    client = NONE if one.client_ms is None else f"{one.client_ms:.1f}"
-    return (one.name, client, *(parts.get(name, NONE) for name in names), share)
 
 
 def tabulate_counters(kept: Kept) -> Table:
@@ -161,14 +152,15 @@ def tabulate_threads(found: Sequence[Evidence]) -> Table:
 def _show_worker(one: Evidence, worker: WorkerUse) -> Row:
     told = next((each for each in one.described if each.get("pid") == worker.pid), {})
     waiting = find_waiting(worker)
-    pools = told.get("threads") or {}
+    pools, mapped = told.get("threads") or {}, [name for name in one.libraries if "omp" in name]
     return (
         one.name, str(worker.pid), str(worker.threads), str(count_working(worker)),
         f"{sum(use.cores for use in worker.busy):.2f}", ",".join(map(str, sorted(worker.cpus))),
         _show_most(worker, "migrations"), _show_most(worker, "involuntary"),
         NONE if waiting is None else f"{waiting:.1f} %",
         NONE if worker.throttled_ms is None else f"{worker.throttled_ms:.2g} ms a period",
-        _name_openmp(one), f"{pools.get('intra_op', NONE)}, {pools.get('inter_op', NONE)}",
+        f"{one.name_used('openmp') or 'does not tell'}; mapped: {', '.join(mapped) or 'none'}",
+        f"{pools.get('intra_op', NONE)}, {pools.get('inter_op', NONE)}",
     )  # fmt: skip
 
 
@@ -178,36 +170,27 @@ def count_working(worker: WorkerUse) -> int:
     return sum(cores > WORKS for cores in wanted)
 
 
-def _name_openmp(one: Evidence) -> str:
-    used = {str(told["openmp"]["name"]) for told in one.described if told.get("openmp")}
-    mapped = [name for name in one.libraries if "omp" in name]
-    return f"{', '.join(sorted(used)) or 'does not tell'}; mapped: {', '.join(mapped) or 'none'}"
-
-
 def _show_most(worker: WorkerUse, name: str) -> str:
     counted = [value for use in worker.busy if (value := getattr(use, name)) is not None]
     return f"{max(counted):.1f}" if counted else NONE
 
 
 def tabulate_memory(found: Sequence[Evidence]) -> Table:
+    rows = []
+    for one in (one for one in found if one.workers):
+        faults, mapped = count_faults(one), [name for name in one.libraries if "malloc" in name]
+        rows.append((
+            one.name, one.name_used("allocator") or ", ".join(mapped) or "system",
+            ", ".join(str(worker.resident_mib) for worker in one.workers),
+            f"{sum(worker.minor_faults for worker in one.workers):.0f}",
+            NONE if faults is None else f"{faults:.1f}",
+        ))  # fmt: skip
     return Table(
         title="Memory",
         note="Memory that an allocator gives back after each batch is faulted in again, page by page.",
         header=("system", "allocator", "resident, MiB", "minor faults/s", "minor faults/request"),
-        rows=tuple(_show_memory(one) for one in found if one.workers),
+        rows=tuple(rows),
     )
-
-
-def _show_memory(one: Evidence) -> Row:
-    names = {str(told["allocator"]["name"]) for told in one.described if told.get("allocator")}
-    mapped = [name for name in one.libraries if "malloc" in name]
-    resident = ", ".join(str(worker.resident_mib) for worker in one.workers)
-    faults = count_faults(one)
-    return (
-        one.name, ", ".join(sorted(names)) or ", ".join(mapped) or "system", resident,
-        f"{sum(worker.minor_faults for worker in one.workers):.0f}",
-        NONE if faults is None else f"{faults:.1f}",
-    )  # fmt: skip
 
 
 TOP = 12
@@ -233,19 +216,11 @@ def tabulate_operators(one: Evidence) -> Table:
 def _show_operators(one: Evidence) -> Iterator[Row]:
     whole = sum(row.own_ms for row in one.operators) or 1.0
     for row in one.operators[:TOP]:
-        cells = (row.calls / one.runs, row.own_ms / one.runs, row.whole_ms / one.runs)
-        yield (
-            _shorten(row.name),
-            f"{cells[0]:.0f}",
-            f"{cells[1]:.3f}",
-            f"{cells[2]:.3f}",
-            f"{row.own_ms / whole:.1%}",
-        )
+        calls, own, every = (each / one.runs for each in (row.calls, row.own_ms, row.whole_ms))
+        yield _shorten(row.name), f"{calls:.0f}", f"{own:.3f}", f"{every:.3f}", f"{row.own_ms / whole:.1%}"
     if rest := one.operators[TOP:]:
-        own = sum(row.own_ms for row in rest)
-        calls = sum(row.calls for row in rest)
-        cells = (calls / one.runs, own / one.runs, own / whole)
-        yield (f"{len(rest)} others", f"{cells[0]:.0f}", f"{cells[1]:.3f}", NONE, f"{cells[2]:.1%}")
+        calls, own = sum(row.calls for row in rest) / one.runs, sum(row.own_ms for row in rest)
+        yield f"{len(rest)} others", f"{calls:.0f}", f"{own / one.runs:.3f}", NONE, f"{own / whole:.1%}"
 
 
 def _shorten(name: str) -> str:
@@ -285,19 +260,10 @@ def tabulate_lines(one: Evidence) -> Table:
     return Table(
         title=f"oneDNN's primitives of {one.name}",
         note="The dearest shapes.",
-        header=(
-            "primitive",
-            "shape",
-            "types",
-            "code",
-            "computes with",
-            "fused",
-            "calls",
-            "ms",
-            "share of time",
-        ),
+        header=("primitive", "shape", "types", "code", "computes with", "fused", "calls", "ms",
+                "share of time"),
         rows=tuple(_show_lines(one)),
-    )
+    )  # fmt: skip
 
 
 def _show_lines(one: Evidence) -> Iterator[Row]:
@@ -329,29 +295,22 @@ def draw_film(one: Evidence) -> Plot:
     axes = figure.subplots()
     cpus = sorted({cpu for _, use in rows for cpu in use.cpus})
     length = max((len(use.strip) for _, use in rows), default=1)
-    places = np.array([_place(use, cpus, length) for _, use in rows] or [[0]])
-    colours = [BLANK, *(COLOURS[number % len(COLOURS)] for number in range(len(cpus)))]
+    # 0 asleep, else the CPU's place from 1 on.
+    number = {ASLEEP: 0, **{cpu: place for place, cpu in enumerate(cpus, start=1)}}
+    strips = [[number[cpu] for cpu in use.strip] for _, use in rows] or [[0]]
+    places = np.array([strip + [0] * (length - len(strip)) for strip in strips])
+    colours = [BLANK, *(COLOURS[place % len(COLOURS)] for place in range(len(cpus)))]
     extent = (0, length * GLANCE_SECONDS, len(places), 0)
     axes.imshow(places, cmap=ListedColormap(colours), vmin=0, vmax=len(colours) - 1, aspect="auto",
                 interpolation="none", extent=extent)  # fmt: skip
-    _label(axes, [f"{pid} {use.name}, {use.cores:.2f} cores" for pid, use in rows], one.name)
+    names = [f"{pid} {use.name}, {use.cores:.2f} cores" for pid, use in rows]
+    axes.set_yticks([row + 0.5 for row in range(len(names))], names, fontsize=8)
+    axes.hlines(range(1, len(names)), 0, length * GLANCE_SECONDS, color="white", linewidth=1)
+    axes.set_xlabel("seconds")
+    axes.set_title(f"{one.name}: the CPU of each busy thread", loc="left", fontsize=11)
     named = [
         Patch(color=colours[place + 1], label=f"CPU {cpu}") for place, cpu in enumerate(cpus[:MOST_CPUS])
     ]
     figure.legend(handles=named, loc="outside lower center", ncols=6, frameon=False)
     name = "film-" + "".join(letter if letter.isalnum() else "-" for letter in one.name)
     return save_plot(name, f"Where the threads of {one.name} ran", figure)
-
-
-def _place(use: ThreadUse, cpus: list[int], length: int) -> list[int]:
-    """0 asleep, else the CPU's place from 1 on."""
-    strip = [0 if cpu == ASLEEP else cpus.index(cpu) + 1 for cpu in use.strip]
-    return strip + [0] * (length - len(strip))
-
-
-def _label(axes: Any, names: list[str], title: str) -> None:
-    axes.set_yticks([row + 0.5 for row in range(len(names))], names, fontsize=8)
-    for row in range(1, len(names)):
-        axes.axhline(row, color="white", linewidth=1)
-    axes.set_xlabel("seconds")
-    axes.set_title(f"{title}: the CPU of each busy thread", loc="left", fontsize=11)

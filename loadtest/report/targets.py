@@ -13,7 +13,7 @@ from loadtest.report.section import Doubt, Section, Table, make_doubts
 from loadtest.report.words import INVALID, NONE, describe_host, show_rate, show_ratio
 from loadtest.results.kept import Kept
 from loadtest.results.ratios import METHOD, find_rate_interval, take_parts, take_rates
-from loadtest.results.trial import CpuUse, SystemFacts
+from loadtest.results.trial import CpuUse
 from loadtest.trials.block import Verdict
 from loadtest.trials.machine import GENERATOR
 from loadtest.trials.validity import OF_THE_MACHINE
@@ -137,17 +137,13 @@ def describe_row(row: Row, seen: Seen) -> Iterator[str]:
     """What belongs to its figures: fill, and how much the model alone would reach."""
     for name, one in seen.valid.items():
         if "fill" in one.facts.seen:
-            yield f"{row.name}: {name}: {describe_fill(one.facts)}."
+            # Between the first trial and the last.
+            before, after = count_fill(one.facts.described), one.facts.seen["fill"]
+            own, computed, runs = (after[count] - before[count] for count in before)
+            fill = f"{own / computed if computed else 1.0:.1%}: so much of {computed} tokens computed"
+            yield f"{row.name}: {name}: fill {fill} in {runs} runs was texts."
         if alone := find_alone(one):
             yield (
                 f"{row.name}: {name}: {alone[0]:.1%} of its time is the model, which alone would reach "
                 f"{alone[1]:.2f} a second; the rest is decoding, packing, answering."
             )
-
-
-def describe_fill(facts: SystemFacts) -> str:
-    """Between the first trial and the last."""
-    before, after = count_fill(facts.described), facts.seen["fill"]
-    own, computed, runs = (after[name] - before[name] for name in before)
-    fill = own / computed if computed else 1.0
-    return f"fill {fill:.1%}: so much of {computed} tokens computed in {runs} runs was texts"

@@ -11,14 +11,8 @@ from typing import Any
 from config.topology import read_topology
 
 PACKAGES = (
-    "torch",
-    "intel_extension_for_pytorch",
-    "openvino",
-    "torchserve",
-    "transformers",
-    "locust",
-    "numpy",
-    "matplotlib",
+    *("torch", "intel_extension_for_pytorch", "openvino", "torchserve"),
+    *("transformers", "locust", "numpy", "matplotlib"),
 )
 
 

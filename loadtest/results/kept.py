@@ -28,6 +28,8 @@ SCHEMA = 2
 RESULTS = Path(__file__).resolve().parents[2] / "run" / "results"
 EXPERIMENT_FILE = "experiment.json"
 LATEST = "latest"
+PROBE = "-probe"
+"""End of the names of blocks that only found a level for another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,11 @@ class Kept:
                 key = (trial.system, trial.scenario.name, trial.level)
                 found.setdefault(key, {})[trial.repeat] = (trial, records)
         return [_make_series(block, list(repeats.values())) for repeats in found.values()]
+
+    def list_loads(self) -> list[Series]:
+        """Of all blocks but probes."""
+        blocks = [block for block in self.list_blocks() if not block.name.endswith(PROBE)]
+        return [series for block in blocks for series in self.list_series(block)]
 
 
 def _make_series(block: KeptBlock, measured: Sequence[tuple[Trial, Records]]) -> Series:

@@ -81,22 +81,17 @@ def find_ratio(rates: Rates, over: str, under: str, parts: Parts | None = None) 
             freedom *= int(steady.sum()) - 1
             own = max(own, 2 * float((_take_error(logs)[steady] ** 2).sum()) / freedom)
     else:
+        # Each part of a turn with the other server's turn of the same repeat, or the same part of it.
         halves = [(parts or {}).get(name) for name in (over, under)]
-        pairs = _pair_parts(logs[rows[0]], logs[rows[1]], *halves)
+        first, second = (
+            np.log(np.array(cut)) if cut else logs[row][:, None]
+            for cut, row in zip(halves, rows, strict=True)
+        )
+        pairs = (first - second).ravel()
         own, freedom = float(pairs.var(ddof=1)), len(pairs) - 1
     reach = find_student_quantile(freedom) * math.sqrt(own / len(pairs))
     middle = float(pairs.mean())
     return Interval(value=math.exp(middle), low=math.exp(middle - reach), high=math.exp(middle + reach))
-
-
-def _pair_parts(
-    over: np.ndarray, under: np.ndarray, over_parts: Turns | None, under_parts: Turns | None
-) -> np.ndarray:
-    """Each part of a turn with the other server's turn of the same repeat, or the same part of it."""
-    first = np.log(np.array(over_parts)) if over_parts else over[:, None]
-    second = np.log(np.array(under_parts)) if under_parts else under[:, None]
-    pairs: np.ndarray = (first - second).ravel()
-    return pairs
 
 
 def multiply(one: Interval, other: Interval) -> Interval:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -20,7 +20,6 @@ from loadtest.errors import LoadTestError
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 """Enough for two digits of an interval's ends."""
-METHOD = "inverse empirical distribution; 95 % intervals by bootstrap over blocks of time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,18 +78,11 @@ def find_percentile_interval(groups: Sequence[np.ndarray], percentile: float, *,
 
 
 def find_mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
-    """The mean with its bootstrap interval."""
-    return bootstrap(lambda drawn: drawn.mean(axis=1), np.asarray(values, dtype=float), seed=seed)
-
-
-def bootstrap(
-    statistic: Callable[[np.ndarray], np.ndarray], values: np.ndarray, *, seed: int = 0
-) -> Interval:
-    """A statistic of rows of drawn values, with its percentile bootstrap interval."""
-    random = np.random.default_rng(seed)
-    drawn = values[random.integers(0, len(values), (RESAMPLES, len(values)))]
-    low, high = _ends(statistic(drawn))
-    return Interval(value=float(statistic(values[None, :])[0]), low=low, high=high)
+    """The mean with its percentile bootstrap interval."""
+    plain = np.asarray(values, dtype=float)
+    drawn = plain[np.random.default_rng(seed).integers(0, len(plain), (RESAMPLES, len(plain)))]
+    low, high = _ends(drawn.mean(axis=1))
+    return Interval(value=float(plain.mean()), low=low, high=high)
 
 
 def _ends(found: np.ndarray) -> tuple[float, float]:

@@ -1,10 +1,12 @@
-"""A scenario: what is sent, how it arrives, for how long; read from loadtest/scenarios/*.yaml and checked."""
+"""A scenario: what is sent, how it arrives, for how long; read from loadtest/scenarios/*.yaml and checked,
+and what a command line changes of it."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +103,13 @@ def read_scenario(name: str, folder: Path = SCENARIOS) -> Scenario:
     if not path.is_file():
         known = ", ".join(list_scenarios(folder))
         raise LoadTestError(f"SCENARIO must be one of {known}, or a .yaml file: got {name}")
-    return parse_scenario(_load(path), name=path.stem, source=str(path))
-
-
-def _load(path: Path) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise LoadTestError(f"{path}: not YAML: {error}") from error
+    return parse_scenario(raw, name=path.stem, source=str(path))
 
 
 def parse_scenario(raw: Any, *, name: str, source: str) -> Scenario:
@@ -132,17 +131,11 @@ def _take(raw: Any, kind: type, what: str, source: str, without: set[str] = froz
     unknown = [key for key in raw if key not in allowed]
     if unknown:
         raise LoadTestError(f"{what} may hold {', '.join(allowed)}: got {unknown[0]!r} ({source})")
-    needed = [field.name for field in fields(kind) if field.name in allowed and _is_needed(field)]
+    needed = [one.name for one in fields(kind) if one.name in allowed and one.default is MISSING]
     missing = [key for key in needed if key not in raw and key not in ("arrival", "steps")]
     if missing:
         raise LoadTestError(f"{what} must name {', '.join(missing)} ({source})")
     return dict(raw)
-
-
-def _is_needed(field: Any) -> bool:
-    from dataclasses import MISSING
-
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def check_scenario(scenario: Scenario, source: str) -> Scenario:
@@ -160,6 +153,7 @@ def _rules(scenario: Scenario) -> list[tuple[str, Any, Callable[[Any], bool], st
     arrival, latency = scenario.arrival, scenario.latency
     drivers = DRIVERS[:1] if scenario.is_open else DRIVERS
     driver_words = "locust: ab drives closed loops only" if scenario.is_open else " or ".join(DRIVERS)
+    above_0, from_1 = _or_nothing(_number(1e-9, math.inf)), _or_nothing(_whole(1, 2**63))
     percentiles = "one of " + ", ".join(f"{p:g}" for p in PERCENTILES)
     return [
         ("model", scenario.model, _is_name, "a model's name"),
@@ -173,10 +167,10 @@ def _rules(scenario: Scenario) -> list[tuple[str, Any, Callable[[Any], bool], st
         ("repeats", scenario.repeats, _whole(1, 100), "a whole number from 1 to 100"),
         ("timeout_s", scenario.timeout_s, _number(0.1, 600), "0.1 to 600 seconds"),
         ("latency.percentile", latency.percentile, PERCENTILES.__contains__, percentiles),
-        ("latency.limit_ms", latency.limit_ms, _number_or_none, "more than 0, or nothing"),
+        ("latency.limit_ms", latency.limit_ms, above_0, "more than 0, or nothing"),
         ("allowed_error_share", scenario.allowed_error_share, _number(0, 0.999), "from 0 to below 1"),
         ("shuffled", scenario.shuffled, _is_switch, "true or false"),
-        ("stop_after", scenario.stop_after, _whole_or_none, "a whole number from 1, or nothing"),
+        ("stop_after", scenario.stop_after, from_1, "a whole number from 1, or nothing"),
         ("leave_out_first_round", scenario.leave_out_first_round, _is_switch, "true or false"),
         ("least_rounds", scenario.least_rounds, _whole(0, 100), "a whole number from 0 to 100"),
         ("parts", scenario.parts, _whole(1, 100), "a whole number from 1 to 100"),
@@ -217,8 +211,8 @@ def _whole(least: int, most: int) -> Callable[[Any], bool]:
     return lambda value: _is_whole(value) and least <= value <= most
 
 
-def _number_or_none(value: Any) -> bool:
-    return value is None or (_is_number(value) and value > 0)
+def _or_nothing(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or good(value)
 
 
 def _is_name(value: Any) -> bool:
@@ -229,5 +223,52 @@ def _is_switch(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _whole_or_none(value: Any) -> bool:
-    return value is None or (_is_whole(value) and value >= 1)
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """What the command line changes; empty texts change nothing."""
+
+    duration: str = ""
+    users: str = ""
+    rate: str = ""
+    driver: str = ""
+    payloads: str = ""
+    repeats: str = ""
+
+    def fit(self, scenario: Scenario) -> bool:
+        """Whether they make sense for it: USERS and ab need a closed loop, RATE an open one."""
+        if scenario.is_open:
+            return not self.users and self.driver != "ab"
+        return not self.rate
+
+
+def apply_overrides(scenario: Scenario, asked: Overrides) -> Scenario:
+    """The scenario with one thing or more changed, checked again."""
+    if not asked.fit(scenario):
+        loop = scenario.arrival.loop
+        wrong = "RATE" if asked.rate else "USERS" if asked.users else "DRIVER=ab"
+        raise LoadTestError(
+            f"{wrong} does not fit {scenario.name}, whose loop is {loop}; choose another SCENARIO"
+        )
+    changes: dict[str, Any] = {}
+    if asked.users or asked.rate:
+        changes["steps"] = tuple(
+            _parse_step(word) for word in re.split(r"[ ,]+", asked.users or asked.rate) if word
+        )
+    if asked.duration:
+        changes["duration_s"] = _parse_step(asked.duration)
+    if asked.repeats:
+        changes["repeats"] = _parse_step(asked.repeats)
+    changes |= {key: getattr(asked, key) for key in ("driver", "payloads") if getattr(asked, key)}
+    return check_scenario(replace(scenario, **changes), "command line")
+
+
+def _parse_step(word: str) -> Any:
+    """A number where it is one; the check says what is wrong with anything else."""
+    try:
+        return int(word)
+    except ValueError:
+        pass
+    try:
+        return float(word)
+    except ValueError:
+        return word

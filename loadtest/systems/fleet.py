@@ -89,14 +89,9 @@ class Fleet:
     def _open(self, member: Member) -> Up:
         with contextlib.ExitStack() as stack:
             system = stack.enter_context(member.open(self.site))
-            seen = member.inspect(system)
+            seen, start = member.inspect(system), system.start
             return Up(
-                member=member,
-                system=system,
-                stack=stack.pop_all(),
-                halted=False,
-                seen=seen,
-                start=system.start,
+                member=member, system=system, stack=stack.pop_all(), halted=False, seen=seen, start=start
             )
 
     def keep_only(self, names: Collection[str]) -> None:

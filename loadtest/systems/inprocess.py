@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import Plan
-from loadtest.drivers.job import Job
-from loadtest.drivers.outcome import Outcome
-from loadtest.drivers.records import Records, make_records, merge_records
+from loadtest.drivers.job import Job, Outcome
+from loadtest.drivers.records import make_records, merge_records
 from loadtest.drivers.schedule import order_payloads
 from loadtest.errors import LoadTestError
 from loadtest.systems.fleet import Member, Site
@@ -120,27 +119,23 @@ class InProcess:
         end = zero + job.duration_s + job.cool_down_s
         files = [str(folder / body.file) for body in job.bodies]
         for rank, child in enumerate(self.children):
-            child.send({"files": files, "numbers": _order(job, rank), "zero": zero, "end": end})
+            # As the users of a driver's process would send them.
+            each, seed = range(len(job.bodies)), job.seed + rank
+            order = order_payloads(len(each), seed=seed) if job.shuffled else itertools.cycle(each)
+            numbers = list(itertools.islice(order, ORDER_REQUESTS))
+            child.send({"files": files, "numbers": numbers, "zero": zero, "end": end})
         answers = _listen(self.children, job.longest_s + LOAD_SECONDS)
         seconds = sum(one["seconds"] for one in answers)
+        nothing_due = float("nan")
+        parts = [
+            make_records([(payload, nothing_due, *rest) for payload, *rest in one["rows"]], one["answers"])
+            for one in answers
+        ]
         return Outcome(
-            records=merge_records([_parse_rows(one) for one in answers]),
+            records=merge_records(parts),
             wall_zero=wall_zero,
             model_share=sum(one["model_seconds"] for one in answers) / seconds,
         )
-
-
-def _order(job: Job, rank: int) -> list[int]:
-    """Of payloads, as the users of a driver's process would send them."""
-    count = len(job.bodies)
-    order = order_payloads(count, seed=job.seed + rank) if job.shuffled else itertools.cycle(range(count))
-    return list(itertools.islice(order, ORDER_REQUESTS))
-
-
-def _parse_rows(answer: dict[str, Any]) -> Records:
-    nothing_due = float("nan")
-    rows = [(payload, nothing_due, *rest) for payload, *rest in answer["rows"]]
-    return make_records(rows, answer["answers"])
 
 
 def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:
@@ -148,11 +143,7 @@ def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:
     directory = run.temporary / "archive"
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(directory)
-    job = {
-        "model": model,
-        "directory": str(directory),
-        "batch_size": plan.models[model].batch_size.value,
-    }
+    job = {"model": model, "directory": str(directory), "batch_size": plan.models[model].batch_size.value}
     file = run.path / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
     return file
@@ -198,19 +189,13 @@ def _listen(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
 
 def check_described(plan: Plan, model: str, described: Sequence[dict[str, Any]], threads: int) -> None:
     """A reference without the plan's settings would be no limit: each must be seen in the live process."""
-    wanted = {
-        "precision": plan.models[model].precision.value,
-        "threads": threads,
-        "allocator": plan.libraries.allocator.value,
-        "openmp": plan.libraries.openmp.value,
-    }
+    libraries = plan.libraries
+    names = ("precision", "threads", "allocator", "openmp")
+    values = (plan.models[model].precision.value, threads, libraries.allocator.value, libraries.openmp.value)
+    wanted = dict(zip(names, values, strict=True))
     for one in described:
-        got = {
-            "precision": one["precision"],
-            "threads": one["threads"]["intra_op"],
-            "allocator": one["allocator"]["name"],
-            "openmp": one["openmp"]["name"],
-        }
+        told = (one["precision"], one["threads"]["intra_op"], one["allocator"]["name"], one["openmp"]["name"])
+        got = dict(zip(names, told, strict=True))
         if got != wanted:
             raise LoadTestError(f"the in-process reference must have {wanted}: got {got}")
 

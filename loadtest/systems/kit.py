@@ -44,7 +44,8 @@ def kit(
     archive: Mapping[str, Any] | None = None,
     instances: int | None = 1,
 ) -> Member:
-    """A kit server with `arguments` of `python -m config`, verified by its start.
+    """A kit server with `arguments` of `python -m config`, verified by its start; RefusedError with the
+    kit's own reason when it cannot be served so.
 
     `model` may name several, with blanks between. `archive` has other values for the definition's `model`,
     which make a variant of it. `instances` is None for as many as the plan has by itself.
@@ -59,9 +60,15 @@ def kit(
             source, where = where / f"{model}.mar", folder.with_name(f"{folder.name}-store")
             vary_archive(source, where, model=dict(archive))
         asked = [*arguments, "--model-store", str(where)]
-        with kit_server(name, folder, port=port, model=model, arguments=asked, instances=instances) as system:
-            how = " ".join([*arguments, *([f"archive with {dict(archive)}"] if archive else [])])
-            yield replace(system, how=how, start=read_start(system))
+        run, how = RunDir.at(folder), [*arguments, *([f"archive with {dict(archive)}"] if archive else [])]
+        plan = write_plan(folder, port=port, model=model, arguments=asked, instances=instances)
+        system = make_kit_system(name, run, plan, how=" ".join(how))
+        try:
+            _start(run)
+            yield replace(system, start=read_start(system))
+        finally:
+            system.resume()
+            stop(run)
 
     return Member(name=name, open=start)
 
@@ -76,22 +83,6 @@ def read_start(system: System) -> dict[str, float]:
         raise LoadTestError(f"{system.name}: its server.json does not say how long the start took")
     born = (min(workers) - min(one.start_ticks for one in processes)) / os.sysconf("SC_CLK_TCK")
     return {"worker_seconds": state.seconds_to_ready - born}
-
-
-@contextlib.contextmanager
-def kit_server(
-    name: str, folder: Path, *, port: int, model: str, arguments: Sequence[str], instances: int | None = 1
-) -> Iterator[System]:
-    """Planned, started and verified; RefusedError with the kit's own reason when it cannot be served so."""
-    run = RunDir.at(folder)
-    plan = write_plan(folder, port=port, model=model, arguments=arguments, instances=instances)
-    system = make_kit_system(name, run, plan, how=" ".join(arguments))
-    try:
-        _start(run)
-        yield system
-    finally:
-        system.resume()
-        stop(run)
 
 
 def _start(run: RunDir) -> None:

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 from config.plan import Plan
 from handlers.engines import name_variant
-from loadtest.drivers.job import Job
-from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.job import Job, Outcome
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload
 from server.api import Client

@@ -1,16 +1,44 @@
-"""What an experiment asks of the runner: systems that take turns under their loads."""
+"""What an experiment asks of the runner: systems that take turns under their loads, and what looks on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
-from loadtest.results.kept import Kept
+from loadtest.errors import LoadTestError
+from loadtest.results.kept import Kept, plain, read_kept
 from loadtest.results.stats import Interval
 from loadtest.scenarios.scenario import Scenario, Step
 from loadtest.systems.fleet import Member
-from loadtest.trials.watch import Watching, watch_nothing
+from loadtest.systems.system import System
+
+
+class Watch(Protocol):
+    """Looks from the begin of a load to its end; the window is cut out of it when its edges are known."""
+
+    def cut(self, begin: float, end: float) -> Mapping[str, Any]:
+        """What was seen between two moments, seconds since the epoch; plain values."""
+
+
+Watching = Callable[[System], contextlib.AbstractContextManager[Watch]]
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """Of what looks before and behind the load alone: the whole load counts, not its window."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def cut(self, _begin: float, _end: float) -> Mapping[str, Any]:
+        return self.values
+
+
+def watch_nothing(_: System) -> contextlib.AbstractContextManager[Watch]:
+    return contextlib.nullcontext(Seen())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +90,35 @@ class Experiment:
     """Plain values that decide what is measured; a result is resumed only where all of them are the same."""
     next_block: Callable[[Kept], Block | None]
     """Pure: from what is kept. None when there is no more to measure."""
+
+
+def resume_result(experiment: Experiment, folder: Path) -> Kept:
+    """What was kept; LoadTestError names all that differs from what it was started with."""
+    kept = read_kept(folder)
+    differences = list(find_differences(kept.asked, plain(experiment.asked)))
+    if kept.kind != experiment.kind:
+        differences.insert(0, f"experiment: was {kept.kind}, is {experiment.kind}")
+    if differences:
+        listed = "\n  ".join(differences)
+        raise LoadTestError(
+            f"{folder.name} can only be resumed where everything is as it was:\n  {listed}\n"
+            "start a new one, without RESUME"
+        )
+    return kept
+
+
+def find_differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
+    """Each value that is not the same, by its path."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*then, *now]):
+            yield from find_differences(then.get(name), now.get(name), f"{where}.{name}" if where else name)
+    elif then != now:
+        yield f"{where}: was {_show(then)}, is {_show(now)}"
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from loadtest.errors import LoadTestError
 from loadtest.results.trial import CpuUse
 from server.processes import PROC, Process, find_marked
 
@@ -61,16 +59,6 @@ def read_machine_cpu(cpus: set[int], proc: Path = PROC) -> tuple[float, float]:
     return busy, stolen
 
 
-def read_resident_mib(pid: int, proc: Path = PROC) -> float:
-    """VmRSS of /proc/PID/status; LoadTestError when the process has ended."""
-    try:
-        lines = (proc / str(pid) / "status").read_text().splitlines()
-        line = next(line for line in lines if line.startswith("VmRSS:"))
-    except (OSError, StopIteration) as problem:
-        raise LoadTestError(f"process {pid} has ended: its memory cannot be read") from problem
-    return int(line.split()[1]) / 1024
-
-
 def find_cpu_use(
     readings: Sequence[Reading], begin: float, end: float, *, generator_cores: float
 ) -> CpuUse | None:
@@ -91,7 +79,7 @@ def find_cpu_use(
     known = sum(roles.values()) + last.own - first.own
     return CpuUse(
         seconds=round(seconds, 3),
-        cpus=count_cpus(),
+        cpus=len(os.sched_getaffinity(0)),
         by_role=roles,
         others=round(max(0.0, last.busy - first.busy - known), 3),
         stolen=round(last.stolen - first.stolen, 3),
@@ -128,13 +116,6 @@ class CpuWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-
-
-def count_cpus() -> int:
-    """CPUs this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -21,23 +21,15 @@ from loadtest.drivers.locust import ONE_PROCESS, Crew
 from loadtest.drivers.records import Records
 from loadtest.errors import LoadTestError, RefusedError
 from loadtest.payloads import Payload, make_payloads
-from loadtest.results.kept import (
-    RESULTS,
-    Kept,
-    keep_block,
-    plain,
-    start_result,
-)
+from loadtest.results.kept import RESULTS, Kept, keep_block, plain, start_result
 from loadtest.results.stats import find_overall_rate
 from loadtest.results.trial import KeptBlock, Series, SystemFacts, Trial
 from loadtest.scenarios.scenario import AUTO
 from loadtest.systems.fleet import Fleet, Site, Up
 from loadtest.systems.system import System
-from loadtest.trials.block import Block, Experiment, Turn
-from loadtest.trials.resume import resume_result
+from loadtest.trials.block import Block, Experiment, Turn, resume_result, watch_nothing
 from loadtest.trials.trial import Load, measure_trial
 from loadtest.trials.validity import is_disturbed
-from loadtest.trials.watch import watch_nothing
 
 START_S, TURN_EXTRA_S = 30.0, 5.0
 """Of a system with its verify and expected answers, and around each window: seen on two cores."""

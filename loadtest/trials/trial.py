@@ -15,9 +15,8 @@ import numpy as np
 
 from loadtest.answers.check import AnswerCheck, Expected, check_answers
 from loadtest.drivers import drive
-from loadtest.drivers.job import Job, make_job, write_job
+from loadtest.drivers.job import Outcome, make_job, write_job
 from loadtest.drivers.locust import ONE_PROCESS, Crew
-from loadtest.drivers.outcome import Outcome
 from loadtest.drivers.records import Records
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload
@@ -25,8 +24,9 @@ from loadtest.results.stats import count_rates, measure_rates, pick
 from loadtest.results.trial import CpuUse, Trial
 from loadtest.scenarios.scenario import Arrival, Scenario
 from loadtest.systems.system import System
-from loadtest.trials.machine import CpuWatch, find_cpu_use, read_resident_mib
-from loadtest.trials.watch import Watching, watch_nothing
+from loadtest.trials.block import Watching, watch_nothing
+from loadtest.trials.machine import CpuWatch, find_cpu_use
+from server.processes import read_resident_mib
 
 LEAST_WINDOW_S = 1.0
 CALM = {"driver": "locust", "arrival": Arrival(loop="closed"), "warm_up_s": 0.0, "duration_s": 0.1}
@@ -68,7 +68,7 @@ def measure_trial(
 def make_trial(load: Load, outcome: Outcome, *, repeat: int, duration_s: float) -> Trial:
     """What the rows alone tell; nothing is measured here."""
     begin, end = find_window(outcome.records, load.scenario, load.level, duration_s)
-    window, parts = outcome.records.within(begin, end), load.scenario.parts
+    window, parts, own = outcome.records.within(begin, end), load.scenario.parts, outcome.requests_per_second
     lag = window.lag[~np.isnan(window.lag)]
     good = window.latency[window.good]
     cuts = np.linspace(begin, end, parts + 1)
@@ -83,7 +83,8 @@ def make_trial(load: Load, outcome: Outcome, *, repeat: int, duration_s: float) 
         requests=len(window),
         errors=int((~window.good).sum()),
         error_kinds=count_errors(window),
-        rates=find_rates(outcome, begin, end),
+        # By blocks of time, or the driver's own figure where its raw times are too coarse.
+        rates=measure_rates(outcome.records, begin, end) if own is None else (own,),
         parts=count_rates(outcome.records, cuts) if parts > 1 else (),
         p50_ms=1000 * pick(good, 50) if len(good) else None,
         lag_p99_ms=1000 * pick(lag, 99) if len(lag) else None,
@@ -107,7 +108,11 @@ def plan_duration(load: Load, last_rate: float) -> float:
 def _send(load: Load, scenario: Scenario, repeat: int) -> tuple[Outcome, CpuUse | None, Mapping[str, Any]]:
     """In a folder that is gone afterwards with the token in it."""
     system, crew = load.system, load.crew
-    job = make_load_job(load, scenario, repeat)
+    # A token that outlives the load.
+    token = system.token(scenario.warm_up_s + scenario.duration_s + 2 * scenario.timeout_s)
+    job = make_job(
+        scenario, level=load.level, repeat=repeat, url=system.url, token=token, payloads=load.payloads
+    )
     run_path = system.run.path if system.run else None
     with (
         tempfile.TemporaryDirectory(prefix="kit-load-") as name,
@@ -125,19 +130,6 @@ def _send(load: Load, scenario: Scenario, repeat: int) -> tuple[Outcome, CpuUse 
     return outcome, use, more.cut(outcome.wall_zero, end)
 
 
-def make_load_job(load: Load, scenario: Scenario, repeat: int) -> Job:
-    """With a token that outlives it."""
-    longest = scenario.warm_up_s + scenario.duration_s + 2 * scenario.timeout_s
-    return make_job(
-        scenario,
-        level=load.level,
-        repeat=repeat,
-        url=load.system.url,
-        token=load.system.token(longest),
-        payloads=load.payloads,
-    )
-
-
 def find_window(records: Records, scenario: Scenario, level: float, duration_s: float) -> tuple[float, float]:
     """(begin, end) in the rows' time; LoadTestError when the first round leaves too little."""
     begin, end = 0.0, duration_s
@@ -152,12 +144,6 @@ def find_window(records: Records, scenario: Scenario, level: float, duration_s: 
             "measure longer (DURATION=)"
         )
     return begin, end
-
-
-def find_rates(outcome: Outcome, begin_s: float, end_s: float) -> tuple[float, ...]:
-    """By blocks of time, or the driver's own figure where its raw times are too coarse."""
-    own = outcome.requests_per_second
-    return measure_rates(outcome.records, begin_s, end_s) if own is None else (own,)
 
 
 def count_errors(window: Records) -> dict[str, int]:
@@ -179,4 +165,7 @@ def ask_each(load: Load) -> AnswerCheck:
 def read_memory(system: System) -> dict[str, float]:
     """`model pid` → resident memory in MiB of each worker."""
     workers = [(model, pid) for model in system.models for pid in system.list_workers(model)]
-    return {f"{model} {pid}": round(read_resident_mib(pid), 1) for model, pid in workers}
+    found = {f"{model} {pid}": read_resident_mib(pid) for model, pid in workers}
+    if ended := [worker for worker, mib in found.items() if mib is None]:
+        raise LoadTestError(f"worker {ended[0]} has ended: its memory cannot be read")
+    return {worker: float(mib or 0) for worker, mib in found.items()}

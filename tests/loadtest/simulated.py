@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadtest.answers.check import Expected, Tolerance
-from loadtest.drivers.outcome import Outcome
+from loadtest.drivers.job import Outcome
 from loadtest.drivers.records import Records, make_records
 from loadtest.drivers.schedule import plan_arrivals
 from loadtest.results.trial import CpuUse, Series

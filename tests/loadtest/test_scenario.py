@@ -6,8 +6,14 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.payloads import SETS
-from loadtest.scenarios.overrides import Overrides, apply_overrides
-from loadtest.scenarios.scenario import list_scenarios, parse_scenario, parse_share, read_scenario
+from loadtest.scenarios.scenario import (
+    Overrides,
+    apply_overrides,
+    list_scenarios,
+    parse_scenario,
+    parse_share,
+    read_scenario,
+)
 
 CLOSED = {"model": "bert", "payloads": "texts", "arrival": {"loop": "closed"}, "steps": [8]}
 OPEN = {**CLOSED, "arrival": {"loop": "open"}, "steps": [20, "60%"]}
@@ -41,10 +47,7 @@ def test_the_defaults_take_at_most_six_minutes():
         ({"steps": ["60%"]}, r"steps\[0\] must be a number of users .*: got '60%' \(mine.yaml\)"),
         ({"steps": [8, 0]}, r"steps\[1\] must be a number of users .*: got 0 \(mine.yaml\)"),
         ({"driver": "wrk"}, r"driver must be locust or ab: got 'wrk' \(mine.yaml\)"),
-        ({"repeats": 0}, r"repeats must be a whole number from 1 to 100: got 0 \(mine.yaml\)"),
         ({"repeats": True}, r"repeats must be a whole number from 1 to 100: got True"),
-        ({"duration_s": "long"}, r"duration_s must be 0.1 to 3600 seconds: got 'long'"),
-        ({"latency": {"percentile": 97}}, r"latency.percentile must be one of 50, 90, 95, 99, 99.9: got 97"),
         ({"latency": {"limit_ms": -1}}, r"latency.limit_ms must be more than 0, or nothing: got -1"),
         ({"allowed_error_share": 2}, r"allowed_error_share must be from 0 to below 1: got 2"),
     ],
@@ -57,16 +60,6 @@ def test_a_wrong_value_is_located(change, message):
 def test_ab_cannot_drive_an_open_loop():
     with pytest.raises(LoadTestError, match="driver must be locust: ab drives closed loops only: got 'ab'"):
         parse({**OPEN, "driver": "ab"})
-
-
-def test_a_model_must_be_named():
-    with pytest.raises(LoadTestError, match="the scenario must name model"):
-        parse({key: value for key, value in CLOSED.items() if key != "model"})
-
-
-def test_an_unknown_scenario_is_answered_with_the_known_ones():
-    with pytest.raises(LoadTestError, match=r"SCENARIO must be one of bert-closed, .*: got nothing-like-it"):
-        read_scenario("nothing-like-it")
 
 
 @pytest.mark.parametrize(

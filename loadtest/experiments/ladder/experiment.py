@@ -79,7 +79,8 @@ def make_experiment(
     arguments = ["--precision", Settings().precision, "--model-store", str(site.store)]
     plan = write_plan(folder, port=port, model=model, arguments=arguments)
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
-    chosen = choose(_list_rungs(model, rungs), only)
+    missing = read_installed(Path(sys.prefix)).missing_engines
+    chosen = choose(list_engine_rungs(missing) if rungs == ENGINES else list_all(model), only)
     course = Course(
         model=model,
         timing=timing,
@@ -90,22 +91,13 @@ def make_experiment(
     )
     asked = make_asked(model, plan, archive, payloads=payloads, rungs=chosen, timing=timing)
     return Experiment(
-        kind=KINDS[rungs],
-        name=name_experiment(model, rungs),
-        asked=asked,
-        next_block=course.next_block,
+        kind=KINDS[rungs], name=name_experiment(model, rungs), asked=asked, next_block=course.next_block
     )
 
 
 def name_experiment(model: str, rungs: str) -> str:
     """As it is kept, and resumed."""
     return f"{KINDS[rungs]}-{model}"
-
-
-def _list_rungs(model: str, rungs: str) -> list[Rung]:
-    if rungs == ENGINES:
-        return list_engine_rungs(read_installed(Path(sys.prefix)).missing_engines)
-    return list_all(model)
 
 
 def check_asked(model: str, rungs: str = SETTINGS) -> None:
@@ -203,16 +195,15 @@ def make_asked(
         "environment": read_values({**plan.environment, **plan.worker_environment}),
         "timing": asdict(timing),
         "arguments": {
-            rung.name: f"{_describe_how(rung, plan.layout, model)}; {count_users(rung)} users"
+            rung.name: " ".join(
+                [rung.label] if rung.is_stock else make_arguments(rung.settings, plan.layout, model)
+            )
+            + f"; {count_users(rung)} users"
             for rung in rungs
             if not rung.reason
         },
         "rungs": {rung.name: asdict(rung) for rung in rungs},
     }
-
-
-def _describe_how(rung: Rung, layout: Layout, model: str) -> str:
-    return rung.label if rung.is_stock else " ".join(make_arguments(rung.settings, layout, model))
 
 
 def read_values(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,25 +234,17 @@ def cut_groups(rungs: Sequence[Rung], memory_mib: Callable[[str], int], availabl
         if rung.reason:
             continue
         grown = groups[-1].grow(rung) if groups else None
-        if grown and _fits(grown, memory_mib, limit):
+        if grown and len(grown.members) <= MOST_SERVERS and sum(map(memory_mib, grown.members)) <= limit:
             groups[-1] = grown
             continue
         groups.append(Group(name=f"from-{rung.name}").grow(rung))
-        _check_fits(groups[-1], memory_mib, limit)
+        members = groups[-1].members
+        if (needed := sum(map(memory_mib, members))) > limit:
+            raise LoadTestError(
+                f"{', '.join(members)} must be up together and need {needed} MiB: "
+                f"got {limit:.0f} MiB that may be used; end other programs"
+            )
     return groups
-
-
-def _fits(group: Group, memory_mib: Callable[[str], int], limit: float) -> bool:
-    return len(group.members) <= MOST_SERVERS and sum(map(memory_mib, group.members)) <= limit
-
-
-def _check_fits(group: Group, memory_mib: Callable[[str], int], limit: float) -> None:
-    needed = sum(map(memory_mib, group.members))
-    if needed > limit:
-        raise LoadTestError(
-            f"{', '.join(group.members)} must be up together and need {needed} MiB: "
-            f"got {limit:.0f} MiB that may be used; end other programs"
-        )
 
 
 def estimate_memory(rung: Rung, memory_mib: Mapping[str, int], layout: Layout) -> int:
@@ -278,7 +261,9 @@ def make_member(rung: Rung, model: str, layout: Layout, each_length: Sequence[Pa
     """
 
     if rung.is_stock:
-        return stock(rung.name, model, batch_size=find_stock_batch_size(rung))
+        size = BATCH_SIZE if rung.settings.batches == FILLED else 1
+        # None where the sizes are TorchServe's own.
+        return stock(rung.name, model, batch_size=size if rung.settings.workers == ONE_WORKER else None)
 
     def prepare(system: System) -> Mapping[str, Any]:
         if rung.settings.buckets == OFF:
@@ -293,10 +278,3 @@ def make_member(rung: Rung, model: str, layout: Layout, each_length: Sequence[Pa
 
     served = kit(rung.name, model, make_arguments(rung.settings, layout, model))
     return replace(served, inspect=prepare, inspect_after=see_memory)
-
-
-def find_stock_batch_size(rung: Rung) -> int | None:
-    """None where the sizes are TorchServe's own."""
-    if rung.settings.workers != ONE_WORKER:
-        return None
-    return BATCH_SIZE if rung.settings.batches == FILLED else 1

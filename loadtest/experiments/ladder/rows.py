@@ -114,9 +114,6 @@ class Ladder:
             return Row(rung=rung, state=REFUSED, reason=home.block.refused[rung.name])
         if home is None or rung.name not in home.series:
             return Row(rung=rung, state=MISSING)
-        return self._make_measured_row(rung, home)
-
-    def _make_measured_row(self, rung: Rung, home: Measured) -> Row:
         doubts = home.doubts[rung.name]
         to_before = home.find_ratio(rung.name, rung.before)
         judge = judge_left_out if rung.left_out else judge_step

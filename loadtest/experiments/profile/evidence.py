@@ -69,6 +69,14 @@ class Evidence:
     """OpenMP runtimes and allocators that are mapped."""
 
     @property
+    def how(self) -> str:
+        return next(iter(self.series.values())).facts.how
+
+    def name_used(self, what: str) -> str:
+        """The OpenMP runtime or the allocator, by the workers' own word; empty where they do not tell."""
+        return ", ".join(sorted({str(told[what]["name"]) for told in self.described if told.get(what)}))
+
+    @property
     def operators_share(self) -> float | None:
         """All operators' own time to the time of the runs."""
         if not self.run_ms or not self.runs:
@@ -96,7 +104,11 @@ def make_evidence(name: str, series: Sequence[Series], kept: Kept) -> Evidence:
     )
     profiles = [told for one in seen.get(OPERATORS, []) for told in one.get("profiles", [])]
     logs = [profile.get("onednn", {}) for profile in profiles]
-    log = parse_log([line for one in logs for line in one.get("lines", [])] or read_other_log(name, kept))
+    # A stock server's is of its other start, which wrote it.
+    block = kept.find("logged")
+    other = block.systems.get(f"{name}{LOGGED}") if block else None
+    own = [line for one in logs for line in one.get("lines", [])]
+    log = parse_log(own or (other.seen.get("onednn_lines", []) if other else []))
     client_ms, server_ms, phases = make_phases(by_collector.get(PLAIN))
     runs, run_ms, operators = add_operators(profiles)
     return Evidence(
@@ -115,13 +127,6 @@ def make_evidence(name: str, series: Sequence[Series], kept: Kept) -> Evidence:
         described=facts.described,
         libraries=tuple(facts.seen.get("libraries", ())),
     )
-
-
-def read_other_log(name: str, kept: Kept) -> list[str]:
-    """Of the same stock server, started once more to write it."""
-    block = kept.find("logged")
-    facts = block.systems.get(f"{name}{LOGGED}") if block else None
-    return list(facts.seen.get("onednn_lines", [])) if facts else []
 
 
 def read_seen(kept: Kept, tool: Tool, key: str = "") -> dict[str, Any]:

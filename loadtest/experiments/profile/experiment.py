@@ -30,9 +30,8 @@ from loadtest.systems.kit import kit, saturate
 from loadtest.systems.running import find_system, running
 from loadtest.systems.stock import BATCH_SIZE, stock
 from loadtest.systems.system import System
-from loadtest.trials.block import Block, Experiment, Turn, Verdict
+from loadtest.trials.block import Block, Experiment, Turn, Verdict, Watching
 from loadtest.trials.validity import find_doubts
-from loadtest.trials.watch import Watching
 from server.archives import read_archive
 from server.verify.collect import read_libraries
 
@@ -204,15 +203,15 @@ def judge_sums(one: Evidence) -> list[Verdict]:
         "TorchServe's own account of a request, to the client's": served,
         "all operators, to the model's time": one.operators_share,
     }
-    return [_judge_sum(f"{one.name}: {what}", 100 * share) for what, share in shares.items() if share]
-
-
-def _judge_sum(what: str, percent: float) -> Verdict:
-    return Verdict(
-        what=what,
-        figure=Interval(value=percent, low=percent, high=percent),
-        unit=" %",
-        limit=LEAST_SUM,
-        why=f"at most {MOST_SUM:g} %",
-        broken=percent > MOST_SUM,
-    )
+    return [
+        Verdict(
+            what=f"{one.name}: {what}",
+            figure=Interval(value=100 * share, low=100 * share, high=100 * share),
+            unit=" %",
+            limit=LEAST_SUM,
+            why=f"at most {MOST_SUM:g} %",
+            broken=100 * share > MOST_SUM,
+        )
+        for what, share in shares.items()
+        if share
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from loadtest.experiments.profile.onednn import MARKERS
 from loadtest.systems.system import System
-from loadtest.trials.watch import Seen
+from loadtest.trials.block import Seen
 
 WISH = "operators=8 onednn=2"
 """Runs of the model in each worker: with fewer, one odd batch decides; each costs its batch some ms."""

@@ -30,7 +30,7 @@ INSTRUCTIONS = (
 """Part of an implementation's name → what it computes with; the first that fits."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Call:
     """One primitive that ran."""
 
@@ -104,15 +104,8 @@ def _read_call(words: list[str]) -> Call | None:
     if len(words) != EXEC_FIELDS or not _is_number(words[-1]):
         return None
     _, kind, implementation, _, descriptors, attributes, _, problem, ms = words
-    return Call(
-        kind=kind,
-        implementation=implementation,
-        types=dict(_TYPE.findall(descriptors)),
-        attributes=attributes,
-        problem=problem,
-        ms=float(ms),
-        descriptors=descriptors,
-    )
+    types = dict(_TYPE.findall(descriptors))
+    return Call(kind, implementation, types, attributes, problem, float(ms), descriptors)
 
 
 def _is_number(text: str) -> bool:
@@ -128,7 +121,7 @@ def name_instructions(implementation: str) -> str:
     return next((word for part, word in INSTRUCTIONS if part in implementation.lower()), implementation)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Line:
     """All calls of one primitive in one shape by one piece of code."""
 
@@ -148,22 +141,10 @@ class Line:
 
 def break_down(calls: Iterable[Call]) -> list[Line]:
     """The dearest first."""
-    groups: dict[tuple, list[float]] = {}
+    groups: dict[tuple[str, str, str, str, tuple[str, ...], bool], list[float]] = {}
     for one in calls:
         types = "→".join(one.types[name] for name in ("src", "wei", "dst") if name in one.types)
         key = (one.kind, one.problem, one.implementation, types, one.post_ops, one.moves_weights)
         groups.setdefault(key, []).append(one.ms)
-    lines = [
-        Line(
-            kind=kind,
-            shape=shape,
-            implementation=code,
-            types=types,
-            post_ops=fused,
-            moves_weights=weights,
-            calls=len(each),
-            ms=sum(each),
-        )
-        for (kind, shape, code, types, fused, weights), each in groups.items()
-    ]
+    lines = [Line(*key, len(each), sum(each)) for key, each in groups.items()]
     return sorted(lines, key=lambda line: -line.ms)

@@ -237,20 +237,18 @@ def summarise_worker(pid: int, readings: Sequence[Reading], resident_mib: int | 
     seconds = last.at - first.at
     every = [make_use(pid, tid, readings, seconds) for tid in last.glances.get(pid, {})]
     busy = tuple(sorted((one for one in every if one.cores > BUSY), key=lambda one: -one.cores))
-    faults = _sum_faults(last.glances.get(pid, {})) - _sum_faults(first.glances.get(pid, {}))
+    before_faults, faults = (
+        sum(one.minor_faults for one in reading.glances.get(pid, {}).values()) for reading in (first, last)
+    )
     before, now = (one.throttled.get(pid, {}) if one.throttled else {} for one in (first, last))
     return WorkerUse(
         pid=pid,
         threads=len(every),
         busy=busy,
-        minor_faults=round(max(0, faults) / seconds, 1),
+        minor_faults=round(max(0, faults - before_faults) / seconds, 1),
         resident_mib=resident_mib,
         throttled_ms=round(find_loss(before, now).ms_per_period, 3) if now else None,
     )
-
-
-def _sum_faults(glances: Mapping[int, Glance]) -> int:
-    return sum(one.minor_faults for one in glances.values())
 
 
 def make_use(pid: int, tid: int, readings: Sequence[Reading], seconds: float) -> ThreadUse:

@@ -24,7 +24,7 @@ from typing import Any
 
 from loadtest.systems.inprocess import InProcess
 from loadtest.systems.system import System
-from loadtest.trials.watch import Seen, Watching
+from loadtest.trials.block import Seen, Watching
 
 SECONDS = 5
 LATE_S = 60

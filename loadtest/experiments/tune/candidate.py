@@ -1,4 +1,4 @@
-"""A plan that may be raced: the default with one step of its batch or its layout, or in another precision."""
+"""A plan that may be measured: the default with a step of its batch or layout, or in another precision."""
 
 from __future__ import annotations
 
@@ -72,7 +72,3 @@ def list_candidates(
     if free_layout and cores % 2 == 0:
         found.append(replace(default, workers=2 * workers, cores_per_worker=cores // 2))
     return found
-
-
-def find_candidate(default: Candidate, candidates: Sequence[Candidate], name: str) -> Candidate:
-    return default if name == DEFAULT else next(one for one in candidates if one.name == name)

@@ -3,9 +3,8 @@
 p99 ≤ 200 ms means that at most 1 % are later than 200 ms. That share is fitted, rising with the rate
 (isotonic regression), because shares of short windows average to that of a long one, and their percentiles
 do not: the mean p99 of windows of 740 requests crossed the limit at a rate 6 % higher than the p99 of all of
-them together (simulated). A single probe is luck anyway: near its peak a server's p99 of one window lies a
-third above or below that of the next one. Intervals come from drawing whole repeats again, of all plans that
-are compared alike.
+them together (simulated). Intervals come from drawing whole repeats again, of all plans that are compared
+alike.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from loadtest.experiments.tune.windows import Limit
 from loadtest.results.ratios import find_expanded_tail
 from loadtest.results.stats import Interval
 
@@ -25,20 +23,25 @@ CAP = 4.0
 """Times the limit: beyond it a latency tells only how long the window was."""
 LEAST_LATE = 20.0
 """The least share that is told apart from none: what is allowed, divided by this; 0 has no logarithm."""
-CLIFF = 2.0
-"""From the limit divided by this to the limit times this within one step of the rate is a cliff."""
-CLIFF_STEP = 0.12
-"""Of the rate: over larger steps that is how queues grow."""
-NEAR = 0.01
-"""Windows whose rates are as near are of one rate: no pace is known better."""
 RESAMPLES = 2000
 SEED = 0
 WITHIN, ALL_KEPT, NONE_KEPT = "limit", "every rate kept it", "no rate kept it"
-CLIFF_WORD = "cliff"
 FEWEST_GROUPS = 3
 """Fewer repeats give no interval worth the name."""
 Group = tuple[str, int]
 """Block and repeat: turns seconds apart, with the same arrivals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What a latency must keep."""
+
+    percentile: float
+    seconds: float
+
+    def __str__(self) -> str:
+        """`p99 ≤ 200 ms`."""
+        return f"p{self.percentile:g} ≤ {1000 * self.seconds:g} ms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,26 +71,20 @@ class Peak:
 
     value: float
     boundary: str
-    """What ends it: the limit, a cliff, or nothing within the rates that were tried."""
+    """What ends it: the limit, or nothing within the rates that were tried."""
     interval: Interval | None = None
     """None where there are too few repeats."""
-    cliff: str = ""
-    """The two sides of it."""
 
     @property
     def known(self) -> bool:
         """Whether it lies between rates that were tried; else it is above or below all of them."""
-        return self.boundary not in (ALL_KEPT, NONE_KEPT)
+        return self.boundary == WITHIN
 
 
 def fit_peak(seen: Sequence[Seen], limit: Limit) -> Peak:
     """Of one plan; at least one window."""
     rates, sums, counts = _tabulate(seen)
-    peak, sides = _cross(rates, sums.sum(axis=0), counts.sum(axis=0), limit)
-    if sides is None:
-        return peak
-    told = _tell_cliff(seen, sides, limit)
-    return replace(peak, boundary=CLIFF_WORD, value=sides[0], cliff=told) if told else peak
+    return _cross(rates, sums.sum(axis=0), counts.sum(axis=0), limit)
 
 
 def _tabulate(seen: Sequence[Seen]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -101,53 +98,21 @@ def _tabulate(seen: Sequence[Seen]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return rates, sums, counts
 
 
-def _cross(
-    rates: np.ndarray, sums: np.ndarray, counts: np.ndarray, limit: Limit
-) -> tuple[Peak, tuple[float, float] | None]:
-    """Where the rising fit crosses the share that is allowed, and the two rates about it, if it does."""
+def _cross(rates: np.ndarray, sums: np.ndarray, counts: np.ndarray, limit: Limit) -> Peak:
+    """Where the rising fit crosses the share that is allowed."""
     there = counts > 0
-    rates, late = rates[there], _fit(sums[there], counts[there])
+    rates = rates[there]
+    late = isotonic_regression(sums[there] / counts[there], weights=counts[there]).x
     allowed = 1 - limit.percentile / 100
     if late[-1] <= allowed:
-        return Peak(value=float(rates[-1]), boundary=ALL_KEPT), None
+        return Peak(value=float(rates[-1]), boundary=ALL_KEPT)
     if late[0] > allowed:
-        return Peak(value=float(rates[0]), boundary=NONE_KEPT), None
+        return Peak(value=float(rates[0]), boundary=NONE_KEPT)
     last = int(np.searchsorted(late, allowed, side="right")) - 1
     below, above = float(rates[last]), float(rates[last + 1])
     low, high = (math.log(max(float(late[n]), allowed / LEAST_LATE)) for n in (last, last + 1))
     share = (math.log(allowed) - low) / (high - low)
-    return Peak(value=below * (above / below) ** share, boundary=WITHIN), (below, above)
-
-
-def _fit(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    fitted: np.ndarray = isotonic_regression(sums / counts, weights=counts).x
-    return fitted
-
-
-def _tell_cliff(seen: Sequence[Seen], sides: tuple[float, float], limit: Limit) -> str:
-    """Both sides of it; empty where the latencies only grow."""
-    below, above = sides
-    low, high = (_mean_level(seen, rate, limit) for rate in sides)
-    if low > -math.log(CLIFF) or high < math.log(CLIFF) or above > below * (1 + CLIFF_STEP):
-        return ""
-    levels = ((below, low), (above, high))
-    return " and ".join(
-        f"{1000 * limit.seconds * math.exp(one):.0f} ms at {rate:.4g}/s" for rate, one in levels
-    )
-
-
-def _mean_level(seen: Sequence[Seen], rate: float, limit: Limit) -> float:
-    """Of the windows about a rate: the mean logarithm of latency over limit."""
-    near = [one for one in seen if abs(one.arrived / rate - 1) <= NEAR]
-    return float(np.mean([find_level(one, limit) for one in near]))
-
-
-def list_levels(seen: Sequence[Seen], limit: Limit) -> tuple[list[float], np.ndarray]:
-    """For a curve: rates in rising order, and a rising fit of the logarithm of latency over limit."""
-    rates = sorted({one.arrived for one in seen})
-    counts = np.array([float(sum(one.arrived == rate for one in seen)) for rate in rates])
-    levels = np.array([_mean_level(seen, rate, limit) for rate in rates])
-    return rates, _fit(levels * counts, counts)
+    return Peak(value=below * (above / below) ** share, boundary=WITHIN)
 
 
 def find_level(one: Seen, limit: Limit) -> float:
@@ -183,14 +148,13 @@ def _draw(plans: Sequence[Sequence[Seen]], groups: Sequence[Group], limit: Limit
     """Peaks of each plan over repeats drawn again, the same ones for all plans."""
     share = np.full(len(groups), 1 / len(groups))
     times = np.random.default_rng(SEED).multinomial(len(groups), share, RESAMPLES)
-    return [_draw_one(seen, times, groups, limit) for seen in plans]
-
-
-def _draw_one(seen: Sequence[Seen], times: np.ndarray, groups: Sequence[Group], limit: Limit) -> np.ndarray:
-    rates, sums, counts = _tabulate(seen)
-    mine = [list_groups(seen).index(group) for group in groups]
-    drawn = zip(times @ sums[mine], times @ counts[mine], strict=True)
-    return np.array([_cross(rates, one, many, limit)[0].value for one, many in drawn])
+    found = []
+    for seen in plans:
+        rates, sums, counts = _tabulate(seen)
+        own = [list_groups(seen).index(group) for group in groups]
+        drawn = zip(times @ sums[own], times @ counts[own], strict=True)
+        found.append(np.array([_cross(rates, one, many, limit).value for one, many in drawn]))
+    return found
 
 
 def _find_interval(value: float, drawn: np.ndarray, groups: int) -> Interval:

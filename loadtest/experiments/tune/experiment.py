@@ -1,51 +1,106 @@
 """`make tune` of one model, or of a mix, as an experiment: what is measured next follows from what is kept.
 
-`start` loads the default plan without end, which tells where its peak may lie. Its neighbours then race it,
-and the winner meets it in the finals.
+`start` loads the default plan without end, which tells where its peak may lie. `candidates` measures the
+default and its neighbours at three rates about it; `final-N` the best of them against the default.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.ladder.experiment import OWN_SHARE, SERVER_MIB
-from loadtest.experiments.tune.candidate import DEFAULT, Candidate, find_candidate
-from loadtest.experiments.tune.evidence import START, find_spent, list_done, list_out, list_seen, read_start
-from loadtest.experiments.tune.race import (
-    FINAL,
-    FINAL_RATES,
-    FINAL_REPEATS,
-    FINALS,
-    FIRST_RATES,
-    RACE,
-    Race,
-    Stage,
-    scale_rates,
-)
-from loadtest.experiments.tune.windows import REQUESTS_TIMES, Windows
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate
+from loadtest.experiments.tune.curve import Limit
+from loadtest.experiments.tune.outcome import FINAL, LEAST_REPEATS, START, Outcome, find_outcome, list_out
 from loadtest.results.kept import Kept
+from loadtest.results.stats import least_requests
+from loadtest.scenarios.scenario import AUTO, Arrival, Latency, Scenario
 from loadtest.systems.fleet import Member
 from loadtest.trials.block import Block, Experiment, Turn
 
 KIND = "tune"
-PEAK_SHARE = 0.7
-"""Of a closed loop's rate: where the race begins to look for the peak."""
+CANDIDATES = "candidates"
+SHARES = (0.7, 1.0, 1.3)
+"""Of the guess, which is no better than that."""
+FINAL_SHARES = (0.9, 1.0, 1.1)
+"""Of each plan's own peak: as far as the machine's own ups and downs move it."""
+FINAL_REPEATS, FINALS, MOST_FINALS = 3, 2, 3
+"""The third one where a peak was not between the rates, or windows of one may not be quoted."""
+FEWEST_CANDIDATES = 2
+REQUESTS_TIMES = (2, 1)
+"""As many as the percentile needs at least, twice: its own interval is then within a third. Where a host is
+so slow that such windows leave no time for the final A/B, once: more windows tell more than long ones."""
+LEAST_WINDOW_S = 4.0
+LEAST_LIMITS = 20
+"""Limits in a window: in it, a server that falls 5 % behind the rate breaks the limit."""
+CLOSED_WINDOW_S = 8.0
+WARM_UP_S = 1.0
+"""Of each window: queues fill within a fraction of the limit."""
+TIMEOUT_S, CLOSED_TIMEOUT_S = 10.0, 120.0
+"""Far beyond any limit: who waits longer counts as failed."""
+TURN_EXTRA_S, START_S, VERIFY_S = 6.0, 30.0, 5.0
+"""Around each window, for Locust's start and end and the last answers; of a server with its plan; of each
+server behind each block: seen on two cores."""
 FIRST_WARM_UP_S = 20.0
 """Java compiles what it runs, on the cores that serve: 3 to 4 ms of CPU a request behind the first 600, 1.7
 behind 1,400, 1.1 behind 2,000. These are 1,500 requests of ResNet50 on two slow cores (seen)."""
-START_S, VERIFY_S = 30.0, 5.0
-"""Of a server with its plan, and of each behind each block: seen on two cores."""
-UP_S = START_S + FIRST_WARM_UP_S
-"""Before the first window of a server."""
-FEWEST_ENTRANTS = 2
-"""Beside the default."""
-SEEDS = {RACE: 200, FINAL: 300}
-"""The same arrivals for all plans of a block, others in each block."""
+SEED = 200
+"""Of the first block's arrivals, the same for all plans; each block has its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """How each window of one model and one limit is loaded: long enough for the percentile."""
+
+    model: str
+    payloads: str
+    limit: Limit
+    times: int = REQUESTS_TIMES[0]
+    """How often the requests that the percentile needs."""
+    least_share: float = 1.0
+    """Of the requests, those of the rarest model: its percentile is quoted, too."""
+
+    def plan_seconds(self, rate: float) -> float:
+        """Of one window at this rate."""
+        needed = self.times * least_requests(self.limit.percentile) / self.least_share
+        return max(LEAST_WINDOW_S, LEAST_LIMITS * self.limit.seconds, round(needed / rate, 1))
+
+    def find_cost(self, centre: float, shares: Sequence[float], repeats: int = 1) -> float:
+        """Seconds of one plan in a block, its server being up."""
+        each = [self.plan_seconds(centre * share) + WARM_UP_S + TURN_EXTRA_S for share in shares]
+        return repeats * sum(each) + VERIFY_S
+
+    def make_open(self, rate: float, *, seed: int, repeats: int = 1) -> Scenario:
+        """Poisson arrivals of this seed."""
+        latency = Latency(percentile=self.limit.percentile, limit_ms=1000 * self.limit.seconds)
+        return Scenario(
+            name=f"tune-{self.model}",
+            model=self.model,
+            payloads=self.payloads,
+            arrival=Arrival(loop="open", seed=seed),
+            steps=(rate,),
+            warm_up_s=WARM_UP_S,
+            duration_s=self.plan_seconds(rate),
+            repeats=repeats,
+            timeout_s=TIMEOUT_S + self.limit.seconds,
+            latency=latency,
+        )
+
+    def make_closed(self) -> Scenario:
+        """As many users as keep every worker in full batches."""
+        return replace(
+            self.make_open(1.0, seed=1),
+            name=f"tune-{self.model}-saturated",
+            arrival=Arrival(loop="closed"),
+            steps=(AUTO,),
+            duration_s=CLOSED_WINDOW_S,
+            timeout_s=CLOSED_TIMEOUT_S,
+            leave_out_first_round=True,
+            least_rounds=2,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +108,8 @@ class Course:
     """What is measured; what is kept says how far it is."""
 
     windows: Windows
-    default: Candidate
-    candidates: Sequence[Candidate]
+    plans: Mapping[str, Candidate]
+    """The default first."""
     instances: int
     budget_s: float
     memory_mib: float
@@ -65,57 +120,37 @@ class Course:
     def next_block(self, kept: Kept) -> Block | None:
         if kept.find(START) is None:
             # Twice as many users as fill a batch in every worker: one is computed while the next one gathers.
-            users = 2 * self.default.workers * sum(self.default.batch.values())
-            closed = self.windows.make_closed()
-            turn = Turn(member=self._find_member(DEFAULT), scenario=closed, level=users)
+            default = self.plans[DEFAULT]
+            users = 2 * default.workers * sum(default.batch.values())
+            member = self.make_member(DEFAULT, default)
+            turn = Turn(member=member, scenario=self.windows.make_closed(), level=users)
             return Block(name=START, turns=(turn,), warm_up_s=FIRST_WARM_UP_S)
-        stage = self._next_stage(kept)
-        return self._make_turns(stage, self._fit_windows(kept)) if stage else None
+        found = find_outcome(kept)
+        windows, room = self._fit(kept, found.guess)
+        if kept.find(CANDIDATES) is None:
+            centres = dict.fromkeys([*self.plans][: 1 + room], found.guess)
+            return self._make_block(CANDIDATES, windows, centres, SHARES)
+        return self._next_final(kept, found, windows)
 
-    def make_race(self, kept: Kept) -> Race:
-        """With as many plans as the budget allows for a round, the finals kept back."""
-        guess, most_up = _guess(kept), self._count_up(kept)
-        left, windows = self._find_left_behind_start(kept), self._fit_windows(kept)
-        counts = range(len(self.candidates), FEWEST_ENTRANTS, -1)
-        fitting = (n for n in counts if _cost_race(n, most_up, guess, windows) <= left)
-        entrants = self.candidates[: next(fitting, FEWEST_ENTRANTS)]
-        return Race(
-            plans=(DEFAULT, *(one.name for one in entrants)),
-            guess=guess,
-            limit=self.windows.limit,
-            done=list_done(kept),
-            out=frozenset(list_out(kept)),
-            most_up=most_up,
-        )
+    def _fit(self, kept: Kept, guess: float) -> tuple[Windows, int]:
+        """The longest windows that leave the budget room for two candidates and the final A/B; and how many
+        candidates budget and memory hold with them."""
+        most = min(len(self.plans), self._count_up(kept)) - 1
+        fewest, left = min(FEWEST_CANDIDATES, most), self.budget_s - kept.blocks[0].seconds
 
-    def _next_stage(self, kept: Kept) -> Stage | None:
-        race, windows = self.make_race(kept), self._fit_windows(kept)
-        left = max(0.0, self.budget_s - find_spent(kept))
+        def fits(count: int, one: Windows) -> bool:
+            finals = 2 * FINALS * one.find_cost(guess, FINAL_SHARES, FINAL_REPEATS)
+            starts = count * (START_S + FIRST_WARM_UP_S)
+            return starts + (1 + count) * one.find_cost(guess, SHARES) + finals <= left
 
-        def can_afford(stage: Stage, keep_finals: bool) -> bool:
-            later = FINALS * _cost_final(race.guess, windows) if keep_finals else 0.0
-            return find_cost(stage, windows) + later <= left
-
-        return race.next_stage(list_seen(kept), can_afford)
-
-    def _find_left_behind_start(self, kept: Kept) -> float:
-        start = kept.find(START)
-        assert start is not None  # measured first
-        return self.budget_s - start.seconds
-
-    def _fit_windows(self, kept: Kept) -> Windows:
-        """The longest ones that leave the budget room for the fewest plans and the finals."""
-        guess, left = _guess(kept), self._find_left_behind_start(kept)
         each = [replace(self.windows, times=times) for times in REQUESTS_TIMES if times <= self.windows.times]
-        fitting = (
-            one for one in each if _cost_race(FEWEST_ENTRANTS, FEWEST_ENTRANTS + 1, guess, one) <= left
-        )
-        return next(fitting, each[-1])
+        windows = next((one for one in each if fits(fewest, one)), each[-1])
+        return windows, next((count for count in range(most, fewest, -1) if fits(count, windows)), fewest)
 
     def _count_up(self, kept: Kept) -> int:
         """Servers that the memory holds, by what the default's took under its load."""
-        (trial,) = read_start(kept).trials
-        each = OWN_SHARE * sum(trial.memory_mib.values()) + SERVER_MIB * max(1, self.instances)
+        took = sum(kept.blocks[0].trials[-1].memory_mib.values())
+        each = OWN_SHARE * took + SERVER_MIB * max(1, self.instances)
         if 2 * each > self.memory_mib:
             raise LoadTestError(
                 f"two servers of {each:.0f} MiB must be up together: got {self.memory_mib:.0f} MiB for them; "
@@ -123,54 +158,44 @@ class Course:
             )
         return int(self.memory_mib / each)
 
-    def _find_member(self, name: str) -> Member:
-        return self.make_member(name, find_candidate(self.default, self.candidates, name))
+    def _next_final(self, kept: Kept, found: Outcome, windows: Windows) -> Block | None:
+        """The default and the best candidate, or the default alone where there is none."""
+        finals = sum(block.name.startswith(FINAL) for block in kept.list_blocks())
+        if finals == MOST_FINALS or not found.seen or DEFAULT in list_out(kept):
+            return None
+        centres = {name: found.find_centre(name) for name in (DEFAULT, found.best) if name}
+        cost = sum(windows.find_cost(one, FINAL_SHARES, FINAL_REPEATS) for one in centres.values())
+        held = cost <= self.budget_s - sum(block.seconds for block in kept.blocks)
+        rows = [found.find_row(name) for name in centres]
+        between = [bool(row.final and row.peak and row.peak.known) for row in rows]
+        # Beyond the budget, too: without these a quarter of an hour has told nothing.
+        unproven = found.seems_better and found.repeats < LEAST_REPEATS
+        needed = unproven or not finals or (finals < FINALS and not between[0])
+        if not needed and not (held and (finals < FINALS or not all(between))):
+            return None
+        return self._make_block(f"{FINAL}-{finals + 1}", windows, centres, FINAL_SHARES, finals + 1)
 
-    def _make_turns(self, stage: Stage, windows: Windows) -> Block:
-        """Each plan at each of its rates, rate by rate: who is compared takes turns seconds apart, and a
-        machine drifts within minutes."""
-        kind, _, number = stage.name.partition("-")
-        by_plan = [[(name, rate) for rate in rates] for name, rates in stage.rates.items()]
-        turns = tuple(
-            Turn(
-                member=self._find_member(name),
-                scenario=windows.make_open(rate, seed=SEEDS[kind] + int(number), repeats=stage.repeats),
-                level=rate,
-            )
-            for step in zip_longest(*by_plan)
-            for name, rate in filter(None, step)
-        )
-        return Block(name=stage.name, turns=turns, repeats=stage.repeats, warm_up_s=FIRST_WARM_UP_S)
-
-
-def _guess(kept: Kept) -> float:
-    return PEAK_SHARE * read_start(kept).trials[0].rate
-
-
-def _cost_race(entrants: int, most_up: int, guess: float, windows: Windows) -> float:
-    """Seconds of starts, a round in as many parts as the memory asks for, and the finals."""
-    heats = math.ceil(entrants / (most_up - 1))
-    one = find_cost(Stage(name=RACE, rates={DEFAULT: scale_rates(guess, FIRST_RATES)}), windows)
-    return entrants * UP_S + (entrants + heats) * one + FINALS * _cost_final(guess, windows)
-
-
-def _cost_final(guess: float, windows: Windows) -> float:
-    """Of one final: the default and the best."""
-    rates = dict.fromkeys((DEFAULT, RACE), scale_rates(guess, FINAL_RATES))
-    return find_cost(Stage(name=FINAL, rates=rates, repeats=FINAL_REPEATS), windows)
-
-
-def find_cost(stage: Stage, windows: Windows) -> float:
-    """Seconds of a stage whose servers are up."""
-    each = [windows.cost_s(rate) for rates in stage.rates.values() for rate in rates]
-    return stage.repeats * sum(each) + VERIFY_S * len(stage.rates)
+    def _make_block(
+        self,
+        name: str,
+        windows: Windows,
+        centres: Mapping[str, float],
+        shares: Sequence[float],
+        final: int = 0,
+    ) -> Block:
+        """Each plan at each share of its centre, share by share: who is compared takes turns seconds apart,
+        and a machine drifts within minutes."""
+        repeats = FINAL_REPEATS if final else 1
+        turns = []
+        for share, plan in ((share, plan) for share in shares for plan in centres):
+            rate = round(centres[plan] * share, 2)
+            scenario = windows.make_open(rate, seed=SEED + final, repeats=repeats)
+            member = self.make_member(plan, self.plans[plan])
+            turns.append(Turn(member=member, scenario=scenario, level=rate))
+        return Block(name=name, turns=tuple(turns), repeats=repeats, warm_up_s=FIRST_WARM_UP_S)
 
 
 def make_experiment(course: Course, asked: Mapping[str, Any]) -> Experiment:
     """`asked` holds all that decides what is measured, as plain values."""
-    return Experiment(
-        kind=KIND,
-        name="-".join((KIND, *course.default.batch)),
-        asked=asked,
-        next_block=course.next_block,
-    )
+    name = "-".join((KIND, *course.plans[DEFAULT].batch))
+    return Experiment(kind=KIND, name=name, asked=asked, next_block=course.next_block)

@@ -1,4 +1,4 @@
-"""What is asked of a race: the limit, the default plan and its neighbours, and the memory that is there."""
+"""What is asked of a tuning: the limit, the default plan and its neighbours, and the memory that is there."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from loadtest.experiments.tune.candidate import (
     read_candidate,
     variant_arguments,
 )
-from loadtest.experiments.tune.experiment import Course, make_experiment
-from loadtest.experiments.tune.windows import REQUESTS_TIMES, Limit, Windows
+from loadtest.experiments.tune.curve import Limit
+from loadtest.experiments.tune.experiment import REQUESTS_TIMES, Course, Windows, make_experiment
+from loadtest.experiments.tune.outcome import name_plans
 from loadtest.payloads import make_payloads, name_mix
 from loadtest.results.host import read_host
 from loadtest.scenarios.scenario import list_scenarios, read_scenario
@@ -43,11 +44,13 @@ from server.supervisor.moving import read_available_mib
 
 OWN = ("MODELS", "PORT", "SLO_P99_MS")
 """Knobs of a plan that have a value of their own here."""
-CHOSEN_HERE = ("BATCH", "DELAY_MS")
-NOT_RACED = ("TOPOLOGY", "TLS_CERT", "TLS_KEY")
+NOT_TUNED = {
+    **dict.fromkeys(("BATCH", "DELAY_MS"), "it is what `make tune` finds"),
+    **dict.fromkeys(("TOPOLOGY", "TLS_CERT", "TLS_KEY"), "plans on all of this machine are tuned"),
+}
 PERCENTILE, DEFAULT_MINUTES = 99.0, 15.0
 LEAST_MINUTES = 5.0
-"""The default alone, one round of three plans, and the finals take nearly as long."""
+"""The default alone, three plans at three rates, and the final A/B take nearly as long."""
 EXAMPLE = "resnet50:0.7,bert:0.3"
 
 
@@ -78,8 +81,8 @@ class Wish:
 
     @property
     def free_layout(self) -> bool:
-        """Whether workers and their cores may be chosen: nobody named them, and all models are raced at
-        once."""
+        """Whether workers and their cores may be chosen: nobody named them, and all models are tuned
+        together."""
         together = len(self.models) == 1 or bool(self.shares)
         return together and not {"WORKERS", "CORES_PER_WORKER"} & {*self.given}
 
@@ -88,17 +91,17 @@ def read_wish(options: Sequence[str], *, minutes: float, payloads: str, mix: str
     """From options of `python -m config`, as make gives them; LoadTestError for what cannot be fixed here."""
     asked = build_parser().parse_args(options)
     given = {name: getattr(asked, name.lower()) for name in KNOBS if name not in OWN}
-    for name in CHOSEN_HERE:
+    for name, why in NOT_TUNED.items():
         if given[name]:
-            raise LoadTestError(f"{name} is what `make tune` finds: got {given[name]}; leave it out")
-    for name in NOT_RACED:
-        if given[name]:
-            what = "plans of a model on all of this machine are raced"
-            raise LoadTestError(f"{name} must be left out, {what}: got {given[name]}")
+            raise LoadTestError(f"{name} must be left out, {why}: got {given[name]}")
     if mix and payloads:
         what = "PAYLOADS must be left out with MIX, which sends each model's own"
         raise LoadTestError(f"{what}: got {payloads}")
     limit_ms = parse_number("SLO_P99_MS", asked.slo_p99_ms or str(DEFAULT_SLO_P99_MS)) or 0
+    if limit_ms <= 0:
+        raise LoadTestError(f"SLO_P99_MS must be 1 or more: got {limit_ms:g}")
+    if minutes < LEAST_MINUTES:
+        raise LoadTestError(f"BUDGET_MINUTES must be at least {LEAST_MINUTES:g}: got {minutes:g}")
     run_dir, models = Path(asked.run_dir).resolve(), tuple(split_words(asked.models))
     return Wish(
         models=models,
@@ -121,26 +124,13 @@ def parse_mix(text: str, models: Sequence[str]) -> dict[str, float]:
             f"MIX must give each of MODELS its share, two or more, as {EXAMPLE}: got {text} for "
             f"{', '.join(models)}"
         )
-    parts = {name: _parse_share(share, text) for name, _, share in pairs}
-    return {name: part / sum(parts.values()) for name, part in sorted(parts.items())}
-
-
-def _parse_share(share: str, text: str) -> float:
     try:
-        part = float(share)
+        parts = {name: float(share) for name, _, share in pairs}
     except ValueError:
-        part = 0.0
-    if not 0 < part < math.inf:
+        parts = {}
+    if not parts or not all(0 < part < math.inf for part in parts.values()):
         raise LoadTestError(f"MIX must be numbers above 0 by model, as {EXAMPLE}: got {text}")
-    return part
-
-
-def check_wish(wish: Wish) -> None:
-    """Before minutes are spent on what gives no figures."""
-    if wish.limit.seconds <= 0:
-        raise LoadTestError(f"SLO_P99_MS must be 1 or more: got {1000 * wish.limit.seconds:g}")
-    if wish.minutes < LEAST_MINUTES:
-        raise LoadTestError(f"BUDGET_MINUTES must be at least {LEAST_MINUTES:g}: got {wish.minutes:g}")
+    return {name: part / sum(parts.values()) for name, part in sorted(parts.items())}
 
 
 def plan_all(wish: Wish, site: Site) -> Plan:
@@ -193,8 +183,7 @@ def prepare(wish: Wish, models: Sequence[str], plan: Plan, site: Site) -> Experi
     )
     course = Course(
         windows=windows,
-        default=default,
-        candidates=candidates,
+        plans=name_plans([default, *candidates]),
         instances=len(plan.instances),
         budget_s=60 * wish.minutes,
         memory_mib=USABLE_MEMORY * read_available_mib(),
@@ -213,7 +202,7 @@ def list_in_other_variants(
     (model,) = models
     there = {*SETS[plan.inputs.package_set]} - find_missing()
     if absent := [engine for engine in ENGINES if engine not in there]:
-        site.say(f"{model}: not installed beside these, so not raced: {', '.join(absent)} (BACKEND=…)")
+        site.say(f"{model}: not installed beside these, so not measured: {', '.join(absent)} (BACKEND=…)")
     topology, found = read_topology(), []
     default = _name_variant(plan, model)
     fixed = [

@@ -22,11 +22,11 @@ from loadtest.trials.runner import run_experiment
 def run_tune(
     wish: Wish, site: Site, *, results: Path, resume: str
 ) -> tuple[list[Kept], Callable[[], Path], list[str]]:
-    """What was kept of each race, what writes the file for these, for when all of it can be told, and why
+    """What was kept of each, what writes the file for these, for when all of it can be told, and why
     others could not be tuned; LoadTestError where none could."""
     plan = plan_all(wish, site)
-    races = [wish.models] if wish.shares else [(name,) for name in wish.models]
-    folders = {models: find_resumed(resume, models, results, alone=len(races) == 1) for models in races}
+    tunings = [wish.models] if wish.shares else [(name,) for name in wish.models]
+    folders = {models: find_resumed(resume, models, results, alone=len(tunings) == 1) for models in tunings}
     kepts: dict[tuple[str, ...], Kept] = {}
     problems: list[str] = []
     for models, folder in folders.items():
@@ -35,7 +35,7 @@ def run_tune(
             kepts[models] = run_experiment(experiment, site, results=results, resume=folder)
         except LoadTestError as problem:
             problems.append(f"{' '.join(models)}: {problem}")
-            if len(races) > 1:  # told at once: the others take a quarter of an hour each
+            if len(tunings) > 1:  # told at once: the others take a quarter of an hour each
                 site.say(f"{models[0]}: could not be tuned: {problem}")
     if not kepts:
         raise LoadTestError("\n".join(problems))
@@ -47,13 +47,11 @@ def run_tune(
 
 
 def find_resumed(resume: str, models: Sequence[str], results: Path, *, alone: bool) -> Path | None:
-    """`latest` is each race's own, if it has one; a folder is one race's."""
+    """`latest` is each one's own, if it has one; a folder is one's."""
     name = "-".join((KIND, *models))
-    if not resume:
-        return None
-    if resume != LATEST and not alone:
+    if resume not in ("", LATEST) and not alone:
         raise LoadTestError(f"RESUME of several models must be {LATEST}: got {resume}; or give one of MODELS")
-    if resume == LATEST and not alone and not list_results(results, name=name):
+    if not resume or (not alone and not list_results(results, name=name)):
         return None
     return find_result(resume, results, name=name)
 
@@ -72,12 +70,6 @@ def keep_tuned(kepts: Sequence[Kept], inputs: Inputs, run_dir: Path) -> Path:
         told = describe_gain(outcome, f"results/{kept.folder.name}")
         told = f"{outcome.what}: {told}" if len(models) > 1 else told
         evidence |= dict.fromkeys(models, told)
-    tuned = Tuned(
-        made_for=describe_present(read_topology(), inputs),
-        limit=dict(kepts[0].asked["limit"]),
-        chosen=chosen,
-        evidence=evidence,
-    )
-    file = run_dir / TUNED_FILE
-    write_tuned(file, tuned)
-    return file
+    made_for, limit = describe_present(read_topology(), inputs), dict(kepts[0].asked["limit"])
+    write_tuned(run_dir / TUNED_FILE, Tuned(made_for=made_for, limit=limit, chosen=chosen, evidence=evidence))
+    return run_dir / TUNED_FILE

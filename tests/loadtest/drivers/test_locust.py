@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from loadtest.drivers import drive
-from loadtest.drivers.job import make_job, write_job
+from loadtest.drivers.job import Outcome, make_job, write_job
 from loadtest.drivers.locust import ONE_PROCESS, Crew, parse_crew, start_locust
-from loadtest.drivers.outcome import Outcome
 from loadtest.drivers.records import Records
 from loadtest.errors import LoadTestError
 from loadtest.payloads.payload import make_plain_text, make_text
@@ -164,14 +163,6 @@ def test_a_run_that_is_given_up_leaves_no_process(tmp_path):
         running.wait()
 
 
-def test_more_processes_than_users_are_refused(tmp_path):
-    job = make_job(make_scenario("closed"), level=1, repeat=0, url="http://x", token="", payloads=PAYLOADS)
-    with pytest.raises(
-        LoadTestError, match="PROCESSES must be at most the users of a closed loop: got 2 for 1"
-    ):
-        start_locust(job, tmp_path, Crew(processes=2))
-
-
 @pytest.mark.parametrize(
     ("text", "crew"), [("", Crew()), ("3", Crew(processes=3)), ("remote:2", Crew(processes=2, remote=True))]
 )
@@ -185,13 +176,3 @@ def test_processes_that_cannot_be(text):
         LoadTestError, match=f"PROCESSES must be a number from 1 to 99, or remote:N: got {text}"
     ):
         parse_crew(text)
-
-
-def test_a_generator_that_cannot_start_says_why(tmp_path):
-    job = make_job(
-        make_scenario("open"), level=1, repeat=0, url="http://127.0.0.1:9", token="", payloads=PAYLOADS
-    )
-    folder = write_job(job, PAYLOADS, tmp_path)
-    (folder / "0000.body").unlink()
-    with pytest.raises(LoadTestError, match=r"Locust ended .* without a report: .*0000.body"):
-        drive(job, folder, Crew())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.experiments.compare import DEFAULT_BOUND, render_comparison
+from loadtest.experiments.compare import DEFAULT_BOUND
 from loadtest.experiments.gate import PAIRS, compare_series, judge, make_experiment
 from loadtest.results.stats import measure_rates
 from loadtest.systems.fleet import Member
@@ -64,8 +64,7 @@ def test_equal_servers_raise_no_cry():
 def test_too_much_noise_is_said_to_be_inconclusive():
     verdict = run_virtual_gate(7, slowdown=0.0, spread=0.4)
     assert not verdict.conclusive
-    assert "INCONCLUSIVE" in render_comparison(verdict)
-    assert "do: longer repeats" in render_comparison(verdict)
+    assert verdict.word == "INCONCLUSIVE"
 
 
 def test_a_slowdown_within_the_bound_is_no_regression():
@@ -133,9 +132,3 @@ def test_one_outlier_does_not_take_the_bounds_off():
     verdict = compare_rates(a, b, bound=0.05)
     assert verdict.regression
     assert verdict.ratio.high < 0.9
-
-
-def test_the_verdict_is_readable():
-    text = render_comparison(run_virtual_gate(1, slowdown=0.1))
-    assert "REGRESSION: B is " in text
-    assert "the smallest change this could have found is " in text

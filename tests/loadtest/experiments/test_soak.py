@@ -11,7 +11,7 @@ import pytest
 from loadtest.answers.check import AnswerCheck
 from loadtest.errors import LoadTestError
 from loadtest.experiments import soak
-from loadtest.experiments.soak import Growth, check_soak, judge, judge_latency, make_experiment
+from loadtest.experiments.soak import check_soak, judge, judge_latency, make_experiment
 from loadtest.report.targets import make_soak_section
 from loadtest.results.trial import CpuUse
 from tests.loadtest.making import RIGHT, make_kept, make_rows, make_series
@@ -31,11 +31,8 @@ def keep(tmp_path, late=EARLY, *, legs=soak.LEGS + 1, **changes):
 
 @pytest.mark.parametrize(("late", "bounded"), [(1049.9, True), (1050.1, False), (900.0, True)])
 def test_five_percent_is_the_limit(tmp_path, late, bounded):
-    assert Growth(model="resnet50", pid=11, early_mib=1000.0, late_mib=late).bounded is bounded
     tail, first, second = judge(keep(tmp_path, {**EARLY, "resnet50 11": late}))
     assert (tail.met, first.met, second.met) == (True, bounded, True)
-    assert first.what == "resnet50 worker 11: growth of its resident memory"
-    assert first.why == f"1000 MiB after 1000 requests, {late:.0f} MiB after 10 minutes more"
 
 
 @pytest.mark.parametrize(
@@ -71,12 +68,6 @@ def test_the_tail_may_be_a_tenth_longer_at_the_end(last, met):
     assert verdict.met is met
     assert verdict.what == "p99 of the last leg / of the first one"
     assert verdict.why.startswith(f"50 ms, then {1000 * last:.0f} ms")
-
-
-def test_a_tail_of_too_few_requests_is_none():
-    few = dataclasses.replace(make_series("kit", (1.0,)), records=(make_rows(1.0),))
-    with pytest.raises(LoadTestError, match="p99 cannot be told from so few requests"):
-        judge_latency(few, few)
 
 
 @pytest.mark.parametrize("seconds", [59, 14401])

@@ -8,9 +8,7 @@ from dataclasses import replace
 import pytest
 
 from loadtest.answers.check import AnswerCheck
-from loadtest.errors import LoadTestError
 from loadtest.report import make_section, write_report
-from loadtest.report.markdown import WIDTH, render_section
 from loadtest.results.figures import summarise
 from loadtest.results.kept import Kept
 from loadtest.results.trial import Series
@@ -131,10 +129,6 @@ def test_a_search_that_was_disturbed_has_no_peak(tmp_path):
     assert not make_section(kept).valid
 
 
-def test_a_search_that_was_stopped_at_once_names_no_server(tmp_path):
-    assert "Nothing of this run was measured to its end." in make_section(make_search(tmp_path)).notes
-
-
 def make_gate(tmp_path, b: Series) -> Kept:
     asked = {"a": "old", "b": "new", "bound": 0.05}
     a = make_series("old", rates=(10.0, 10.2, 9.9, 10.1, 10.0, 10.1))
@@ -170,14 +164,3 @@ def test_what_the_gate_saw_at_build_stands_in_every_report(tmp_path):
     figures = ("98.8%", "0.0312", "0.9987", "96.1% (FP32 97.0%)", "80 digits")
     assert set(figures) < set(row.values())
     assert read_rows(keep(tmp_path, make_series()), "Accuracy") == []
-
-
-def test_prose_is_cut_into_lines_and_the_machine_has_no_name(tmp_path):
-    text = render_section(make_section(keep(tmp_path, make_series(generator_cores=(0.99,)))))
-    assert all(len(line) <= WIDTH for line in text.splitlines() if not line.startswith("|"))
-    assert "Measured on a 2-core AVX-512 virtual machine (AMD, 8 GiB), " in text
-
-
-def test_a_kind_without_a_section_is_named(tmp_path):
-    with pytest.raises(LoadTestError, match=r"the kind must be one of measure, peak.*: got unknown"):
-        write_report([make_kept(tmp_path, {}, kind="unknown")], tmp_path)

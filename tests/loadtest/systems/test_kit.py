@@ -9,7 +9,7 @@ import pytest
 from loadtest.errors import LoadTestError, RefusedError
 from loadtest.systems import kit as module
 from loadtest.systems.fleet import Site
-from loadtest.systems.kit import kit, kit_server
+from loadtest.systems.kit import kit
 from loadtest.systems.system import System
 from server.state import Failure, write_state
 
@@ -69,11 +69,11 @@ def test_a_start_that_fails_is_refused_in_the_kits_own_words_and_cleared_away(co
     commands.failure = Failure(cause="no memory for the shapes", step="trace")
     with (
         pytest.raises(RefusedError) as problem,
-        kit_server("kit", tmp_path, port=9000, model="bert", arguments=[]),
+        kit("kit", "bert", []).open(make_site(tmp_path)),
     ):
         pytest.fail("it must not come up")
     assert problem.value.reason == "trace: no memory for the shapes"
-    assert commands.stopped == [tmp_path]
+    assert commands.stopped == [tmp_path / "kit-1"]
 
 
 def test_what_cannot_be_planned_is_refused_before_any_start(tmp_path):

@@ -160,8 +160,3 @@ def test_a_server_is_found_by_its_url(tmp_path):
         found = find_system(run_dir="run", url=f"{server.url}/")
     assert (found.url, found.plan, found.run, found.name) == (server.url, None, None, f"{server.url}/")
     assert find_system(run_dir="run", url="http://h:1", name="b").name == "b"
-
-
-def test_a_run_directory_without_a_server_is_said(tmp_path):
-    with pytest.raises(LoadTestError, match=r"no server answers from .*; run `make serve` first"):
-        find_system(run_dir=str(tmp_path), url="")

@@ -182,16 +182,8 @@ def test_a_resumed_experiment_must_be_the_same(tmp_path, world):
 
 
 def test_a_model_that_is_not_served_is_named(tmp_path, world):
-    @contextlib.contextmanager
-    def start(_):
-        yield make_system_of("resnet50")
-
-    member = Member(name="a", open=start)
+    system = FakeSystem(name="a", models=("resnet50",))
+    object.__setattr__(system, "models_log", [])
+    member = Member(name="a", open=lambda _: contextlib.nullcontext(system))
     with pytest.raises(LoadTestError, match="one that is served, resnet50: got bert"):
         run(tmp_path, world, make_experiment([member]))
-
-
-def make_system_of(model):
-    system = FakeSystem(name="a", models=(model,))
-    object.__setattr__(system, "models_log", [])
-    return system

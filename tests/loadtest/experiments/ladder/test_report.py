@@ -48,11 +48,6 @@ def test_what_the_kit_refuses_is_told_with_its_own_reason_and_is_no_fault(tmp_pa
     ]
 
 
-def test_what_does_not_apply_is_listed_without_a_figure(tmp_path):
-    text = render_section(make_ladder_section(write_ladder(tmp_path, "bert")))
-    assert "does not apply: the model has no convolutions" in text
-
-
 def plant_silent(series):
     trials = (
         dataclasses.replace(one, rates=(0.0,), requests=5, errors=5, error_kinds={"status 503": 5})

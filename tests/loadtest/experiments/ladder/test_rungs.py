@@ -81,10 +81,6 @@ def test_torch_compile_is_compared_with_eager_and_its_freezing_with_it(model):
         assert [one for one in list_switches(rung.settings) if one not in ("packing", "buckets")] == off
 
 
-def test_the_top_is_what_people_serve_but_for_batches_that_fill():
-    assert make_arguments(Settings(), LAYOUT, RESNET50) == [*INT8, "--batch", "16", "--delay-ms", "20"]
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -164,25 +160,6 @@ def test_it_is_compared_with_the_first_engine_in_its_precision_and_that_one_with
     assert [known[: len(compared)], rungs[0].before] == [compared, None]
     for rung in rungs[1:]:
         assert find_differences(rung.settings, find_rung(rungs, rung.before).settings)
-
-
-def test_what_is_not_installed_is_named_with_what_to_do():
-    (rung,) = (one for one in list_engine_rungs(("openvino",)) if one.name == "openvino-int8")
-    assert rung.reason == "openvino is not installed (make setup BACKEND=openvino)"
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("ipex-int8", "--precision int8 --batch 24 --delay-ms 20"),
-        ("openvino-int8", "--precision int8 --backend openvino --batch 24 --delay-ms 20"),
-        ("eager-bf16", "--precision bf16 --backend eager --batch 16 --delay-ms 20"),
-    ],
-)
-def test_it_is_the_ladders_top_but_for_engine_and_precision(name, arguments):
-    assert (
-        " ".join(make_arguments(find_rung(list_engine_rungs(), name).settings, LAYOUT, "bert")) == arguments
-    )
 
 
 def cut(rungs, memory=1000, available=1e6):

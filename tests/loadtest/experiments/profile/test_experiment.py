@@ -13,18 +13,16 @@ import pytest
 
 from loadtest.errors import LoadTestError
 from loadtest.experiments.profile import experiment
-from loadtest.experiments.profile.evidence import COLLECTORS, make_phases, read_evidence
+from loadtest.experiments.profile.evidence import COLLECTORS, read_evidence
 from loadtest.experiments.profile.experiment import (
     ALL_OFF,
     ONE,
-    check_profile,
     choose_other,
     judge,
     make_logged,
-    make_looks,
     make_turns,
 )
-from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters, take_marked
+from loadtest.experiments.profile.looks import LATENCY, QUEUE, parse_counters
 from loadtest.report import make_section, write_report
 from loadtest.systems.fleet import Member
 from tests.loadtest.experiments.profile.figures import make_use, make_worker
@@ -109,11 +107,6 @@ def test_a_request_is_cut_into_parts_that_add_up(tmp_path):
     assert sum(one.ms for one in phases) == pytest.approx(client)
 
 
-def test_a_server_that_keeps_no_account_has_no_parts():
-    assert make_phases(make_series("stock")) == (pytest.approx(50.0), None, ())
-    assert make_phases(None) == (None, None, ())
-
-
 def test_operators_of_all_workers_are_added(tmp_path):
     _, kit = read_evidence(keep(tmp_path))
     assert (kit.runs, kit.run_ms) == (32, pytest.approx(100.0))
@@ -194,13 +187,6 @@ def test_hardware_counters_are_told_where_they_are(tmp_path, monkeypatch):
     assert rows == [("tma_backend_bound", "60.0", "40.0"), ("tma_retiring", "30.0", "–")]
 
 
-def test_one_process_is_looked_into_and_counted_beside_one_with_everything_off():
-    flames, counters = make_looks("bert", "int8")
-    assert [turn.member.name for turn in flames.turns] == [ONE]
-    assert [turn.member.name for turn in counters.turns] == [ALL_OFF, ONE]
-    assert flames.repeats == flames.turns[0].scenario.repeats == 1
-
-
 def test_figures_stand_where_they_belong(tmp_path):
     section = make_section(keep(tmp_path))
     stock, kit = read_table(section, "Side by side")
@@ -229,14 +215,6 @@ def test_both_systems_take_turns_with_each_collector():
     assert make_logged("resnet50", "stock TorchServe", 20.0).turns[0].member.name.endswith(", logged")
 
 
-@pytest.mark.parametrize("model", ["", "vgg"])
-def test_another_model_is_refused_before_anything_is_built(model):
-    with pytest.raises(
-        LoadTestError, match=f"MODELS must be one of resnet50, bert: got {model or 'nothing'}"
-    ):
-        check_profile(model)
-
-
 def test_a_running_server_must_serve_the_model_alone(monkeypatch):
     both = SimpleNamespace(models=("resnet50", "bert"), name="running: run")
     monkeypatch.setattr(experiment, "find_system", lambda **_: both)
@@ -259,9 +237,3 @@ def test_torchserves_counters_are_read_for_one_model():
     )
     assert parse_counters(text, "bert") == {QUEUE: 2.5, LATENCY: 4.5}
     assert parse_counters("", "bert") == {}
-
-
-def test_of_a_long_log_the_header_and_the_last_lines_are_taken():
-    prefix = "2026-11-22 [INFO ] W-9000 - "
-    said = [f"{prefix}{line}" for line in LINES] + ["[METRICS]x"]
-    assert sorted(take_marked(said)) == sorted(LINES)

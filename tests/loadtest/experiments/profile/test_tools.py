@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -46,13 +45,6 @@ time.sleep(60)
 """
 WRITES = 'open(sys.argv[1], "w").write(" ".join(sys.argv) + " saw {}")'
 REFUSES = 'open(sys.argv[1], "w"); print("Operation not permitted"); sys.exit(1)'
-GIVES_BACK = """
-import mmap
-while True:
-    one = mmap.mmap(-1, 1 << 20)
-    one.madvise(mmap.MADV_DONTNEED)
-    one.close()
-"""
 
 
 def watch(tool, pid, wait):
@@ -80,12 +72,6 @@ def test_a_program_is_ended_and_what_it_wrote_is_kept_without_its_command(tmp_pa
             time.sleep(0.01)
 
     assert watch(tool, 7, wait) == seen
-
-
-def test_where_a_program_is_missing_the_page_says_which_package_has_it(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    (problem,) = watch(COUNTERS, os.getpid(), lambda: None).values()
-    assert problem.startswith("perf is not installed (apt-get install ")
 
 
 def test_metrics_are_read_and_counters_left():
@@ -118,14 +104,7 @@ def test_without_counters_nothing_is_invented(monkeypatch, tmp_path, cycles, gro
 @pytest.mark.parametrize(
     ("script", "told"),
     [
-        (
-            "echo No permission to enable cycles event. >&2; exit 255",
-            "perf may not count here: No permission to",
-        ),
-        (
-            "echo perf not found for kernel 6.8 >&2; exit 2",
-            "perf may not count here: perf not found for kernel",
-        ),
+        ("echo perf not found for kernel 6.8 >&2; exit 2", "perf may not count here: perf not found"),
         ("sleep 60", "perf cannot be run: "),
     ],
 )
@@ -141,7 +120,7 @@ def test_why_perf_may_not_count_is_in_its_own_words(monkeypatch, tmp_path, scrip
 
 @pytest.fixture
 def busy():
-    process = subprocess.Popen([sys.executable, "-c", GIVES_BACK])
+    process = subprocess.Popen([sys.executable, "-c", "while True: sum(range(1000))"])
     yield process.pid
     process.kill()
     process.wait()

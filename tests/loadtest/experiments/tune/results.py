@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,11 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.drivers.outcome import Outcome as Rows
+from loadtest.drivers.job import Outcome as Rows
 from loadtest.drivers.records import make_records
-from loadtest.experiments.tune.candidate import Candidate, list_candidates
-from loadtest.experiments.tune.experiment import KIND, Course, make_experiment
-from loadtest.experiments.tune.windows import TURN_EXTRA_S, WARM_UP_S, Limit, Windows
+from loadtest.experiments.tune.candidate import DEFAULT, Candidate, list_candidates
+from loadtest.experiments.tune.curve import Limit
+from loadtest.experiments.tune.experiment import (
+    KIND,
+    TURN_EXTRA_S,
+    WARM_UP_S,
+    Course,
+    Windows,
+    make_experiment,
+)
+from loadtest.experiments.tune.outcome import name_plans
 from loadtest.results.kept import Kept, keep_block, start_result
 from loadtest.results.trial import KeptBlock
 from loadtest.systems.fleet import Member
@@ -71,8 +78,9 @@ def make_course(*, minutes: float = 30.0, memory_mib: float = 9000.0, shares: Ma
     default = make_default(models)
     return Course(
         windows=Windows(model=" ".join(models), payloads="photos", limit=LIMIT),
-        default=default,
-        candidates=list_candidates(default, dict.fromkeys(models, SIZES), free_layout=True),
+        plans=name_plans(
+            [default, *list_candidates(default, dict.fromkeys(models, SIZES), free_layout=True)]
+        ),
         instances=1,
         budget_s=60 * minutes,
         memory_mib=memory_mib,
@@ -82,18 +90,18 @@ def make_course(*, minutes: float = 30.0, memory_mib: float = 9000.0, shares: Ma
 
 def run_tune(
     folder: Path, *, peaks: Peaks = find_best, change: Change = lambda block: block, blocks: int = 99,
-    kept: Kept | None = None, shares: Mapping[str, float] | None = None, **how: Any,
+    kept: Kept | None = None, shares: Mapping[str, float] | None = None, seed: str = "", **how: Any,
 ) -> Kept:  # fmt: skip
     """All blocks, or so many; `change` may spoil a block before it is kept."""
     course = make_course(shares=shares or {}, **how)
-    models = list(course.default.batch)
+    models = list(course.plans[DEFAULT].batch)
     asked = {
         "models": models,
         "shares": shares or {},
         "variants": dict.fromkeys(models, "ipex int8"),
         "limit": {"percentile": LIMIT.percentile, "ms": 1000 * LIMIT.seconds},
         "payload_models": models if shares else [],
-        "candidates": [dataclasses.asdict(one) for one in (course.default, *course.candidates)],
+        "candidates": [dataclasses.asdict(one) for one in course.plans.values()],
         "weights": dict.fromkeys(models, "random"),
     }
     experiment = make_experiment(course, asked)
@@ -102,18 +110,14 @@ def run_tune(
         block = experiment.next_block(kept)
         if block is None:
             break
-        measured, records = measure_block(block, peaks, models, number=len(kept.blocks))
+        measured, records = measure_block(block, peaks, models, seed=f"{seed} {len(kept.blocks)}")
         kept = keep_block(kept, change(measured), records)
     return kept
 
 
-def measure_block(
-    block: Block, peaks: Peaks, models: list[str], *, number: int
-) -> tuple[KeptBlock, list[Any]]:
+def measure_block(block: Block, peaks: Peaks, models: list[str], *, seed: str) -> tuple[KeptBlock, list[Any]]:
     pairs = [
-        measure_turn(
-            turn, peaks(turn.member.name), repeat, seed=zlib.crc32(f"{number} {repeat} {n}".encode())
-        )
+        measure_turn(turn, peaks(turn.member.name), repeat, seed=zlib.crc32(f"{seed} {repeat} {n}".encode()))
         for repeat in range(block.repeats)
         for n, turn in enumerate(block.turns)
     ]
@@ -148,7 +152,3 @@ def measure_turn(turn: Turn, peak: float, repeat: int, *, seed: int) -> tuple[An
     outcome = Rows(records=records, wall_zero=0.0, cpu_shares=(0.1,))
     trial = make_trial(load, outcome, repeat=repeat, duration_s=scenario.duration_s)
     return dataclasses.replace(trial, cpu=QUIET), records
-
-
-def is_near(value: float, peak: float) -> bool:
-    return math.isclose(value, peak, rel_tol=0.06)

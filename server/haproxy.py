@@ -42,6 +42,9 @@ class Stat:
     """From the hand-over to an instance until its answer: mean of the last 1024 small ones."""
     up: int
     """Instances that requests can be handed to."""
+    asleep: Mapping[str, int]
+    """<backend>/<instance> that has room while requests wait → its limit: HAProxy (2.6.12) forgets a queue
+    where the request that it hands over next ends in the same moment, by its deadline."""
 
 
 class Runtime:
@@ -97,6 +100,10 @@ class Runtime:
             if limit:
                 self._tell(f"set maxconn server {backend}/{instance} {max(1, limit * workers // planned)}")
         self._tell(f"set server {model}/{instance} state ready")
+
+    def wake(self, place: str, limit: int) -> None:
+        """Hand over what waits: HAProxy looks at the queue when a limit is set, even to what it is."""
+        self._tell(f"set maxconn server {place} {limit}")
 
     def set_prediction(self, model: str, us_per_request: int, service_ms: int) -> None:
         """What a request is refused by that would be late; 0 and 0 refuse none."""
@@ -171,4 +178,12 @@ def _parse_stat(rows: Rows, model: str) -> Stat:
         in_hand=sum(int(row["scur"]) for row in servers),
         service_ms=float(whole["rtime"] or 0),
         up=int(whole["act"]),
+        asleep={
+            f"{name}/{server}": int(row["slim"])
+            for name in (model, model + LARGE)
+            for server in _list_servers(rows, name)
+            if int(rows[name, WHOLE]["qcur"])
+            and (row := rows[name, server])["status"].startswith("UP")
+            and int(row["scur"]) < int(row["slim"] or 0)
+        },
     )

@@ -11,20 +11,20 @@ import pytest
 
 from server.haproxy import HaproxyError, Runtime, Stat
 
-COLUMNS = "pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,"
+COLUMNS = "pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,status,"
 STATS = f"""# {COLUMNS}
-door,FRONTEND,,9,2000,5,0,1,2,,,
-bert.door,queue,0,7,,5,0,1,2,3,1,
-bert.door,BACKEND,0,7,1,5,0,1,2,3,1,
-bert.large.door,queue,0,2,,5,0,1,2,3,1,
-bert.large.door,BACKEND,0,2,1,5,0,1,2,3,1,
-bert.queue,FRONTEND,,9,4100,5,0,1,2,,,
-bert,a1,0,3,16,50,0,4,1,90,1,
-bert,a2,0,2,16,40,0,,0,80,1,
-bert,BACKEND,4,9,,90,0,4,7,85,2,
-bert.large,a1,0,1,3,6,0,0,0,300,1,
-bert.large,a2,0,0,3,0,0,0,0,0,1,
-bert.large,BACKEND,1,2,,6,0,0,0,300,2,
+door,FRONTEND,,9,2000,5,0,1,2,,,OPEN,
+bert.door,queue,0,7,,5,0,1,2,3,1,UP,
+bert.door,BACKEND,0,7,1,5,0,1,2,3,1,UP,
+bert.large.door,queue,0,2,,5,0,1,2,3,1,UP,
+bert.large.door,BACKEND,0,2,1,5,0,1,2,3,1,UP,
+bert.queue,FRONTEND,,9,4100,5,0,1,2,,,OPEN,
+bert,a1,0,3,16,50,0,4,1,90,1,UP,
+bert,a2,0,2,16,40,0,,0,80,1,UP,
+bert,BACKEND,4,9,,90,0,4,7,85,2,UP,
+bert.large,a1,0,1,3,6,0,0,0,300,1,UP,
+bert.large,a2,0,0,3,0,0,0,0,0,1,MAINT,
+bert.large,BACKEND,1,2,,6,0,0,0,300,2,UP,
 
 """
 ACLS = (
@@ -78,8 +78,20 @@ def runtime(haproxy: FakeHaproxy) -> Runtime:
 
 def test_stats_are_of_models(runtime: Runtime):
     assert runtime.read_stats() == {
-        "bert": Stat(answered=50 + 4 + 1 + 40 + 6, queued=5, in_hand=6, service_ms=85.0, up=2)
+        "bert": Stat(
+            answered=50 + 4 + 1 + 40 + 6,
+            queued=5,
+            in_hand=6,
+            service_ms=85.0,
+            up=2,
+            asleep={"bert/a1": 16, "bert/a2": 16, "bert.large/a1": 3},
+        )
     }
+
+
+def test_a_queue_is_woken_by_its_limit(haproxy: FakeHaproxy, runtime: Runtime):
+    runtime.wake("bert.large/a1", 3)
+    assert haproxy.heard == ["set maxconn server bert.large/a1 3"]
 
 
 def test_a_token_replaces_the_other_in_one_step(haproxy: FakeHaproxy, runtime: Runtime):

@@ -14,8 +14,8 @@ import pytest
 from tests.end_to_end.kit import ROOT, START_SECONDS, Kit
 
 ILL_SECONDS = WELL_SECONDS = 180
-QUIET_SECONDS = 90
-"""Long enough for every worker's turn."""
+QUIET_SECONDS = 45
+"""A quiet worker is asked after 30."""
 
 
 def wait_for_health(kit: Kit, text: str, seconds: float) -> float:

@@ -13,7 +13,7 @@ BUDGETS = {
     "handlers": 5600,
     "loadtest": 11050,
     "models": 5290,
-    "server": 7140,
+    "server": 7180,
     "setup": 380,
     "tests": 27000,
 }

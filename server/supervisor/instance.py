@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from config.plan import Plan, Settings
 from config.terminal import Report
 from server.health import READY
-from server.processes import Process, find_marked, read_process, send_signal, wait_until_gone
+from server.processes import PROC, Process, find_marked, read_process, send_signal, wait_until_gone
 from server.rundir import RunDir
 from server.state import read_failure
 from server.supervisor.door import Serving
@@ -25,6 +26,27 @@ from server.supervisor.sight import Sight, look_at
 
 KILLED_WITHIN_S = 5.0
 CHECKOUT = Path(__file__).resolve().parents[2]
+GENTLE = 19
+"""Nice value of an instance that a reload loads: without it, requests fail at 80 % of the capacity."""
+UNLIMITED = 20
+"""RLIMIT_NICE with which a process may go back to 0."""
+
+
+def may_be_gentle() -> bool:
+    """Whether what is made less urgent can be made urgent again: root's right, or a limit's."""
+    return os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_NICE)[0] >= UNLIMITED
+
+
+def set_nice(pids: Iterable[int], nice: int) -> None:
+    """Of all their threads; and of the sessions they lead, where the kernel groups processes by these
+    (sched(7), autogroup). Those that have ended are passed over."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in (PROC / str(pid) / "task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(task.name), nice)
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == pid:
+                (PROC / str(pid) / "autogroup").write_text(str(nice))
 
 
 class Instance:
@@ -43,6 +65,7 @@ class Instance:
         """Since the supervisor began: until then a failure is one of the start."""
         self.retired = False
         """Another one takes its place: it answers what it has, and is asked nothing more."""
+        self.gentle = False
         """Its load shall take what those leave that serve."""
         self._doomed = ""
         """Why it is to be replaced, once the door has been told."""
@@ -96,6 +119,10 @@ class Instance:
         if self._kept.start_if_due() or not self._kept.process:
             return
         self.seen = look_at(self.run, processes, launched=self._launched)
+        if self.gentle and may_be_gentle():
+            ours = [self._kept.pid or 0, *(process.pid for process in processes)]
+            set_nice(ours, 0 if self.seen.health else GENTLE)
+            self.gentle = not self.seen.health
         if not self.seen.health:  # it is being started, and its keeper watches that
             return
         self.was_ready = self.was_ready or self.seen.health == READY

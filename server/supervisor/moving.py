@@ -73,6 +73,8 @@ def _go(run: RunDir, plan: Plan, door: Door, instances: dict[str, Instance], rep
         Instance(name, folder, own, store, asked.door, report)
         for name, (folder, own) in read_instances(run, asked).items()
     ]
+    for one in new:
+        one.gentle = True
     beside = fits_beside(instances, read_available_mib(), int(asked.machine["memory_limit_mib"]))
     where = "beside what runs" if beside else "one instance after the other: the memory holds one set only"
     report(f"reload: {where}")

@@ -51,9 +51,7 @@ def group() -> Iterator[Path]:
     for _ in range(50):  # the kernel counts ended processes a moment longer
         with contextlib.suppress(OSError):
             folder.rmdir()
-        if not folder.exists():
-            break
-        time.sleep(0.1)
+        time.sleep(0.1 * folder.exists())
 
 
 @pytest.fixture

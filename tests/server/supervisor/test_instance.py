@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from server.health import READY
 from server.rundir import RunDir
 from server.supervisor import instance as module
-from server.supervisor.instance import Instance
+from server.supervisor.instance import GENTLE, Instance, may_be_gentle, set_nice
 from server.supervisor.sight import Sight
 from tests.config.doors import plan_behind_door
 
@@ -74,3 +75,11 @@ def test_one_that_a_reload_retires_is_left_to_end_by_itself(stage, monkeypatch):
     one.retired = True
     one.act()
     assert (said, one.has_ended()) == ([], False)
+
+
+@pytest.mark.skipif(not may_be_gentle(), reason="only root, or who has RLIMIT_NICE, can make it urgent again")
+def test_a_process_is_made_gentle_and_urgent_again():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        for nice in (GENTLE, 0):
+            set_nice([2**22 - 1, process.pid], nice)
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == nice

@@ -101,9 +101,10 @@ class Runtime:
                 self._tell(f"set maxconn server {backend}/{instance} {max(1, limit * workers // planned)}")
         self._tell(f"set server {model}/{instance} state ready")
 
-    def wake(self, place: str, limit: int) -> None:
+    def wake(self, stat: Stat) -> None:
         """Hand over what waits: HAProxy looks at the queue when a limit is set, even to what it is."""
-        self._tell(f"set maxconn server {place} {limit}")
+        for place, limit in stat.asleep.items():
+            self._tell(f"set maxconn server {place} {limit}")
 
     def set_prediction(self, model: str, us_per_request: int, service_ms: int) -> None:
         """What a request is refused by that would be late; 0 and 0 refuse none."""

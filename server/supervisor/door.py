@@ -141,8 +141,7 @@ class Door:
             predictor.learn(
                 Count(at=now, answered=stat.answered, queued=stat.queued, service_ms=stat.service_ms)
             )
-            for place, limit in stat.asleep.items():
-                self._runtime.wake(place, limit)
+            self._runtime.wake(stat)
 
     def drain(self, seconds: float) -> None:
         """Let nothing new in; wait until all is answered, for so long at most."""

@@ -67,6 +67,7 @@ def test_what_waits_is_handed_over_when_another_deadline_ends_in_the_same_moment
     """HAProxy leaves such a queue asleep, where both are within 0.3 ms; what finds it does what the
     supervisor does."""
     with open_door(lambda plan: change_settings(plan, **{f"{MODEL}__a1__maxconn": 1})) as door:
+        runtime = door.runtime
         door.serve("a1")
         for number in range(50):
             hold(door)
@@ -75,13 +76,8 @@ def test_what_waits_is_handed_over_when_another_deadline_ends_in_the_same_moment
                 with sending(1, lambda _: door.ask(deadline_ms=50)):
                     time.sleep(0.046 + 0.0002 * number)
                     let_go(door)
-                wait_for(lambda answers=answers: wake(door) or len(answers) == 2, 10)
+                wait_for(lambda got=answers: runtime.wake(runtime.read_stats()[MODEL]) or len(got) == 2, 10)
             assert [answer.status for answer in answers] == [200] * 2
-
-
-def wake(door: Door) -> None:
-    for place, limit in door.runtime.read_stats()[MODEL].asleep.items():
-        door.runtime.wake(place, limit)
 
 
 def test_as_many_wait_as_are_planned():

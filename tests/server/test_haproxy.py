@@ -90,8 +90,9 @@ def test_stats_are_of_models(runtime: Runtime):
 
 
 def test_a_queue_is_woken_by_its_limit(haproxy: FakeHaproxy, runtime: Runtime):
-    runtime.wake("bert.large/a1", 3)
-    assert haproxy.heard == ["set maxconn server bert.large/a1 3"]
+    runtime.wake(runtime.read_stats()["bert"])
+    told = [f"set maxconn server {one}" for one in ("bert/a1 16", "bert/a2 16", "bert.large/a1 3")]
+    assert haproxy.heard[1:] == told
 
 
 def test_a_token_replaces_the_other_in_one_step(haproxy: FakeHaproxy, runtime: Runtime):

@@ -38,7 +38,7 @@ END_SECONDS = 10
 SHOWN_LOG = 1500
 """Characters of a log's end in an error."""
 ORDER_REQUESTS = 8192
-"""Requests before the order repeats; a multiple of all batch sizes."""
+"""Requests before a drawn order repeats."""
 
 
 def in_process(name: str, model: str, arguments: Sequence[str]) -> Member:
@@ -121,8 +121,8 @@ class InProcess:
         for rank, child in enumerate(self.children):
             # As the users of a driver's process would send them.
             each, seed = range(len(job.bodies)), job.seed + rank
-            order = order_payloads(len(each), seed=seed) if job.shuffled else itertools.cycle(each)
-            numbers = list(itertools.islice(order, ORDER_REQUESTS))
+            drawn = itertools.islice(order_payloads(len(each), seed=seed), ORDER_REQUESTS)
+            numbers = list(drawn if job.shuffled else each)
             child.send({"files": files, "numbers": numbers, "zero": zero, "end": end})
         answers = _listen(self.children, job.longest_s + LOAD_SECONDS)
         seconds = sum(one["seconds"] for one in answers)

@@ -243,8 +243,12 @@ class Health:
     _watched: dict[str, _Watched] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._watched = {name: self._watch(name) for name in self.plan.models}
+        self.forget()
         self.seen = {name: ModelLook(planned=self._count_planned(name)) for name in self.plan.models}
+
+    def forget(self) -> None:
+        """All of it was stopped for a while: what was counted until then tells nothing."""
+        self._watched = {name: self._watch(name) for name in self.plan.models}
 
     def _count_planned(self, name: str) -> int:
         return int(self.plan.models[name].workers.value)
@@ -335,8 +339,15 @@ class _Keeper:
             self._health.look(time.monotonic())
 
     def keep(self, ended: threading.Event, seconds: float) -> None:
-        """Until it is told to end."""
-        while not ended.wait(seconds):
+        """Until it is told to end. After a pause of all it waits anew: a known request that is sent in a
+        moment between two pauses is late behind the second one, and TorchServe then ends its worker."""
+        while True:
+            began = time.monotonic()
+            if ended.wait(seconds):
+                return
+            if time.monotonic() - began > seconds + LOOK_SECONDS:
+                self._health.forget()
+                continue
             try:
                 text = self._health.look(time.monotonic())
             except Exception as problem:  # of whatever kind: this look must not be the last one

@@ -121,6 +121,19 @@ def test_the_file_follows_the_server_and_its_end(health, torchserve, run):
     assert reports == ["health: not ready: bert: 1 of 2 workers ready", "health: ready"]
 
 
+def test_a_server_that_was_stopped_is_not_looked_at_in_its_first_moments(health, torchserve, monkeypatch):
+    """It may be stopped again: what is asked then is late behind that pause."""
+    serve(torchserve, [UP, UP])
+    before = health._watched
+    with monkeypatch.context() as patched:
+        patched.setattr("server.health.LOOK_SECONDS", -1.0)  # each wait took too long
+        with keep_health(health, lambda _: None, seconds=0.01):
+            assert wait_for(lambda: health._watched is not before)
+            assert health.looks == 1  # the start's
+            patched.undo()
+            assert wait_for(lambda: health.looks > 1)
+
+
 def test_a_look_that_fails_is_not_the_last_one(health, torchserve, run, monkeypatch):
     serve(torchserve, [UP, UP])
 

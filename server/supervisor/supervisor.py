@@ -140,10 +140,10 @@ class Supervisor:
             for instance in self.instances.values():
                 instance.forgive()
         elif now - self._looked > PROCESSES_S - LOOK_S / 2:
-            self._looked = now
+            fresh, self._looked = self._looked >= self._lenient_until, now  # anybody seen since a pause?
             marked = find_marked_by_run([instance.run.path for instance in self.instances.values()])
             for instance in list(self.instances.values()):
-                instance.look(marked[instance.run.path], now, others=self._others_serve(instance))
+                instance.look(marked[instance.run.path], now, others=fresh and self._others_serve(instance))
         self._move()
         self.door.apply(self._count_serving())
         for instance in self.instances.values():

@@ -177,7 +177,7 @@ def test_a_door_that_ends_before_it_was_ready_fails_the_start_and_later_does_not
 
 def test_whoever_was_stopped_in_the_midst_of_a_turn_is_forgiven_too(stage, monkeypatch):
     """Else an instance that is well is replaced: for so long nobody has looked at it."""
-    supervisor, door, (one, _), _ = stage
+    supervisor, door, (one, other), _ = stage
     began = supervisor._turned_at
     clock = SimpleNamespace(now=began + 1)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -187,6 +187,11 @@ def test_whoever_was_stopped_in_the_midst_of_a_turn_is_forgiven_too(stage, monke
     door.stop_here = lambda: None
     supervisor._turn()
     assert (one.others, one.forgiven) == ([False], 1)
+    other.ready = True
+    for _ in range(int(module.GRACE_S) + 1):
+        clock.now += 1
+        supervisor._turn()
+    assert one.others == [False, False, True]  # what was seen of the other one before is too old
 
 
 def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage):

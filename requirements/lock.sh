@@ -3,8 +3,8 @@
 # torch, torchvision and the libraries of the CUDA build stay out: where they come from is a choice, and the
 # CPU-only wheels have other hashes.
 set -eu
+uv=$(realpath -- "$1")
 cd -- "$(dirname -- "$0")"
-uv=$1
 export UV_PYTHON_DOWNLOADS=never UV_CUSTOM_COMPILE_COMMAND="make lock"
 
 compile() {

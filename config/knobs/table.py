@@ -52,18 +52,17 @@ class Knob:
         return self.commands == EVERY or command in self.commands
 
 
-LOADS = ("loadtest", "loadtest-ui", "loadtest-peak")
+LOADS = ("loadtest", "loadtest-ui", "loadtest-slo")
 """They start a server, with all that plans one, where none runs."""
 SCENARIOS = (*LOADS, "loadtest-gate")
-PLANS = ("plan", "serve", "reload", "tune", *LOADS)
+PLANS = ("plan", "serve", "reload", "tune", *LOADS, "soak")
 BUILDS = ("models", *PLANS)
-TURNS = ("ladder", "targets")
-"""Systems that are compared take turns."""
+ABLATION = ("ablation",)
 REPORTS = ("report",)
 CONTROLS = ("status", "verify", "stop", "clean", "distclean")
 GATES = ("compare", "loadtest-gate")
 INSTALLS = (
-    *("setup", *BUILDS, "loadtest-gate", "compare", *TURNS, *REPORTS, "soak"),
+    *("setup", *BUILDS, "loadtest-gate", "compare", *ABLATION, *REPORTS),
     *("image", "image-test", "test", "test-unit", "test-e2e", "test-reliability", "test-current", "lint"),
     *("test-current-quick", "format", "audit", "lock", "profile"),
 )
@@ -72,9 +71,9 @@ SWITCH = ("0", "1")
 # fmt: off
 GROUPS: Mapping[str, tuple[Knob, ...]] = {
     "The six people use": (
-        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, "image", "ladder", "profile"),
+        Knob(name="MODELS", default="resnet50 bert", commands=(*BUILDS, "image", "ablation", "profile"),
              container=True, compose="",
-             help="names of folders in models/, of ladder and profile one; a container serves every archive, "
+             help="names of folders in models/, of ablation and profile one; a container serves all of its, "
                   "an image bakes in none"),
         Knob(name="PRECISION", default="fp32", choices=("fp32", "bf16", "int8"),
              commands=("models", *PLANS, "profile"), container=True, compose="",
@@ -105,7 +104,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
     ),
     "Planning": (
         Knob(name="BACKEND", default=DEFAULT, container=True, compose="",
-             commands=("setup", "models", *PLANS, "image", *TURNS, "profile", "soak", "audit"),
+             commands=("setup", "models", *PLANS, "image", *ABLATION, "profile", "audit"),
              help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=openvino; "
                   "it decides which packages are installed"),
         Knob(name="CORES_PER_WORKER", default="from the machine", commands=PLANS, container=True,
@@ -116,7 +115,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              commands=PLANS, container=True, compose="", help="OpenMP library of the workers"),
         Knob(name="SLO_P99_MS", default="200", commands=PLANS, container=True, compose="",
              help="what 99 of 100 requests shall be answered within: what batches are planned for, and the "
-                  "limit that loadtest-peak keeps"),
+                  "limit that loadtest-slo keeps"),
         Knob(name="BATCH", default="from timings of this machine", commands=PLANS, container=True,
              compose="", help="requests in one batch, 1 to 128, or by model such as bert=8,resnet50=4"),
         Knob(name="DELAY_MS", default="1", commands=PLANS, container=True, compose="",
@@ -149,35 +148,36 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="SCENARIO", default="all that fit", commands=SCENARIOS,
              help="names in loadtest/scenarios/, or files"),
         Knob(name="DURATION", default="the scenario's, or the experiment's",
-             commands=(*SCENARIOS, *TURNS, "profile", "soak"), compose="60s",
+             commands=(*SCENARIOS, *ABLATION, "profile", "soak"), compose="60s",
              help="seconds of each repeat; of a profile, of each system with each collector; of a soak, in "
                   "all; in compose with a unit"),
         Knob(name="USERS", default="the scenario's", commands=SCENARIOS, compose="16",
              help="users of closed loops, such as 8,32"),
         Knob(name="RATE", default="the scenario's", commands=SCENARIOS,
              help="requests a second of open loops, such as 20,80%; a share of what a closed loop reaches"),
-        Knob(name="DRIVER", default="the scenario's", choices=("locust", "ab"), commands=SCENARIOS,
-             help="ab: ApacheBench, one process for each payload, closed loops only"),
+        Knob(name="DRIVER", default="the scenario's", choices=("locust", "ab"), commands=("loadtest",),
+             help="ab: one ApacheBench with one payload, closed loops only"),
         Knob(name="PAYLOADS", default="the scenario's", commands=(*SCENARIOS, "tune"),
              help="a set's name, or a folder of your own images or texts"),
-        Knob(name="PROCESSES", default="one", commands=SCENARIOS,
-             help="Locust's workers here; remote:N waits for N on other machines"),
+        Knob(name="PROCESSES", default="one", commands=(*SCENARIOS, "soak"),
+             help="Locust's workers here; remote:N, remote:N@ADDRESS wait for N on others"),
         Knob(name="URL", default="the server of RUN_DIR", commands=SCENARIOS,
-             help="any other server, http://host:port; it cannot be verified"),
+             help="any other server, http://host:port, or with the path to ask; it cannot be verified"),
+        Knob(name="LOCUSTFILE", default="the kit's", commands=SCENARIOS,
+             help="a locustfile of your own; its answers are not judged"),
         Knob(name="A", commands=GATES, help="the base: a result, or a RUN_DIR for the gate"),
         Knob(name="B", commands=GATES, help="the candidate, likewise"),
         Knob(name="BOUND", default="0.05", commands=GATES,
              help="a loss beyond this share is a regression"),
     ),
     "Experiments": (
-        Knob(name="RUNGS", default="settings", choices=("settings", "engines"),
-             commands=("ladder",),
-             help="one setting after the other, or each installed engine in each precision"),
+        Knob(name="STEPS", default="settings", choices=("settings", "backends"), commands=ABLATION,
+             help="one setting after the other, or each installed backend in each precision"),
         Knob(name="BUDGET_MINUTES", default="15", commands=("tune",),
              help="of each model or mix, 5 or more"),
         Knob(name="MIX", default="each model alone", commands=("tune",),
              help="several models at once in these shares of the requests, as resnet50:0.7,bert:0.3"),
-        Knob(name="RESUME", default="a new one", commands=(*TURNS, "tune"),
+        Knob(name="RESUME", default="a new one", commands=(*ABLATION, "tune"),
              help="a result that was cut off, by its folder's name, or latest"),
         Knob(name="AGAINST", default="stock", commands=("profile",),
              help="what the kit is profiled beside: stock TorchServe, off (the kit with everything off), or "

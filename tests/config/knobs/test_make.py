@@ -54,7 +54,7 @@ def test_the_command_line_is_judged_first(words, text):
     "words",
     [
         "loadtest PRECISION=int8 USERS=3",
-        "loadtest-peak WEIGHTS=random SLO_P99_MS=500",
+        "loadtest-slo WEIGHTS=random SLO_P99_MS=500",
         "stop serve PRECISION=int8",
         "inputs WEIGHTS=random RUN_DIR=x",
         "load-tools TORCH_INDEX=default",

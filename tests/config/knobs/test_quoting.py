@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from config.knobs.table import EVERY, KNOBS, LOADS, SWITCH, TURNS
+from config.knobs.table import ABLATION, EVERY, KNOBS, LOADS, SWITCH
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = (
@@ -23,7 +23,7 @@ NOT_TRIED = {*EVERY, "lock", "audit"}
 """They start uv, and a script that is not there."""
 TARGETS = sorted({goal for knob in KNOBS.values() for goal in knob.commands} - NOT_TRIED)
 DECIDES_ALONE = {
-    **dict.fromkeys(("setup", "soak", "profile", *TURNS), "BACKEND"),
+    **dict.fromkeys(("setup", "soak", "profile", *ABLATION), "BACKEND"),
     "reload": "TUNED",
     "tune": "TUNED",
     **dict.fromkeys(LOADS, "URL"),

@@ -56,23 +56,12 @@ SERVER = $(ANY_PYTHON) -m server
 CODE = $(wildcard config docker handlers loadtest models server setup)
 LOADTEST = $(VENV_PYTHON) -m loadtest
 LOAD_INPUTS = --run-dir=$(call given,RUN_DIR) --url=$(call given,URL) --scenario=$(call given,SCENARIO) --duration=$(call given,DURATION) \
-	--users=$(call given,USERS) --rate=$(call given,RATE) --driver=$(call given,DRIVER) --payloads=$(call given,PAYLOADS) --processes=$(call given,PROCESSES)
-# With --check they only judge their values: before archives are built for minutes.
-TIMING = --duration=$(call given,DURATION) --resume=$(call given,RESUME)
+	--users=$(call given,USERS) --rate=$(call given,RATE) --payloads=$(call given,PAYLOADS) --processes=$(call given,PROCESSES) \
+	--locustfile=$(call given,LOCUSTFILE)
+# What these start servers from; they build it with random weights once their values are checked.
 STARTS = --store run/test-store$(SUFFIX)
-TARGETS = $(LOADTEST) targets $(STARTS) $(TIMING)
-LADDER = $(LOADTEST) ladder $(STARTS) $(TIMING) --models=$(call given,MODELS) --rungs=$(call given,RUNGS)
-TUNE = $(LOADTEST) tune --budget-minutes=$(call given,BUDGET_MINUTES) \
-	--payloads=$(call given,PAYLOADS) --resume=$(call given,RESUME) --mix=$(call given,MIX)
-PROFILED = $(LOADTEST) profile $(STARTS) --models=$(call given,MODELS) --against=$(call given,AGAINST) --duration=$(call given,DURATION) \
-	--precision=$(call given,PRECISION)
-SOAK = $(LOADTEST) soak $(STARTS) --duration=$(call given,DURATION)
-# With every precision: what is measured is served in several.
-TEST_MODELS = resnet50 bert
-BUILD_TEST_STORE = $(VENV_PYTHON) -m models build --models=$(call quote,$(TEST_MODELS)) --weights random --precision 'fp32 bf16 int8' \
-	--store run/test-store$(SUFFIX)
 # Load goes to the server that runs, whatever its precision; one is started only where none does.
-ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-peak,$(MAKECMDGOALS))
+ASKED_LOAD = $(filter loadtest loadtest-ui loadtest-slo soak,$(MAKECMDGOALS))
 NO_SERVER = $(shell $(SERVER) status --run-dir=$(call given,RUN_DIR) >/dev/null 2>&1 || echo serve)
 SERVE_FIRST := $(if $(ASKED_LOAD),$(if $(value URL),,$(NO_SERVER)))
 E2E = tests/end_to_end
@@ -190,43 +179,27 @@ test-current: #- Tests of the package set of OpenVINO and inductor: launcher, en
 	@$(call given,PYTHON) -m setup --set current --torch-index=$(call given,TORCH_INDEX) --with dev
 	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(CURRENT_TESTS)
 
-.PHONY: targets
-targets: load-tools #- What the kit gains over its baselines (30 minutes)
-	@$(TARGETS) --check
-	@$(BUILD_TEST_STORE)
-	@$(TARGETS)
-
-ladder profile: override TEST_MODELS = $(value MODELS)
-
-.PHONY: ladder
-ladder: load-tools #- What each setting is worth: MODELS=resnet50|bert|densenet121 (30 minutes); RUNGS=engines: each engine
-	@$(LADDER) --check
-	@$(BUILD_TEST_STORE) $(if $(filter engines,$(value RUNGS)),--all-backends)
-	@$(if $(filter engines,$(value RUNGS)),,$(BUILD_TEST_STORE) --backend inductor --precision fp32)
-	@$(LADDER)
+.PHONY: ablation
+ablation: load-tools #- What each setting is worth: MODELS=resnet50|bert|densenet121 (30 minutes); STEPS=backends: each backend
+	@$(LOADTEST) ablation $(STARTS) --duration=$(call given,DURATION) --resume=$(call given,RESUME) --models=$(call given,MODELS) \
+		--steps=$(call given,STEPS)
 
 # What it finds must not depend on what it found before.
 tune: override TUNED := 0
 
 .PHONY: tune
-tune: load-tools tune-inputs timings ## Find and prove the plan that serves the most within SLO_P99_MS (15 minutes a model)
-	@$(TUNE) -- $(PLAN_INPUTS)
-
-.PHONY: tune-inputs
-tune-inputs:
-	@$(TUNE) --check -- $(PLAN_INPUTS)
+tune: load-tools inputs ## Find and prove the plan that serves the most within SLO_P99_MS (15 minutes a model)
+	@$(LOADTEST) tune --budget-minutes=$(call given,BUDGET_MINUTES) --payloads=$(call given,PAYLOADS) --resume=$(call given,RESUME) \
+		--mix=$(call given,MIX) -- $(PLAN_INPUTS) -- $(BUILD_INPUTS)
 
 .PHONY: profile
 profile: load-tools ## Why it is faster: MODELS=resnet50|bert beside AGAINST=stock|off|a RUN_DIR (11 minutes)
-	@$(PROFILED) --check
-	@$(BUILD_TEST_STORE)
-	@$(PROFILED)
+	@$(LOADTEST) profile $(STARTS) --models=$(call given,MODELS) --against=$(call given,AGAINST) --duration=$(call given,DURATION) \
+		--precision=$(call given,PRECISION)
 
 .PHONY: soak
-soak: load-tools #- Both models behind the door at 80 % of their peak for ten minutes: do memory and latency stay?
-	@$(SOAK) --check
-	@$(BUILD_TEST_STORE)
-	@$(SOAK)
+soak: load-tools $(SERVE_FIRST) #- The running server at 80 % of its peak for ten minutes: do memory and latency stay?
+	@$(LOADTEST) soak --run-dir=$(call given,RUN_DIR) --processes=$(call given,PROCESSES) --duration=$(call given,DURATION)
 
 .PHONY: report
 report: load-tools #- Tables and pages of kept results again: the latest, or RESULT
@@ -234,15 +207,15 @@ report: load-tools #- Tables and pages of kept results again: the latest, or RES
 
 .PHONY: loadtest
 loadtest: load-tools $(SERVE_FIRST) ## Measure throughput and latency of the running server (6 minutes)
-	@$(LOADTEST) run $(LOAD_INPUTS)
+	@$(LOADTEST) run $(LOAD_INPUTS) --driver=$(call given,DRIVER)
 
 .PHONY: loadtest-ui
 loadtest-ui: load-tools $(SERVE_FIRST) #- The same load with Locust's own web page
 	@$(LOADTEST) ui $(LOAD_INPUTS)
 
-.PHONY: loadtest-peak
-loadtest-peak: load-tools $(SERVE_FIRST) #- Search the highest rate whose p99 keeps SLO_P99_MS
-	@$(LOADTEST) peak $(LOAD_INPUTS) --slo-p99-ms=$(call given,SLO_P99_MS)
+.PHONY: loadtest-slo
+loadtest-slo: load-tools $(SERVE_FIRST) #- Search the highest rate whose p99 keeps SLO_P99_MS
+	@$(LOADTEST) slo $(LOAD_INPUTS) --slo-p99-ms=$(call given,SLO_P99_MS)
 
 .PHONY: loadtest-gate
 loadtest-gate: load-tools #- Two running servers, RUN_DIRs A and B, in turns: fail on a regression

@@ -1,8 +1,6 @@
 """`python -m loadtest COMMAND`."""
 
-import sys
-
-from loadtest.commands import main
+from loadtest.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

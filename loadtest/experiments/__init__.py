@@ -1,1 +1,1 @@
-"""What is asked, in which order: `next_block(kept)` and `judge(kept)`, no base class."""
+"""Experiments: functions of a bench that give a result; what each is for, and how it is read again."""

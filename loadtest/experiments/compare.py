@@ -1,171 +1,197 @@
-"""Compares two results: the ratio of what each quotes, its 95 % interval, and whether it is worse."""
+"""`make compare`: two results side by side; `make loadtest-gate`: two running servers in turns, A B, B A, ….
+
+The gate is for CI: exit code 1 on a regression, and where nothing can be told.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
+from scipy import stats as scipy_stats
 
+from loadtest.bench import Bench
 from loadtest.errors import LoadTestError
-from loadtest.results.figures import split_latencies_ms, summarise
-from loadtest.results.kept import Kept
-from loadtest.results.ratios import Z_95
-from loadtest.results.stats import RESAMPLES, Interval, pick
-from loadtest.results.trial import Series
-from loadtest.trials.validity import find_doubts
+from loadtest.load import Load
+from loadtest.report import Result, Table, Verdict, make_table
+from loadtest.results import Kept, Series, plain, structure
+from loadtest.servers.base import Server, kept_server
+from loadtest.stats import Interval, find_ratio, multiply
+from loadtest.tables import (
+    RATIO_METHOD,
+    describe_servers,
+    find_latency_ms,
+    find_rate,
+    list_findings,
+    tabulate_answers,
+)
+from loadtest.validity import find_doubts
 
+KIND = "gate"
 DEFAULT_BOUND = 0.05
 """Smaller losses than 5 % are within what shared machines differ by from day to day."""
-Z_POWER = 0.84
-"""To find a change of a size four times out of five."""
-SEED = 0
+PAIRS = 10
+"""Of the gate; fewer than six would give no interval worth the name."""
+POWER = 0.8
+"""A change of the size that is told is found so often."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One figure of two systems or results: the candidate B against the base A."""
+    """One figure of two servers or results: the candidate B against the base A."""
 
     what: str
-    """Scenario, step and the figure that is compared."""
     a: float
     b: float
     unit: str
     ratio: Interval
-    """B / A of the figure."""
+    """B / A."""
     higher_is_better: bool
     bound: float
-    smallest_detectable: float
-    """The least relative change that this much data finds four times out of five."""
     notes: tuple[str, ...] = ()
 
     @property
     def loss(self) -> Interval:
         """How much worse B is, as a share; negative when it is better."""
+        ends = (self.ratio.value, self.ratio.low, self.ratio.high)
         if self.higher_is_better:
-            return Interval(value=1 - self.ratio.value, low=1 - self.ratio.high, high=1 - self.ratio.low)
-        return Interval(value=self.ratio.value - 1, low=self.ratio.low - 1, high=self.ratio.high - 1)
+            value, high, low = (1 - end for end in ends)
+        else:
+            value, low, high = (end - 1 for end in ends)
+        return Interval(value=value, low=low, high=high)
 
     @property
-    def regression(self) -> bool:
-        """Worse by more than the bound, and certainly worse at all."""
-        return self.loss.value > self.bound and self.loss.low > 0
-
-    @property
-    def conclusive(self) -> bool:
-        """Whether a loss beyond the bound was found, or would have been."""
-        return self.regression or self.smallest_detectable <= 2 * self.bound
+    def smallest_detectable(self) -> float:
+        """The least relative change that this much data finds four times out of five."""
+        normal = scipy_stats.norm
+        error = math.log(self.ratio.high / self.ratio.low) / (2 * normal.ppf(0.975))
+        return math.expm1((normal.ppf(0.975) + normal.ppf(POWER)) * error)
 
     @property
     def word(self) -> str:
-        """The verdict."""
-        return "REGRESSION" if self.regression else "no regression" if self.conclusive else "INCONCLUSIVE"
+        """A regression is worse by more than the bound, and certainly worse at all."""
+        if self.loss.value > self.bound and self.loss.low > 0:
+            return "REGRESSION"
+        return "no regression" if self.smallest_detectable <= 2 * self.bound else "INCONCLUSIVE"
+
+    def __str__(self) -> str:
+        worse = "worse" if self.loss.value > 0 else "better"
+        told = (
+            f"{self.word}: B is {abs(self.loss.value):.1%} {worse}; the bound is {self.bound:.1%}; the "
+            f"smallest change this could have found is {self.smallest_detectable:.1%}"
+        )
+        hint = "; do: longer repeats (DURATION=), or a quieter machine"
+        return told + (hint if self.word == "INCONCLUSIVE" else "")
 
 
-def compare(what: str, a: float, b: float, ratio: Interval, *, unit: str, higher_is_better: bool,
-                 bound: float, notes: tuple[str, ...] = ()) -> Comparison:  # fmt: skip
-    """The smallest detectable change follows from the interval's width on the log scale."""
-    error = (math.log(ratio.high) - math.log(ratio.low)) / (2 * Z_95)
-    return Comparison(
-        what=what, a=a, b=b, unit=unit, ratio=ratio, higher_is_better=higher_is_better, bound=bound,
-        smallest_detectable=math.expm1((Z_95 + Z_POWER) * error), notes=notes,
-    )  # fmt: skip
-
-
-def compare_results(a: Kept, b: Kept, *, bound: float) -> list[Comparison]:
-    """Level by level; LoadTestError when they are not two valid results of one experiment."""
-    first, second = list_valid(a), list_valid(b)
-    if len(first) != len(second):
-        raise LoadTestError(f"A and B must have as many levels: got {len(first)} and {len(second)}")
-    for one, other in zip(first, second, strict=True):
-        for what in ("model", "payloads", "driver", "arrival"):
-            x, y = getattr(one.scenario, what), getattr(other.scenario, what)
-            if x != y:
-                raise LoadTestError(f"A and B must have the same {what}: got {x} and {y}")
-    return [_compare_series(*pair, bound) for pair in zip(first, second, strict=True)]
-
-
-def list_valid(kept: Kept) -> list[Series]:
-    """Every level of a result; LoadTestError when one is INVALID."""
-    found = kept.list_loads()
-    for one in found:
-        if doubts := find_doubts(one):
-            raise LoadTestError(
-                f"{kept.folder.name} is INVALID ({doubts[0].state}); only valid results are compared"
-            )
-    return found
+def compare_results(
+    a: tuple[Kept, Sequence[Series]], b: tuple[Kept, Sequence[Series]], bound: float
+) -> Result:
+    """Level by level; LoadTestError when they are not two valid results of the same loads."""
+    for kept, every in (a, b):
+        for one in every:
+            if doubts := find_doubts(one):
+                raise LoadTestError(
+                    f"{kept.folder.name} is INVALID ({doubts[0].state}); only valid results are compared"
+                )
+    if len(a[1]) != len(b[1]):
+        raise LoadTestError(f"A and B must have as many levels: got {len(a[1])} and {len(b[1])}")
+    found = [_compare_series(*pair, bound) for pair in zip(a[1], b[1], strict=True)]
+    return Result(
+        title=f"{b[0].folder.name} against {a[0].folder.name}",
+        verdicts=[make_verdict(one, failed=one.word == "REGRESSION") for one in found],
+        tables=[tabulate(found)],
+        method=[
+            "A and B did not take turns: the machine's own drift is part of the ratio (use loadtest-gate)."
+        ],
+    )
 
 
 def _compare_series(first: Series, second: Series, bound: float) -> Comparison:
-    scenario = first.scenario
-    if scenario.is_open:
-        quoted = scenario.latency.percentile
-        what, unit = f"{scenario.name}, {first.level:g} requests/s: p{quoted:g}", "ms"
-        x, y = (_read_quoted(one, quoted) for one in (first, second))
-        drawn = draw_percentiles(second, quoted, SEED + 1) / draw_percentiles(first, quoted, SEED)
+    load = first.load
+    for what in ("models", "payloads", "driver", "is_open"):
+        x, y = (getattr(one.load, what) for one in (first, second))
+        if x != y:
+            raise LoadTestError(f"A and B must have the same {what}: got {x} and {y}")
+    if load.is_open:
+        what, unit = f"{load.name}, {load.place}: p{load.percentile:g}", "ms"
+        x, y = (find_latency_ms(one, load.percentile) for one in (first, second))
     else:
-        what, unit = f"{scenario.name}, {first.level:g} users: requests/s", "requests/s"
-        x, y = (summarise(one).rate.value for one in (first, second))
-        drawn = draw_rates(second, SEED + 1) / draw_rates(first, SEED)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    ratio = Interval(value=y / x, low=float(low), high=float(high))
-    notes = tuple(_find_differences(first, second))
-    return compare(
-        what, x, y, ratio, unit=unit, higher_is_better=not scenario.is_open, bound=bound, notes=notes
-    )
-
-
-def _find_differences(first: Series, second: Series) -> list[str]:
-    """What a reader must know of two series that are not one experiment."""
-    notes = ["A and B did not take turns: the machine's own drift is part of the ratio (use loadtest-gate)"]
+        what, unit = f"{load.name}, {load.place}", "requests/s"
+        x, y = (find_rate(one) for one in (first, second))
+    assert None not in (x, y)  # too few requests make a series INVALID
+    notes = []
     if first.facts.precisions != second.facts.precisions:
-        x, y = (", ".join(one.facts.precisions.values()) for one in (first, second))
-        notes.append(f"precisions differ: {x} and {y}")
-    if first.level != second.level:
-        notes.append(f"levels differ: {first.level:g} and {second.level:g}")
-    return notes
+        precisions = (", ".join(one.facts.precisions.values()) for one in (first, second))
+        notes.append("precisions differ: {} and {}".format(*precisions))
+    if load.level != second.load.level:
+        notes.append(f"levels differ: {load.place} and {second.load.place}")
+    inverse = Interval(value=1 / x.value, low=1 / x.high, high=1 / x.low)
+    return Comparison(
+        what=what, a=x.value, b=y.value, unit=unit, ratio=multiply(y, inverse),
+        higher_is_better=not load.is_open, bound=bound, notes=tuple(notes),
+    )  # fmt: skip
 
 
-def _read_quoted(series: Series, percentile: float) -> float:
-    found = summarise(series).percentiles_ms[f"{percentile:g}"]
-    assert found is not None  # too few requests are a doubt
-    return found.value
-
-
-def draw_rates(series: Series, seed: int) -> np.ndarray:
-    """Resampled mean rates: repeats are drawn first, then blocks of time within each."""
-    random = np.random.default_rng(seed)
-    repeats = [np.array(one.rates) for one in series.trials]
-    drawn = random.integers(0, len(repeats), (RESAMPLES, len(repeats)))
-    return np.array(
-        [np.mean([random.choice(repeats[one], len(repeats[one])).mean() for one in draw]) for draw in drawn]
+def tabulate(found: Sequence[Comparison]) -> Table:
+    return make_table(
+        "B against A",
+        (
+            {
+                "load": one.what,
+                f"A, {one.unit}": one.a,
+                f"B, {one.unit}": one.b,
+                "ratio B / A": one.ratio,
+                "bound %": one.bound,
+                "smallest change found %": one.smallest_detectable,
+                "verdict": one.word,
+                "remarks": "; ".join(one.notes) or None,
+            }
+            for one in found
+        ),
+        "The smallest change is what this much data would find four times out of five.",
     )
 
 
-def draw_percentiles(series: Series, percentile: float, seed: int) -> np.ndarray:
-    """Resampled percentiles from the rows: blocks of time of all repeats are drawn."""
-    blocks = split_latencies_ms(series)
-    random = np.random.default_rng(seed)
-    drawn = random.integers(0, len(blocks), (RESAMPLES // 4, len(blocks)))
-    return np.array([pick(np.concatenate([blocks[one] for one in draw]), percentile) for draw in drawn])
+def make_verdict(one: Comparison, *, failed: bool) -> Verdict:
+    return Verdict(what=f"{one.what}: B / A", figure=one.ratio, unit="×", why=str(one), failed=failed)
 
 
-def render_comparison(found: Comparison) -> str:
-    """Three lines and the notes."""
-    lines = [
-        f"{found.what}",
-        f"  A {found.a:.2f}, B {found.b:.2f} {found.unit}; B/A {found.ratio.value:.3f} "
-        f"(95 % interval {found.ratio.low:.3f}-{found.ratio.high:.3f})",
-        f"  {describe_loss(found)}",
-    ]
-    return "\n".join([*lines, *(f"  note: {note}" for note in found.notes)])
+def ask(pair: Sequence[Server], load: Load, *, bound: float) -> dict[str, Any]:
+    """Rates are compared, so the load is a closed loop; both get the users of A."""
+    if load.is_open:
+        raise LoadTestError("the gate compares rates of closed loops; SCENARIO= must name a closed one")
+    return {"pair": [one.name for one in pair], "bound": bound, "load": plain(load)}
 
 
-def describe_loss(found: Comparison) -> str:
-    """What it means, what could have been found, and what to do where nothing can be told."""
-    loss = found.loss.value
-    told = (
-        f"{found.word}: B is {abs(loss):.1%} {'worse' if loss > 0 else 'better'}; the bound is "
-        f"{found.bound:.1%}; the smallest change this could have found is {found.smallest_detectable:.1%}"
+def run(bench: Bench, pair: Sequence[Server] = ()) -> Result:
+    """Not passed when a side is INVALID, on a regression, and where none can be told."""
+    asked = bench.asked
+    pair = pair or [kept_server(name) for name in asked["pair"]]
+    load = structure(asked["load"], Load)
+    if load.users is None:
+        load = replace(load, users=bench.measure("level", pair[0], load).load.users)
+    block = bench.turns("pairs", [(one, load) for one in pair], repeats=PAIRS)
+    base, other = (block.find(one.name) for one in pair)
+    assert base is not None
+    assert other is not None
+    what = f"{other.server} against {base.server}"
+    doubts = [doubt for one in (base, other) for doubt in find_doubts(one)]
+    verdict, tables = Verdict(what=what, why="; ".join(map(str, doubts))), []
+    if not doubts:
+        found = Comparison(
+            what=f"{load.name}, {load.place}", a=find_rate(base).value, b=find_rate(other).value,
+            unit="requests/s", ratio=find_ratio(other.rates, base.rates), higher_is_better=True,
+            bound=asked["bound"],
+        )  # fmt: skip
+        verdict, tables = make_verdict(found, failed=found.word != "no regression"), [tabulate([found])]
+    return Result(
+        title=f"Gate: {what}",
+        verdicts=[verdict],
+        notes=[describe_servers(block.series)],
+        tables=[*tables, tabulate_answers(block.series)],
+        findings=list_findings(block.series),
+        method=[RATIO_METHOD],
     )
-    return told if found.conclusive else f"{told}; do: longer repeats (DURATION=), or a quieter machine"

@@ -1,30 +1,35 @@
-"""`make soak`: ten minutes of mixed requests to both models behind the door, at 80 % of what they reach: do
-the workers' memory and the latency stay as they were, and does nothing fail?"""
+"""`make soak`: the running server under mixed requests to all its models, at 80 % of what they reach, for ten
+minutes: do the workers' memory and the latency stay as they were, and does nothing fail?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+from loadtest.bench import Bench
 from loadtest.errors import LoadTestError
-from loadtest.results.figures import summarise
-from loadtest.results.kept import Kept
-from loadtest.results.stats import Interval
-from loadtest.results.trial import Series
-from loadtest.scenarios.scenario import LONGEST_S, Arrival, Latency, Scenario
-from loadtest.systems.kit import kit
-from loadtest.trials.block import Block, Experiment, Turn, Verdict
-from loadtest.trials.validity import OF_THE_MACHINE, find_doubts
-from server.archives import read_archive
+from loadtest.load import LONGEST_S, Load
+from loadtest.report import Result, Verdict, make_table
+from loadtest.results import Series, plain, structure
+from loadtest.servers.base import Server, kept_server
+from loadtest.stats import Interval
+from loadtest.tables import (
+    PERCENTILE_METHOD,
+    describe_servers,
+    find_latency_ms,
+    list_findings,
+    tabulate_answers,
+    tabulate_latency,
+)
+from loadtest.validity import OF_THE_MACHINE, find_doubts
 
 KIND = "soak"
-MODELS = ("resnet50", "bert")
-FIRST_REQUESTS = 1_000
-"""In a closed loop, before memory is looked at first: they find the rate, too."""
 SECONDS = 600.0
 LEGS = 4
 """Equal parts of the open loop; memory is kept after each, so that one sees whether it still grows."""
+FIRST_S = 40.0
+"""Of a closed loop, before memory is looked at first; it tells the rate, too."""
 USERS = 64
 SHARE = 0.8
 """Of the closed loop's rate."""
@@ -35,126 +40,87 @@ SLOWER = 1.1
 SEED = 7
 
 
-@dataclass(frozen=True, kw_only=True)
-class Growth:
-    """One worker's resident memory, early and late."""
-
-    model: str
-    pid: int
-    early_mib: float
-    late_mib: float
-
-    @property
-    def percent(self) -> float:
-        return 100 * (self.late_mib / self.early_mib - 1)
-
-
-def check_soak(seconds: float) -> None:
-    """Judges what was asked for; LoadTestError says what may be."""
+def ask(server: Server, models: Sequence[str], *, seconds: float) -> dict[str, Any]:
+    """LoadTestError says what may be."""
     if not 60 <= seconds <= LONGEST_S * LEGS:
         raise LoadTestError(f"DURATION must be 60 to {LONGEST_S * LEGS:g}: got {seconds:g}")
+    load = Load(
+        name="mixture", models=tuple(models), payloads="mixture", warm_up_s=0.0, percentile=PERCENTILE
+    )
+    return {"server": server.name, "load": plain(load), "seconds": seconds}
 
 
-def make_experiment(store: Path, *, seconds: float = SECONDS, precision: str = "int8") -> Experiment:
-    """A block for each leg; the server stays up from the first to the last."""
-    check_soak(seconds)
-    archives = {model: read_archive(store / f"{model}.mar").archive_id for model in MODELS}
-    return Experiment(
-        kind=KIND,
-        name=KIND,
-        asked={"seconds": seconds, "precision": precision, "archives": archives},
-        next_block=lambda kept: plan_leg(kept, seconds, precision),
+def run(bench: Bench, server: Server | None = None) -> Result:
+    """A closed loop, then the legs; the server goes on from the first to the last."""
+    server = server or kept_server(bench.asked["server"])
+    load = structure(bench.asked["load"], Load)
+    first = bench.measure("first", server, replace(load, users=USERS, duration_s=FIRST_S, seed=SEED))
+    leg = replace(
+        load, rate=round(SHARE * first.windows[0].rate, 2), duration_s=bench.asked["seconds"] / LEGS
+    )
+    legs = [
+        bench.measure(f"leg-{number}", server, replace(leg, name=f"leg {number}", seed=SEED + number))
+        for number in range(1, LEGS + 1)
+    ]
+    every = [first, *legs]
+    ends = [one.windows[-1] for one in every]
+    workers = dict.fromkeys(worker for end in ends for worker in end.memory_mib)
+    memory = [
+        {
+            "worker": worker,
+            **{
+                f"after {one.load.name}, MiB": end.memory_mib.get(worker)
+                for one, end in zip(every, ends, strict=True)
+            },
+        }
+        for worker in workers
+    ]
+    return Result(
+        title=f"Soak of {server.name}",
+        verdicts=judge(every, bench.asked["seconds"]),
+        notes=[describe_servers(every)],
+        tables=[
+            make_table(
+                "Resident memory of each worker",
+                memory,
+                f"The first is a closed loop, the others {SHARE:.0%} of its rate.",
+            ),
+            tabulate_latency(legs),
+            tabulate_answers(every),
+        ],
+        findings=list_findings(every, without=OF_THE_MACHINE),
+        method=[PERCENTILE_METHOD],
     )
 
 
-def plan_leg(kept: Kept, seconds: float, precision: str) -> Block | None:
-    """The closed loop, then the open ones; None after the last."""
-    leg = len(kept.blocks)
-    if leg == 0:
-        return make_block(1, Arrival(loop="closed", seed=SEED), USERS, precision, stop_after=FIRST_REQUESTS)
-    if leg > LEGS:
-        return None
-    arrival, (first,) = Arrival(loop="open", seed=SEED + leg), kept.list_series(kept.blocks[0])
-    rate = round(SHARE * first.trials[-1].rate, 2)
-    return make_block(leg + 1, arrival, rate, precision, duration_s=seconds / LEGS)
-
-
-def make_block(leg: int, arrival: Arrival, level: float, precision: str, **bound: float) -> Block:
-    """Texts and photographs of all forms, in another order in each leg."""
-    models = " ".join(MODELS)
-    scenario = Scenario(
-        name=f"leg-{leg}",
-        model=models,
-        payloads="mixture",
-        arrival=arrival,
-        steps=(level,),
-        warm_up_s=0.0,
-        repeats=1,
-        latency=Latency(percentile=PERCENTILE),
-        **{"duration_s": LONGEST_S, **bound},  # type: ignore[arg-type]
-    )
-    member = kit(f"kit {precision}", models, ("--precision", precision), instances=None)
-    return Block(name=scenario.name, turns=(Turn(member=member, scenario=scenario, level=level),))
-
-
-def judge(kept: Kept) -> list[Verdict]:
+def judge(every: Sequence[Series], seconds: float) -> list[Verdict]:
     """Of the tail, and of each worker; one alone, without a figure, where something makes them void."""
-    try:
-        legs = list_legs(kept)
-        growths = compare_memory(*(legs[number].trials[-1].memory_mib for number in (0, -1)))
-        slower = judge_latency(legs[1], legs[-1])
-    except LoadTestError as problem:
-        return [Verdict(what="what became of memory and latency", why=str(problem))]
-    return [slower, *(judge_growth(one, kept.asked["seconds"]) for one in growths)]
+    what = "what became of memory and latency"
+    # Memory grows by requests, whatever else the machine does.
+    doubts = [str(one) for series in every for one in find_doubts(series, without=OF_THE_MACHINE)]
+    early, late = (every[number].windows[-1].memory_mib for number in (0, -1))
+    if set(early) != set(late) or not early:
+        doubts.append(f"workers must stay the same: got {sorted(late)} after {sorted(early)}")
+    first, last = (find_latency_ms(one, PERCENTILE) for one in (every[1], every[-1]))
+    if first is None or last is None:
+        doubts.append(f"p{PERCENTILE:g} cannot be told from so few requests; run longer (DURATION=)")
+    if doubts or first is None or last is None:
+        return [Verdict(what=what, why="; ".join(doubts))]
+    ratio = Interval(value=last.value / first.value, low=last.low / first.high, high=last.high / first.low)
+    slower = Verdict(
+        what=f"p{PERCENTILE:g} of the last leg / of the first one", figure=ratio, unit="×", limit=SLOWER,
+        at_least=False, why=f"{first.value:.0f} ms, then {last.value:.0f} ms, at {every[1].load.place}",
+    )  # fmt: skip
+    return [slower, *(_judge_growth(worker, mib, late[worker], seconds) for worker, mib in early.items())]
 
 
-def judge_growth(one: Growth, seconds: float) -> Verdict:
-    """Of one worker."""
+def _judge_growth(worker: str, early_mib: float, late_mib: float, seconds: float) -> Verdict:
+    percent = 100 * (late_mib / early_mib - 1)
     return Verdict(
-        what=f"{one.model} worker {one.pid}: growth of its resident memory",
-        figure=Interval(value=one.percent, low=one.percent, high=one.percent),
+        what=f"{worker}: growth of its resident memory",
+        figure=Interval(value=percent, low=percent, high=percent),
         unit=" %",
         limit=GROWTH_PERCENT,
         at_least=False,
-        why=f"{one.early_mib:.0f} MiB after {FIRST_REQUESTS} requests, "
-        f"{one.late_mib:.0f} MiB after {seconds / 60:g} minutes more",
+        why=f"{early_mib:.0f} MiB, then {late_mib:.0f} MiB after {seconds / 60:g} minutes",
     )
-
-
-def judge_latency(first: Series, last: Series) -> Verdict:
-    """The tail of the last leg to the first one's, with the widest interval that theirs allow."""
-    early, late = (summarise(leg).percentiles_ms[f"{PERCENTILE:g}"] for leg in (first, last))
-    if early is None or late is None:
-        raise LoadTestError(f"p{PERCENTILE:g} cannot be told from so few requests; run longer (DURATION=)")
-    return Verdict(
-        what=f"p{PERCENTILE:g} of the last leg / of the first one",
-        figure=Interval(
-            value=late.value / early.value, low=late.low / early.high, high=late.high / early.low
-        ),
-        unit="×",
-        limit=SLOWER,
-        at_least=False,
-        why=f"{early.value:.0f} ms, then {late.value:.0f} ms, at {first.level:g} requests/s",
-    )
-
-
-def list_legs(kept: Kept) -> list[Series]:
-    """All of them; LoadTestError where one is missing, a request failed, or an answer was not right."""
-    legs = [series for block in kept.blocks for series in kept.list_series(block)]
-    if len(legs) <= LEGS:
-        raise LoadTestError(f"{len(legs)} of {LEGS + 1} legs are measured")
-    # Memory grows by requests, whatever else the machine does.
-    doubts = [str(one) for leg in legs for one in find_doubts(leg, without=OF_THE_MACHINE)]
-    if doubts:
-        raise LoadTestError("; ".join(doubts))
-    return legs
-
-
-def compare_memory(early: Mapping[str, float], late: Mapping[str, float]) -> list[Growth]:
-    """Per worker; one that was started anew in between makes the comparison void."""
-    if set(early) != set(late) or not early:
-        raise LoadTestError(f"workers must stay the same: got {sorted(late)} after {sorted(early)}")
-    return [
-        Growth(model=worker.split()[0], pid=int(worker.split()[1]), early_mib=mib, late_mib=late[worker])
-        for worker, mib in early.items()
-    ]

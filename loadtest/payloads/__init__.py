@@ -1,6 +1,14 @@
 """What is sent: photographs and texts of several kinds, or a person's own files."""
 
-from loadtest.payloads.payload import Payload, make_text
-from loadtest.payloads.sets import SETS, make_payloads, name_mix, pick_each_length
+from loadtest.payloads.payload import Payload, make_text, read_manifest, write_manifest
+from loadtest.payloads.sets import SETS, make_payloads, pick_each_length
 
-__all__ = ["SETS", "Payload", "make_payloads", "make_text", "name_mix", "pick_each_length"]
+__all__ = [
+    "SETS",
+    "Payload",
+    "make_payloads",
+    "make_text",
+    "pick_each_length",
+    "read_manifest",
+    "write_manifest",
+]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.errors import LoadTestError
+
+MANIFEST = "payloads.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +23,12 @@ class Payload:
     content_type: str
     model: str
     """The model that is asked."""
+    path: str = ""
+    """Of the URL that it is sent to; empty: of TorchServe's predictions."""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            object.__setattr__(self, "path", f"/predictions/{self.model}")
 
     @property
     def digest(self) -> str:
@@ -26,11 +38,6 @@ class Payload:
         """Without its body, as results keep it."""
         size, kind = len(self.body), self.content_type
         return {"name": self.name, "bytes": size, "content_type": kind, "sha256": self.digest}
-
-    @property
-    def path(self) -> str:
-        """Of the URL that it is sent to."""
-        return f"/predictions/{self.model}"
 
 
 JSON = "application/json"
@@ -53,3 +60,31 @@ def read_text(payload: Payload) -> str | None:
     if payload.content_type == JSON:
         return str(json.loads(payload.body)["text"])
     return payload.body.decode() if payload.content_type == PLAIN else None
+
+
+def write_manifest(payloads: Sequence[Payload], folder: Path) -> Path:
+    """The bodies and what they are, for generators that cannot make them themselves; the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = []
+    for number, one in enumerate(payloads):
+        (folder / f"{number:04d}.body").write_bytes(one.body)
+        listed.append(
+            {"name": one.name, "content_type": one.content_type, "model": one.model, "path": one.path}
+        )
+    (folder / MANIFEST).write_text(json.dumps(listed), encoding="utf-8")
+    return folder
+
+
+def read_manifest(folder: Path) -> list[Payload] | None:
+    """None where the folder has no manifest."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        return None
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8"))
+        return [
+            Payload(body=(folder / f"{number:04d}.body").read_bytes(), **one)
+            for number, one in enumerate(listed)
+        ]
+    except (ValueError, TypeError, OSError) as problem:
+        raise LoadTestError(f"{file} must list the bodies beside it: {problem}") from problem

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loadtest.errors import LoadTestError
 from loadtest.payloads.payload import Payload
 
 SCENES = ("china.jpg", "flower.jpg")
@@ -66,12 +68,22 @@ def list_views(count: int, *, least: float = 0.6) -> list[View]:
     return [WHOLE, *parts]
 
 
+def find_scene(name: str) -> Path:
+    """In scikit-learn's files; the package itself is not imported, nor what it needs."""
+    found = importlib.util.find_spec("sklearn")
+    if found is None or not found.origin:
+        raise LoadTestError(
+            "the photographs are scikit-learn's, which is not installed; run `make load-tools`"
+        )
+    return Path(found.origin).parent / "datasets" / "images" / name
+
+
 def make_photo(scene: str, form: Form, view: View = WHOLE, *, model: str, name: str = "") -> Payload:
     """A part of a scene, scaled to a form's size without distortion."""
+    import numpy as np
     from PIL import Image, ImageOps
-    from sklearn.datasets import load_sample_image
 
-    photo = Image.fromarray(load_sample_image(scene))
+    photo = Image.fromarray(np.asarray(Image.open(find_scene(scene))))  # without the file's own notes
     width, height = (round(view.zoom * side) for side in photo.size)
     left = round(view.place[0] * (photo.width - width))
     top = round(view.place[1] * (photo.height - height))

@@ -12,7 +12,6 @@ from loadtest.errors import LoadTestError
 from loadtest.payloads.payload import Payload, make_plain_text, make_text, read_text
 from loadtest.payloads.photos import FORMS, IMAGENET, SCENES, View, list_views, make_photo
 from loadtest.payloads.texts import (
-    arrange_evenly,
     draw_lengths,
     holds_tokenizer,
     read_token_counter,
@@ -33,13 +32,11 @@ MEDIAN_WORDS, WORDS_SPREAD = 22, 0.9
 CUTS = 16
 """Of each scene; the whole scenes come first, the first as `one-photo`."""
 EQUAL = [128] * 64
-MIXED = draw_lengths(512, seed=SEED)
-"""Numbers of tokens."""
-GROUP = 64
-"""Every run of so many texts has the whole mix of lengths, so that a slow server, which gets through a few
+GROUPS, GROUP = 8, 64
+"""Every group of so many texts has the whole mix of lengths, so that a slow server, which gets through a few
 dozen in a turn, is sent the same mix as a fast one."""
-MIX = "mix:"
-"""How the name of a set begins that has several models' requests in given shares."""
+MIXED = [tokens for group in range(GROUPS) for tokens in draw_lengths(GROUP, seed=SEED + group)]
+"""Numbers of tokens."""
 MIXTURE_TEXTS, MIXTURE_VIEWS = 128, 8
 """About as many photographs: each scene in each form, in so many views."""
 
@@ -48,13 +45,16 @@ Archives = Mapping[str, Path]
 """Model → the archive whose tokenizer counts."""
 
 
-def make_payloads(asked: str, *, model: str, archives: Archives | None = None) -> list[Payload]:
+def make_payloads(
+    asked: str, *, model: str, archives: Archives | None = None, shares: Mapping[str, float] | None = None
+) -> list[Payload]:
     """A set by its name, or the files of a folder; LoadTestError says what is known.
 
-    Sets of so many tokens need the model's archive. `mixture` takes several models, with blanks between.
+    Sets of so many tokens need the model's archive. `mixture` takes several models, with blanks between, and
+    their shares of the requests.
     """
-    if asked.startswith(MIX):
-        return make_mix(read_mix(asked), archives or {})
+    if shares:
+        return make_mix(shares, archives or {})
     if asked in SETS:
         return SETS[asked](model, archives or {})
     if not Path(asked).is_dir():
@@ -130,12 +130,6 @@ def make_exact_texts(model: str, archives: Archives, lengths: Sequence[int]) -> 
     ]
 
 
-def make_grouped_texts(model: str, archives: Archives) -> list[Payload]:
-    """The mixed texts, in groups that all have the same mix."""
-    mixed = make_exact_texts(model, archives, MIXED)
-    return [mixed[number] for number in arrange_evenly(MIXED, group=GROUP, seed=SEED)]
-
-
 def make_mixture(models: str, archives: Archives) -> list[Payload]:
     """Texts of all lengths for the models that read texts, photographs of all forms for the others."""
     found: list[Payload] = []
@@ -154,17 +148,6 @@ def make_mix(shares: Mapping[str, float], archives: Archives) -> list[Payload]:
     own = {model: make_mixture(model, archives) for model in sorted(shares)}
     whole = min(len(each) / shares[model] for model, each in own.items())
     return [one for model, each in own.items() for one in each[: max(1, round(whole * shares[model]))]]
-
-
-def read_mix(asked: str) -> dict[str, float]:
-    """Model → its share of the requests, from `mix:resnet50=0.7,bert=0.3`."""
-    pairs = (part.split("=") for part in asked.removeprefix(MIX).split(","))
-    return {model: float(share) for model, share in pairs}
-
-
-def name_mix(shares: Mapping[str, float]) -> str:
-    """What `read_mix` reads."""
-    return MIX + ",".join(f"{model}={share:g}" for model, share in sorted(shares.items()))
 
 
 def pick_each_length(payloads: Sequence[Payload], archive: Path) -> list[Payload]:
@@ -186,7 +169,6 @@ SETS: dict[str, Callable[[str, Archives], list[Payload]]] = {
     ],
     "cuts": make_cuts,
     "texts-128": lambda model, archives: make_exact_texts(model, archives, EQUAL),
-    "texts-mixed": lambda model, archives: make_exact_texts(model, archives, MIXED),
-    "texts-grouped": make_grouped_texts,
+    "texts-grouped": lambda model, archives: make_exact_texts(model, archives, MIXED),
     "mixture": make_mixture,
 }

@@ -7,7 +7,7 @@ import math
 import random
 import statistics
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
@@ -99,23 +99,3 @@ def _write_about(tokens: int, count_tokens: CountTokens, chance: random.Random) 
     while len(words) > 1 and count_tokens(" ".join(words)) > tokens:
         words.pop()
     return " ".join(words)
-
-
-def arrange_evenly(lengths: Sequence[int], *, group: int, seed: int) -> list[int]:
-    """Positions, in groups that each hold one of every `len / group` neighbours by length, in random order.
-
-    From the longest down, the group with the fewest tokens so far gets the longest of the next neighbours.
-    """
-    chance, count = random.Random(seed), len(lengths) // group
-    ranked = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    groups: list[list[int]] = [[] for _ in range(count)]
-    tokens = [0] * count
-    for first in range(0, count * group, count):
-        fewest = sorted(range(count), key=tokens.__getitem__)
-        for place, position in zip(fewest, ranked[first : first + count], strict=True):
-            groups[place].append(position)
-            tokens[place] += lengths[position]
-    # A slow server sees the first groups only: the one with the longest text of all comes last.
-    mean = sum(tokens) / count
-    order = sorted(range(count), key=lambda number: abs(tokens[number] - mean))
-    return [position for number in order for position in chance.sample(groups[number], group)]

@@ -65,7 +65,7 @@ def test_readme_is_short_and_maps_every_page():
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= LINES
     linked = {link.partition("#")[0] for link in read_links(text)}
-    assert {name for name in PAGES_BY_NAME if name.startswith("docs/") and "ladder" not in name} <= linked
+    assert {name for name in PAGES_BY_NAME if name.startswith("docs/") and "ablation" not in name} <= linked
 
 
 def test_readmes_figures_are_those_of_the_results():

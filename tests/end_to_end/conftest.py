@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from handlers.engines.sets import find_set, name_store
-from loadtest.results.kept import list_results, read_kept
-from loadtest.results.trial import Series
+from loadtest.results import Series, list_results, read_result
 from models.build import build_archive
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_bf16, write_definition
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
@@ -56,7 +55,7 @@ class Load:
     folder: Path
     """Of the kept result."""
     series: dict[str, Series]
-    """By model; each of one trial."""
+    """By model; each of one window."""
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +64,7 @@ def load_with(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
     folder = tmp_path_factory.mktemp("load")
     scenarios = {model: folder / f"{model}-short.yaml" for model in LOADS}
     for model, payloads in LOADS.items():
-        short = {"warm_up_s": 1, "duration_s": 3, "repeats": 1, "arrival": {"loop": "closed"}, "steps": [2]}
+        short = {"warm_up_s": 1, "duration_s": 3, "repeats": 1, "users": 2}
         scenarios[model].write_text(yaml.safe_dump({"model": model, "payloads": payloads, **short}))
 
     @functools.cache
@@ -76,9 +75,10 @@ def load_with(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
         results = [one for one in list_results(folder) if one not in before]
         assert len(results) == 1, done.stdout + done.stderr
-        kept = read_kept(results[0])
-        all_series = [series for block in kept.blocks for series in kept.list_series(block)]
-        return Load(done=done, folder=results[0], series={one.scenario.model: one for one in all_series})
+        kept = read_result(results[0])
+        blocks = [block for name in kept.list_blocks() if (block := kept.find_block(name))]
+        series = {one.load.models[0]: one for block in blocks for one in block.series}
+        return Load(done=done, folder=results[0], series=series)
 
     return run
 

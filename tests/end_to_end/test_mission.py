@@ -299,11 +299,12 @@ def test_a_text_is_answered_with_the_probability_of_each_class(served):
 @of_each_model
 @pytest.mark.parametrize("driver", ["locust", "ab"])
 def test_each_load_generator_gives_a_rate_with_every_request_answered(load_with, driver, model):
-    (trial,) = load_with(driver).series[model].trials
-    assert trial.scenario.driver == driver
-    assert trial.requests > 0
-    assert trial.errors == 0
-    assert trial.rate > 0
+    series = load_with(driver).series[model]
+    (window,) = series.windows
+    assert series.load.driver == driver
+    assert window.requests > 0
+    assert window.errors == 0
+    assert window.rate > 0
 
 
 def test_what_is_served_is_what_was_planned(served):

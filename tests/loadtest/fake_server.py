@@ -36,7 +36,7 @@ class Behaviour:
 
 
 @dataclass
-class Seen:
+class Asked:
     """What the server was asked."""
 
     received: list[tuple[str, bytes, dict[str, str]]] = field(default_factory=list)
@@ -65,7 +65,7 @@ class FakeServer:
     """Serves POST /predictions/<model> on a free port of loopback."""
 
     def __init__(self, behaviour: Behaviour) -> None:
-        self.behaviour, self.seen = behaviour, Seen()
+        self.behaviour, self.asked = behaviour, Asked()
         self._lock, self._workers = threading.Lock(), threading.Semaphore(behaviour.workers)
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._make_handler())
         self._http.daemon_threads = True
@@ -78,9 +78,9 @@ class FakeServer:
 
     def _count(self, handler: BaseHTTPRequestHandler, body: bytes) -> int:
         with self._lock:
-            self.seen.began = self.seen.began or time.monotonic()
-            self.seen.received.append((handler.path, body, dict(handler.headers)))
-            return self.seen.requests
+            self.asked.began = self.asked.began or time.monotonic()
+            self.asked.received.append((handler.path, body, dict(handler.headers)))
+            return self.asked.requests
 
     def _serve(self) -> None:
         """Take a worker's time, and wait out a pause as a garbage collection would make everyone wait."""
@@ -91,7 +91,7 @@ class FakeServer:
 
     def _wait_out_pause(self) -> None:
         every, length = self.behaviour.pause_every_s, self.behaviour.pause_s
-        since = time.monotonic() - self.seen.began
+        since = time.monotonic() - self.asked.began
         if every and since >= every and since % every < length:
             time.sleep(length - since % every)
 
@@ -102,7 +102,7 @@ class FakeServer:
 
             def setup(self) -> None:
                 super().setup()
-                server.seen.connections += 1
+                server.asked.connections += 1
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

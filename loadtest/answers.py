@@ -1,0 +1,284 @@
+"""Validates answers: right within the archive's tolerance of the precision served, and no other payload's.
+
+What a server under test answers is no proof of what it should answer. So each payload is answered by the
+archive's own handler twice, away from the server and before any load: at the precision that is served (the
+expected answer), and in eager FP32 (whose labels the run must agree with). Plain TorchServe, with another
+preprocessing, is held to the labels alone. Of other servers nothing is known: their status counts alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from handlers.engines import ENGINES
+from loadtest.errors import LoadTestError
+from loadtest.payloads import Payload, write_manifest
+from loadtest.rows import NO_ANSWER, find_good
+from loadtest.servers.base import Running
+from loadtest.servers.inprocess import WORKER
+from server.archives import read_archive
+from server.archives import read_scores as read_own
+
+EXAMPLES = 3
+"""Wrong answers that are shown; one bug mostly shows the same way each time."""
+NEAR_TIE = 0.02
+"""Labels this close in FP32 may change places in any other arithmetic."""
+MOST_COMPARED = 64
+"""Payloads whose pairs are compared: all pairs of hundreds would take seconds."""
+LONGEST_SECONDS = 900
+FP32, REFERENCE = "fp32", "eager fp32"
+OFF = ("channels_last", "trace", "freeze")
+"""Every step of a load that changes how the model computes."""
+NOT_JUDGED = "answers not judged"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """How far a probability may be from the expected one."""
+
+    relative: float
+    absolute: float
+
+    def allow(self, expected: float) -> float:
+        return self.absolute + self.relative * expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What each payload's answer must be."""
+
+    source: str
+    """Where it comes from, in words for the report."""
+    fp32: tuple[Any, ...]
+    """Of each payload, by the eager FP32 model."""
+    answers: tuple[tuple[Any, Tolerance], ...] | None
+    """Of each payload, at the precision that is served; None where the labels alone are judged."""
+    pairs_told_apart: float = 1.0
+    """Share of pairs of payloads whose expected answers differ so much that a mix-up would be seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerCheck:
+    """What came of validating every answer of a window."""
+
+    checked: int = 0
+    wrong: int = 0
+    examples: tuple[str, ...] = ()
+    source: str = NOT_JUDGED
+    labels_judged: int = 0
+    """Answers whose label was compared with that of eager FP32, near ties left out."""
+    labels_same: int = 0
+    largest_difference: float | None = None
+    """Of a probability to eager FP32's, over all answers."""
+    pairs_told_apart: float = 1.0
+
+
+def read_probabilities(answer: Any) -> dict[str, float]:
+    """Label → probability of an image model's list, a text model's object, or an object of nothing else.
+
+    The last is what TorchServe's own image_classifier answers. Empty when it is none of them.
+    """
+    if own := read_own(answer):
+        return own
+    try:
+        bare = {str(label): float(p) for label, p in answer.items()}
+    except (TypeError, ValueError, AttributeError):
+        return {}
+    return bare if all(0 <= p <= 1 for p in bare.values()) else {}
+
+
+def find_fault(answer: Any, expected: Any, tolerance: Tolerance) -> str | None:
+    """None when right, else what is wrong."""
+    actual, wanted = read_probabilities(answer), read_probabilities(expected)
+    if not actual:
+        return f"no answer of this model: {json.dumps(answer)[:120]}"
+    label = find_best(wanted)
+    allowed = tolerance.allow(wanted[label])
+    # An image model answers its best few labels: one left out has at most the least one's probability.
+    likely = actual.get(label, min(wanted[label], min(actual.values())))
+    if not abs(likely - wanted[label]) <= allowed:
+        return f"expected {label!r} with {wanted[label]:.4f} ± {allowed:.4f}: got {likely:.4f}"
+    best = find_best(actual)
+    if best != label and wanted[label] - wanted.get(best, 0.0) > 2 * allowed:
+        return f"expected {label!r}: got {best!r} with {actual[best]:.4f}"
+    return None
+
+
+def find_best(probabilities: Mapping[str, float]) -> str:
+    """The label with the highest probability."""
+    return max(probabilities, key=lambda one: probabilities[one])
+
+
+def find_difference(actual: Mapping[str, float], wanted: Mapping[str, float]) -> float:
+    """The largest of a probability; one left out of the best few has at most the least one's."""
+    least = min(actual.values())
+    return max(abs(actual.get(label, min(least, p)) - p) for label, p in wanted.items())
+
+
+def check_answers(rows: pd.DataFrame, answers: Sequence[str], expected: Expected | None) -> AnswerCheck:
+    """Validate every answer that was kept; equal ones to one payload are compared once."""
+    if expected is None:
+        return AnswerCheck()
+    kept = rows[find_good(rows) & (rows["answer"] != NO_ANSWER).to_numpy()]
+    checked = wrong = judged = same = 0
+    examples, differences = [], []
+    for (payload, number), count in kept.groupby(["payload", "answer"]).size().items():
+        answer = _parse(answers[number])
+        actual, wanted = read_probabilities(answer), read_probabilities(expected.fp32[payload])
+        checked += count
+        fault = None if actual else f"no answer of this model: {json.dumps(answer)[:120]}"
+        if expected.answers is not None:
+            fault = find_fault(answer, *expected.answers[payload])
+        if fault:
+            wrong += count
+            examples.append(f"payload {payload}: {fault}")
+        if actual:
+            differences.append(find_difference(actual, wanted))
+        ranked = sorted(wanted.values(), reverse=True)
+        if len(ranked) < 2 or ranked[0] - ranked[1] > NEAR_TIE:
+            judged += count
+            same += count if actual and find_best(actual) == find_best(wanted) else 0
+    return AnswerCheck(
+        checked=int(checked),
+        wrong=int(wrong),
+        examples=tuple(examples[:EXAMPLES]),
+        source=expected.source,
+        labels_judged=int(judged),
+        labels_same=int(same),
+        largest_difference=max(differences, default=None),
+        pairs_told_apart=expected.pairs_told_apart,
+    )
+
+
+def add_checks(checks: Sequence[AnswerCheck]) -> AnswerCheck:
+    """Of several windows together."""
+    differences = [one.largest_difference for one in checks if one.largest_difference is not None]
+    return AnswerCheck(
+        checked=sum(one.checked for one in checks),
+        wrong=sum(one.wrong for one in checks),
+        examples=tuple(example for one in checks for example in one.examples)[:EXAMPLES],
+        source="; ".join(dict.fromkeys(one.source for one in checks)),
+        labels_judged=sum(one.labels_judged for one in checks),
+        labels_same=sum(one.labels_same for one in checks),
+        largest_difference=max(differences, default=None),
+        pairs_told_apart=min((one.pairs_told_apart for one in checks), default=1.0),
+    )
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def find_pairs_told_apart(known: Sequence[tuple[Any, Tolerance]]) -> float:
+    """Over evenly chosen payloads; 1.0 for a single one, which cannot be mixed up."""
+    chosen = [known[number] for number in range(0, len(known), -(-len(known) // MOST_COMPARED))]
+    pairs = list(itertools.permutations(chosen, 2))
+    seen = [find_fault(answer, expected, tolerance) for (answer, _), (expected, tolerance) in pairs]
+    return sum(fault is not None for fault in seen) / len(pairs) if pairs else 1.0
+
+
+def find_expected(running: Running, payloads: Sequence[Payload], cache: Path, say: Say) -> Expected | None:
+    """Of each payload, in order; None where no archive of the kit tells what is right."""
+    if any(one.model not in running.archives for one in payloads):
+        return None
+    kit = running.plan is not None
+    fp32: dict[int, Any] = {}
+    answers: dict[int, tuple[Any, Tolerance]] = {}
+    for model in dict.fromkeys(one.model for one in payloads):
+        places = [number for number, one in enumerate(payloads) if one.model == model]
+        asked, archive = [payloads[number] for number in places], running.archives[model]
+        fp32 |= zip(places, _compute_once(archive, REFERENCE, asked, cache, say), strict=True)
+        if kit:
+            precision = running.precision(model)
+            tolerance = Tolerance(**read_archive(archive).canary.tolerance[precision])
+            variant = REFERENCE if precision == FP32 else running.variant(model)
+            own = _compute_once(archive, variant, asked, cache, say)
+            answers |= zip(places, [(one, tolerance) for one in own], strict=True)
+    in_order = tuple(answers[number] for number in range(len(payloads))) if kit else None
+    different = {payloads[number].digest: one for number, one in answers.items()}
+    precisions = ", ".join(dict.fromkeys(running.precision(one.model) for one in payloads))
+    own_source = f"the archive's own handler at {precisions} in a separate process; "
+    return Expected(
+        source=(own_source if kit else "") + "labels by eager FP32",
+        fp32=tuple(fp32[number] for number in range(len(payloads))),
+        answers=in_order,
+        pairs_told_apart=find_pairs_told_apart([*different.values()]) if kit else 1.0,
+    )
+
+
+def _compute_once(
+    archive: Path, variant: str, payloads: Sequence[Payload], cache: Path, say: Say
+) -> Iterator[Any]:
+    """Kept by archive, backend, precision and payloads, which they depend on. Equal ones are asked once."""
+    different = {one.digest: one for one in payloads}
+    key = hashlib.sha256("".join([read_archive(archive).archive_id, variant, *different]).encode())
+    file = cache / f"{archive.stem}-{variant.replace(' ', '-')}-{key.hexdigest()[:16]}.json"
+    if not file.exists():
+        say(f"  expected answers: {len(different)} payloads through {archive.name} at {variant}, once …")
+        computed = compute(archive, variant, [*different.values()])
+        for one, answer in zip(different.values(), computed, strict=True):
+            if not read_probabilities(answer):
+                raise LoadTestError(
+                    f"{archive.name} must answer {one.name} by labels with probabilities: got {answer!r:.200}"
+                )
+        cache.mkdir(parents=True, exist_ok=True)
+        scratch = file.with_suffix(".part")
+        scratch.write_text(json.dumps(computed), encoding="utf-8")
+        scratch.replace(file)
+    known = dict(zip(different, json.loads(file.read_text(encoding="utf-8")), strict=True))
+    return (known[one.digest] for one in payloads)
+
+
+def compute(archive: Path, variant: str, payloads: Sequence[Payload]) -> list[Any]:
+    """Each payload's answer by the unpacked archive in a process of its own: the archive brings its code, and
+    eager FP32 must not have a backend loaded beside it."""
+    backend, precision = variant.split()
+    switches = {engine.switch_variable for engine in ENGINES.values()}
+    environment = {key: value for key, value in os.environ.items() if key not in switches}
+    with tempfile.TemporaryDirectory(prefix="kit-expected-") as name:
+        folder = Path(name)
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(folder)
+        definition = json.loads((folder / "definition.json").read_text(encoding="utf-8"))
+        # One request at a time is asked here, so no other batch size needs warming.
+        (folder / "definition.json").write_text(
+            json.dumps({**definition, "batch_sizes": [1]}), encoding="utf-8"
+        )
+        # A backend may compute wrongly when the number of threads changes: it is set once, before the load.
+        options = {"engine": backend, "precision": precision, "threads": len(os.sched_getaffinity(0)),
+                   "off": OFF if variant == REFERENCE else ()}  # fmt: skip
+        environment["CPU_KIT_OPTIONS"] = json.dumps({definition["name"]: options})
+        job = {"model": definition["name"], "directory": name, "batch_size": 1}
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        write_manifest(payloads, folder / "payloads")
+        files = [str(folder / "payloads" / f"{number:04d}.body") for number in range(len(payloads))]
+        try:
+            done = subprocess.run(
+                [sys.executable, str(WORKER), str(folder / "job.json")], input=json.dumps({"ask": files}),
+                cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS,
+                check=False,
+            )  # fmt: skip
+            _, answers = done.stdout.splitlines()
+            return [json.loads(answer) for answer in json.loads(answers)]
+        except subprocess.TimeoutExpired as problem:
+            raise LoadTestError(f"{archive.name} did not answer within {LONGEST_SECONDS} s") from problem
+        except (ValueError, TypeError) as problem:
+            why = done.stderr.strip()[-500:]
+            raise LoadTestError(f"{archive.name} cannot be run for its expected answers: {why}") from problem

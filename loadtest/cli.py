@@ -1,0 +1,296 @@
+"""`python -m loadtest COMMAND`: what the Makefile's targets of load tests and experiments call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from config.errors import ConfigError
+from config.rules.batching import DEFAULT_SLO_P99_MS
+from config.terminal import print_in_any_locale
+from loadtest.bench import Bench
+from loadtest.command import (
+    ABOVE_0,
+    DURATION,
+    PORT,
+    RESULTS_OPTION,
+    STORE,
+    build_store,
+    finish,
+    measure,
+    open_site,
+    option,
+    options,
+    say,
+)
+from loadtest.drivers import LOCUSTFILE, ROOT, make_locust_arguments, parse_generators
+from loadtest.errors import LoadTestError, NotMeasuredError
+from loadtest.experiments import ablation, compare, loadtest, slo, soak
+from loadtest.load import DRIVERS, Load, Scenario, change_scenario, list_scenarios, parse_share, read_scenario
+from loadtest.profile import experiment as profile
+from loadtest.profile.command import run_profile
+from loadtest.report import Result, render_markdown
+from loadtest.results import LATEST, find_result, read_result
+from loadtest.servers.base import find_running, is_url, running_server
+from loadtest.tune import experiment as tune
+from loadtest.tune.command import run_tune
+from server.errors import ServerError
+from server.start import Interrupted, catch_signals
+
+WEB_PORT = 8089
+EXPERIMENTS: Mapping[str, Callable[[Bench], Result]] = {
+    one.KIND: one.run for one in (loadtest, slo, compare, soak, ablation, tune, profile)
+}
+"""Kind → what makes the report of a kept result again."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def commands() -> None:
+    """Load tests and experiments; make's targets of the same names call these."""
+
+
+commands.add_command(run_tune)
+commands.add_command(run_profile)
+
+
+def main() -> None:
+    """Exit code 0: good; 1: invalid, a limit missed, or a failure; 2: wrong usage."""
+    print_in_any_locale()
+    try:
+        with catch_signals():  # so that a generator that is under way is ended with us
+            sys.exit(commands.main(standalone_mode=False) or 0)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(problem.exit_code)
+    except (LoadTestError, ServerError, ConfigError) as problem:
+        click.echo(f"error: {problem}", err=True)
+        sys.exit(1)
+    except (Interrupted, click.Abort) as signalled:
+        click.echo(f"\nstopped by {signalled}; finished blocks are kept (RESUME=latest)", err=True)
+        sys.exit(getattr(signalled, "exit_code", 130))
+
+
+LOADED = options("RUN_DIR", "URL", "PROCESSES", "SCENARIO", "USERS", "RATE", "PAYLOADS", "LOCUSTFILE")
+DRIVER = option("DRIVER", type=click.Choice(["", *DRIVERS]), default="")
+REPEATS = click.option("--repeats", type=click.IntRange(1, 100), default=None, help="of each level")
+
+
+def choose_scenarios(given: Mapping[str, Any], models: Sequence[str], loop: str = "") -> list[Scenario]:
+    """Those that are named; else all whose model is served (`models` empty: unknown) and whose loop fits."""
+    users, rate, driver = given["users"], given["rate"], given.get("driver", "")
+    if users and rate:
+        raise LoadTestError("USERS are of a closed loop, RATE of an open one: got both")
+    if given["locustfile"]:
+        return [make_own_scenario(given)]
+    named = given["scenario"].replace(",", " ").split()
+    chosen = [read_scenario(name) for name in named or list_scenarios()]
+    if not named:
+        chosen = [one for one in chosen if not models or one.load.models[0] in models]
+        chosen = [one for one in chosen if not (one.is_open and (users or driver == "ab"))]
+        chosen = [one for one in chosen if one.is_open or not rate]
+    chosen = [one for one in chosen if loop in ("", "open" if one.is_open else "closed")]
+    if not chosen:
+        wanted = f" with a {loop} loop" if loop else ""
+        raise LoadTestError(f"no scenario{wanted} fits; SCENARIO= names one of {', '.join(list_scenarios())}")
+    for one in chosen:
+        if wrong := "RATE" if rate and not one.is_open else "USERS" if users and one.is_open else "":
+            raise LoadTestError(f"{wrong} does not fit the loop of {one.name}; choose another SCENARIO")
+    return [
+        change_scenario(
+            one,
+            levels=rate or users,
+            repeats=given.get("repeats"),
+            duration_s=given["duration"],
+            driver=driver,
+            payloads=given["payloads"],
+        )
+        for one in chosen
+    ]
+
+
+def make_own_scenario(given: Mapping[str, Any]) -> Scenario:
+    """Of a locustfile of one's own, which sends what it likes; USERS are its users."""
+    file = Path(given["locustfile"]).resolve()
+    if not file.is_file():
+        raise LoadTestError(f"LOCUSTFILE must be a file: got {given['locustfile']}")
+    load = Load(name=file.stem, models=(), locustfile=str(file))
+    return change_scenario(
+        Scenario(load=load, levels=(16,), is_open=False), levels=given["users"], duration_s=given["duration"],
+        repeats=given.get("repeats"),
+    )  # fmt: skip
+
+
+def find_where(given: Mapping[str, Any]) -> str:
+    """A URL, else a run directory."""
+    if given["url"] and not is_url(given["url"]):
+        raise LoadTestError(f"URL must begin with http:// or https://: got {given['url']}")
+    return str(given["url"] or given["run_dir"] or "run")
+
+
+def list_served(where: str) -> tuple[str, ...]:
+    """Models; empty where nobody knows. LoadTestError where no server of ours answers."""
+    return () if is_url(where) else find_running(where).models
+
+
+@commands.command("run")
+@LOADED
+@DRIVER
+@DURATION
+@REPEATS
+@RESULTS_OPTION
+def run_loadtest(**given: Any) -> int:
+    """Scenarios against a running server."""
+    where = find_where(given)
+    scenarios = choose_scenarios(given, list_served(where))
+    server = running_server(where)
+    name = scenarios[0].name if len(scenarios) == 1 else loadtest.KIND
+    asked = loadtest.ask(server, scenarios)
+    return measure(loadtest.KIND, name, asked, partial(loadtest.run, server=server), given)
+
+
+@commands.command("slo")
+@LOADED
+@DURATION
+@option("SLO_P99_MS", type=ABOVE_0, default=DEFAULT_SLO_P99_MS)
+@RESULTS_OPTION
+def run_slo(**given: Any) -> int:
+    """The highest open-loop rate whose p99 keeps a limit, of each model that is served."""
+    where = find_where(given)
+    server, run, codes = running_server(where), partial(slo.run, server=running_server(where)), []
+    for scenario in choose_scenarios(given, list_served(where), "open"):
+        asked = slo.ask(server, scenario.load, limit_ms=given["slo_p99_ms"])
+        codes.append(measure(slo.KIND, asked["load"]["name"], asked, run, given))
+    return max(codes)
+
+
+@commands.command("gate")
+@LOADED
+@DURATION
+@options("A", "B")
+@option("BOUND", type=ABOVE_0, default=compare.DEFAULT_BOUND)
+@RESULTS_OPTION
+def run_gate(**given: Any) -> int:
+    """Two running servers in turns; exit code 1 on a regression."""
+    a, b = (need(name, given[name.lower()]) for name in ("A", "B"))
+    scenario = choose_scenarios(given, list_served(a), "closed")[0]
+    say(f"gate: {scenario.name} (SCENARIO= names another)")
+    pair = [running_server(where, f"{side}: {Path(where).name}") for side, where in (("A", a), ("B", b))]
+    asked = compare.ask(pair, scenario.at(scenario.levels[0]), bound=given["bound"])
+    run = partial(compare.run, pair=pair)
+    return measure(compare.KIND, f"{scenario.name}-gate", asked, run, given)
+
+
+def need(name: str, value: str) -> str:
+    """LoadTestError when a value that a command cannot do without is missing."""
+    if not value:
+        raise LoadTestError(f"{name} must be given: got nothing; see `make help`")
+    return value
+
+
+@commands.command("compare")
+@options("A", "B")
+@option("BOUND", type=ABOVE_0, default=compare.DEFAULT_BOUND)
+@RESULTS_OPTION
+def run_compare(**given: Any) -> int:
+    """Two results of `make loadtest` side by side; exit code 1 on a regression."""
+    read = []
+    for name in ("A", "B"):
+        kept = read_result(find_result(need(name, given[name.lower()]), given["results"]))
+        if kept.kind != loadtest.KIND:
+            raise LoadTestError(f"{name} must be a result of make loadtest: got one of {kept.kind}")
+        blocks = [kept.find_block(one["load"]["name"]) for one in kept.asked["scenarios"]]
+        read.append((kept, [one for block in blocks if block for one in block.series]))
+    result = compare.compare_results(read[0], read[1], given["bound"])
+    say(render_markdown(result, read[1][0], pictures=False))
+    return 0 if result.passed else 1
+
+
+@commands.command("soak")
+@options("RUN_DIR", "PROCESSES")
+@DURATION
+@RESULTS_OPTION
+def run_soak(**given: Any) -> int:
+    """The running server near its peak; exit code 1 when memory or latency grows."""
+    where = given["run_dir"] or "run"
+    server = running_server(where)
+    asked = soak.ask(server, list_served(where), seconds=given["duration"] or soak.SECONDS)
+    return measure(soak.KIND, soak.KIND, asked, partial(soak.run, server=server), given)
+
+
+@commands.command("ablation")
+@option("MODELS", type=click.Choice([*ablation.PAYLOADS]), required=True)
+@option("STEPS", type=click.Choice([ablation.SETTINGS, ablation.BACKENDS]), default=ablation.SETTINGS)
+@DURATION
+@options("RESUME")
+@click.option("--only", default="", help="names of steps, for a trial")
+@STORE
+@PORT
+@RESULTS_OPTION
+def run_ablation(**given: Any) -> int:
+    """What each setting, or backend and precision, is worth against plain TorchServe."""
+    name = f"{given['steps']}-{given['models']}"
+    folder = find_result(given["resume"], given["results"], name=name) if given["resume"] else None
+    backends = given["steps"] == ablation.BACKENDS
+    build_store(given["models"], given["store"], *(["--all-backends"] if backends else []))
+    if not backends:
+        build_store(given["models"], given["store"], "--backend", "inductor", "--precision", "fp32")
+    with open_site(given["store"], given["first_port"]) as site:
+        seconds, only = given["duration"] or ablation.SECONDS, given["only"].split()
+        asked, servers = ablation.prepare(given["models"], given["steps"], site, seconds=seconds, only=only)
+        if folder:  # by the memory that there was
+            asked["groups"] = read_result(folder).asked.get("groups")
+        return measure(ablation.KIND, name, asked, partial(ablation.run, servers=servers), given, site)
+
+
+@commands.command("report")
+@click.argument("names", metavar="[RESULT]...", nargs=-1)
+@RESULTS_OPTION
+def run_report(names: Sequence[str], results: Path) -> int:
+    """Tables and page of kept results again: the latest, or RESULT."""
+    good = True
+    for name in names or (LATEST,):
+        kept = read_result(find_result(name, results))
+        try:
+            result = EXPERIMENTS[kept.kind](Bench(kept))
+        except NotMeasuredError as problem:
+            say(f"{problem}: these blocks are there")
+            blocks = [block for one in kept.list_blocks() if (block := kept.find_block(one))]
+            every = [one for block in blocks for one in block.series]
+            result = loadtest.show_loads(f"{kept.name}, interrupted", every)
+        finish(result, kept)
+        good &= result.valid
+    return 0 if good else 1
+
+
+@commands.command("ui")
+@LOADED
+@DURATION
+def run_ui(**given: Any) -> int:
+    """Locust's own web page with the kit's users; users and rate can be changed in it."""
+    where = find_where(given)
+    scenario = choose_scenarios(given, list_served(where))[0]
+    load = scenario.at(scenario.levels[0]) if not parse_share(scenario.levels[0]) else None
+    if load is None:
+        raise LoadTestError(f"the page needs a rate in requests/s: got {scenario.levels[0]}; give RATE=")
+    with open_site() as site, running_server(where).open(site) as running:
+        token_file = site.folder / "token"
+        token_file.touch(mode=0o600)
+        token_file.write_text(token := running.token(), encoding="ascii")
+        users = 1 if load.is_open else load.users or running.auto_users(load.models)
+        command = [sys.executable, "-m", "locust", "-f", load.locustfile or str(LOCUSTFILE)]
+        command += ["--users", str(users), "--spawn-rate", str(users)]
+        command += parse_generators(given["processes"]).arguments
+        command += ["--web-host", "127.0.0.1", "--web-port", str(WEB_PORT)]
+        if load.locustfile:
+            command += ["--host", running.url]
+        else:
+            file = str(token_file) if token else ""
+            command += make_locust_arguments(load, url=running.url, payloads=load.payloads, token_file=file)
+        say(f"{scenario.name}: http://127.0.0.1:{WEB_PORT} (Ctrl-C ends it; what the page shows is not kept)")
+        return subprocess.run(command, cwd=ROOT, check=False).returncode

@@ -1,1 +1,0 @@
-"""Two systems side by side under load: why is one of them faster, without hardware counters."""

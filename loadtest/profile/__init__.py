@@ -1,0 +1,1 @@
+"""Two servers side by side under load: why is one of them faster, without hardware counters."""

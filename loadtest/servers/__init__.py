@@ -1,0 +1,1 @@
+"""What is measured: the kit's servers, plain TorchServe, any URL, and a handler without a server."""

@@ -1,0 +1,220 @@
+"""What is asked of a tuning: the limit, the default plan with its candidates, the memory that is there."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from config.__main__ import KNOBS, build_parser, parse_number, split_words
+from config.definitions import read_definition
+from config.knobs.table import find
+from config.plan import Plan
+from config.rules.batching import DEFAULT_SLO_P99_MS
+from config.rules.engines import find_need
+from config.rules.service import list_sizes
+from config.topology import read_topology
+from handlers.engines import ENGINES, name_variant
+from handlers.engines.backend import find_missing
+from handlers.engines.sets import SETS
+from loadtest.bench import resume_result
+from loadtest.drivers import ROOT
+from loadtest.errors import LoadTestError
+from loadtest.load import list_scenarios, read_scenario
+from loadtest.machine import read_host
+from loadtest.payloads import make_payloads
+from loadtest.results import Kept, read_result
+from loadtest.servers.base import Server, Site
+from loadtest.servers.kit import kit_server, write_plan
+from loadtest.tune import plans
+from loadtest.tune.experiment import KIND
+from server.archives import Archive, read_archive
+from server.supervisor.moving import read_available_mib
+
+OWN = ("MODELS", "PORT", "SLO_P99_MS")
+"""Settings of a plan that have a value of their own here."""
+NOT_TUNED = {
+    **dict.fromkeys(("BATCH", "DELAY_MS"), "it is what `make tune` finds"),
+    **dict.fromkeys(("TOPOLOGY", "TLS_CERT", "TLS_KEY"), "plans on all of this machine are tuned"),
+}
+PERCENTILE, DEFAULT_MINUTES = 99.0, 15.0
+LEAST_MINUTES = 5.0
+"""The default alone, three plans at three rates, and the final A/B take nearly as long."""
+EXAMPLE, MIXTURE = "resnet50:0.7,bert:0.3", "mixture"
+USABLE_MEMORY = 0.8
+"""Of what is available when a tuning begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a person asked for."""
+
+    models: tuple[str, ...]
+    shares: Mapping[str, float]
+    """Of the requests by model, where all are tuned together; else empty."""
+    tunings: list[tuple[str, ...]]
+    """The models of each race."""
+    asked: Mapping[str, Any]
+    """The same of each race; the payloads are empty for those of the model's open loop."""
+    arguments: list[str]
+    """Of `python -m config`."""
+    timings: str
+    run_dir: Path
+
+
+def read_wish(options: Sequence[str], *, minutes: float, payloads: str, mix: str) -> Wish:
+    """From options of `python -m config`, as make gives them; LoadTestError for what cannot be fixed here."""
+    asked = build_parser().parse_args(options)
+    given = {name: value for name in KNOBS if name not in OWN and (value := getattr(asked, name.lower()))}
+    for name in (name for name in NOT_TUNED if name in given):
+        raise LoadTestError(f"{name} must be left out, {NOT_TUNED[name]}: got {given[name]}")
+    if mix and payloads:
+        raise LoadTestError(f"PAYLOADS must be left out with MIX, which has each model's own: got {payloads}")
+    limit_ms = parse_number("SLO_P99_MS", asked.slo_p99_ms or str(DEFAULT_SLO_P99_MS)) or 0
+    if limit_ms <= 0:
+        raise LoadTestError(f"SLO_P99_MS must be 1 or more: got {limit_ms}")
+    if minutes < LEAST_MINUTES:
+        raise LoadTestError(f"BUDGET_MINUTES must be at least {LEAST_MINUTES:g}: got {minutes:g}")
+    run_dir, models = Path(asked.run_dir).resolve(), tuple(split_words(asked.models))
+    timings = str(Path(asked.timings or run_dir / "timings.json").resolve())
+    shares = parse_mix(mix, models) if mix else {}
+    known = {"given": given, "limit": {"percentile": PERCENTILE, "ms": limit_ms}, "budget_minutes": minutes}
+    words = {**given, "SLO_P99_MS": str(limit_ms)}.items()
+    arguments = [
+        *(word for name, value in words for word in (find(name).option, value)),
+        "--timings",
+        timings,
+    ]
+    return Wish(
+        models=models, shares=shares, tunings=[models] if shares else [(model,) for model in models],
+        asked={**known, "shares": shares, "payloads": MIXTURE if shares else payloads}, arguments=arguments,
+        timings=timings, run_dir=run_dir,
+    )  # fmt: skip
+
+
+def parse_mix(text: str, models: Sequence[str]) -> dict[str, float]:
+    """Model → share of the requests, 1 in sum; LoadTestError for what is none."""
+    pairs = sorted(word.partition(":")[::2] for word in text.replace(",", " ").split())
+    if len(models) < 2 or [model for model, _ in pairs] != sorted(models):
+        wanted = f"MIX must give each of MODELS a share, two or more, as {EXAMPLE}"
+        raise LoadTestError(f"{wanted}: got {text} for {', '.join(models)}")
+    try:
+        parts = {model: float(share) for model, share in pairs}
+    except ValueError:
+        parts = {"": math.nan}
+    if not all(0 < part < math.inf for part in parts.values()):
+        raise LoadTestError(f"MIX must be numbers above 0 by model, as {EXAMPLE}: got {text}")
+    return {model: part / sum(parts.values()) for model, part in parts.items()}
+
+
+def ask_first(wish: Wish, models: Sequence[str]) -> dict[str, Any]:
+    """What is known before anything is built or timed."""
+    payloads = wish.asked["payloads"] or find_payloads(*models)
+    return {**wish.asked, "models": list(models), "payloads": payloads, "host": read_host()}
+
+
+def find_payloads(model: str) -> str:
+    """Of the model's own open loop."""
+    for scenario in map(read_scenario, list_scenarios()):
+        if scenario.is_open and scenario.load.models == (model,):
+            return scenario.load.payloads
+    raise LoadTestError(f"no open scenario of {model}: PAYLOADS= names a set or a folder to send")
+
+
+def check_resumed(folder: Path | None, known: Mapping[str, Any]) -> Kept | None:
+    """What is to be resumed; LoadTestError where it was asked something else. `known` may be a part."""
+    return resume_result(KIND, {**read_result(folder).asked, **known}, folder) if folder else None
+
+
+def make_plan(
+    wish: Wish, site: Site, models: Sequence[str], more: Sequence[str] = (), instances: int | None = None
+) -> Plan:
+    """The default, of all models together too: it has the workers that each of them gets."""
+    folder, port = site.place("plan")
+    arguments = [*wish.arguments, *more, "--model-store", str(site.store)]
+    return write_plan(folder, port=port, models=models, arguments=arguments, instances=instances)
+
+
+def prepare(
+    wish: Wish, models: Sequence[str], plan: Plan, site: Site, folder: Path | None = None
+) -> tuple[dict[str, Any], dict[str, Server]]:
+    """(what is asked, the servers by plan) of one model, or of all together. A result that is to be resumed,
+    in `folder`, is compared before anything is timed."""
+    paths = {model: site.store / f"{model}.mar" for model in models}
+    archives = {model: read_archive(path) for model, path in paths.items()}
+    sent = make_payloads(MIXTURE, model="", archives=paths, shares=wish.shares) if wish.shares else []
+    variants = find_variants(plan, models)
+    asked = {
+        **ask_first(wish, models), "variants": variants, "instances": len(plan.instances),
+        "payload_models": [payload.model for payload in sent],
+        "archives": {model: archive.archive_id for model, archive in archives.items()},
+        "weights": {model: archive.weights for model, archive in archives.items()},
+    }  # fmt: skip
+    kept = check_resumed(folder, asked)
+    default = plans.read_candidate(plan, models)
+    sizes = {model: list_sizes(read_definition(ROOT / "models" / model / "model.yaml")) for model in models}
+    others = [] if len(models) > 1 else list_others(wish, archives[models[0]], plan, site)
+    # Workers are one number for all models, and stay as they are where somebody named them.
+    free = len(wish.tunings) == 1 and not {"WORKERS", "CORES_PER_WORKER"} & {*wish.asked["given"]}
+    near = plans.list_neighbours(default, sizes, free_layout=free)
+    # What was available when it began decides to its end: it is never the same to the MiB.
+    memory_mib = kept.asked["memory_mib"] if kept else round(USABLE_MEMORY * read_available_mib())
+    asked |= {"candidates": [asdict(known) for known in (default, *others, *near)], "memory_mib": memory_mib}
+    servers = {}
+    for name, known in plans.name_plans(asked["candidates"]).items():
+        own = known.layout if name == plans.DEFAULT else known.arguments
+        servers[name] = kit_server(name, models, [*wish.arguments, *fix(variants), *own], instances=None)
+    return asked, servers
+
+
+def find_variants(plan: Plan, models: Sequence[str]) -> dict[str, str]:
+    """Backend and precision by model."""
+    own = {model: plan.models[model] for model in models}
+    return {
+        model: name_variant(str(one.engine.value), str(one.precision.value)) for model, one in own.items()
+    }
+
+
+def fix(variants: Mapping[str, str]) -> list[str]:
+    """Where one word can say it; BACKEND may name models that are not in this one's plans."""
+    backends = ",".join(f"{model}={variant.split()[0]}" for model, variant in variants.items())
+    precisions = {variant.split()[1] for variant in variants.values()}
+    return ["--backend", backends, "--precision", *precisions] if len(precisions) == 1 else []
+
+
+def list_others(wish: Wish, archive: Archive, plan: Plan, site: Site) -> list[plans.Candidate]:
+    """The plans of the other backends and precisions that a model's archive holds, each with the batch that
+    the rules give it by its own batch profile; of what a person named none but that."""
+    model, topology, found = archive.name, read_topology(), []
+    there = {*SETS[plan.inputs.package_set]} - find_missing()
+    if absent := [backend for backend in ENGINES if backend not in there]:
+        site.say(f"{model}: not installed beside these, so not measured: {', '.join(absent)} (BACKEND=…)")
+    default = find_variants(plan, [model])[model]
+    words = zip(("BACKEND", "PRECISION"), default.split(), strict=True)
+    named = {word for name, word in words if name in wish.asked["given"]}
+    for variant in sorted({*archive.accuracy} - {*archive.lost} - {default}):
+        backend, precision = variant.split()
+        if backend in there and named <= {backend, precision} and not find_need(topology, backend, precision):
+            more = plans.variant_arguments(variant)
+            time_batches(model, [*wish.arguments, *more, "--model-store", str(site.store)], wish, site)
+            own = make_plan(wish, site, [model], more, instances=1)
+            found.append(replace(plans.read_candidate(own, [model]), variant=variant))
+    return found
+
+
+def time_batches(model: str, arguments: Sequence[str], wish: Wish, site: Site) -> None:
+    """As `make timings` does; what was timed before is not timed again."""
+    job = _run("config", "--models", model, *arguments, "--timing-job")
+    site.say(_run("models", "time", "--job", job, "--store", str(site.store), "--output", wish.timings))
+
+
+def _run(*arguments: str) -> str:
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LoadTestError(f"python -m {arguments[0]} failed: {done.stderr[-1500:].strip()}")
+    return done.stdout.strip()

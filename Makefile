@@ -167,7 +167,7 @@ test-reliability: dev #- Faults under load, hostile requests, 5,500 broken bodie
 	@$(VENV_PYTHON) -m pytest $(RELIABILITY)
 
 CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_sets.py $(CURRENT_E2E) \
-	tests/handlers/engines/test_engines.py tests/handlers/engines/test_inductor.py \
+	tests/handlers/backends/test_backends.py tests/handlers/backends/test_inductor.py \
 	tests/models/test_trained_engines.py
 
 CURRENT_E2E = $(E2E)/test_current.py

@@ -23,8 +23,7 @@ from config.timings import NO_TIMINGS, read_timings
 from config.topology import Topology, read_topology
 from config.tuned import NOT_TUNED, TUNED_FILE, Tuned, judge_tuned
 from config.write import render_site, summarize, write_site
-from handlers.engines.backend import render_backend
-from handlers.engines.sets import choose_set, name_store, read_set
+from handlers.backends.catalogue import choose_set, name_store, read_set, render_backend
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from handlers.engines.backend import find_missing
+from handlers.backends.catalogue import find_missing
 
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",  # Debian, Ubuntu
@@ -47,7 +47,7 @@ class Installed:
     openmp: str | None
     """<prefix>/lib/libiomp5.so when it is there (pip package intel-openmp)."""
     missing_engines: frozenset[str] = frozenset()
-    """Those of handlers.engines that need a package which the environment lacks."""
+    """Backends that need a package which the environment lacks."""
     haproxy: str | None = None
     """The program, with its path."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from config.errors import ConfigError
 from config.folders import PLAN_FILE, write_text_atomically
-from handlers.engines.sets import DEFAULT_SET
+from handlers.backends.catalogue import DEFAULT_SET
 
 SCHEMA = 4
 PROPERTIES_FILE = "config.properties"
@@ -151,7 +151,7 @@ class ModelPlan:
     """What one model's workers do."""
 
     engine: Setting
-    """What computes it, of handlers.engines.ENGINES."""
+    """What computes it, of handlers.backends.catalogue.BACKENDS."""
     precision: Setting
     """fp32, bf16 or int8."""
     batch_size: Setting

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 
 from config.plan import Plan, Setting
-from handlers.engines import SWITCHED
+from handlers.backends.catalogue import SWITCHED
 
 ARCHIVE_VERSION = "1.0"
 """The version models/ packs. TorchServe looks a model's settings up under its archive's version and silently

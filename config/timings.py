@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import ConfigError
-from handlers.engines import name_variant
+from handlers.backends.catalogue import name_variant
 
 SCHEMA = 5
 CURE = "run `make plan` with the same values, which takes them"
@@ -25,7 +25,7 @@ class ModelJob:
     """What shall be timed of one model."""
 
     variant: str
-    """Engine and precision (handlers.engines.name_variant)."""
+    """Engine and precision (catalogue.name_variant)."""
     batches: tuple[int, ...]
     """How many requests in one, each number in turn."""
 

@@ -20,8 +20,7 @@ from config.errors import ConfigError
 from config.folders import write_text_atomically
 from config.plan import Inputs, Setting
 from config.topology import Topology
-from handlers.engines import ENGINES
-from handlers.engines.backend import ALL, parse_backend
+from handlers.backends.catalogue import ALL, BACKENDS, parse_backend
 
 SCHEMA = 1
 TUNED_FILE = "tuned.json"
@@ -138,7 +137,7 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
         },
         "engines": engines,
         # Where none is named, of all that were raced: one that is installed later makes a tuned plan stale.
-        "versions": read_versions(ENGINES if None in engines.values() else filter(None, engines.values())),
+        "versions": read_versions(BACKENDS if None in engines.values() else filter(None, engines.values())),
         "precision": inputs.precision,
         "profile": inputs.profile,
         "instances": inputs.instances,
@@ -157,7 +156,7 @@ def _read_archive_id(archive: Path) -> str | None:
 def read_versions(engines: Iterable[str]) -> dict[str, str]:
     """Of Python, and of what computes and serves."""
     found = {"python": platform.python_version()}
-    for name in filter(None, (*DISTRIBUTIONS, *(ENGINES[engine].distribution for engine in engines))):
+    for name in filter(None, (*DISTRIBUTIONS, *(BACKENDS[engine].distribution for engine in engines))):
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # a plan can be judged before anything is installed

@@ -27,7 +27,7 @@ from config.plan import (
 )
 from config.render import render_environment, render_properties
 from config.rules.site import Site
-from handlers.engines import DEFAULT, name_variant
+from handlers.backends.catalogue import DEFAULT, name_variant
 
 WIDTH = 108
 INDENT = "      "

@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload, write_manifest
 from loadtest.rows import NO_ANSWER, find_good
@@ -250,7 +250,7 @@ def compute(archive: Path, variant: str, payloads: Sequence[Payload]) -> list[An
     """Each payload's answer by the unpacked archive in a process of its own: the archive brings its code, and
     eager FP32 must not have a backend loaded beside it."""
     backend, precision = variant.split()
-    switches = {engine.switch_variable for engine in ENGINES.values()}
+    switches = {engine.switch_variable for engine in BACKENDS.values()}
     environment = {key: value for key, value in os.environ.items() if key not in switches}
     with tempfile.TemporaryDirectory(prefix="kit-expected-") as name:
         folder = Path(name)

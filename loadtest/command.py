@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from config.knobs.table import find
-from handlers.engines.sets import find_set, name_store
+from handlers.backends.catalogue import find_set, name_store
 from loadtest.bench import Bench, open_bench
 from loadtest.drivers import ROOT, parse_generators
 from loadtest.report import Result, render_markdown, write_report

@@ -10,9 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from handlers.engines import ENGINES
-from handlers.engines.backend import find_missing
-from handlers.engines.sets import find_set, name_store
+from handlers.backends.catalogue import BACKENDS, find_missing, find_set, name_store
 from handlers.shared.errors import LoadError, RequestError
 from models.definition import list_default_models, list_models, read_definition
 from models.errors import BuildError, DownloadError, InputError
@@ -163,7 +161,7 @@ def _build(options: argparse.Namespace) -> int:
     from models.build import build_archive, set_build_threads
 
     set_build_threads()
-    every = [one for one in ENGINES if one not in find_missing()]
+    every = [one for one in BACKENDS if one not in find_missing()]
     for definition in definitions:
         name = definition.name
         try:

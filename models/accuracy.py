@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from handlers.engines import ENGINES
-from handlers.engines.engine import BASELINE, Calibration
+from handlers.backends.catalogue import BACKENDS, BASELINE
+from handlers.backends.loader import Calibration, LoadState, open_loader
 from handlers.shared.classifier import Classifier
 from handlers.shared.errors import LoadError, RequestError
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.precision import INT8
-from handlers.shared.state import LoadState
 from handlers.shared.steps import build_graph
 from models.classifiers import load_classifier
 from models.data import (
@@ -121,8 +120,8 @@ def _ask_eager(staging: Path, held_out: Dataset, thresholds: Thresholds) -> Refe
 
 
 def _measure_plain(staging: Path, engine: str, precision: str, reference: Reference) -> Outcome:
-    if not all((staging / file).exists() for file in ENGINES[engine].list_files(precision)):
-        write_made(ENGINES[engine].prepare(_load_eager(staging), precision), staging)
+    if not all((staging / file).exists() for file in BACKENDS[engine].files.get(precision, ())):
+        write_made(open_loader(engine).prepare(_load_eager(staging), precision), staging)
     return Outcome(figures=reference.compare(_load(staging, engine, precision)))
 
 
@@ -132,10 +131,10 @@ def _measure_int8(staging: Path, engine: str, calibration: Dataset, reference: R
     samples = _read_samples(classifier, calibration)
     hands = Calibration(
         directory=staging,
-        load_eager=lambda: _load_eager(staging, channels_last=ENGINES[engine].channels_last),
+        load_eager=lambda: _load_eager(staging, channels_last=BACKENDS[engine].channels_last),
         batch=lambda state, count: _batches(state, samples[:count]),
     )
-    quantiser = ENGINES[engine].make_quantiser(hands, convolutional=classifier.convolutional)
+    quantiser = open_loader(engine).make_quantiser(hands, convolutional=classifier.convolutional)
     bench = Bench(
         calibration=hands,
         quantiser=quantiser,
@@ -166,7 +165,7 @@ def _load_eager(staging: Path, *, channels_last: bool = False) -> LoadState:
 
 def _load(staging: Path, engine: str, precision: str, *, off: frozenset[str] = frozenset()) -> LoadState:
     options = LoadOptions(precision=precision, engine=engine, threads=THREADS, off=off)
-    state = LoadState(classifier=load_classifier(staging), options=options)
+    state = LoadState(classifier=load_classifier(staging), options=options, loader=open_loader(engine))
     build_graph(state)
     return state
 

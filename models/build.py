@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from handlers.engines import DEFAULT, ENGINES
+from handlers.backends.catalogue import BACKENDS, DEFAULT
 from handlers.shared.definition import DEFINITION_FILE
 from handlers.shared.precision import INT8
 from models.accuracy import THREADS
@@ -38,7 +38,8 @@ from models.fresh import (
 from models.gate.figures import Figures, Thresholds
 from models.gate.search import render_tried, tell_best
 from models.gate.verdict import describe, judge
-from models.kinds import Prepared, find_kind
+from models.kinds import find_kind
+from models.kinds.prepared import Prepared
 from models.progress import doing
 from models.request import BASELINE, DataRequest, WeightsRequest
 from models.workspace import open_workspace
@@ -149,7 +150,7 @@ def _gain(
     lacking = tuple(explain_lacking(plan, packed))
     for name in lacking:  # a recipe of other data must not outlive a calibration that fails
         engine, precision = name.split()
-        for file in ENGINES[engine].list_files(precision):
+        for file in BACKENDS[engine].files.get(precision, ()):
             (staging / file).unlink(missing_ok=True)
     description = _judge(definition, plan, data, staging, lacking)
     with doing(f"{definition.name}: packing"):

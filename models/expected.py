@@ -7,13 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from handlers.backends.loader import LoadedModel, open_loader
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.runtime import ModelRuntime
-from handlers.shared.state import LoadedModel
 from models.classifiers import load_classifier
 from models.definition import ModelDefinition
 from models.errors import BuildError
-from models.kinds import Prepared
+from models.kinds.prepared import Prepared
 from models.request import BASELINE
 
 SIGNIFICANT_DIGITS = 4
@@ -44,7 +44,10 @@ def answer_canary(staging: Path) -> dict[str, float]:
     classifier = load_classifier(staging)
     definition = classifier.definition
     options = LoadOptions(precision=BASELINE, engine="eager", threads=None, off=frozenset(OPTIONAL_STEPS))
-    loaded = LoadedModel(classifier=classifier, options=options, model=classifier.build_model())
+    loader = open_loader(options.engine)
+    loaded = LoadedModel(
+        classifier=classifier, options=options, loader=loader, model=classifier.build_model()
+    )
     reply = ModelRuntime(loaded, [], 0.0).predict([(staging / definition.canary["file"]).read_bytes()])[0]
     if reply.status != 200:
         raise BuildError(f"the canary of {definition.name} is refused: {reply.body.decode()}")

@@ -17,8 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from handlers.engines import DEFAULT, ENGINES, name_variant
-from handlers.engines.engine import has_wide_sums, needs_wide_sums
+from handlers.backends.catalogue import BACKENDS, DEFAULT, has_wide_sums, name_variant, needs_wide_sums
 from handlers.shared.definition import SUMS_FILE
 from models.definition import ModelDefinition
 from models.errors import BuildError, DownloadError
@@ -90,13 +89,13 @@ def plan_build(
     )
 
 
-def list_others(definition: ModelDefinition, engines: Iterable[str] = ENGINES) -> list[str]:
+def list_others(definition: ModelDefinition, engines: Iterable[str] = BACKENDS) -> list[str]:
     """All variants that have to be judged."""
     return [
         name_variant(engine, precision)
         for engine in engines
         for precision in definition.precisions
-        if precision in ENGINES[engine].flags and ENGINES[engine].must_be_judged(precision)
+        if precision in BACKENDS[engine].flags and BACKENDS[engine].must_be_judged(precision)
     ]
 
 
@@ -202,7 +201,7 @@ def read_means(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     """What a precision can need to be built: the CPU's vector and matrix instructions, by the kernel's names,
     and programs of the engines."""
     flags = {word for word in cpuinfo.read_text().split() if word.startswith(("avx", "amx"))}
-    tools = {tool for engine in ENGINES.values() for tool in engine.tools if shutil.which(tool)}
+    tools = {tool for engine in BACKENDS.values() for tool in engine.tools if shutil.which(tool)}
     return sorted(flags | tools)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from handlers.engines import backend
-from handlers.engines.engine import BASELINE
+from handlers.backends import catalogue
+from handlers.backends.catalogue import BASELINE
 from models.definition import list_models
 from models.errors import InputError
 from models.files import find_weights_file
@@ -73,10 +73,10 @@ def parse_backend(text: str, names: Sequence[str], package_set: str) -> dict[str
     """Engine by model; InputError when it is none. A model that is not served, and an engine that
     is not installed, are the plan's to refuse."""
     try:
-        chosen = backend.parse_backend(text)
+        chosen = catalogue.parse_backend(text)
     except ValueError as problem:
         raise InputError(str(problem)) from problem
-    return {name: backend.find_asked(chosen, name, package_set) for name in names}
+    return {name: catalogue.find_asked(chosen, name, package_set) for name in names}
 
 
 def parse_allow_pickle(text: str) -> bool:

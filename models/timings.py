@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 from handlers.shared.options import OPTIONS_VARIABLE
 from models.errors import BuildError, InputError
 from models.fresh import BUILD_DISTRIBUTIONS, list_judged, read_archive_definition
@@ -38,7 +38,7 @@ SCHEMA = 5
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
     *("PYTORCH_", "TORCH_", "ATEN_", "PYTHON", "GLIBC_"),
-    *(prefix for engine in ENGINES.values() for prefix in engine.variables),
+    *(prefix for engine in BACKENDS.values() for prefix in engine.variables),
 )
 """Variables of a shell that would change the timing; a worker does not get them either."""
 SIGNIFICANT_DIGITS = 3
@@ -151,7 +151,7 @@ class Trial:
         """What needs a build that asked for it must have had one."""
         engine, precision = self._variant.split()
         judged = self._variant in list_judged(self.definition)
-        if ENGINES[engine].must_be_judged(precision) and not judged:
+        if BACKENDS[engine].must_be_judged(precision) and not judged:
             raise BuildError(
                 f"no build of {self.archive} was asked for {self._variant}; do: make models "
                 f"MODELS={self.name} BACKEND={engine} PRECISION={precision}"
@@ -245,7 +245,7 @@ def time_in_turns(
 
 def read_version(variant: str) -> str:
     """Of the engine's own package; empty where it has none."""
-    distribution = ENGINES[variant.split()[0]].distribution
+    distribution = BACKENDS[variant.split()[0]].distribution
     return version(distribution) if distribution else ""
 
 

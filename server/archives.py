@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from config.plan import ModelPlan, Plan
-from handlers.engines import ENGINES, name_variant
-from handlers.engines.engine import BASELINE, OTHER_SUMS, needs_wide_sums
+from handlers.backends.catalogue import BACKENDS, BASELINE, OTHER_SUMS, name_variant, needs_wide_sums
 from server.errors import ServerError
 
 SUMS_FILE = "SHA256SUMS"
@@ -124,7 +123,7 @@ def check_precisions(plan: Plan, archives: Mapping[str, Archive]) -> None:
 
 def explain_absence(archive: Archive, model: ModelPlan) -> str | None:
     """Why an archive cannot be served as planned, and what to do; None when it can."""
-    engine, precision = ENGINES[model.engine.value], str(model.precision.value)
+    engine, precision = BACKENDS[model.engine.value], str(model.precision.value)
     variant = name_variant(engine.name, precision)
     build = f"make models MODELS={archive.name} BACKEND={engine.name} PRECISION={precision}"
     if variant in archive.lost:

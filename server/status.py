@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import ModelPlan, Plan, read_plan
-from handlers.engines import name_variant
+from handlers.backends.catalogue import name_variant
 from server.api import Client, count_waiting, read_sizes
 from server.archives import Archive, read_archives_left
 from server.call import make_instance_client, read_instances

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.engines.engine import BF16_FLAGS, has_flags
+from handlers.backends.catalogue import BF16_FLAGS, has_flags
 
 HAS_BF16 = has_flags(BF16_FLAGS)
 """Without it IPEX builds no BF16, and its operators take the place of eager's once it is imported."""

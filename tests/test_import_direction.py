@@ -22,15 +22,20 @@ def find_room(path: str) -> str | None:
     return max(rooms, key=len, default=None)
 
 
-def imported_rooms(file: Path) -> set[str]:
-    """The rooms a file imports from, anywhere in it."""
+def read_imports(file: Path) -> set[str]:
+    """What a file imports, `module.name`, anywhere in it: in functions and for types too."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module)
-    return {room for name in names if (room := find_room(name.replace(".", "/")))}
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def imported_rooms(file: Path) -> set[str]:
+    """The rooms a file imports from, anywhere in it."""
+    return {room for name in read_imports(file) if (room := find_room(name.replace(".", "/")))}
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
@@ -40,6 +45,49 @@ def test_import_direction(room):
     for file in files:
         forbidden = imported_rooms(file) - MAY_IMPORT[room] - {room}
         assert not forbidden, f"{file.relative_to(ROOT)} imports {', '.join(sorted(forbidden))}"
+
+
+def make_graph(root: Path) -> dict[str, set[str]]:
+    """Module → the modules of ours that it imports."""
+    files = [file for room in MAY_IMPORT if "/" not in room for file in (root / room).rglob("*.py")]
+    modules = {".".join(file.relative_to(root).with_suffix("").parts): file for file in files}
+    modules = {name.removesuffix(".__init__"): file for name, file in modules.items()}
+    imports = {name: read_imports(file) for name, file in modules.items()}
+    homes = {
+        one: one if one in modules else one.rpartition(".")[0] for names in imports.values() for one in names
+    }
+    return {name: {homes[one] for one in names} & {*modules} - {name} for name, names in imports.items()}
+
+
+def find_circles(graph: dict[str, set[str]]) -> set[str]:
+    """What stays when all that import nothing, or are imported by none, are taken away again and again."""
+    left = {name: set(imports) for name, imports in graph.items()}
+    while gone := {
+        name for name in left if not left[name] or not any(name in imports for imports in left.values())
+    }:
+        left = {name: imports - gone for name, imports in left.items() if name not in gone}
+    return {*left}
+
+
+def test_no_module_imports_another_in_a_circle():
+    """Also none that is hidden in functions or for types."""
+    graph = make_graph(ROOT)
+    assert len(graph) > 200
+    assert find_circles(graph) == set()
+    planted = {
+        **graph,
+        "handlers.shared.options": {*graph["handlers.shared.options"], "handlers.backends.loader"},
+    }
+    assert {"handlers.shared.options", "handlers.backends.loader"} <= find_circles(planted)
+
+
+@pytest.mark.parametrize("room", ["config", "server"])
+def test_plan_and_verify_read_the_catalogue_alone_and_no_torch(room):
+    for file in (ROOT / room).rglob("*.py"):
+        names = read_imports(file)
+        assert not any(name.split(".")[0] == "torch" for name in names), file
+        own = {name for name in names if name.startswith("handlers.")}
+        assert all(name.startswith("handlers.backends.catalogue") for name in own), file
 
 
 def test_every_folder_with_code_is_in_the_table():
@@ -63,6 +111,6 @@ def test_the_set_up_begins_with_nothing_else_of_ours_there(tmp_path):
 
 
 def test_what_judges_before_the_environment_exists_needs_only_the_standard_library():
-    modules = "config.__main__, server.processes, handlers.engines.backend"
+    modules = "config.__main__, server.processes, handlers.backends.catalogue"
     done = run_bare(ROOT, "-c", f"import {modules}")
     assert (done.returncode, done.stderr) == (0, "")

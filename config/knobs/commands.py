@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from config.knobs.table import EVERY, GROUPS, KNOBS, SWITCH, Knob
 from config.terminal import print_in_any_locale
-from handlers.engines.sets import choose_set
+from handlers.backends.catalogue import choose_set
 
 SHORTEST = 6
 """Letters of the shortest knob that an environment's names are compared with. Near to shorter ones are

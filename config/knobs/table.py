@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from config.errors import ConfigError
-from handlers.engines import DEFAULT, ENGINES
+from handlers.backends.catalogue import BACKENDS, DEFAULT
 
 EVERY = ("every command",)
 
@@ -105,7 +105,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
     "Planning": (
         Knob(name="BACKEND", default=DEFAULT, container=True, compose="",
              commands=("setup", "models", *PLANS, "image", *ABLATION, "profile", "audit"),
-             help=f"what computes: {' | '.join(ENGINES)}, or by model: bert=eager,resnet50=openvino; "
+             help=f"what computes: {' | '.join(BACKENDS)}, or by model: bert=eager,resnet50=openvino; "
                   "it decides which packages are installed"),
         Knob(name="CORES_PER_WORKER", default="from the machine", commands=PLANS, container=True,
              compose="", help="physical cores of one worker"),

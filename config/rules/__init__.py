@@ -26,7 +26,7 @@ from config.rules.layout import Candidate, Chunk, choose_layout
 from config.timings import Timed
 from config.topology import Topology
 from config.tuned import Tuned
-from handlers.engines.sets import DEFAULT_SET
+from handlers.backends.catalogue import DEFAULT_SET
 
 __all__ = ["choose", "plan_instance"]
 

@@ -25,7 +25,7 @@ from config.rules.service import (
 )
 from config.timings import Timed
 from config.tuned import Tuned
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 
 EXAMPLE = "bert=8,resnet50=4"
 ALL = ""
@@ -198,7 +198,7 @@ def plan_queue(figures: Figures, batches: Settings) -> Setting:
 
 
 def _plan_startup(engine: Setting, off: Collection[str], models: int) -> Setting:
-    compiles = ENGINES[engine.value].compiles_at_start(off)
+    compiles = BACKENDS[engine.value].compiles_at_start(off)
     each, why = (COMPILING_S, ", and compile there") if compiles else (LOAD_S, "")
     reason = f"{each} s × {models} models that load on the same cores at the same time{why}"
     return Setting(value=each * models, reason=reason)

@@ -1,5 +1,5 @@
-"""What computes each model (BACKEND), and whether it can here; each engine says in its own file
-(handlers/engines/) what it offers and needs."""
+"""What computes each model (BACKEND), and whether it can here; handlers/backends/catalogue.py says what
+each offers and needs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Mapping
 from config.errors import ConfigError
 from config.plan import Inputs
 from config.topology import Topology
-from handlers.engines import ENGINES, backend
-from handlers.engines.sets import SETS
+from handlers.backends import catalogue
+from handlers.backends.catalogue import BACKENDS, SETS
 
 
 def parse_backend(text: str) -> dict[str, str]:
     """Engine by model; ConfigError for what is none."""
     try:
-        return backend.parse_backend(text)
+        return catalogue.parse_backend(text)
     except ValueError as problem:
         raise ConfigError(str(problem)) from problem
 
@@ -23,17 +23,17 @@ def parse_backend(text: str) -> dict[str, str]:
 def find_asked(inputs: Inputs) -> dict[str, str]:
     """By model."""
     chosen = parse_backend(inputs.backend)
-    unknown = sorted(set(chosen) - {backend.ALL, *inputs.models})
+    unknown = sorted(set(chosen) - {catalogue.ALL, *inputs.models})
     if unknown:
         raise ConfigError(
             f"BACKEND must name models that are served, {', '.join(inputs.models)}: got {', '.join(unknown)}"
         )
-    return {name: backend.find_asked(chosen, name, inputs.package_set) for name in inputs.models}
+    return {name: catalogue.find_asked(chosen, name, inputs.package_set) for name in inputs.models}
 
 
 def is_given(inputs: Inputs, model: str) -> bool:
     """Whether somebody named it, or it is the default."""
-    return bool({model, backend.ALL} & {*parse_backend(inputs.backend)})
+    return bool({model, catalogue.ALL} & {*parse_backend(inputs.backend)})
 
 
 def list_named(inputs: Inputs) -> list[str]:
@@ -51,10 +51,9 @@ def check_engines(topology: Topology, asked: Iterable[str], precision: str) -> N
 
 def check_switches(asked: Mapping[str, str], off: Collection[str]) -> None:
     """ConfigError for a step that shall be left out and that what computes some model has not."""
-    having = {step.name: engine.name for engine in reversed(ENGINES.values()) for step in engine.steps}
+    having = {step: one.name for one in reversed(BACKENDS.values()) for step in one.switches}
     for model, one in asked.items():
-        steps = {step.name for step in ENGINES[one].steps}
-        for switch in sorted({*off} & {*having} - steps):
+        for switch in sorted({*off} & {*having} - BACKENDS[one].switches):
             raise ConfigError(
                 f"--off {switch} needs an engine with that step: got BACKEND={model}={one}; "
                 f"leave it out, or use BACKEND={model}={having[switch]}"
@@ -66,16 +65,16 @@ def check_installed(asked: Mapping[str, str], missing: Collection[str]) -> None:
     for name, engine in asked.items():
         if engine in missing:
             raise ConfigError(
-                f"BACKEND={name}={engine} needs {ENGINES[engine].distribution}, which is not installed; "
+                f"BACKEND={name}={engine} needs {BACKENDS[engine].distribution}, which is not installed; "
                 f"do: make serve BACKEND={engine}, or for an image make image BACKEND={engine}"
             )
 
 
 def find_need(topology: Topology, engine: str, precision: str) -> str | None:
     """What an engine needs for a precision and is not there."""
-    offered = ENGINES[engine].flags
+    offered = BACKENDS[engine].flags
     if precision not in offered:
-        able = [one.name for one in ENGINES.values() if precision in one.flags]
+        able = [one.name for one in BACKENDS.values() if precision in one.flags]
         return f"BACKEND={' or '.join(able)}: {engine} has no {precision}"
     flags = offered[precision]
     if not flags or set(flags) & set(topology.flags):

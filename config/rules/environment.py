@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from config.definitions import ModelDefinition
 from config.plan import Libraries, ModelPlan, Setting, Settings
 from config.rules.libraries import MALLOC_CONF, list_preloads
-from handlers.engines import ENGINES, SWITCHED
+from handlers.backends.catalogue import BACKENDS, SWITCHED
 
 KMP_AFFINITY = "granularity=fine,compact,1,0"
 """The launcher's value: thread n on the worker's n-th core, SMT siblings last."""
@@ -73,7 +73,7 @@ def plan_timing_environment(
         **plan_worker_environment(libraries, cores, launch, ()),
     }
     for engine in SWITCHED.values():
-        del settings[ENGINES[engine].switch_variable]
+        del settings[BACKENDS[engine].switch_variable]
     # The files themselves: the names the launcher looks for are linked when a server starts.
     files = [path for path in (libraries.openmp_path.value, libraries.allocator_path.value) if path]
     values = {name: str(setting.value) for name, setting in sorted(settings.items())}
@@ -89,7 +89,7 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": Setting(value=str(capacity), reason=_explain_capacity(models)),
         **{
             one.cache_bound: Setting(value=str(capacity), reason=f"the same bound for {one.name}'s own cache")
-            for one in ENGINES.values()
+            for one in BACKENDS.values()
             if one.cache_bound
         },
         "TOKENIZERS_PARALLELISM": Setting(
@@ -153,7 +153,7 @@ def _set_by_torchserve(engines: Collection[str]) -> Settings:
     return {
         "TS_DECODE_INPUT_REQUEST": Setting(value="false", reason=f"how decode_input_request {way}"),
         **{
-            ENGINES[engine].switch_variable: Setting(
+            BACKENDS[engine].switch_variable: Setting(
                 value=str(engine in engines).lower(), reason=f"how {switch} {way}"
             )
             for switch, engine in SWITCHED.items()

@@ -9,15 +9,14 @@ from config.rules.java import count_frontend_threads
 from config.rules.libraries import render_library_flags
 from config.rules.pinning import Pinning
 from config.topology import Topology
-from handlers.engines import ENGINES, SWITCHED
-from handlers.engines.engine import Engine
+from handlers.backends.catalogue import BACKENDS, SWITCHED, Backend
 
 
 def plan_cpu_switches(
     models: Mapping[str, ModelPlan], pinning: Pinning, libraries: Libraries
 ) -> dict[str, Setting]:
     """Engines that TorchServe has a switch for, and the launcher."""
-    settings = {name: _plan_engine(ENGINES[engine], models) for name, engine in SWITCHED.items()}
+    settings = {name: _plan_engine(BACKENDS[engine], models) for name, engine in SWITCHED.items()}
     if pinning.args is None:
         return {**settings, "cpu_launcher_enable": Setting(value="false", reason=pinning.args_reason)}
     args = " ".join(part for part in (pinning.args.render(), render_library_flags(libraries)) if part)
@@ -36,7 +35,7 @@ def plan_cpu_switches(
     }
 
 
-def _plan_engine(engine: Engine, models: Mapping[str, ModelPlan]) -> Setting:
+def _plan_engine(engine: Backend, models: Mapping[str, ModelPlan]) -> Setting:
     """On where it computes a model."""
     users = [name for name, model in models.items() if model.engine.value == engine.name]
     engines = ", ".join(f"{name} by {model.engine.value}" for name, model in models.items())

@@ -10,7 +10,7 @@ from config.rules.environment import Launch, plan_timing_environment
 from config.rules.service import list_sizes
 from config.timings import ModelJob, TimingJob
 from config.topology import Topology
-from handlers.engines import name_variant
+from handlers.backends.catalogue import name_variant
 
 FEW = (1, 4, 16)
 FEW_TEXTS = (1, 8, 24)

@@ -14,7 +14,7 @@ from config.plan import Inputs, Setting, Settings
 from config.rules.engines import find_asked, is_given
 from config.rules.requests import DEFAULT_PRECISION
 from config.tuned import Tuned
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 
 REASONS = {
     "fp32": "exact to the published weights",
@@ -38,6 +38,6 @@ def _choose(model: str, inputs: Inputs, tuned: Tuned) -> tuple[Setting, Setting]
     engine, precision = find_asked(inputs)[model], inputs.precision or DEFAULT_PRECISION
     way = "asked for" if is_given(inputs, model) else "default"
     return (
-        Setting(value=engine, reason=f"{way}: {ENGINES[engine].reason}"),
+        Setting(value=engine, reason=f"{way}: {BACKENDS[engine].reason}"),
         Setting(value=precision, reason=REASONS[precision]),
     )

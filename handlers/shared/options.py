@@ -2,7 +2,7 @@
 
 `CPU_KIT_OPTIONS` is set by the plan, as JSON `{"<model>": {"engine": "eager", "precision": "bf16",
 "threads": 1, "batch": 4, "off": ["freeze"], "limits": {"pixels": 24000000}}}`. Where no plan does, a switch
-of TorchServe's own configuration chooses the engine (Engine.switch). Without either, an archive serves its
+of TorchServe's own configuration chooses the engine (Backend.switch). Without either, an archive serves its
 default precision by PyTorch alone and with its handler's own limits, so any TorchServe can load it.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from handlers.engines import ENGINES, name_variant
-from handlers.engines.engine import OTHER_SUMS, Engine, needs_wide_sums
+from handlers.backends.catalogue import BACKENDS, OTHER_SUMS, Backend, name_variant, needs_wide_sums
 from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
 
@@ -34,7 +33,7 @@ class LoadOptions:
 
     precision: str
     engine: str
-    """Of handlers.engines.ENGINES."""
+    """Of handlers.backends.catalogue.BACKENDS."""
     threads: int | None
     """Intra-op threads; None leaves what OMP_NUM_THREADS gave."""
     off: frozenset[str] = frozenset()
@@ -56,12 +55,12 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
     allowed = ", ".join(definition.precisions)
     _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
     engine = asked.get("engine", _find_switched(environment))
-    _require(engine in ENGINES, f"engine must be one of {', '.join(ENGINES)}: got {engine}")
+    _require(engine in BACKENDS, f"engine must be one of {', '.join(BACKENDS)}: got {engine}")
     off = frozenset(asked.get("off", ()))
     _require(off <= set(SWITCHES), f"off must be among {', '.join(SWITCHES)}: got {sorted(off)}")
-    lacking = off & set(OPTIONAL_STEPS) - {step.name for step in ENGINES[engine].steps}
+    lacking = off & set(OPTIONAL_STEPS) - BACKENDS[engine].switches
     _require(not lacking, f"off must be among the steps of {engine}: got {sorted(lacking)}")
-    _check_judged(definition, ENGINES[engine], precision)
+    _check_judged(definition, BACKENDS[engine], precision)
     numbers = {name: asked.get(name) for name in ("threads", "batch")}
     for name, number in numbers.items():
         _require(
@@ -72,20 +71,20 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
 
 
 def _find_switched(environment: Mapping[str, str]) -> str:
-    """The engine of any TorchServe's own configuration."""
-    for engine in ENGINES.values():
-        if environment.get(engine.switch_variable, "").lower() == "true":
-            return engine.name
+    """The backend of any TorchServe's own configuration."""
+    for backend in BACKENDS.values():
+        if environment.get(backend.switch_variable, "").lower() == "true":
+            return backend.name
     return EAGER
 
 
-def _check_judged(definition: Definition, engine: Engine, precision: str) -> None:
+def _check_judged(definition: Definition, backend: Backend, precision: str) -> None:
     """LoadError for what the archive does not hold, or what may not be served."""
     instead = f"use PRECISION={definition.default_precision}"
-    if precision not in engine.flags:
-        raise LoadError(f"{engine.name} has no {precision}: it has {', '.join(engine.flags)}", cure=instead)
-    variant = name_variant(engine.name, precision)
-    build = f"make models MODELS={definition.name} BACKEND={engine.name} PRECISION={precision}"
+    if precision not in backend.flags:
+        raise LoadError(f"{backend.name} has no {precision}: it has {', '.join(backend.flags)}", cure=instead)
+    variant = name_variant(backend.name, precision)
+    build = f"make models MODELS={definition.name} BACKEND={backend.name} PRECISION={precision}"
     if variant in definition.refused:
         raise LoadError(
             f"{variant} failed the accuracy gate when the archive was built: {definition.refused[variant]}",
@@ -102,7 +101,7 @@ def _check_judged(definition: Definition, engine: Engine, precision: str) -> Non
             f"{variant} {OTHER_SUMS}",
             cure=f"build it on this machine: {build}; or {instead}",
         )
-    if engine.must_be_judged(precision) and variant not in definition.asked:
+    if backend.must_be_judged(precision) and variant not in definition.asked:
         raise LoadError(
             f"{variant} is not in the archive: no build was asked for it, so it was never judged",
             cure=f"{build}; or {instead}",

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 from handlers.shared.errors import RequestError
 
 HEADER = "x-cpu-kit-profile"
@@ -27,7 +27,7 @@ MOST_RUNS = 32
 MOST_LINES = 4000
 """Of oneDNN's log; a run of ResNet50 writes 120."""
 KINDS = ("operators", "onednn", "itt")
-COPIES = {"torch": "torch._C._verbose", **{one.name: one.onednn for one in ENGINES.values() if one.onednn}}
+COPIES = {"torch": "torch._C._verbose", **{one.name: one.onednn for one in BACKENDS.values() if one.onednn}}
 """Of oneDNN, each with its switch. Only what is loaded is asked."""
 _WISH = re.compile(r"(\w+)=(\d+)")
 

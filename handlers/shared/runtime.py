@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from handlers.backends.loader import LoadedModel, LoadState, open_loader
 from handlers.shared.bodies import check_content_type
 from handlers.shared.classifier import Classifier, Request
 from handlers.shared.errors import RequestError
@@ -28,9 +29,7 @@ from handlers.shared.outputs import activate
 from handlers.shared.profiling import Phases, Profiler
 from handlers.shared.replies import Reply, fail, refuse, to_json
 from handlers.shared.shapes import Fill, Run
-from handlers.shared.state import LoadedModel, LoadState
-from handlers.shared.step import StepRecord
-from handlers.shared.steps import run_steps
+from handlers.shared.steps import StepRecord, run_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +141,7 @@ class ModelRuntime:
     def describe(self) -> dict[str, Any]:
         """What is really in effect in this process; docs/verify.md has each item."""
         loaded, options, definition = self._loaded, self._loaded.options, self._classifier.definition
-        own = loaded.engine.distribution
+        own = loaded.backend.distribution
         names = ("torch", "safetensors", *self._classifier.libraries, *([own] if own else []))
         versions = read_versions(names)
         return {
@@ -158,7 +157,7 @@ class ModelRuntime:
             "steps": [asdict(record) for record in self.records],
             "threads": describe_threads(),
             "versions": {"python": platform.python_version(), **versions},
-            "engine": {"name": loaded.engine.name, "version": versions[own] if own else versions["torch"]},
+            "engine": {"name": loaded.backend.name, "version": versions[own] if own else versions["torch"]},
             "graph": loaded.facts["graph"],
             "memory_format": loaded.facts["memory_format"],
             "allocator": describe_allocator(),
@@ -185,7 +184,7 @@ def load_runtime(classifier: Classifier, options: LoadOptions) -> ModelRuntime:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     _set_interop_threads(1)
-    state = LoadState(classifier=classifier, options=options)
+    state = LoadState(classifier=classifier, options=options, loader=open_loader(options.engine))
     records = run_steps(state)
     return ModelRuntime(state.finish(), records, round(time.monotonic() - started, 3))
 

@@ -1,6 +1,6 @@
 """The ordered steps from an archive to a model that is ready to serve.
 
-The eager model is built, the engine's own steps make of it what serves, and that is warmed and checked. Each
+The eager model is built, the backend's own steps make of it what serves, and that is warmed and checked. Each
 step is a function on the `LoadState`; `skip` says why a step is not run, and whether that is because it was
 switched off or because it does not apply. A step that is not skipped and fails, fails the load.
 """
@@ -8,17 +8,17 @@ switched off or because it does not apply. A step that is not skipped and fails,
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from handlers.engines.engine import Engine
+from handlers.backends.loader import EXAMPLES, Loader, LoadState, Step
 from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, describe_layout
-from handlers.shared.state import EXAMPLES, LoadState
-from handlers.shared.step import Step, StepRecord
-from handlers.shared.work import time_work
+from handlers.shared.shapes import Shape
+from handlers.shared.work import Work
 
 JUDGED_ERROR_SLACK = 1.5
 """A recipe passed the gate with its own error on the examples; other CPUs and shapes round elsewhere."""
@@ -67,9 +67,26 @@ def warm_up(state: LoadState) -> None:
         state.run(smallest)
     for shape in shapes:
         state.warmed[shape] = state.run(state.inputs(shape))
-    state.facts["graph"] = state.engine.describe_graph(state, shapes[-1])
+    state.facts["graph"] = state.loader.evidence(state, shapes[-1])
     state.facts["memory_format"] = describe_memory_format(state, smallest)
     state.work = time_work(state)
+
+
+def time_work(state: LoadState) -> Work:
+    """Times the largest shape twice, when it is warm: the first run may still compile."""
+    largest = state.classifier.layout.list_shapes()[0]
+    seconds = min(_time_shape(state, largest) for _ in range(2))
+    seconds_each = seconds / (largest.batch_size * max(1, largest.length))
+    return state.classifier.plan_work(seconds_each)
+
+
+def _time_shape(state: LoadState, shape: Shape) -> float:
+    """Seconds of a core: the clock counts what other processes take meanwhile, the CPU time counts each of
+    several threads, so that the lower of the two is nearer the truth and never below it."""
+    inputs = state.inputs(shape)
+    clock, cpu = time.perf_counter(), time.process_time()
+    state.run(inputs)
+    return min(time.perf_counter() - clock, time.process_time() - cpu)
 
 
 def self_check(state: LoadState) -> None:
@@ -89,14 +106,24 @@ def self_check(state: LoadState) -> None:
         )
 
 
-# What is checked is what will serve; between these stand the engine's own steps.
+# What is checked is what will serve; between these stand the backend's own steps.
 FIRST_STEPS = (Step(name="build_eager", run=build_eager),)
 LAST_STEPS = (Step(name="warm_up", run=warm_up), Step(name="self_check", run=self_check))
 
 
-def list_steps(engine: Engine) -> tuple[Step, ...]:
+def list_steps(loader: Loader) -> tuple[Step, ...]:
     """All steps of a load, in order."""
-    return (*FIRST_STEPS, *engine.steps, *LAST_STEPS)
+    return (*FIRST_STEPS, *loader.steps, *LAST_STEPS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """What became of one step, as the worker logs it and describe answers it."""
+
+    name: str
+    status: str
+    reason: str
+    seconds: float
 
 
 class StepError(LoadError):
@@ -109,12 +136,12 @@ class StepError(LoadError):
 
 def run_steps(state: LoadState) -> list[StepRecord]:
     """Run them in order; StepError names the step that failed and its cause."""
-    return [_run_step(step, state) for step in list_steps(state.engine)]
+    return [_run_step(step, state) for step in list_steps(state.loader)]
 
 
 def build_graph(state: LoadState) -> None:
     """The steps up to the graph that would serve, without warming or checking it: what a build measures."""
-    for step in (*FIRST_STEPS, *state.engine.steps):
+    for step in (*FIRST_STEPS, *state.loader.steps):
         _run_step(step, state)
 
 
@@ -140,7 +167,7 @@ def describe_memory_format(state: LoadState, inputs: tuple[torch.Tensor, ...]) -
     """What describe answers about channels_last: of the weights before prepacking, and of the input."""
     convolutions, in_format = state.facts["channels_last_weights"]
     return {
-        "applicable": state.classifier.convolutional and state.engine.channels_last,
+        "applicable": state.classifier.convolutional and state.backend.channels_last,
         "convolutions": convolutions,
         "channels_last_weights": in_format,
         "input": describe_layout(inputs[0]),

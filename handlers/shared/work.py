@@ -6,16 +6,10 @@ A batch is therefore bounded in seconds: what it has no room for is refused, not
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from handlers.shared.errors import LoadError, RequestError
-
-if TYPE_CHECKING:
-    from handlers.shared.shapes import Shape
-    from handlers.shared.state import LoadState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +52,6 @@ class Work:
                 status=503,
             )
         return None
-
-
-def time_work(state: LoadState) -> Work:
-    """Times the largest shape twice, when it is warm: the first run may still compile."""
-    largest = state.classifier.layout.list_shapes()[0]
-    seconds = min(_time_shape(state, largest) for _ in range(2))
-    seconds_each = seconds / (largest.batch_size * max(1, largest.length))
-    return state.classifier.plan_work(seconds_each)
-
-
-def _time_shape(state: LoadState, shape: Shape) -> float:
-    """Seconds of a core: the clock counts what other processes take meanwhile, the CPU time counts each of
-    several threads, so that the lower of the two is nearer the truth and never below it."""
-    inputs = state.inputs(shape)
-    clock, cpu = time.perf_counter(), time.process_time()
-    state.run(inputs)
-    return min(time.perf_counter() - clock, time.process_time() - cpu)
 
 
 def plan_token_work(

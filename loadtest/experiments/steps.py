@@ -10,7 +10,7 @@ from pathlib import Path
 from config.installed import read_installed
 from config.plan import Layout
 from config.rules.requests import PRECISIONS
-from handlers.engines import DEFAULT, ENGINES, name_variant
+from handlers.backends.catalogue import BACKENDS, DEFAULT, name_variant
 from loadtest.errors import LoadTestError
 from loadtest.servers.kit import saturate
 
@@ -141,7 +141,7 @@ def list_backends() -> list[Step]:
     missing = read_installed(Path(sys.prefix)).missing_engines
     steps: list[Step] = []
     for precision in PRECISIONS:
-        for engine in ENGINES.values():
+        for engine in BACKENDS.values():
             if precision in engine.flags and engine.name not in missing:
                 alike = [one.name for one in steps if one.settings.precision == precision]
                 settings = Settings(backend=engine.name, precision=precision)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from config.errors import ConfigError
 from config.plan import Plan, read_plan
-from handlers.engines import name_variant
+from handlers.backends.catalogue import name_variant
 from loadtest.drivers import ROOT, Outcome
 from loadtest.errors import LoadTestError
 from loadtest.load import Load

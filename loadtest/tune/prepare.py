@@ -18,9 +18,7 @@ from config.rules.batching import DEFAULT_SLO_P99_MS
 from config.rules.engines import find_need
 from config.rules.service import list_sizes
 from config.topology import read_topology
-from handlers.engines import ENGINES, name_variant
-from handlers.engines.backend import find_missing
-from handlers.engines.sets import SETS
+from handlers.backends.catalogue import BACKENDS, SETS, find_missing, name_variant
 from loadtest.bench import resume_result
 from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError
@@ -191,7 +189,7 @@ def list_others(wish: Wish, archive: Archive, plan: Plan, site: Site) -> list[pl
     the rules give it by its own batch profile; of what a person named none but that."""
     model, topology, found = archive.name, read_topology(), []
     there = {*SETS[plan.inputs.package_set]} - find_missing()
-    if absent := [backend for backend in ENGINES if backend not in there]:
+    if absent := [backend for backend in BACKENDS if backend not in there]:
         site.say(f"{model}: not installed beside these, so not measured: {', '.join(absent)} (BACKEND=…)")
     default = find_variants(plan, [model])[model]
     words = zip(("BACKEND", "PRECISION"), default.split(), strict=True)

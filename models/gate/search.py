@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from handlers.engines.engine import Made, OutOfTimeError, Recipe
+from handlers.backends.loader import Made, OutOfTimeError, Recipe
 from handlers.shared.errors import LoadError
 from models.gate.figures import Figures
 from models.gate.verdict import labels_decide

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from handlers.engines.engine import Calibration, Made, Quantiser, has_wide_sums
+from handlers.backends.catalogue import has_wide_sums
+from handlers.backends.loader import EXAMPLES, Calibration, LoadState, Made, Quantiser
 from handlers.shared.shapes import Shape
-from handlers.shared.state import EXAMPLES, LoadState
 from models.gate.figures import Figures, Thresholds
 from models.gate.search import Trial, find_best
 from models.gate.verdict import judge

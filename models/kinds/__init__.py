@@ -7,34 +7,14 @@ file and what else the handler of that kind reads into `staging`, and returns wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
 from models.definition import ModelDefinition
-from models.errors import DownloadError
-from models.progress import say
+from models.kinds.prepared import Prepared
 from models.request import WeightsRequest
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What a kind put into the staging folder, for the archive's definition.json and canary.json."""
-
-    weights: str
-    """Where the weights come from, as status and describe say it."""
-    model: dict[str, Any]
-    """The definition's `model` section with what only the build knows (class count, padding id …)."""
-    canary_file: str
-    canary_content_type: str
-    distributions: tuple[str, ...]
-    """What a worker must have installed to load the archive, besides torch and safetensors."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
-
 
 RETRY_SECONDS = 2.0
 """How long an up-to-date archive may wait to hear whether better weights can be had by now."""
-Source = TypeVar("Source")
 Prepare = Callable[[ModelDefinition, WeightsRequest, Path], Prepared]
 
 
@@ -45,17 +25,6 @@ def find_kind(name: str) -> Prepare:
     else:
         from models.kinds.text import prepare
     return prepare
-
-
-def prefer_pretrained(
-    definition: ModelDefinition, pretrained: Callable[[], Source], random: Callable[[], Source]
-) -> Source:
-    """WEIGHTS=auto: public weights, and random ones where they cannot be had, which is said."""
-    try:
-        return pretrained()
-    except DownloadError as error:
-        say(f"  {definition.name}: pretrained weights cannot be had ({error})")
-        return random()
 
 
 def fetch_pretrained(definition: ModelDefinition) -> None:

@@ -18,7 +18,7 @@ from models.definition import PRESET_FIELDS, ModelDefinition
 from models.download import fetch_checkpoint
 from models.errors import BuildError
 from models.files import find_labels_file, find_weights_file, hash_file
-from models.kinds import Prepared, prefer_pretrained
+from models.kinds.prepared import Prepared, prefer_pretrained
 from models.labels import read_labels
 from models.progress import say
 from models.random_weights import SEED, make_random_classifier

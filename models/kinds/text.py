@@ -30,7 +30,7 @@ from models.folder import (
     read_folder,
     shorten,
 )
-from models.kinds import Prepared, prefer_pretrained
+from models.kinds.prepared import Prepared, prefer_pretrained
 from models.labels import check_different
 from models.packing import check_padding, describe_packing
 from models.progress import say

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from config.plan import Plan, Setting
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 from server.verify.evidence import (
     RESTART,
     TRY_AGAIN,
@@ -110,7 +110,7 @@ def plan_off(plan: Plan, model: str) -> tuple[str, ...]:
 def check_graph(plan: Plan, seen: WorkerEvidence) -> Finding:
     """What executes is the planned engine's, in the planned precision."""
     graph = _facts(seen).get("graph") or {}
-    proof = ENGINES[str(plan.models[seen.model].engine.value)].judge(
+    proof = BACKENDS[str(plan.models[seen.model].engine.value)].judge(
         graph,
         precision=str(plan.models[seen.model].precision.value),
         threads=count_threads(plan, seen.model),

@@ -9,7 +9,7 @@ from typing import Any
 
 from config.files import render_id_list
 from config.plan import Plan
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 from server.verify.evidence import RESTART, Finding, WorkerEvidence, cannot_check, compare, need_describe
 
 THROTTLED_MS = 1.0
@@ -128,7 +128,7 @@ def check_memory_policy(plan: Plan, seen: WorkerEvidence) -> Finding:
 
 def list_own_policies(plan: Plan, seen: WorkerEvidence) -> set[str]:
     """Of mappings that the engine binds to a node of the worker's own CPUs."""
-    if not ENGINES[str(plan.models[seen.model].engine.value)].binds_memory:
+    if not BACKENDS[str(plan.models[seen.model].engine.value)].binds_memory:
         return set()
     cpus = plan.layout.worker_cpus.value[find_rank(plan, seen) or 0]
     return {f"bind:{core['node']}" for core in plan.machine["cores"] if core["cpu"] in cpus}

@@ -10,7 +10,7 @@ import pytest
 from config.errors import ConfigError
 from config.rules.site import make_site
 from config.topology import read_topology
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 from handlers.shared.options import OPTIONAL_STEPS
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs, plan_machine
 
@@ -64,7 +64,7 @@ def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch)
     [
         *((engine, (switch,)) for engine in ("ipex", "eager") for switch in OPTIONAL_STEPS),
         ("inductor", ("freeze",)),
-        *((engine, (switch,)) for engine in ENGINES for switch in ("packing", "buckets")),
+        *((engine, (switch,)) for engine in BACKENDS for switch in ("packing", "buckets")),
     ],
 )
 def test_what_an_engine_does_or_all_do_can_be_left_out(backend, off):

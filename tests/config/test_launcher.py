@@ -11,7 +11,7 @@ import pytest
 
 from config.rules.pinning import LauncherArgs, LauncherError, simulate_launcher
 from config.topology import read_topology
-from handlers.engines.sets import DEFAULT_SET, find_set
+from handlers.backends.catalogue import DEFAULT_SET, find_set
 from tests.config.planning import MACHINES, plan_machine
 
 ALL_MACHINES = sorted(folder.name for folder in MACHINES.iterdir())

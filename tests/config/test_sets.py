@@ -11,20 +11,19 @@ import pytest
 from config.__main__ import main
 from config.rules.pinning import choose_pinning
 from config.topology import read_topology
-from handlers.engines import DEFAULT, ENGINES
-from handlers.engines.sets import DEFAULT_SET, SETS, choose_set, name_store, read_set
+from handlers.backends.catalogue import BACKENDS, DEFAULT, DEFAULT_SET, SETS, choose_set, name_store, read_set
 from tests.config.planning import MACHINES, plan_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_engine_has_a_set_with_what_it_needs():
-    assert {engine for engines in SETS.values() for engine in engines} == {*ENGINES}
+    assert {engine for engines in SETS.values() for engine in engines} == {*BACKENDS}
     assert SETS[DEFAULT_SET][0] == DEFAULT
     for name, engines in SETS.items():
         pins = (ROOT / f"requirements/{name}/serve.in").read_text()
         for engine in engines:
-            needed = ENGINES[engine].distribution
+            needed = BACKENDS[engine].distribution
             assert needed is None or f"\n{needed}==" in pins
     assert len({name_store(name) for name in SETS}) == len(SETS)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from handlers.engines.sets import find_set, name_store
+from handlers.backends.catalogue import find_set, name_store
 from loadtest.results import Series, list_results, read_result
 from models.build import build_archive
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_bf16, write_definition

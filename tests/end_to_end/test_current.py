@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from handlers.engines.sets import DEFAULT_SET, find_set
+from handlers.backends.catalogue import DEFAULT_SET, find_set
 from tests.end_to_end.conftest import STORE
 from tests.end_to_end.kit import ROOT, Kit, find_port, running
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
+from handlers.backends import catalogue
 from handlers.cpu_image_classifier import CpuImageClassifier
-from handlers.engines import engine
 from handlers.shared.definition import parse_definition
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions, read_options
@@ -80,7 +80,7 @@ def test_int8_that_would_saturate_here_is_cured_by_building_it_here(
     asked = {"engine": "ipex", "precision": "int8"}
     for wide_sums, here, good in ((True, True, True), (True, False, False), (False, False, True)):
         packed["accuracy"] = {"ipex int8": {"wide_sums": wide_sums}}
-        monkeypatch.setattr(engine, "has_wide_sums", lambda here=here: here)
+        monkeypatch.setattr(catalogue, "has_wide_sums", lambda here=here: here)
         definition = parse_definition(packed, directory=tiny_image)
         assert read(definition).precision == "fp32"
         refused = pytest.raises(

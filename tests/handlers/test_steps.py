@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from handlers.backends.loader import open_loader
 from handlers.cpu_image_classifier import CpuImageClassifier
-from handlers.engines import ENGINES
 from handlers.shared import steps
 from handlers.shared.outputs import relative_error
 from tests.handlers.context import FakeContext
 
-EAGER = steps.list_steps(ENGINES["eager"])
+EAGER = steps.list_steps(open_loader("eager"))
 NAMES = [step.name for step in EAGER]
 
 

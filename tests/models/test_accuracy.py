@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from handlers.engines import engine
+from handlers.backends import catalogue
 from models import build, fresh
 from models.build import build_archive, read_archive_definition
 from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
@@ -92,10 +92,10 @@ def test_a_precision_that_cannot_be_built_here_costs_no_other_and_is_tried_again
 
 
 def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(build_int8, monkeypatch):
-    monkeypatch.setattr(engine, "has_wide_sums", lambda: True)
+    monkeypatch.setattr(catalogue, "has_wide_sums", lambda: True)
     build_int8(int8=good(wide_sums=True))
     assert not build_int8(int8=good(wide_sums=True))[0]
-    monkeypatch.setattr(engine, "has_wide_sums", lambda: False)
+    monkeypatch.setattr(catalogue, "has_wide_sums", lambda: False)
     assert build_int8(int8=good(wide_sums=False))[0]
     assert not build_int8(int8=good(wide_sums=False))[0]
 

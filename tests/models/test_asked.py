@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from handlers.engines import ENGINES
+from handlers.backends.catalogue import BACKENDS
 from models import __main__ as command
 from models import build, fresh
 from models.build import build_archive, read_archive_definition
@@ -220,7 +220,7 @@ def test_the_command_hands_on_what_is_asked_for(tmp_path, monkeypatch):
 def test_it_can_build_for_every_engine_that_is_installed(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(build, "build_archive", lambda *_, engines, **__: asked.append(engines))
-    monkeypatch.setattr(command, "find_missing", lambda: frozenset(ENGINES) - {"ipex", "eager"})
+    monkeypatch.setattr(command, "find_missing", lambda: frozenset(BACKENDS) - {"ipex", "eager"})
     where = ["build", "--models", "bert", "--store", str(tmp_path)]
     assert command.main([*where, "--backend", "eager"]) == command.main([*where, "--all-backends"]) == 0
     assert asked == [["eager"], ["ipex", "eager"]]

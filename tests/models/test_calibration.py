@@ -7,8 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from handlers.backends.loader import LoadState
 from handlers.shared.options import LoadOptions
-from handlers.shared.state import LoadState
 from handlers.shared.steps import build_graph
 from models.build import build_archive, read_archive_definition
 from models.classifiers import load_classifier

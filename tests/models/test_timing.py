@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from handlers.engines.ipex import IPEX
+from handlers.backends.catalogue import IPEX
 from models import __main__ as command
 from models import slots, timing, timings
 from models.classifiers import load_classifier

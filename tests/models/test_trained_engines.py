@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from config.installed import read_installed
-from handlers.engines import DEFAULT, ENGINES, name_variant
-from handlers.engines.sets import SETS, find_set
+from handlers.backends.catalogue import BACKENDS, DEFAULT, SETS, find_set, name_variant
 from handlers.shared.precision import INT8
 from tests.models.trained import FLOOR, ROWS, Packed, measure_accuracy, pack
 from tests.models.training import Trained
@@ -20,10 +19,10 @@ PREFIX = Path(sys.prefix)
 OTHERS = [
     name
     for name in SETS[find_set()]
-    if name not in read_installed(PREFIX).missing_engines and name != DEFAULT and INT8 in ENGINES[name].flags
+    if name not in read_installed(PREFIX).missing_engines and name != DEFAULT and INT8 in BACKENDS[name].flags
 ]
 """The default has tests of its own."""
-HERE = [name for name in OTHERS if all(map(shutil.which, ENGINES[name].tools))]
+HERE = [name for name in OTHERS if all(map(shutil.which, BACKENDS[name].tools))]
 pytestmark = pytest.mark.skipif(not HERE, reason="no other engine that quantises, or no g++ to build by it")
 
 
@@ -56,5 +55,5 @@ def test_its_answers_are_right_and_as_right_as_the_gate_says(trained, packed, en
 def test_it_was_that_engine_by_what_executed(engine, worker):
     told = worker.describe
     assert (told["engine"]["name"], told["precision"]) == (engine, INT8)
-    proof = ENGINES[engine].judge(told["graph"], precision=INT8, threads=1, off=frozenset())
+    proof = BACKENDS[engine].judge(told["graph"], precision=INT8, threads=1, off=frozenset())
     assert proof.good, proof

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from handlers.engines import DEFAULT
+from handlers.backends.catalogue import DEFAULT
 from models.build import build_archive
 from tests.models.training import Trained
 from tests.models.worker import Worker

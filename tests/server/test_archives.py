@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import pytest
 
-from handlers.engines import engine
+from handlers.backends import catalogue
 from server.archives import (
     check_answer,
     check_chosen,
@@ -61,9 +61,9 @@ def test_what_another_torch_built_is_not_served(plan, tmp_path):
 def test_int8_that_would_saturate_here_is_refused_before_a_start(plan, tmp_path, monkeypatch):
     judged = {"judged_with": {"ipex int8": "synthetic"}, "accuracy": {"ipex int8": {"wide_sums": True}}}
     archives = {"bert": read_archive(make_archive(tmp_path / "bert.mar", name="bert", **judged))}
-    monkeypatch.setattr(engine, "has_wide_sums", lambda: True)
+    monkeypatch.setattr(catalogue, "has_wide_sums", lambda: True)
     check_precisions(with_precision(plan, "int8"), archives)
-    monkeypatch.setattr(engine, "has_wide_sums", lambda: False)
+    monkeypatch.setattr(catalogue, "has_wide_sums", lambda: False)
     with pytest.raises(ServerError, match="this one adds them in 16; calibrate it here: make models"):
         check_precisions(with_precision(plan, "int8"), archives)
 

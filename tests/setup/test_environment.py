@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from handlers.engines.sets import SETS
+from handlers.backends.catalogue import SETS
 from server import processes
 from setup import doctor, environment
 from setup.doctor import SetupError

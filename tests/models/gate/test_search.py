@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from handlers.engines.ipex_int8 import recipes
-from handlers.engines.ipex_int8.recipes import Plan, list_plans
+from handlers.backends.ipex_int8 import recipes
+from handlers.backends.ipex_int8.recipes import Plan, list_plans
 from handlers.shared.errors import LoadError
 from models.gate.search import (
     FURTHER_SECONDS,

@@ -13,34 +13,19 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from handlers.engines.engine import (
-    BF16_FLAGS,
-    INT8_FLAGS,
-    Calibration,
-    Engine,
-    Made,
-    Proof,
-    Quantiser,
-    has_flags,
-    has_wide_sums,
-)
+import torch
+
+from handlers.backends.catalogue import BACKENDS, has_flags, has_wide_sums
+from handlers.backends.loader import Calibration, Loader, LoadState, Made, Quantiser, Step
+from handlers.backends.proofs import OPENVINO, PINNING
 from handlers.shared.errors import LoadError
-from handlers.shared.step import Step
+from handlers.shared.shapes import Shape
 
-if TYPE_CHECKING:
-    import torch
-
-    from handlers.shared.shapes import Shape
-    from handlers.shared.state import LoadState
-
-GRAPHS = {"fp32": "openvino-fp32", "bf16": "openvino-fp32", "int8": "openvino-int8"}
-"""Precision → name of its IR."""
-SUFFIXES = (".xml", ".bin")
 HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 """What is not quantised computes in it; by itself OpenVINO takes BF16 wherever the CPU has it."""
 NARROW_HINT = "BF16"
@@ -51,29 +36,15 @@ UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
 """Of INT8 with its rest in BF16, on a CPU with AMX. There the runtime's fused attention of heads of 32 is
 wrong in rows of 32 tokens: a trained encoder lost 8 points, and none without it (2026.4.1; heads of 64, other
 rows and AVX-512 without AMX are right). BERT is as fast without, and a tenth slower with the rest in FP32."""
-EXECUTED = {"fp32": {"f32"}, "bf16": {"bf16"}, "int8": {"i8", "u8"}}
-"""Precision → how its layers of COMPUTING are seen to run."""
-COMPUTING = ("Convolution", "FullyConnected", "MatMul")
-"""Kinds of layers with nearly all of the arithmetic, by the runtime's names."""
-INT8_SHARE = 0.5
-"""Of those layers: what has fewer in INT8 is INT8 by name alone."""
-PINNING = "False"
-"""The launcher has given the worker its CPUs; the runtime's own choice would be made from all of them."""
 
 
 def read_graph(state: LoadState) -> None:
     """Takes the place of the eager model, whose memory is free then."""
-    import torch
-
-    core = _make_core()
-    file = state.classifier.definition.directory / f"{GRAPHS[state.options.precision]}.xml"
-    state.facts["ir"] = core.read_model(file)
+    state.facts["ir"] = _make_core().read_model(state.file)
     state.model = torch.nn.Identity()
 
 
 def compile_graph(state: LoadState) -> None:
-    import torch
-
     # By now Intel's OpenMP has bound this thread to one CPU (KMP_AFFINITY). The runtime takes as many threads
     # as this one has CPUs, and they inherit them (one instead of two, seen).
     os.sched_setaffinity(0, state.cpus)
@@ -87,8 +58,8 @@ def compile_graph(state: LoadState) -> None:
         **choose_precision(state.options.precision, offered, tiles=has_flags(TILES)),
     }
     compiled = core.compile_model(state.facts.pop("ir"), "CPU", options)
-    state.model = _wrap(compiled)
-    state.graph_kind = "openvino"
+    state.model = Compiled(compiled).eval()
+    state.graph_kind = OPENVINO
 
 
 def choose_precision(precision: str, offered: Collection[str], *, tiles: bool) -> dict[str, str]:
@@ -112,72 +83,41 @@ def _make_core() -> Any:
     return openvino.Core()
 
 
-def _wrap(compiled: Any) -> torch.nn.Module:
-    """A module that hands tensors over without a copy, and copies what comes back: the next run reuses it."""
-    import torch
+class Compiled(torch.nn.Module):
+    """Hands tensors over without a copy, and copies what comes back: the next run reuses it."""
 
-    class Compiled(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.compiled = compiled
-            self.request = compiled.create_infer_request()
+    def __init__(self, compiled: Any) -> None:
+        super().__init__()
+        self.compiled = compiled
+        self.request = compiled.create_infer_request()
 
-        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-            arrays = [tensor.contiguous().numpy() for tensor in inputs]
-            return torch.from_numpy(self.request.infer(arrays, share_inputs=True)[0])
-
-    return Compiled().eval()
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        arrays = [tensor.contiguous().numpy() for tensor in inputs]
+        return torch.from_numpy(self.request.infer(arrays, share_inputs=True)[0])
 
 
-class OpenVinoEngine(Engine):
+class OpenVinoLoader(Loader):
     """FP32, BF16 and static INT8."""
 
-    name = "openvino"
-    distribution = "openvino"
-    reason = "a graph and kernels of its own, INT8 by NNCF; maintained, and bound to no release of PyTorch"
-    flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"fp32": (), "bf16": BF16_FLAGS, "int8": INT8_FLAGS}
-    variables = ("OV_", "OPENVINO_", "TBB_")
-    binds_memory = True
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        return (Step(name="read_graph", run=read_graph), Step(name="compile_graph", run=compile_graph))
+    steps = (Step(name="read_graph", run=read_graph), Step(name="compile_graph", run=compile_graph))
 
     def context(self, precision: str) -> contextlib.AbstractContextManager[None]:
         """PyTorch computes nothing."""
         return contextlib.nullcontext()
 
-    def list_files(self, precision: str) -> tuple[str, ...]:
-        return tuple(f"{GRAPHS[precision]}{suffix}" for suffix in SUFFIXES)
-
     def prepare(self, state: LoadState, precision: str) -> Made:
-        return Made(files=_save(convert(state), GRAPHS[precision]))
+        return Made(files=_save(convert(state), precision))
 
     def make_quantiser(self, calibration: Calibration, *, convolutional: bool) -> Quantiser:
         return NncfQuantiser(calibration, convolutional=convolutional)
 
-    def describe_graph(self, state: LoadState, ran: Shape) -> dict[str, Any]:
+    def evidence(self, state: LoadState, ran: Shape) -> dict[str, Any]:
         """Of the runtime's model: each kind of layer with the precision it executes in."""
         compiled: Any = state.model.compiled
         layers = Counter(_name_layer(layer) for layer in compiled.get_runtime_model().get_ops())
         names = ("INFERENCE_NUM_THREADS", "NUM_STREAMS", "ENABLE_CPU_PINNING")
         properties = {name: str(compiled.get_property(name)) for name in names}
         return {"kind": state.graph_kind, "operators": dict(sorted(layers.items())), "properties": properties}
-
-    def judge(self, graph: Mapping[str, Any], *, precision: str, threads: int, off: frozenset[str]) -> Proof:
-        """Layers compute in the precision, on the planned threads, which only the launcher binds."""
-        layers = count_computing(graph.get("operators") or {})
-        narrow = sum(layers[name] for name in EXECUTED[precision])
-        total = sum(layers.values())
-        needed = INT8_SHARE * total if precision == "int8" else total
-        asked = {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": PINNING}
-        live = graph.get("properties") or {}
-        seen = ", ".join(f"{count} {name}" for name, count in sorted(layers.items())) or "no layers"
-        return Proof(
-            asked=f"openvino, layers in {'/'.join(sorted(EXECUTED[precision]))}, {_render(asked)}",
-            got=f"{graph.get('kind', 'unknown')}, {seen}, {_render(live)}",
-            good=graph.get("kind") == "openvino" and 0 < needed <= narrow and dict(live) == asked,
-        )
 
 
 def _name_layer(layer: Any) -> str:
@@ -186,26 +126,12 @@ def _name_layer(layer: Any) -> str:
     return f"{kind} {precision}"
 
 
-def count_computing(operators: Mapping[str, int]) -> Counter[str]:
-    """Execution precision → layers with the arithmetic."""
-    counts: Counter[str] = Counter()
-    for name, count in operators.items():
-        kind, _, precision = name.partition(" ")
-        if kind in COMPUTING:
-            counts[precision] += count
-    return counts
-
-
-def _render(properties: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in properties.items())
-
-
 def convert(state: LoadState) -> Any:
     """The eager model's IR, for any shapes of its runs."""
     silence()
     import openvino
 
-    example = state.inputs(state.classifier.layout.trace_shape)
+    example = state.trace_inputs
     graph = openvino.convert_model(state.model, example_input=example)
     if state.classifier.convolutional:  # all but the batch is fixed
         graph.reshape([-1, *example[0].shape[1:]])
@@ -218,13 +144,13 @@ def silence() -> None:
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
-def _save(graph: Any, name: str) -> dict[str, bytes]:
+def _save(graph: Any, precision: str) -> dict[str, bytes]:
     import openvino
 
     with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / name for name in BACKENDS[OPENVINO].files[precision]]
         # By itself it would round FP32's weights to FP16.
-        openvino.save_model(graph, Path(folder) / f"{name}.xml", compress_to_fp16=False)
-        files = [Path(folder) / f"{name}{suffix}" for suffix in SUFFIXES]
+        openvino.save_model(graph, files[0], compress_to_fp16=False)
         return {file.name: file.read_bytes() for file in files}
 
 
@@ -282,7 +208,7 @@ class NncfQuantiser:
             ignored_scope=nncf.IgnoredScope(types=[HEAD], validate=False) if self._convolutional else None,
             advanced_parameters=_make_parameters(recipe),
         )
-        return Made(name=recipe.name, files=_save(quantised, GRAPHS["int8"]))
+        return Made(name=recipe.name, files=_save(quantised, "int8"))
 
 
 def _make_parameters(recipe: NncfRecipe) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.engines import ipex as ipex_module
+from handlers.backends import ipex_runtime as ipex_module
 from handlers.shared.errors import LoadError
 
 

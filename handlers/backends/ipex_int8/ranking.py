@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from handlers.engines.engine import OutOfTimeError
-from handlers.engines.ipex_int8.recipes import Operator
+from handlers.backends.ipex_int8.recipes import Operator
+from handlers.backends.loader import OutOfTimeError
 
 Inputs = tuple[torch.Tensor, ...]
 

@@ -1,24 +1,30 @@
-"""Each engine tells its own graph from all others; a new one is a class and an entry."""
+"""Each backend tells its own graph from all others; a new one is an entry and a file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 
+from handlers.backends import openvino as openvino_engine
+from handlers.backends.catalogue import (
+    BACKENDS,
+    DEFAULT_SET,
+    WIDE_SUMS,
+    find_asked,
+    find_missing,
+    has_flags,
+    parse_backend,
+    render_backend,
+)
+from handlers.backends.loader import open_loader
+from handlers.backends.openvino import choose_precision
+from handlers.backends.proofs import FROZEN
 from handlers.cpu_image_classifier import CpuImageClassifier
-from handlers.engines import ENGINES
-from handlers.engines import openvino as openvino_engine
-from handlers.engines.backend import find_asked, find_missing, parse_backend, render_backend
-from handlers.engines.eager import EagerEngine
-from handlers.engines.engine import WIDE_SUMS, Proof, has_flags
-from handlers.engines.openvino import choose_precision
-from handlers.engines.sets import DEFAULT_SET
-from handlers.engines.torchscript import FROZEN
-from handlers.shared.step import Step
+from tests.handlers.backends.toy import ENTRY
 from tests.handlers.context import FakeContext
 
 
@@ -74,11 +80,11 @@ def test_openvino_leaves_a_convolutional_models_last_layer(tmp_path, convolution
     pooled = (torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     state = SimpleNamespace(
         model=torch.nn.Sequential(*pooled, torch.nn.Linear(8, 4)).eval(),
-        inputs=lambda _: (torch.rand(1, 3, 16, 16),),
-        classifier=SimpleNamespace(layout=SimpleNamespace(trace_shape=None), convolutional=convolutional),
+        trace_inputs=(torch.rand(1, 3, 16, 16),),
+        classifier=SimpleNamespace(convolutional=convolutional),
     )
     calibration: Any = SimpleNamespace(
-        load_eager=lambda: state, batch=lambda state, _: (state.inputs(None) for _ in range(8))
+        load_eager=lambda: state, batch=lambda state, _: (state.trace_inputs for _ in range(8))
     )
     quantiser = openvino_engine.NncfQuantiser(calibration, convolutional=convolutional)
     for name, body in quantiser.make(openvino_engine.RECIPES[0], None, 0.0).files.items():
@@ -120,37 +126,15 @@ EAGER = {"kind": FROZEN, "operators": {"aten::conv2d": 53}}
         ("openvino", "fp32", {}, False),
     ],
 )
-def test_an_engine_is_known_by_what_executes(engine, precision, graph, good):
-    proof = ENGINES[engine].judge(graph, precision=precision, threads=2, off=frozenset())
+def test_a_backend_is_known_by_what_executes(engine, precision, graph, good):
+    proof = BACKENDS[engine].judge(graph, precision=precision, threads=2, off=frozenset())
     assert proof.good is good, proof
     assert proof.asked
     assert proof.got
 
 
-class ToyEngine(EagerEngine):
-    """Doubles nothing, and says so."""
-
-    name = "toy"
-    reason = "a test"
-    flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"fp32": ()}
-    channels_last = False
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        return (Step(name="toy", run=self.take),)
-
-    def take(self, state: Any) -> None:
-        state.model, state.graph_kind = torch.nn.Sequential(state.model), "toy"
-
-    def describe_graph(self, state: Any, ran: Any) -> dict[str, Any]:
-        return {"kind": state.graph_kind, "operators": {"toy": len(state.model)}}
-
-    def judge(self, graph: Mapping[str, Any], *, precision: str, threads: int, off: frozenset[str]) -> Proof:
-        return Proof(asked="toy", got=str(graph["kind"]), good=graph["kind"] == "toy")
-
-
-def test_a_new_engine_is_a_class_and_an_entry(tiny_image, monkeypatch):
-    monkeypatch.setitem(ENGINES, "toy", ToyEngine())
+def test_a_new_backend_is_an_entry_and_a_file(tiny_image, monkeypatch):
+    monkeypatch.setitem(BACKENDS, "toy", ENTRY)
     monkeypatch.setenv("CPU_KIT_OPTIONS", '{"tiny_image": {"engine": "toy"}}')
     handler = CpuImageClassifier()
     handler.initialize(FakeContext(tiny_image))
@@ -158,9 +142,17 @@ def test_a_new_engine_is_a_class_and_an_entry(tiny_image, monkeypatch):
     assert [step["name"] for step in told["steps"]] == ["build_eager", "toy", "warm_up", "self_check"]
     assert told["engine"]["name"] == "toy"
     assert told["memory_format"]["applicable"] is False
-    proof = ENGINES["toy"].judge(told["graph"], precision="fp32", threads=1, off=frozenset())
+    proof = BACKENDS["toy"].judge(told["graph"], precision="fp32", threads=1, off=frozenset())
     assert proof.good
     assert parse_backend("toy") == {"": "toy"}
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_what_the_catalogue_says_is_what_the_loader_does(name):
+    backend, steps = BACKENDS[name], {step.name for step in open_loader(name).steps}
+    assert backend.switches <= steps
+    assert {*backend.files} <= {"fp32", "bf16", "int8"}
+    assert backend.compiles_without in {"", *backend.switches}
 
 
 @pytest.mark.parametrize(
@@ -178,17 +170,17 @@ def test_backend_is_for_all_or_by_model(text, chosen, of_bert):
     assert find_asked(parse_backend(text), "bert", DEFAULT_SET) == of_bert
 
 
-def test_which_engines_are_installed(tmp_path):
+def test_which_backends_are_installed(tmp_path):
     """By the packages' metadata alone: nothing is imported."""
-    needing = {name: one.distribution for name, one in ENGINES.items() if one.distribution}
+    needing = {name: one.distribution for name, one in BACKENDS.items() if one.distribution}
     assert {"ipex", "openvino"} <= {*needing}
     assert find_missing([str(tmp_path)]) == find_missing([]) == {*needing}
     (tmp_path / "openvino-2026.4.0.dist-info").mkdir()
     (tmp_path / "openvino-2026.4.0.dist-info" / "METADATA").write_text("Name: openvino\nVersion: 2026.4.0\n")
     missing = find_missing([str(tmp_path)])
     assert missing == {*needing} - {"openvino"}
-    assert not ENGINES["ipex"].is_installed([])
-    assert ENGINES["eager"].is_installed([])
+    assert not BACKENDS["ipex"].is_installed([])
+    assert BACKENDS["eager"].is_installed([])
 
 
 @pytest.mark.parametrize(

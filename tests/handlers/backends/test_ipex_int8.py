@@ -7,16 +7,16 @@ import json
 import pytest
 import torch
 
-from handlers.engines.ipex_int8 import recipes
-from handlers.engines.ipex_int8.convert import (
+from handlers.backends.ipex_int8 import recipes
+from handlers.backends.ipex_int8.convert import (
     Recipe,
     choose_mapping,
     convert_with_recipe,
     prepare_quantization,
     read_recipe,
 )
-from handlers.engines.ipex_int8.ranking import rank_operators
-from handlers.engines.ipex_int8.recipes import (
+from handlers.backends.ipex_int8.ranking import rank_operators
+from handlers.backends.ipex_int8.recipes import (
     OBSERVERS,
     leave_operators,
     list_quantised,

@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 
-from handlers.engines.aot import compile_library
-from handlers.engines.aot_packing import load_quantiser
-from handlers.engines.engine import Calibration, Made, has_wide_sums
-from handlers.engines.inductor import count_executed, count_products, load_file, read_files
+from handlers.backends.catalogue import has_wide_sums
+from handlers.backends.inductor_compile import compile_library
+from handlers.backends.inductor_library import count_executed, load_file, read_files
+from handlers.backends.inductor_packing import load_quantiser
+from handlers.backends.loader import Calibration, Made
+from handlers.backends.proofs import count_products
 from handlers.shared.errors import LoadError
 from handlers.shared.precision import INT8
 
@@ -65,7 +67,7 @@ class AotQuantiser:
         batches = self._calibration.batch(state, None)
         quantise = functools.partial(quantise_export, recipe=recipe, batches=batches)
         with compile_library(state, INT8, quantise) as library:
-            example = state.inputs(state.classifier.layout.trace_shape)
+            example = state.trace_inputs
             compiled = load_file(library)
             check_compiled(count_executed(lambda: compiled(*example)))
             return Made(name=recipe.name, files=read_files(library, INT8))

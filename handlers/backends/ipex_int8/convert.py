@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from handlers.engines.ipex import import_ipex
+from handlers.backends.ipex_runtime import import_ipex
 from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 

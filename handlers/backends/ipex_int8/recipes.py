@@ -21,9 +21,9 @@ from torch.ao.quantization import (
     QConfigMapping,
 )
 
-from handlers.engines.engine import BF16_FLAGS, WIDE_SUMS, has_flags, has_wide_sums
-from handlers.engines.ipex import import_ipex
-from handlers.engines.ipex_int8.convert import RECIPE_KEY, Recipe
+from handlers.backends.catalogue import BF16_FLAGS, WIDE_SUMS, has_flags, has_wide_sums
+from handlers.backends.ipex_int8.convert import RECIPE_KEY, Recipe
+from handlers.backends.ipex_runtime import import_ipex
 
 SMOOTH_QUANT_ALPHA = 0.75
 """How much of the range moves from activations to weights. Of 0.3 to 0.8, seen on the encoder above, 0.7 and

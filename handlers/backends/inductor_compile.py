@@ -16,11 +16,12 @@ import torch
 import torch._inductor
 from torch._inductor.utils import fresh_cache
 
-from handlers.engines.aot_packing import register_packing
-from handlers.engines.compiled import COMPILER, check_compiler
+from handlers.backends.catalogue import COMPILER
+from handlers.backends.inductor_packing import register_packing
+from handlers.backends.loader import LoadState
+from handlers.backends.torch_compile import check_compiler
 from handlers.shared.errors import LoadError
 from handlers.shared.shapes import Shape
-from handlers.shared.state import LoadState
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},

@@ -12,26 +12,22 @@ from typing import Any
 import pytest
 import torch
 
-from handlers.engines import ENGINES
-from handlers.engines.compiled import COMPILED
-from handlers.engines.engine import Calibration, Made
-from handlers.engines.inductor import (
-    KIND,
-    count_products,
-    list_names,
-    read_cpu_flags,
-)
+from handlers.backends.catalogue import BACKENDS
+from handlers.backends.inductor_library import read_cpu_flags
+from handlers.backends.loader import Calibration, LoadState, Made, open_loader
+from handlers.backends.proofs import COMPILED, count_products
+from handlers.backends.proofs import LIBRARY as KIND
 from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions
 from handlers.shared.shapes import Shape, ShapeGrid
-from handlers.shared.state import LoadState
 from handlers.shared.steps import StepError, build_graph, run_steps
 from models.gate.trials import write_made
 from tests.handlers.stub import StubClassifier
 
-INDUCTOR = ENGINES["inductor"]
-LIBRARY, RECORD = list_names("fp32")
+INDUCTOR = BACKENDS["inductor"]
+LIBRARY, RECORD = INDUCTOR.files["fp32"]
+LOADER = open_loader("inductor")
 THREADS = torch.get_num_threads()
 needs_pt2e = pytest.mark.skipif("int8" not in INDUCTOR.flags, reason="no quantiser of exports is installed")
 
@@ -79,7 +75,8 @@ def load(
 ) -> LoadState:
     off = frozenset({"channels_last", "trace", "freeze"}) if engine == "eager" else off
     options = LoadOptions(precision=precision, engine=engine, threads=None, off=off)
-    return LoadState(classifier=TinyPictures(directory, recipe), options=options)
+    classifier = TinyPictures(directory, recipe)
+    return LoadState(classifier=classifier, options=options, loader=open_loader(engine))
 
 
 def load_eager(directory: Path, recipe: dict[str, Any] | None = None) -> LoadState:
@@ -94,7 +91,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("g++") is None:
         pytest.skip("no g++ to compile with")
     folder = tmp_path_factory.mktemp("compiled")
-    write_made(INDUCTOR.prepare(load_eager(folder), "fp32"), folder)
+    write_made(LOADER.prepare(load_eager(folder), "fp32"), folder)
     return folder
 
 
@@ -104,7 +101,7 @@ def batch(state: LoadState, count: int | None) -> Iterator[tuple[torch.Tensor, .
 
 def make_int8(folder: Path) -> Made:
     calibration = Calibration(directory=folder, load_eager=lambda: load_eager(folder), batch=batch)
-    quantiser = INDUCTOR.make_quantiser(calibration, convolutional=True)
+    quantiser = LOADER.make_quantiser(calibration, convolutional=True)
     return quantiser.make(quantiser.recipes[1], None, float("inf"))
 
 
@@ -146,11 +143,11 @@ def test_without_freeze_the_worker_compiles_the_model_itself(tmp_path):
 @needs_pt2e
 @pytest.mark.parametrize(("wide", "highest"), [(True, 255), (False, 127)])
 def test_activations_have_seven_bits_where_sums_would_saturate(monkeypatch, wide, highest):
-    from handlers.engines import aot_int8
+    from handlers.backends import inductor_int8
 
-    monkeypatch.setattr(aot_int8, "has_wide_sums", lambda: wide)
-    for recipe in aot_int8.RECIPES:
-        config = aot_int8.make_quantizer(recipe).global_config
+    monkeypatch.setattr(inductor_int8, "has_wide_sums", lambda: wide)
+    for recipe in inductor_int8.RECIPES:
+        config = inductor_int8.make_quantizer(recipe).global_config
         assert (config.input_activation.quant_min, config.input_activation.quant_max) == (0, highest)
 
 
@@ -167,10 +164,10 @@ def test_int8_multiplies_in_int8_in_all_shapes(compiled, tmp_path):
 @needs_pt2e
 def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path, monkeypatch):
     """As by a quantizer that finds nothing to do, of which PyTorch says no word."""
-    from handlers.engines import aot_int8
-    from handlers.engines.aot_int8 import RECIPES, quantise_export
+    from handlers.backends import inductor_int8
+    from handlers.backends.inductor_int8 import RECIPES, quantise_export
 
-    monkeypatch.setattr(aot_int8, "make_quantizer", lambda _: aot_int8.x86.X86InductorQuantizer())
+    monkeypatch.setattr(inductor_int8, "make_quantizer", lambda _: inductor_int8.x86.X86InductorQuantizer())
     state = load_eager(tmp_path)
     inputs = state.inputs(Shape(batch_size=2))
     graph = torch.export.export(state.model, inputs, strict=True).module()

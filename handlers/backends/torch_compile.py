@@ -6,19 +6,11 @@ Source: torch 2.8, `_dynamo/config.py`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-from handlers.engines.engine import BASELINE, Proof
+from handlers.backends.catalogue import BASELINE, COMPILER
+from handlers.backends.loader import LoadState, Skip
+from handlers.backends.proofs import COMPILED
 from handlers.shared.errors import LoadError
-from handlers.shared.step import Skip
-
-if TYPE_CHECKING:
-    from handlers.shared.state import LoadState
-
-COMPILED = "torch.compile"
-"""The kind of such a graph."""
-COMPILER = "g++"
 
 
 def check_compiler(when: str) -> None:
@@ -32,8 +24,7 @@ def check_compiler(when: str) -> None:
 
 def compile_here(state: LoadState) -> None:
     """By torch.compile with nothing frozen: weights stay as they are, and are packed anew in each run."""
-    import torch
-    import torch._dynamo.config
+    import torch._dynamo.config  # some seconds, that only this step takes
 
     if state.options.precision != BASELINE:
         raise LoadError(
@@ -58,14 +49,3 @@ def unless_compiled(state: LoadState) -> Skip | None:
 def unless_frozen(state: LoadState) -> Skip | None:
     own = "freeze" in state.options.off
     return None if own else Skip(status="not applicable", reason="it was compiled when it was built")
-
-
-def judge_compiled(graph: Mapping[str, Any], packed: int, threads: int) -> Proof:
-    """Of the graph that runs, and its products by packed weights, of which there must be none."""
-    live, compiled = graph.get("threads"), graph.get("compiled_here") or 0
-    return Proof(
-        asked=f"{COMPILED}, no weights packed, {threads} threads, graphs compiled here",
-        got=f"{graph.get('kind', 'unknown')}, {packed} products by packed weights, {live} threads, "
-        f"{compiled} graphs compiled here",
-        good=graph.get("kind") == COMPILED and not packed and live == threads and compiled > 0,
-    )

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import torch
 
-from handlers.engines.engine import Calibration, Made
-from handlers.engines.ipex import RECIPE_FILE
-from handlers.engines.ipex_int8.convert import (
+from handlers.backends.catalogue import BACKENDS
+from handlers.backends.ipex_int8.convert import (
     Recipe,
     convert_with_recipe,
     prepare_quantization,
     read_recipe,
 )
-from handlers.engines.ipex_int8.ranking import rank_operators
-from handlers.engines.ipex_int8.recipes import (
+from handlers.backends.ipex_int8.ranking import rank_operators
+from handlers.backends.ipex_int8.recipes import (
     OBSERVERS,
     Operator,
     Plan,
@@ -27,8 +26,10 @@ from handlers.engines.ipex_int8.recipes import (
     read_summary,
     render_recipe,
 )
+from handlers.backends.loader import Calibration, Made
 from handlers.shared.errors import LoadError
 
+(RECIPE_FILE,) = BACKENDS["ipex"].files["int8"]
 RANKED_INPUTS = 8
 """Calibration inputs that each operator is run on alone; BERT has 98 operators in INT8."""
 MOST_LEFT = 0.5
@@ -60,8 +61,7 @@ class IpexQuantiser:
         assert plan.observer is not None
         state = self._calibration.load_eager()
         mapping = OBSERVERS[plan.observer]()
-        example = state.inputs(state.classifier.layout.trace_shape)
-        prepared = prepare_quantization(state.model, example, mapping)
+        prepared = prepare_quantization(state.model, state.trace_inputs, mapping)
         with torch.no_grad():
             for inputs in self._calibration.batch(state, None):
                 prepared(*inputs)
@@ -85,8 +85,7 @@ class IpexQuantiser:
 
     def _rank(self, operators: list[Operator], deadline: float) -> dict[Operator, float]:
         state = self._calibration.load_eager()
-        example = state.inputs(state.classifier.layout.trace_shape)
-        converted = convert_with_recipe(state.model, example, self._file)
+        converted = convert_with_recipe(state.model, state.trace_inputs, self._file)
         batches = [
             tuple(tensor.clone() for tensor in inputs)
             for inputs in self._calibration.batch(state, RANKED_INPUTS)

@@ -1,24 +1,19 @@
-"""What engines on TorchScript share: the steps to a frozen graph, and a look at what it executes."""
+"""What backends on TorchScript share: the steps to a frozen graph, and a look at what it executes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from handlers.shared.step import Skip, Step, unless_off
+import torch
 
-if TYPE_CHECKING:
-    from handlers.shared.state import LoadState
-
-EAGER, TRACED, FROZEN = "eager", "torchscript", "frozen torchscript"
+from handlers.backends.loader import LoadState, Skip, Step, unless_off
+from handlers.backends.proofs import EAGER, FROZEN, TRACED
+from handlers.shared.evidence import count_channels_last
 
 
 def channels_last(state: LoadState) -> None:
-    import torch
-
-    from handlers.shared.evidence import count_channels_last
-
     state.model = state.model.to(memory_format=torch.channels_last)
     state.channels_last = True
     # Counted here: later steps replace the weights by constants and blocked copies without a memory format.
@@ -26,18 +21,13 @@ def channels_last(state: LoadState) -> None:
 
 
 def trace(state: LoadState) -> None:
-    import torch
-
-    example = state.inputs(state.classifier.layout.trace_shape)
-    with state.engine.context(state.options.precision):
+    with state.loader.context(state.options.precision):
         # check_trace would run the model again to compare it with itself; self_check compares with eager.
-        state.model = torch.jit.trace(state.model, example, check_trace=False, strict=False)
+        state.model = torch.jit.trace(state.model, state.trace_inputs, check_trace=False, strict=False)
     state.graph_kind = TRACED
 
 
 def freeze(state: LoadState) -> None:
-    import torch
-
     state.model = torch.jit.freeze(state.model)
     state.graph_kind = FROZEN
 
@@ -59,15 +49,8 @@ TRACE = Step(name="trace", run=trace, skip=unless_off("trace"))
 FREEZE = Step(name="freeze", run=freeze, skip=_skip_freeze)
 
 
-def plan_kind(off: frozenset[str]) -> str:
-    """What the graph is to be where these steps are switched off."""
-    return EAGER if "trace" in off else TRACED if "freeze" in off else FROZEN
-
-
 def count_operators(graph_kind: str) -> dict[str, int]:
     """How often each operator stands in the graph that this thread ran last; empty for eager models."""
-    import torch
-
     if graph_kind == EAGER:
         return {}
     graph = torch.jit.last_executed_optimized_graph()

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from handlers.engines.inductor import find_pt2e
+from handlers.backends.catalogue import find_pt2e
 
 FUSING = 3
 """The pass in which PyTorch fuses what stands behind an INT8 product to it."""

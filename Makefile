@@ -168,14 +168,14 @@ test-reliability: dev #- Faults under load, hostile requests, 5,500 broken bodie
 
 CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_sets.py $(CURRENT_E2E) \
 	tests/handlers/backends/test_backends.py tests/handlers/backends/test_inductor.py \
-	tests/models/test_trained_engines.py
+	tests/models/test_trained_backends.py
 
 CURRENT_E2E = $(E2E)/test_current.py
 
 .PHONY: test-current test-current-quick
 test-current-quick: override CURRENT_TESTS = $(CURRENT_E2E)
 test-current-quick: test-current #- Of these the one that serves INT8 by OpenVINO
-test-current: #- Tests of the package set of OpenVINO and inductor: launcher, engines, INT8 over REST
+test-current: #- Tests of the package set of OpenVINO and inductor: launcher, backends, INT8 over REST
 	@$(call given,PYTHON) -m setup --set current --torch-index=$(call given,TORCH_INDEX) --with dev
 	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(CURRENT_TESTS)
 

@@ -14,8 +14,8 @@ from config.folders import check_run_folder, explain_os_error
 from config.installed import Installed, read_installed
 from config.knobs.table import add_knobs
 from config.plan import PLAN_FILE, Inputs, read_plan
+from config.rules.backends import parse_backend
 from config.rules.batching import parse_by_model, render_by_model
-from config.rules.engines import parse_backend
 from config.rules.requests import SWITCHES, check_inputs, check_machine
 from config.rules.site import Site, make_site, make_timing_job
 from config.terminal import print_in_any_locale

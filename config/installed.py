@@ -46,7 +46,7 @@ class Installed:
     """jemalloc, tcmalloc → real file; missing when not installed."""
     openmp: str | None
     """<prefix>/lib/libiomp5.so when it is there (pip package intel-openmp)."""
-    missing_engines: frozenset[str] = frozenset()
+    missing_backends: frozenset[str] = frozenset()
     """Backends that need a package which the environment lacks."""
     haproxy: str | None = None
     """The program, with its path."""
@@ -61,7 +61,7 @@ def read_installed(prefix: Path) -> Installed:
     return Installed(
         allocators={name: file for name, file in found.items() if file},
         openmp=str(openmp) if openmp.is_file() else None,
-        missing_engines=find_missing(packages),
+        missing_backends=find_missing(packages),
         haproxy=find_haproxy(prefix),
     )
 

@@ -46,10 +46,10 @@ class Inputs:
     precision: str = ""
     """Arithmetic of the models: fp32, bf16 or int8; "" is what `make tune` found, else fp32."""
     backend: str = ""
-    """Engines of the models: a name, "bert=eager,resnet50=openvino", or "" for what
+    """Backends of the models: a name, "bert=eager,resnet50=openvino", or "" for what
     `make tune` found, else the default."""
     package_set: str = DEFAULT_SET
-    """What the environment was made for: which engines it can have, and which of them is the default."""
+    """What the environment was made for: which backends it can have, and which of them is the default."""
     profile: str = "throughput"
     """What to favour: throughput or latency."""
     workers: int | None = None
@@ -150,7 +150,7 @@ class Java:
 class ModelPlan:
     """What one model's workers do."""
 
-    engine: Setting
+    backend: Setting
     """What computes it, of handlers.backends.catalogue.BACKENDS."""
     precision: Setting
     """fp32, bf16 or int8."""

@@ -25,7 +25,7 @@ class ModelJob:
     """What shall be timed of one model."""
 
     variant: str
-    """Engine and precision (catalogue.name_variant)."""
+    """Backend and precision (catalogue.name_variant)."""
     batches: tuple[int, ...]
     """How many requests in one, each number in turn."""
 
@@ -58,20 +58,20 @@ class Timed:
     lack: str
     """Of what there are none then, and what was got."""
 
-    def find_service(self, model: str, engine: str, precision: str) -> Mapping[str, Mapping[str, float]]:
+    def find_service(self, model: str, backend: str, precision: str) -> Mapping[str, Mapping[str, float]]:
         """Requests in a batch → what it takes a worker; empty where that was not timed."""
-        found: Mapping[str, Mapping[str, float]] = self._find(model, engine, precision).get("service", {})
+        found: Mapping[str, Mapping[str, float]] = self._find(model, backend, precision).get("service", {})
         return found
 
-    def explain_lack(self, model: str, engine: str, precision: str) -> str:
+    def explain_lack(self, model: str, backend: str, precision: str) -> str:
         """Why there is no timing of it."""
-        problem = self._find(model, engine, precision).get("problem")
+        problem = self._find(model, backend, precision).get("problem")
         return f"no timing: {problem}" if problem else f"no timings {self.lack}"
 
-    def _find(self, model: str, engine: str, precision: str) -> Mapping[str, Any]:
+    def _find(self, model: str, backend: str, precision: str) -> Mapping[str, Any]:
         """The timing, or why there is none."""
         taken = self.raw.get("models", {}).get(model, {}).get("variants", {})
-        return dict(taken.get(name_variant(engine, precision), {}))
+        return dict(taken.get(name_variant(backend, precision), {}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def read_timings(file: Path | str) -> Timings:
 
 def _list_other_variants(models: Mapping[str, Any], job: TimingJob) -> list[str]:
     return [
-        f"engine or precision than {name} {model.variant}"
+        f"backend or precision than {name} {model.variant}"
         for name, model in job.models.items()
         if model.variant not in models[name]["variants"]
     ]

@@ -28,11 +28,11 @@ FIELDS = frozenset({"made_for", "limit", "chosen", "evidence"})
 OF_ALL = ("workers", "cores_per_worker")
 """Numbers that have the name of the input they stand in for."""
 BY_MODEL = ("batch", "delay_ms", "variant")
-"""The variant is engine and precision; the other numbers are of it."""
-BY_MODEL_FACTS = ("archives", "engines")
+"""The variant is backend and precision; the other numbers are of it."""
+BY_MODEL_FACTS = ("archives", "backends")
 CHOSEN = (*OF_ALL, *BY_MODEL)
 DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
-"""What serves, and what computes beside the engines."""
+"""What serves, and what computes beside the backends."""
 SUMS_FILE = "SHA256SUMS"
 """In an archive: the hashes of all that was packed; its own hash is the archive's id (server/archives.py)."""
 MEMORY_TOLERANCE = 0.02
@@ -125,7 +125,7 @@ def write_tuned(file: Path, tuned: Tuned) -> None:
 def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
     """What a tuned plan made now would be made for."""
     chosen = parse_backend(inputs.backend)
-    engines = {name: chosen.get(name, chosen.get(ALL)) for name in inputs.models}
+    backends = {name: chosen.get(name, chosen.get(ALL)) for name in inputs.models}
     return {
         "cpu_model": topology.model_name,
         "cpus": list(topology.cpus_allowed),
@@ -135,9 +135,9 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
         "archives": {
             name: _read_archive_id(Path(inputs.model_store) / f"{name}.mar") for name in inputs.models
         },
-        "engines": engines,
+        "backends": backends,
         # Where none is named, of all that were raced: one that is installed later makes a tuned plan stale.
-        "versions": read_versions(BACKENDS if None in engines.values() else filter(None, engines.values())),
+        "versions": read_versions(BACKENDS if None in backends.values() else filter(None, backends.values())),
         "precision": inputs.precision,
         "profile": inputs.profile,
         "instances": inputs.instances,
@@ -153,10 +153,10 @@ def _read_archive_id(archive: Path) -> str | None:
         return None
 
 
-def read_versions(engines: Iterable[str]) -> dict[str, str]:
+def read_versions(backends: Iterable[str]) -> dict[str, str]:
     """Of Python, and of what computes and serves."""
     found = {"python": platform.python_version()}
-    for name in filter(None, (*DISTRIBUTIONS, *(BACKENDS[engine].distribution for engine in engines))):
+    for name in filter(None, (*DISTRIBUTIONS, *(BACKENDS[backend].distribution for backend in backends))):
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # a plan can be judged before anything is installed

@@ -176,6 +176,6 @@ def _render_variants(plan: Plan) -> str:
 
 
 def name_computing(model: ModelPlan) -> str:
-    """Its precision, with its engine where that is not the default."""
-    engine, precision = str(model.engine.value), str(model.precision.value)
-    return precision if engine == DEFAULT else name_variant(engine, precision)
+    """Its precision, with its backend where that is not the default."""
+    backend, precision = str(model.backend.value), str(model.precision.value)
+    return precision if backend == DEFAULT else name_variant(backend, precision)

@@ -250,7 +250,7 @@ def compute(archive: Path, variant: str, payloads: Sequence[Payload]) -> list[An
     """Each payload's answer by the unpacked archive in a process of its own: the archive brings its code, and
     eager FP32 must not have a backend loaded beside it."""
     backend, precision = variant.split()
-    switches = {engine.switch_variable for engine in BACKENDS.values()}
+    switches = {backend.switch_variable for backend in BACKENDS.values()}
     environment = {key: value for key, value in os.environ.items() if key not in switches}
     with tempfile.TemporaryDirectory(prefix="kit-expected-") as name:
         folder = Path(name)
@@ -262,7 +262,7 @@ def compute(archive: Path, variant: str, payloads: Sequence[Payload]) -> list[An
             json.dumps({**definition, "batch_sizes": [1]}), encoding="utf-8"
         )
         # A backend may compute wrongly when the number of threads changes: it is set once, before the load.
-        options = {"engine": backend, "precision": precision, "threads": len(os.sched_getaffinity(0)),
+        options = {"backend": backend, "precision": precision, "threads": len(os.sched_getaffinity(0)),
                    "off": OFF if variant == REFERENCE else ()}  # fmt: skip
         environment["CPU_KIT_OPTIONS"] = json.dumps({definition["name"]: options})
         job = {"model": definition["name"], "directory": name, "batch_size": 1}

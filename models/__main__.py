@@ -45,7 +45,7 @@ class Order:
     data: dict[str, DataRequest]
     precisions: tuple[str, ...]
     """Those that each archive shall have beside FP32."""
-    engines: dict[str, str]
+    backends: dict[str, str]
     """What shall compute each."""
 
 
@@ -75,7 +75,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     for command in (check, build):
         _add_values(command)
     build.add_argument(
-        "--all-backends", action="store_true", help="for every engine that is installed, not BACKEND alone"
+        "--all-backends", action="store_true", help="for every backend that is installed, not BACKEND alone"
     )
     build.add_argument("--only", default="", help="of MODELS this one alone: several are built at once")
     time = commands.add_parser("time", help="time each precision of built archives, unless it was before")
@@ -98,7 +98,7 @@ def _add_values(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
         default="",
-        help="what shall compute: an engine, or MODEL=ENGINE,…",
+        help="what shall compute: a backend, or MODEL=BACKEND,…",
     )
     parser.add_argument(
         "--weights",
@@ -135,8 +135,8 @@ def parse_order(options: argparse.Namespace) -> Order:
     check_weights(weights)
     precisions = parse_precisions(options.precision)
     check_used(precisions, data.values())
-    engines = parse_backend(options.backend, names, PACKAGE_SET)
-    return Order(names=names, weights=weights, data=data, precisions=precisions, engines=engines)
+    backends = parse_backend(options.backend, names, PACKAGE_SET)
+    return Order(names=names, weights=weights, data=data, precisions=precisions, backends=backends)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -171,7 +171,7 @@ def _build(options: argparse.Namespace) -> int:
                 store=options.store,
                 data=order.data[name],
                 precisions=order.precisions,
-                engines=every if options.all_backends else [order.engines[name]],
+                backends=every if options.all_backends else [order.backends[name]],
             )
         except DownloadError as error:
             raise BuildError(f"{name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error

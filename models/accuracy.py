@@ -1,6 +1,6 @@
 """The accuracy gate: a precision that does not answer as FP32 eager does is not served.
 
-Run as a process of its own (`python -m models.accuracy STAGING JOB`), because engines may calibrate badly
+Run as a process of its own (`python -m models.accuracy STAGING JOB`), because backends may calibrate badly
 with one thread and compute wrongly when the number of threads changes. Figures, verdicts and INT8's recipes
 are in models/gate/; here is what runs the model.
 """
@@ -43,7 +43,7 @@ from models.gate.trials import Bench, Inputs, Trier, write_made
 
 EAGER = "eager"
 THREADS = 2
-"""More than one: with one thread an engine's observers see too little."""
+"""More than one: with one thread a backend's observers see too little."""
 SAMPLES = 16
 """Laid out in runs together; more would only take memory."""
 
@@ -89,17 +89,17 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
     calibration, held_out = _choose_data(job)
     reference = _ask_eager(staging, held_out, Thresholds(**job.get("thresholds", {})))
     outcomes = {}
-    # Eager first: an engine that is once in the process may give its operators to graphs of PyTorch alone.
+    # Eager first: a backend that is once in the process may give its operators to graphs of PyTorch alone.
     for variant in sorted(job["precisions"], key=lambda one: one.split()[0] != EAGER):
-        engine, precision = variant.split()
+        backend, precision = variant.split()
         try:
             outcomes[variant] = (
-                _measure_int8(staging, engine, calibration, reference)
+                _measure_int8(staging, backend, calibration, reference)
                 if precision == INT8
-                else _measure_plain(staging, engine, precision, reference)
+                else _measure_plain(staging, backend, precision, reference)
             )
         except (LoadError, RuntimeError) as error:
-            # FP32 must not be lost because this CPU, or this engine, cannot build a narrower precision.
+            # FP32 must not be lost because this CPU, or this backend, cannot build a narrower precision.
             outcomes[variant] = Outcome(failure=str(getattr(error, "cause", error)))
     return {variant: outcomes[variant] for variant in job["precisions"]}
 
@@ -119,26 +119,26 @@ def _ask_eager(staging: Path, held_out: Dataset, thresholds: Thresholds) -> Refe
     )
 
 
-def _measure_plain(staging: Path, engine: str, precision: str, reference: Reference) -> Outcome:
-    if not all((staging / file).exists() for file in BACKENDS[engine].files.get(precision, ())):
-        write_made(open_loader(engine).prepare(_load_eager(staging), precision), staging)
-    return Outcome(figures=reference.compare(_load(staging, engine, precision)))
+def _measure_plain(staging: Path, backend: str, precision: str, reference: Reference) -> Outcome:
+    if not all((staging / file).exists() for file in BACKENDS[backend].files.get(precision, ())):
+        write_made(open_loader(backend).prepare(_load_eager(staging), precision), staging)
+    return Outcome(figures=reference.compare(_load(staging, backend, precision)))
 
 
-def _measure_int8(staging: Path, engine: str, calibration: Dataset, reference: Reference) -> Outcome:
+def _measure_int8(staging: Path, backend: str, calibration: Dataset, reference: Reference) -> Outcome:
     """The staging folder keeps the recipe that passes, or else the one nearest to it."""
     classifier = load_classifier(staging)
     samples = _read_samples(classifier, calibration)
     hands = Calibration(
         directory=staging,
-        load_eager=lambda: _load_eager(staging, channels_last=BACKENDS[engine].channels_last),
+        load_eager=lambda: _load_eager(staging, channels_last=BACKENDS[backend].channels_last),
         batch=lambda state, count: _batches(state, samples[:count]),
     )
-    quantiser = open_loader(engine).make_quantiser(hands, convolutional=classifier.convolutional)
+    quantiser = open_loader(backend).make_quantiser(hands, convolutional=classifier.convolutional)
     bench = Bench(
         calibration=hands,
         quantiser=quantiser,
-        load_int8=lambda: _load(staging, engine, INT8),
+        load_int8=lambda: _load(staging, backend, INT8),
         compare=lambda state, recipe: reference.compare(state, recipe=recipe, calibration=calibration.source),
     )
     trier = Trier(bench, reference.thresholds)
@@ -163,9 +163,9 @@ def _load_eager(staging: Path, *, channels_last: bool = False) -> LoadState:
     return _load(staging, EAGER, BASELINE, off=frozenset(OPTIONAL_STEPS) - kept)
 
 
-def _load(staging: Path, engine: str, precision: str, *, off: frozenset[str] = frozenset()) -> LoadState:
-    options = LoadOptions(precision=precision, engine=engine, threads=THREADS, off=off)
-    state = LoadState(classifier=load_classifier(staging), options=options, loader=open_loader(engine))
+def _load(staging: Path, backend: str, precision: str, *, off: frozenset[str] = frozenset()) -> LoadState:
+    options = LoadOptions(precision=precision, backend=backend, threads=THREADS, off=off)
+    state = LoadState(classifier=load_classifier(staging), options=options, loader=open_loader(backend))
     build_graph(state)
     return state
 
@@ -202,7 +202,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     try:
-        # Engines print to standard output; only the figures may stand there.
+        # Backends print to standard output; only the figures may stand there.
         with contextlib.redirect_stdout(sys.stderr):
             outcomes = measure(staging, job)
     except (LoadError, RequestError, BuildError, OSError) as error:

@@ -46,7 +46,7 @@ from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
-HANDLER_FIELDS = ("self_check_relative_error", "engines")
+HANDLER_FIELDS = ("self_check_relative_error", "backends")
 """Fields of a precision that the worker reads; the others concern the canary."""
 
 
@@ -57,14 +57,14 @@ def build_archive(
     store: Path,
     data: DataRequest | None = None,
     precisions: Sequence[str] | None = None,
-    engines: Sequence[str] = (DEFAULT,),
+    backends: Sequence[str] = (DEFAULT,),
     workspaces: Path = WORKSPACES,
 ) -> bool:
     """Make `store/<name>.mar` hold FP32 and these precisions, by default all; False when it did already."""
     data = data or DataRequest()
     target = store / f"{definition.name}.mar"
     packed = read_archive_definition(target)
-    plan = plan_build(definition, request, data, packed, precisions, engines)
+    plan = plan_build(definition, request, data, packed, precisions, backends)
     damage = find_damage(target) if target.exists() else None
     fresh = None if damage else explain_fresh(definition, request, plan, packed)
     lacking = explain_lacking(plan, packed) if fresh and packed else {}
@@ -149,8 +149,8 @@ def _gain(
     packed = json.loads((staging / DEFINITION_FILE).read_text(encoding="utf-8"))
     lacking = tuple(explain_lacking(plan, packed))
     for name in lacking:  # a recipe of other data must not outlive a calibration that fails
-        engine, precision = name.split()
-        for file in BACKENDS[engine].files.get(precision, ()):
+        backend, precision = name.split()
+        for file in BACKENDS[backend].files.get(precision, ()):
             (staging / file).unlink(missing_ok=True)
     description = _judge(definition, plan, data, staging, lacking)
     with doing(f"{definition.name}: packing"):
@@ -249,7 +249,7 @@ def _describe_gate(precisions: Sequence[str]) -> str:
 
 def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-m", "models.accuracy", str(staging), json.dumps(job)]
-    # Else an engine may start a pool of compilers: 600 MiB for nothing.
+    # Else a backend may start a pool of compilers: 600 MiB for nothing.
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "TORCH_WARM_POOL": "0"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

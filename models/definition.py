@@ -24,7 +24,7 @@ PREPROCESSINGS = ("fast", "reference")
 INTERPOLATIONS = ("bilinear", "bicubic")
 """As handlers/shared/preprocessing.py knows them; a test compares."""
 PRECISION_FIELDS = ("self_check_relative_error", "canary_relative", "canary_absolute")
-OPTIONAL_PRECISION_FIELDS = ("engines",)
+OPTIONAL_PRECISION_FIELDS = ("backends",)
 GATE_FIELDS = ("agreement", "labelled_loss_points")
 
 

@@ -43,8 +43,8 @@ def answer_canary(staging: Path) -> dict[str, float]:
     """
     classifier = load_classifier(staging)
     definition = classifier.definition
-    options = LoadOptions(precision=BASELINE, engine="eager", threads=None, off=frozenset(OPTIONAL_STEPS))
-    loader = open_loader(options.engine)
+    options = LoadOptions(precision=BASELINE, backend="eager", threads=None, off=frozenset(OPTIONAL_STEPS))
+    loader = open_loader(options.backend)
     loaded = LoadedModel(
         classifier=classifier, options=options, loader=loader, model=classifier.build_model()
     )

@@ -42,7 +42,7 @@ class BuildPlan:
     inputs: str
     """The fingerprint."""
     asked: tuple[str, ...]
-    """The variants (engine and precision) to be judged that are asked for, in the definition's order; what
+    """The variants (backend and precision) to be judged that are asked for, in the definition's order; what
     needs no judgement is there unasked."""
     had: tuple[str, ...]
     """Those that were asked for at an earlier build. They are kept, and built anew with the rest: a server
@@ -70,13 +70,13 @@ def plan_build(
     data: DataRequest,
     packed: dict[str, Any] | None,
     precisions: Sequence[str] | None = None,
-    engines: Sequence[str] = (DEFAULT,),
+    backends: Sequence[str] = (DEFAULT,),
 ) -> BuildPlan:
     """What is asked for, by default all precisions; where WEIGHTS is not given, what the packed archive was
     asked for."""
     record = _record(request) if request.source else _recall(packed)
     path = Path(record["path"]) if record["path"] else None
-    asked = list_asked(definition, precisions or [*definition.precisions], engines)
+    asked = list_asked(definition, precisions or [*definition.precisions], backends)
     had = tuple(name for name in list_others(definition) if name in list_judged(packed or {}))
     return BuildPlan(
         weights=replace(request, source=record["source"], path=path),
@@ -89,18 +89,18 @@ def plan_build(
     )
 
 
-def list_others(definition: ModelDefinition, engines: Iterable[str] = BACKENDS) -> list[str]:
+def list_others(definition: ModelDefinition, backends: Iterable[str] = BACKENDS) -> list[str]:
     """All variants that have to be judged."""
     return [
-        name_variant(engine, precision)
-        for engine in engines
+        name_variant(backend, precision)
+        for backend in backends
         for precision in definition.precisions
-        if precision in BACKENDS[engine].flags and BACKENDS[engine].must_be_judged(precision)
+        if precision in BACKENDS[backend].flags and BACKENDS[backend].must_be_judged(precision)
     ]
 
 
 def list_asked(
-    definition: ModelDefinition, precisions: Sequence[str], engines: Sequence[str]
+    definition: ModelDefinition, precisions: Sequence[str], backends: Sequence[str]
 ) -> tuple[str, ...]:
     """The variants that PRECISION and BACKEND ask the gate for; BuildError when the model has none of this
     name."""
@@ -111,12 +111,12 @@ def list_asked(
         )
     # What a server without any plan of ours would serve is not left out.
     wanted = {*precisions, definition.default_precision}
-    return tuple(name for name in list_others(definition, engines) if name.split()[1] in wanted)
+    return tuple(name for name in list_others(definition, backends) if name.split()[1] in wanted)
 
 
 def list_judged(packed: Mapping[str, Any]) -> list[str]:
     """Every variant that an archive was asked for, whatever became of it."""
-    # Earlier kits had one engine, and the first of them judged all precisions there were.
+    # Earlier kits had one backend, and the first of them judged all precisions there were.
     names = packed.get("judged_with") or {**packed.get("accuracy", {}), **packed.get("not_built", {})}
     return [name if " " in name else name_variant(DEFAULT, name) for name in names]
 
@@ -199,9 +199,9 @@ def _explain_one(name: str, plan: BuildPlan, packed: Mapping[str, Any]) -> str:
 
 def read_means(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     """What a precision can need to be built: the CPU's vector and matrix instructions, by the kernel's names,
-    and programs of the engines."""
+    and programs of the backends."""
     flags = {word for word in cpuinfo.read_text().split() if word.startswith(("avx", "amx"))}
-    tools = {tool for engine in BACKENDS.values() for tool in engine.tools if shutil.which(tool)}
+    tools = {tool for backend in BACKENDS.values() for tool in backend.tools if shutil.which(tool)}
     return sorted(flags | tools)
 
 

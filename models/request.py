@@ -70,7 +70,7 @@ def parse_precisions(text: str) -> tuple[str, ...]:
 
 
 def parse_backend(text: str, names: Sequence[str], package_set: str) -> dict[str, str]:
-    """Engine by model; InputError when it is none. A model that is not served, and an engine that
+    """Backend by model; InputError when it is none. A model that is not served, and a backend that
     is not installed, are the plan's to refuse."""
     try:
         chosen = catalogue.parse_backend(text)

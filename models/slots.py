@@ -53,7 +53,7 @@ class Slot:
         self.log.close()
 
     def _find_cause(self) -> str:
-        """An engine can end a process without an exception; then the last line it wrote has to do."""
+        """A backend can end a process without an exception; then the last line it wrote has to do."""
         code = self.process.wait()
         self.log.seek(0)
         lines = [line.strip() for line in self.log if line.strip()]

@@ -121,7 +121,7 @@ def main() -> int:
     """1 with one clear line when the model cannot be timed."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    # Engines print to standard output; only answers may stand there.
+    # Backends print to standard output; only answers may stand there.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:

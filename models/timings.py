@@ -1,4 +1,4 @@
-"""Times the archives a job names, each by the engine and in the precision it says, unless it was before.
+"""Times the archives a job names, each by the backend and in the precision it says, unless it was before.
 
 The job is what `python -m config --timing-job` prints: how the workers would run, and batches of which sizes
 to time. The file of timings is what batches are planned by.
@@ -38,7 +38,7 @@ SCHEMA = 5
 TUNING_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "MALLOC_", "TCMALLOC_", "TS_", "LD_"),
     *("PYTORCH_", "TORCH_", "ATEN_", "PYTHON", "GLIBC_"),
-    *(prefix for engine in BACKENDS.values() for prefix in engine.variables),
+    *(prefix for backend in BACKENDS.values() for prefix in backend.variables),
 )
 """Variables of a shell that would change the timing; a worker does not get them either."""
 SIGNIFICANT_DIGITS = 3
@@ -86,7 +86,7 @@ def time_models(job: Job, *, store: Path, output: Path, workspaces: Path = WORKS
 
 
 def read_versions() -> dict[str, str]:
-    """Python's and those of the libraries that compute with every engine."""
+    """Python's and those of the libraries that compute with every backend."""
     return {"python": platform.python_version(), **{name: version(name) for name in BUILD_DISTRIBUTIONS}}
 
 
@@ -119,7 +119,7 @@ class Trial:
     workspaces: Path
 
     def time(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
-        """The archive's id, and for each variant its timing or why there is none; those of other engines and
+        """The archive's id, and for each variant its timing or why there is none; those of other backends and
         precisions stay."""
         self._check_asked()
         found = dict(earlier["variants"]) if earlier.get("archive_id") == self.definition["id"] else {}
@@ -141,7 +141,7 @@ class Trial:
         return list(self.job.models[self.name]["batches"])
 
     def _is_timed(self, entry: Mapping[str, Any]) -> bool:
-        """By the engine's version that is there, every size that is asked for, or that there was no time
+        """By the backend's version that is there, every size that is asked for, or that there was no time
         for."""
         sizes = {*entry.get("service", {}), *map(str, entry.get("left_out", ()))}
         same = entry.get("version", "") == read_version(self._variant)
@@ -149,12 +149,12 @@ class Trial:
 
     def _check_asked(self) -> None:
         """What needs a build that asked for it must have had one."""
-        engine, precision = self._variant.split()
+        backend, precision = self._variant.split()
         judged = self._variant in list_judged(self.definition)
-        if BACKENDS[engine].must_be_judged(precision) and not judged:
+        if BACKENDS[backend].must_be_judged(precision) and not judged:
             raise BuildError(
                 f"no build of {self.archive} was asked for {self._variant}; do: make models "
-                f"MODELS={self.name} BACKEND={engine} PRECISION={precision}"
+                f"MODELS={self.name} BACKEND={backend} PRECISION={precision}"
             )
 
     def _find_obstacle(self) -> str:
@@ -198,9 +198,9 @@ class Trial:
     def _make_environment(self, variant: str) -> dict[str, str]:
         settings = self.job.settings
         kept = {n: value for n, value in os.environ.items() if not n.startswith(TUNING_PREFIXES)}
-        engine, precision = variant.split()
+        backend, precision = variant.split()
         asked = {
-            "engine": engine,
+            "backend": backend,
             "precision": precision,
             "threads": settings["threads"],
             "batch": max(self._batches),
@@ -244,7 +244,7 @@ def time_in_turns(
 
 
 def read_version(variant: str) -> str:
-    """Of the engine's own package; empty where it has none."""
+    """Of the backend's own package; empty where it has none."""
     distribution = BACKENDS[variant.split()[0]].distribution
     return version(distribution) if distribution else ""
 

@@ -63,9 +63,9 @@ class Archive:
     canary: Canary
     """Proof that it answers right."""
     accuracy: Mapping[str, Mapping[str, Any]]
-    """Engine and precision → what the accuracy gate saw at build; FP32, the reference, has none."""
+    """Backend and precision → what the accuracy gate saw at build; FP32, the reference, has none."""
     asked: frozenset[str]
-    """Engines and precisions beside FP32 that a build was asked for; no other was judged."""
+    """Backends and precisions beside FP32 that a build was asked for; no other was judged."""
     torch: str
     """The release it was built and judged with."""
     lost: Mapping[str, str]
@@ -108,7 +108,7 @@ def check_precisions(plan: Plan, archives: Mapping[str, Archive]) -> None:
     here = _read_release(version("torch"))
     problems = [
         f"{archive.path}: built with torch {archive.torch}, here is {here}; build it with that: "
-        f"make models MODELS={name} BACKEND={plan.models[name].engine.value}"
+        f"make models MODELS={name} BACKEND={plan.models[name].backend.value}"
         for name, archive in archives.items()
         if archive.torch != here
     ]
@@ -123,9 +123,9 @@ def check_precisions(plan: Plan, archives: Mapping[str, Archive]) -> None:
 
 def explain_absence(archive: Archive, model: ModelPlan) -> str | None:
     """Why an archive cannot be served as planned, and what to do; None when it can."""
-    engine, precision = BACKENDS[model.engine.value], str(model.precision.value)
-    variant = name_variant(engine.name, precision)
-    build = f"make models MODELS={archive.name} BACKEND={engine.name} PRECISION={precision}"
+    backend, precision = BACKENDS[model.backend.value], str(model.precision.value)
+    variant = name_variant(backend.name, precision)
+    build = f"make models MODELS={archive.name} BACKEND={backend.name} PRECISION={precision}"
     if variant in archive.lost:
         return (
             f"{archive.path}: {variant} {archive.lost[variant]} (when the archive was built); "
@@ -133,7 +133,7 @@ def explain_absence(archive: Archive, model: ModelPlan) -> str | None:
         )
     if needs_wide_sums(archive.accuracy.get(variant, {})):
         return f"{archive.path}: {variant} {OTHER_SUMS}; calibrate it here: {build}"
-    if variant in archive.asked or not engine.must_be_judged(precision):
+    if variant in archive.asked or not backend.must_be_judged(precision):
         return None
     held = ", ".join([BASELINE, *sorted(archive.asked - archive.lost.keys())])
     return (

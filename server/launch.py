@@ -23,7 +23,7 @@ PRIVATE_UMASK = 0o077
 """Of a start and all it starts: no token, log or socket is another's to read, not even for an instant."""
 
 # All that is taken from the caller's shell. Anything else could change what the JVM, the loader, Python,
-# torch, an engine, oneDNN, OpenMP or the allocator do, and they know more variables than a list could forbid:
+# torch, a backend, oneDNN, OpenMP or the allocator do, and they know more variables than a list could forbid:
 # _JAVA_OPTIONS beats the planned heap, PYTORCH_JIT=0 the traced model, LD_LIBRARY_PATH the pinned libraries.
 _INHERITED = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "JAVA_HOME",  # to find java and the user's folder

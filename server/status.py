@@ -140,11 +140,11 @@ def render_model(plan: Plan, name: str, archive: Archive | None, client: Client)
 
 
 def render_computing(model: ModelPlan, name: str, client: Client, pids: set[int]) -> str:
-    """Engine and precision by the workers' own account; the plan's, and so said, where none gives any."""
-    planned = name_variant(str(model.engine.value), str(model.precision.value))
+    """Backend and precision by the workers' own account; the plan's, and so said, where none gives any."""
+    planned = name_variant(str(model.backend.value), str(model.precision.value))
     told = describe_workers(name, client, pids, seconds=TOLD_WITHIN_S).answers.values()
     live = {
-        name_variant((one.get("engine") or {}).get("name", "?"), one.get("precision", "?")) for one in told
+        name_variant((one.get("backend") or {}).get("name", "?"), one.get("precision", "?")) for one in told
     }
     return _mark(" and ".join(sorted(live)), planned) if live else f"{planned} (planned; not told)"
 

@@ -131,7 +131,7 @@ def _build(tmp_path_factory: pytest.TempPathFactory, raw: dict) -> Path:
         archive = folder / f"{raw['name']}.mar"
         if not archive.exists():
             definition = write_definition(folder, with_bf16(raw))
-            build_archive(definition, RANDOM, store=folder, engines=("ipex", "eager"))
+            build_archive(definition, RANDOM, store=folder, backends=("ipex", "eager"))
             _unpack(archive)
     return archive
 

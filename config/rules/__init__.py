@@ -9,8 +9,8 @@ from config.definitions import ModelDefinition
 from config.installed import Installed
 from config.plan import Inputs, Java, Layout, Libraries, ModelPlan, Plan, Setting, Settings
 from config.rules import (
+    backends,
     batching,
-    engines,
     environment,
     java,
     layout,
@@ -37,7 +37,7 @@ class Chosen:
 
     libraries: Libraries
     """Allocator and OpenMP."""
-    engines: Settings
+    backends: Settings
     """By model."""
     precisions: Settings
     """By model."""
@@ -56,13 +56,13 @@ def choose(
     tuned: Tuned,
 ) -> Chosen:
     """What is asked for is judged, and what no layout changes is decided."""
-    missing = installed.missing_engines
+    missing = installed.missing_backends
     requests.check_request(topology, models, inputs)
     found = libraries.plan_libraries(inputs, installed)
     if inputs.topology == "live":
-        engines.check_installed(engines.find_asked(inputs), missing)
+        backends.check_installed(backends.find_asked(inputs), missing)
     computing, precisions = variants.choose_variants(models, inputs, tuned)
-    return Chosen(libraries=found, engines=computing, precisions=precisions, timed=timed, tuned=tuned)
+    return Chosen(libraries=found, backends=computing, precisions=precisions, timed=timed, tuned=tuned)
 
 
 def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Inputs, chosen: Chosen) -> Plan:
@@ -84,7 +84,7 @@ def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Input
         libraries=found,
         environment=environment.plan_environment(models, plans, inputs.off, found, cut.cores, launch),
         worker_environment=environment.plan_worker_environment(
-            found, cut.cores, launch, {one.engine.value for one in plans.values()}
+            found, cut.cores, launch, {one.backend.value for one in plans.values()}
         ),
         properties=_plan_properties(topology, inputs, pinned, found, plans, jvm),
         java=jvm,
@@ -95,7 +95,7 @@ def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Input
 
 def _list_figures(chosen: Chosen, cut: Candidate, jvm: Java) -> batching.Figures:
     return batching.Figures(
-        engines=chosen.engines,
+        backends=chosen.backends,
         precisions=chosen.precisions,
         timed=chosen.timed,
         tuned=chosen.tuned,

@@ -82,7 +82,7 @@ COMPILING_S = 900
 class Figures:
     """What batches are planned by."""
 
-    engines: Settings
+    backends: Settings
     """By model."""
     precisions: Settings
     """By model."""
@@ -98,9 +98,9 @@ class Figures:
     """What the instance has for the bodies of requests."""
 
     def find_service(self, model: ModelDefinition) -> Service:
-        """Of a model by the engine and in the precision it is served with."""
-        engine, precision = self.engines[model.name].value, self.precisions[model.name].value
-        return find_service(model, engine, precision, self.cores, self.timed)
+        """Of a model by the backend and in the precision it is served with."""
+        backend, precision = self.backends[model.name].value, self.precisions[model.name].value
+        return find_service(model, backend, precision, self.cores, self.timed)
 
 
 def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figures) -> dict[str, ModelPlan]:
@@ -110,14 +110,14 @@ def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figu
     precisions = figures.precisions
     return {
         model.name: ModelPlan(
-            engine=figures.engines[model.name],
+            backend=figures.backends[model.name],
             precision=precisions[model.name],
             batch_size=batches[model.name],
             max_batch_delay_ms=_plan_delay(model, inputs, figures.tuned),
             workers=Setting(value=figures.workers, reason="the layout's: one number for all models"),
             queue_size=queue,
             response_timeout_s=plan_response_timeout(model, batches[model.name].value, len(models)),
-            startup_timeout_s=_plan_startup(figures.engines[model.name], inputs.off, len(models)),
+            startup_timeout_s=_plan_startup(figures.backends[model.name], inputs.off, len(models)),
             archive=Setting(value=f"{model.name}.mar", reason="the archive make models builds"),
             limits=plan_limits(model, precisions[model.name].value, batches[model.name].value, len(models)),
         )
@@ -197,8 +197,8 @@ def plan_queue(figures: Figures, batches: Settings) -> Setting:
     )
 
 
-def _plan_startup(engine: Setting, off: Collection[str], models: int) -> Setting:
-    compiles = BACKENDS[engine.value].compiles_at_start(off)
+def _plan_startup(backend: Setting, off: Collection[str], models: int) -> Setting:
+    compiles = BACKENDS[backend.value].compiles_at_start(off)
     each, why = (COMPILING_S, ", and compile there") if compiles else (LOAD_S, "")
     reason = f"{each} s × {models} models that load on the same cores at the same time{why}"
     return Setting(value=each * models, reason=reason)

@@ -49,7 +49,7 @@ def plan_environment(
     settings = {
         "CPU_KIT_OPTIONS": Setting(
             value=_render_options(plans, off, cores_per_worker),
-            reason="what the handler cannot know: engine and precision asked for, threads it may use, and "
+            reason="what the handler cannot know: backend and precision asked for, threads it may use, and "
             "what one request may cost (limits; each with its reason in plan.json)"
             + (f"; switched off with --off: {', '.join(off)}, a baseline" if off else ""),
         ),
@@ -66,14 +66,14 @@ def plan_timing_environment(
     cores: int,
     launch: Launch,
 ) -> dict[str, str]:
-    """What a worker is seen with, but for the options of its model, which name its engine: the switch that
+    """What a worker is seen with, but for the options of its model, which name its backend: the switch that
     TorchServe hands over is not read then."""
     settings = {
         **_plan_process(models, libraries),
         **plan_worker_environment(libraries, cores, launch, ()),
     }
-    for engine in SWITCHED.values():
-        del settings[BACKENDS[engine].switch_variable]
+    for backend in SWITCHED.values():
+        del settings[BACKENDS[backend].switch_variable]
     # The files themselves: the names the launcher looks for are linked when a server starts.
     files = [path for path in (libraries.openmp_path.value, libraries.allocator_path.value) if path]
     values = {name: str(setting.value) for name, setting in sorted(settings.items())}
@@ -98,7 +98,7 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
         ),
         "TORCH_WARM_POOL": Setting(
             value="0",
-            reason="nothing is compiled while serving: where Triton is installed, importing an engine may "
+            reason="nothing is compiled while serving: where Triton is installed, importing a backend may "
             "start a pool of compilers beside each worker, 600 MiB and 3.5 s of CPU",
         ),
     }
@@ -113,7 +113,7 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
 
 
 def plan_worker_environment(
-    libraries: Libraries, cores_per_worker: int, launch: Launch, engines: Collection[str]
+    libraries: Libraries, cores_per_worker: int, launch: Launch, backends: Collection[str]
 ) -> dict[str, Setting]:
     """What the launcher sets by itself; left to it, because it is the proof that it ran and found the
     library."""
@@ -122,9 +122,9 @@ def plan_worker_environment(
             name: setting
             for name, setting in _without_launcher(libraries, cores_per_worker).items()
             if name != "LD_PRELOAD"
-        } | {**_preload_list(libraries), **_set_by_torchserve(engines)}
+        } | {**_preload_list(libraries), **_set_by_torchserve(backends)}
     settings = {
-        **_set_by_torchserve(engines),
+        **_set_by_torchserve(backends),
         "OMP_NUM_THREADS": Setting(
             value=str(cores_per_worker), reason="the launcher sets one thread per core"
         ),
@@ -147,16 +147,16 @@ def _plan_affinity(libraries: Libraries, launch: Launch) -> Settings:
     return {"KMP_AFFINITY": Setting(value=UNBOUND, reason=reason)}
 
 
-def _set_by_torchserve(engines: Collection[str]) -> Settings:
+def _set_by_torchserve(backends: Collection[str]) -> Settings:
     """Properties that are in effect only where they are seen in the workers."""
     way = "reaches a worker (ConfigManager.getBackendConfiguration)"
     return {
         "TS_DECODE_INPUT_REQUEST": Setting(value="false", reason=f"how decode_input_request {way}"),
         **{
-            BACKENDS[engine].switch_variable: Setting(
-                value=str(engine in engines).lower(), reason=f"how {switch} {way}"
+            BACKENDS[backend].switch_variable: Setting(
+                value=str(backend in backends).lower(), reason=f"how {switch} {way}"
             )
-            for switch, engine in SWITCHED.items()
+            for switch, backend in SWITCHED.items()
         },
     }
 
@@ -187,7 +187,7 @@ def _render_options(plans: Mapping[str, ModelPlan], off: Sequence[str], threads:
     shared = {"threads": threads, **({"off": list(off)} if off else {})}
     options = {
         name: {
-            "engine": plan.engine.value,
+            "backend": plan.backend.value,
             "precision": plan.precision.value,
             "batch": plan.batch_size.value,
             **shared,

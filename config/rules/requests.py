@@ -9,14 +9,14 @@ from config.definitions import ModelDefinition
 from config.errors import ConfigError, must_be_one_of
 from config.knobs.table import find
 from config.plan import Inputs
-from config.rules.batching import check_by_model
-from config.rules.engines import (
-    check_engines,
+from config.rules.backends import (
+    check_backends,
     check_switches,
     find_asked,
     list_named,
     parse_backend,
 )
+from config.rules.batching import check_by_model
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.rules.network import HOST
 from config.topology import Topology
@@ -49,7 +49,7 @@ def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs:
     """All of what is below."""
     check_inputs(inputs)
     asked = find_asked(inputs)
-    check_engines(topology, asked.values(), inputs.precision or DEFAULT_PRECISION)
+    check_backends(topology, asked.values(), inputs.precision or DEFAULT_PRECISION)
     check_switches(asked, inputs.off)
     check_models(models, inputs)
 
@@ -103,8 +103,8 @@ def check_door(inputs: Inputs) -> None:
 
 
 def check_machine(topology: Topology, inputs: Inputs) -> None:
-    """What the CPU must have for the engines that are named: before models are known."""
-    check_engines(topology, list_named(inputs), inputs.precision or DEFAULT_PRECISION)
+    """What the CPU must have for the backends that are named: before models are known."""
+    check_backends(topology, list_named(inputs), inputs.precision or DEFAULT_PRECISION)
 
 
 def check_models(models: Sequence[ModelDefinition], inputs: Inputs) -> None:

@@ -86,10 +86,10 @@ def render_ms(ms: float) -> str:
     return f"{round(ms, 1):g}"
 
 
-def find_service(model: ModelDefinition, engine: str, precision: str, cores: int, timed: Timed) -> Service:
+def find_service(model: ModelDefinition, backend: str, precision: str, cores: int, timed: Timed) -> Service:
     """By timings; without, by constants."""
-    service = timed.find_service(model.name, engine, precision)
-    lack = timed.explain_lack(model.name, engine, precision)
+    service = timed.find_service(model.name, backend, precision)
+    lack = timed.explain_lack(model.name, backend, precision)
     return fit(service) if service else _estimate(model, precision, cores, lack)
 
 

@@ -1,4 +1,4 @@
-"""The switches of TorchServe that decide what runs: models, workers, launcher, engines, threads, metrics."""
+"""The switches of TorchServe that decide what runs: models, workers, launcher, backends, threads, metrics."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from handlers.backends.catalogue import BACKENDS, SWITCHED, Backend
 def plan_cpu_switches(
     models: Mapping[str, ModelPlan], pinning: Pinning, libraries: Libraries
 ) -> dict[str, Setting]:
-    """Engines that TorchServe has a switch for, and the launcher."""
-    settings = {name: _plan_engine(BACKENDS[engine], models) for name, engine in SWITCHED.items()}
+    """Backends that TorchServe has a switch for, and the launcher."""
+    settings = {name: _pla_backend(BACKENDS[backend], models) for name, backend in SWITCHED.items()}
     if pinning.args is None:
         return {**settings, "cpu_launcher_enable": Setting(value="false", reason=pinning.args_reason)}
     args = " ".join(part for part in (pinning.args.render(), render_library_flags(libraries)) if part)
@@ -35,15 +35,15 @@ def plan_cpu_switches(
     }
 
 
-def _plan_engine(engine: Backend, models: Mapping[str, ModelPlan]) -> Setting:
+def _pla_backend(backend: Backend, models: Mapping[str, ModelPlan]) -> Setting:
     """On where it computes a model."""
-    users = [name for name, model in models.items() if model.engine.value == engine.name]
-    engines = ", ".join(f"{name} by {model.engine.value}" for name, model in models.items())
+    users = [name for name, model in models.items() if model.backend.value == backend.name]
+    backends = ", ".join(f"{name} by {model.backend.value}" for name, model in models.items())
     reason = (
-        f"it computes {', '.join(users)}: the handler does (TorchServe sets {engine.switch_variable} in the "
+        f"it computes {', '.join(users)}: the handler does (TorchServe sets {backend.switch_variable} in the "
         "workers)"
         if users
-        else f"it computes no model (BACKEND): {engines}"
+        else f"it computes no model (BACKEND): {backends}"
     )
     return Setting(value=str(bool(users)).lower(), reason=reason)
 

@@ -37,7 +37,7 @@ def plan_timing_job(
         models={
             model.name: ModelJob(
                 variant=name_variant(
-                    plan.models[model.name].engine.value, plan.models[model.name].precision.value
+                    plan.models[model.name].backend.value, plan.models[model.name].precision.value
                 ),
                 batches=_list_batches(model, inputs),
             )

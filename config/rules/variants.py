@@ -1,6 +1,6 @@
 """What computes each model, and in which precision: as asked for, else as tuned here, else the default.
 
-Whether a variant (an engine in a precision) answers well enough is decided before, by the accuracy gate when
+Whether a variant (a backend in a precision) answers well enough is decided before, by the accuracy gate when
 the archive is built.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from config.definitions import ModelDefinition
 from config.plan import Inputs, Setting, Settings
-from config.rules.engines import find_asked, is_given
+from config.rules.backends import find_asked, is_given
 from config.rules.requests import DEFAULT_PRECISION
 from config.tuned import Tuned
 from handlers.backends.catalogue import BACKENDS
@@ -26,18 +26,18 @@ REASONS = {
 def choose_variants(
     models: Sequence[ModelDefinition], inputs: Inputs, tuned: Tuned
 ) -> tuple[Settings, Settings]:
-    """Engines and precisions by model."""
+    """Backends and precisions by model."""
     chosen = {model.name: _choose(model.name, inputs, tuned) for model in models}
     return {name: one[0] for name, one in chosen.items()}, {name: one[1] for name, one in chosen.items()}
 
 
 def _choose(model: str, inputs: Inputs, tuned: Tuned) -> tuple[Setting, Setting]:
     if found := tuned.decide("variant", model):
-        engine, precision = str(found.value).split()
-        return replace(found, value=engine), replace(found, value=precision)
-    engine, precision = find_asked(inputs)[model], inputs.precision or DEFAULT_PRECISION
+        backend, precision = str(found.value).split()
+        return replace(found, value=backend), replace(found, value=precision)
+    backend, precision = find_asked(inputs)[model], inputs.precision or DEFAULT_PRECISION
     way = "asked for" if is_given(inputs, model) else "default"
     return (
-        Setting(value=engine, reason=f"{way}: {BACKENDS[engine].reason}"),
+        Setting(value=backend, reason=f"{way}: {BACKENDS[backend].reason}"),
         Setting(value=precision, reason=REASONS[precision]),
     )

@@ -49,7 +49,7 @@ def compile_library(
 ) -> Iterator[Path]:
     """The library, which is gone afterwards; LoadError without a C++ compiler, or for a mode that is none."""
     check_compiler("a model is built")
-    recipe = state.classifier.definition.precisions[precision].engines.get("inductor", {})
+    recipe = state.classifier.definition.precisions[precision].backends.get("inductor", {})
     options = {**OPTIONS, **_read_mode(recipe.get("mode", "default"))}
     state.channels_last = state.classifier.convolutional
     if state.channels_last:
@@ -89,7 +89,7 @@ def _read_mode(mode: str) -> Mapping[str, Any]:
     if mode not in MODES:
         raise LoadError(
             f"mode must be one of {', '.join(MODES)}: got {mode}",
-            cure="change precisions.*.engines.inductor.mode in model.yaml",
+            cure="change precisions.*.backends.inductor.mode in model.yaml",
         )
     return MODES[mode]
 

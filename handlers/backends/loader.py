@@ -46,12 +46,12 @@ class LoadedModel:
     @property
     def backend(self) -> Backend:
         """What computes it."""
-        return BACKENDS[self.options.engine]
+        return BACKENDS[self.options.backend]
 
     @property
     def accuracy(self) -> dict[str, Any] | None:
         """What the gate saw of it; None for what it does not judge."""
-        variant = name_variant(self.options.engine, self.options.precision)
+        variant = name_variant(self.options.backend, self.options.precision)
         return self.classifier.definition.accuracy.get(variant)
 
     def run(self, inputs: Inputs) -> torch.Tensor:
@@ -85,7 +85,7 @@ class LoadState(LoadedModel):
     @property
     def backend_recipe(self) -> Mapping[str, Any]:
         """What the model's definition says to this backend alone."""
-        return self.recipe.engines.get(self.options.engine, {})
+        return self.recipe.backends.get(self.options.backend, {})
 
     @property
     def directory(self) -> Path:

@@ -34,8 +34,8 @@ class PrecisionRecipe:
 
     self_check_relative_error: float
     """Largest ||optimised − eager|| / ||eager|| over centred logits that a load accepts."""
-    engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Engine → what only that engine's load reads."""
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Backend → what only that backend's load reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Definition:
     """The batch sizes that are warmed and served, ascending, starting at 1."""
     precisions: dict[str, PrecisionRecipe]
     refused: dict[str, str]
-    """Variants (engines.name_variant) that failed the accuracy gate at build, and by how much."""
+    """Variants (backends.name_variant) that failed the accuracy gate at build, and by how much."""
     not_built: dict[str, str]
     """Variants that could not be built where the archive was built, and why; another CPU may."""
     asked: frozenset[str]

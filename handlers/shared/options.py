@@ -1,8 +1,8 @@
 """What the server asks of a model when it loads, read from the worker's environment.
 
-`CPU_KIT_OPTIONS` is set by the plan, as JSON `{"<model>": {"engine": "eager", "precision": "bf16",
+`CPU_KIT_OPTIONS` is set by the plan, as JSON `{"<model>": {"backend": "eager", "precision": "bf16",
 "threads": 1, "batch": 4, "off": ["freeze"], "limits": {"pixels": 24000000}}}`. Where no plan does, a switch
-of TorchServe's own configuration chooses the engine (Backend.switch). Without either, an archive serves its
+of TorchServe's own configuration chooses the backend (Backend.switch). Without either, an archive serves its
 default precision by PyTorch alone and with its handler's own limits, so any TorchServe can load it.
 """
 
@@ -32,7 +32,7 @@ class LoadOptions:
     """How this worker shall load the model."""
 
     precision: str
-    engine: str
+    backend: str
     """Of handlers.backends.catalogue.BACKENDS."""
     threads: int | None
     """Intra-op threads; None leaves what OMP_NUM_THREADS gave."""
@@ -48,26 +48,26 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
     """Read and check the options for one model; LoadError says which value is wrong and what is allowed."""
     asked = _parse(environment.get(OPTIONS_VARIABLE, "{}")).get(definition.name, {})
     _require(
-        set(asked) <= {"engine", "precision", "threads", "off", "limits", "batch"},
-        f"its keys must be engine, precision, threads, off, limits, batch: got {asked}",
+        set(asked) <= {"backend", "precision", "threads", "off", "limits", "batch"},
+        f"its keys must be backend, precision, threads, off, limits, batch: got {asked}",
     )
     precision = asked.get("precision", definition.default_precision)
     allowed = ", ".join(definition.precisions)
     _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
-    engine = asked.get("engine", _find_switched(environment))
-    _require(engine in BACKENDS, f"engine must be one of {', '.join(BACKENDS)}: got {engine}")
+    backend = asked.get("backend", _find_switched(environment))
+    _require(backend in BACKENDS, f"backend must be one of {', '.join(BACKENDS)}: got {backend}")
     off = frozenset(asked.get("off", ()))
     _require(off <= set(SWITCHES), f"off must be among {', '.join(SWITCHES)}: got {sorted(off)}")
-    lacking = off & set(OPTIONAL_STEPS) - BACKENDS[engine].switches
-    _require(not lacking, f"off must be among the steps of {engine}: got {sorted(lacking)}")
-    _check_judged(definition, BACKENDS[engine], precision)
+    lacking = off & set(OPTIONAL_STEPS) - BACKENDS[backend].switches
+    _require(not lacking, f"off must be among the steps of {backend}: got {sorted(lacking)}")
+    _check_judged(definition, BACKENDS[backend], precision)
     numbers = {name: asked.get(name) for name in ("threads", "batch")}
     for name, number in numbers.items():
         _require(
             number is None or (isinstance(number, int) and number > 0), f"{name} must be > 0: got {number}"
         )
     limits = _read_limits(asked.get("limits", {}))
-    return LoadOptions(precision=precision, engine=engine, off=off, limits=limits, **numbers)
+    return LoadOptions(precision=precision, backend=backend, off=off, limits=limits, **numbers)
 
 
 def _find_switched(environment: Mapping[str, str]) -> str:

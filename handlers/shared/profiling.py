@@ -145,7 +145,7 @@ def _turned(descriptor: int, file: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _speaking(seen: dict[str, Any]) -> Iterator[None]:
-    """PyTorch's copy of oneDNN, and an engine's own where it is loaded; `copies` says which did as told."""
+    """PyTorch's copy of oneDNN, and a backend's own where it is loaded; `copies` says which did as told."""
     switches = {name: sys.modules[module] for name, module in COPIES.items() if module in sys.modules}
     seen["copies"] = [name for name, copy in switches.items() if copy.mkldnn_set_verbose(1)]
     try:

@@ -157,7 +157,7 @@ class ModelRuntime:
             "steps": [asdict(record) for record in self.records],
             "threads": describe_threads(),
             "versions": {"python": platform.python_version(), **versions},
-            "engine": {"name": loaded.backend.name, "version": versions[own] if own else versions["torch"]},
+            "backend": {"name": loaded.backend.name, "version": versions[own] if own else versions["torch"]},
             "graph": loaded.facts["graph"],
             "memory_format": loaded.facts["memory_format"],
             "allocator": describe_allocator(),
@@ -180,11 +180,11 @@ def _reply(request: Request, answers: Iterator[Any]) -> Reply:
 def load_runtime(classifier: Classifier, options: LoadOptions) -> ModelRuntime:
     """Run all load steps; StepError when one cannot be done as asked."""
     started = time.monotonic()
-    # Before anything else: an engine may compute wrongly when the OpenMP thread count changes after its load.
+    # Before anything else: a backend may compute wrongly when the OpenMP thread count changes after its load.
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     _set_interop_threads(1)
-    state = LoadState(classifier=classifier, options=options, loader=open_loader(options.engine))
+    state = LoadState(classifier=classifier, options=options, loader=open_loader(options.backend))
     records = run_steps(state)
     return ModelRuntime(state.finish(), records, round(time.monotonic() - started, 3))
 

@@ -67,7 +67,7 @@ def leave_torchao() -> None:
 
 def build_sequence_classifier(definition: Definition, *, attention: str, packed: bool) -> torch.nn.Module:
     """The eager model in eval mode. `attention` is transformers' implementation name: `eager` is the
-    pattern that engines fuse."""
+    pattern that backends fuse."""
     leave_torchao()
     from transformers import AutoConfig, AutoModelForSequenceClassification
     from transformers.modeling_utils import no_init_weights

@@ -138,15 +138,15 @@ def list_steps(model: str) -> list[Step]:
 
 def list_backends() -> list[Step]:
     """Each backend that is installed in each precision it offers, beside the first one in that precision."""
-    missing = read_installed(Path(sys.prefix)).missing_engines
+    missing = read_installed(Path(sys.prefix)).missing_backends
     steps: list[Step] = []
     for precision in PRECISIONS:
-        for engine in BACKENDS.values():
-            if precision in engine.flags and engine.name not in missing:
+        for backend in BACKENDS.values():
+            if precision in backend.flags and backend.name not in missing:
                 alike = [one.name for one in steps if one.settings.precision == precision]
-                settings = Settings(backend=engine.name, precision=precision)
+                settings = Settings(backend=backend.name, precision=precision)
                 before = next(iter([*alike, *(one.name for one in steps)]), None)
-                label = name_variant(engine.name, precision)
+                label = name_variant(backend.name, precision)
                 steps.append(
                     Step(name=label.replace(" ", "-"), label=label, settings=settings, before=before)
                 )

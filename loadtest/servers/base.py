@@ -129,7 +129,7 @@ class Running:
     def variant(self, model: str) -> str:
         """Backend and precision, as archives name what was judged."""
         plan = self.plan and self.plan.models[model]
-        return name_variant(str(plan.engine.value), str(plan.precision.value)) if plan else UNKNOWN
+        return name_variant(str(plan.backend.value), str(plan.precision.value)) if plan else UNKNOWN
 
     def accuracy(self, model: str) -> Mapping[str, Any] | None:
         """What the accuracy gate saw at build of the precision served; None for FP32, its reference."""

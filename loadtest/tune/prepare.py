@@ -14,8 +14,8 @@ from config.__main__ import KNOBS, build_parser, parse_number, split_words
 from config.definitions import read_definition
 from config.knobs.table import find
 from config.plan import Plan
+from config.rules.backends import find_need
 from config.rules.batching import DEFAULT_SLO_P99_MS
-from config.rules.engines import find_need
 from config.rules.service import list_sizes
 from config.topology import read_topology
 from handlers.backends.catalogue import BACKENDS, SETS, find_missing, name_variant
@@ -173,7 +173,7 @@ def find_variants(plan: Plan, models: Sequence[str]) -> dict[str, str]:
     """Backend and precision by model."""
     own = {model: plan.models[model] for model in models}
     return {
-        model: name_variant(str(one.engine.value), str(one.precision.value)) for model, one in own.items()
+        model: name_variant(str(one.backend.value), str(one.precision.value)) for model, one in own.items()
     }
 
 

@@ -27,7 +27,7 @@ WARM_UP_RUNS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The gate's hands on one model and one engine."""
+    """The gate's hands on one model and one backend."""
 
     calibration: Calibration
     quantiser: Quantiser

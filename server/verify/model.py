@@ -1,4 +1,4 @@
-"""Checks what a worker made of its model and its settings: engine, precision, graph, threads, environment."""
+"""What a worker made of its model and its settings: backend, precision, graph, threads, environment."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def check_precision(plan: Plan, seen: WorkerEvidence) -> Finding:
     return compare("precision", asked, got, evidence="describe", cure=cure)
 
 
-@need_describe("engine")
-def check_engine(plan: Plan, seen: WorkerEvidence) -> Finding:
-    """The planned engine is the one that was loaded."""
-    engine = _facts(seen).get("engine") or {}
-    name, version = engine.get("name", "unknown"), engine.get("version")
-    asked = str(plan.models[seen.model].engine.value)
+@need_describe("backend")
+def check_backend(plan: Plan, seen: WorkerEvidence) -> Finding:
+    """The planned backend is the one that was loaded."""
+    backend = _facts(seen).get("backend") or {}
+    name, version = backend.get("name", "unknown"), backend.get("version")
+    asked = str(plan.models[seen.model].backend.value)
     return compare(
-        "engine",
+        "backend",
         asked,
         f"{name} ({version})" if version else f"{name}, not installed",
         evidence="describe",
@@ -108,9 +108,9 @@ def plan_off(plan: Plan, model: str) -> tuple[str, ...]:
 
 @need_describe("graph")
 def check_graph(plan: Plan, seen: WorkerEvidence) -> Finding:
-    """What executes is the planned engine's, in the planned precision."""
+    """What executes is the planned backend's, in the planned precision."""
     graph = _facts(seen).get("graph") or {}
-    proof = BACKENDS[str(plan.models[seen.model].engine.value)].judge(
+    proof = BACKENDS[str(plan.models[seen.model].backend.value)].judge(
         graph,
         precision=str(plan.models[seen.model].precision.value),
         threads=count_threads(plan, seen.model),

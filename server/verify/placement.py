@@ -109,8 +109,8 @@ def render_cpus(cpus: Iterable[int]) -> str:
 def check_memory_policy(plan: Plan, seen: WorkerEvidence) -> Finding:
     """Memory is bound to the rank's NUMA nodes, or not at all where the plan does not bind.
 
-    A library may ask for single mappings `local` to the CPU (one of 32 MiB is seen in every worker), and an
-    engine's runtime for the node it computes on: the same node for a pinned thread, so that is no difference.
+    A library may ask for single mappings `local` to the CPU (one of 32 MiB is seen in every worker), and a
+    backend's runtime for the node it computes on: the same for a pinned thread, so that is no difference.
     """
     asked = plan_policy(plan, seen)
     evidence = "/proc/PID/numa_maps"
@@ -127,8 +127,8 @@ def check_memory_policy(plan: Plan, seen: WorkerEvidence) -> Finding:
 
 
 def list_own_policies(plan: Plan, seen: WorkerEvidence) -> set[str]:
-    """Of mappings that the engine binds to a node of the worker's own CPUs."""
-    if not BACKENDS[str(plan.models[seen.model].engine.value)].binds_memory:
+    """Of mappings that the backend binds to a node of the worker's own CPUs."""
+    if not BACKENDS[str(plan.models[seen.model].backend.value)].binds_memory:
         return set()
     cpus = plan.layout.worker_cpus.value[find_rank(plan, seen) or 0]
     return {f"bind:{core['node']}" for core in plan.machine["cores"] if core["cpu"] in cpus}

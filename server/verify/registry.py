@@ -65,7 +65,7 @@ CHECKS: tuple[Callable[[Plan, WorkerEvidence], Finding], ...] = (
     model.check_environment,
     model.check_limits,
     model.check_precision,
-    model.check_engine,
+    model.check_backend,
     model.check_steps,
     model.check_channels_last,
     model.check_packing,

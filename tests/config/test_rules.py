@@ -150,7 +150,7 @@ def test_every_decision_has_a_reason():
         check(plan[part], part)
 
 
-def test_int8_needs_an_engine_that_has_it_and_avx2():
+def test_int8_needs_a_backend_that_has_it_and_avx2():
     topology = read_topology(MACHINES / "two-cores")
     with pytest.raises(
         ConfigError, match="PRECISION=int8 needs BACKEND=ipex or openvino or inductor: eager has no int8"

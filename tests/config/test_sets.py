@@ -17,13 +17,13 @@ from tests.config.planning import MACHINES, plan_machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_engine_has_a_set_with_what_it_needs():
-    assert {engine for engines in SETS.values() for engine in engines} == {*BACKENDS}
+def test_every_backend_has_a_set_with_what_it_needs():
+    assert {backend for backends in SETS.values() for backend in backends} == {*BACKENDS}
     assert SETS[DEFAULT_SET][0] == DEFAULT
-    for name, engines in SETS.items():
+    for name, backends in SETS.items():
         pins = (ROOT / f"requirements/{name}/serve.in").read_text()
-        for engine in engines:
-            needed = BACKENDS[engine].distribution
+        for backend in backends:
+            needed = BACKENDS[backend].distribution
             assert needed is None or f"\n{needed}==" in pins
     assert len({name_store(name) for name in SETS}) == len(SETS)
 
@@ -47,20 +47,20 @@ def test_a_mix_of_two_sets_is_refused_by_name(backend, capsys):
         with pytest.raises(ValueError, match=re.escape(part)):
             choose_set(backend)
     assert main(["--check", "--backend", backend]) == 2
-    assert "config: BACKEND must name engines of one package set" in capsys.readouterr().err
+    assert "config: BACKEND must name backends of one package set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("backend", "engines"),
+    ("backend", "backends"),
     [
         ("", ("openvino", "openvino")),
         ("bert=eager", ("eager", "openvino")),
         ("inductor", ("inductor", "inductor")),
     ],
 )
-def test_openvino_computes_what_nobody_named(backend, engines):
+def test_openvino_computes_what_nobody_named(backend, backends):
     plan = plan_machine("two-cores", package_set="current", backend=backend)
-    assert tuple(plan.models[name].engine.value for name in ("bert", "resnet50")) == engines
+    assert tuple(plan.models[name].backend.value for name in ("bert", "resnet50")) == backends
     assert plan.properties["ipex_enable"].value == "false"
 
 

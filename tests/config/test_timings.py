@@ -62,7 +62,7 @@ def plan_by(timings, **changes):
 
 
 def find_variants(plan):
-    return {name: f"{one.engine.value} {one.precision.value}" for name, one in plan.models.items()}
+    return {name: f"{one.backend.value} {one.precision.value}" for name, one in plan.models.items()}
 
 
 def test_the_job_says_where_the_workers_are_and_how_they_run():
@@ -74,8 +74,8 @@ def test_the_job_says_where_the_workers_are_and_how_they_run():
     seen = {**plan.environment, **plan.worker_environment}
     environment = job.settings["environment"]
     assert environment["LD_PRELOAD"] == "/kit/.venv/lib/libiomp5.so:/usr/lib/libjemalloc.so.2"
-    by_engine = dict.fromkeys(("LD_PRELOAD", "CPU_KIT_OPTIONS", "TS_IPEX_ENABLE"), "")
-    assert environment | by_engine == {name: str(setting.value) for name, setting in seen.items()} | by_engine
+    own = dict.fromkeys(("LD_PRELOAD", "CPU_KIT_OPTIONS", "TS_IPEX_ENABLE"), "")
+    assert environment | own == {name: str(setting.value) for name, setting in seen.items()} | own
     assert not {"CPU_KIT_OPTIONS", "TS_IPEX_ENABLE"} & {*environment}
 
 
@@ -120,7 +120,7 @@ def test_what_was_tuned_is_served_where_nobody_names_another():
     assert find_variants(planned) == {"bert": "openvino int8", "resnet50": "ipex fp32"}
     assert planned.models["bert"].precision.reason == "tuned on this machine (tuned.json); bert: faster"
     options = json.loads(planned.environment["CPU_KIT_OPTIONS"].value)
-    assert {name: f"{one['engine']} {one['precision']}" for name, one in options.items()} == (
+    assert {name: f"{one['backend']} {one['precision']}" for name, one in options.items()} == (
         find_variants(planned)
     )
     assert planned.timings["models"]["bert"]["variants"].keys() == {"openvino int8"}
@@ -136,7 +136,7 @@ def test_memory_is_counted_in_the_tuned_precisions():
         make_site(tight, MODELS, inputs, INSTALLED, tuned=Tuned(chosen={"variant": tuned}))
 
 
-def test_what_other_engines_and_models_took_changes_no_plan():
+def test_what_other_backends_and_models_took_changes_no_plan():
     """They stand beside: a server that runs must not look like another one once these are timed."""
     alone = time_job(make_job(), bert=12.0, resnet50=20.0)
     beside = json.loads(json.dumps(alone.raw))

@@ -87,7 +87,7 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text):
         ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),
         ({"archives": {"bert": "another", "resnet50": None}}, "archives: bert built anew"),
         ({"precision": "int8", "models": []}, "models: [] → ['bert', 'resnet50']; precision: int8 → bf16"),
-        ({"engines": {"bert": "openvino", "resnet50": None}}, "bert openvino → None"),
+        ({"backends": {"bert": "openvino", "resnet50": None}}, "bert openvino → None"),
         ({"profile": "latency"}, "profile: latency → throughput"),
         ({"instances": 2}, "instances: 2 → None"),
         ({"what_comes_later": 1}, "what comes later: 1 → None"),
@@ -105,7 +105,7 @@ def test_tuned_without_a_quota_is_stale_under_one(inputs):
 
 
 def test_of_other_models_only_the_names_are_told(inputs):
-    """Nothing was built anew, and no engine changed."""
+    """Nothing was built anew, and no backend changed."""
     tuned = make_tuned(inputs)
     served = replace(inputs, models=("bert",))
     assert explain_stale(tuned, TOPOLOGY, served) == "models: ['bert', 'resnet50'] → ['bert']"
@@ -117,7 +117,7 @@ def test_of_other_models_only_the_names_are_told(inputs):
 @pytest.mark.parametrize(
     ("backend", "said"),
     [
-        # The default by its name is a person's choice, which a tuned engine must not replace.
+        # The default by its name is a person's choice, which a tuned backend must not replace.
         ("ipex", "bert None → ipex, resnet50 None → ipex; openvino 2 → None"),
         ("bert=eager", "bert None → eager"),
     ],
@@ -128,7 +128,7 @@ def test_another_backend_makes_it_stale(inputs, monkeypatch, backend, said):
     assert explain_stale(tuned, TOPOLOGY, replace(inputs, backend=backend)) == said
 
 
-def test_it_is_stale_once_another_engine_is_there(inputs, monkeypatch):
+def test_it_is_stale_once_another_backend_is_there(inputs, monkeypatch):
     """It was not raced."""
     there = {"openvino": "2026.4"}
     monkeypatch.setattr("config.tuned.version", lambda name: "2" if name != "openvino" else there[name])
@@ -138,7 +138,7 @@ def test_it_is_stale_once_another_engine_is_there(inputs, monkeypatch):
     assert explain_stale(tuned, TOPOLOGY, inputs) == "openvino 2026.4 → 2026.5"
 
 
-def test_an_engine_that_is_not_used_may_change(inputs, monkeypatch):
+def test_a_backend_that_is_not_used_may_change(inputs, monkeypatch):
     inputs = replace(inputs, backend="eager")
     tuned = make_tuned(inputs)
     monkeypatch.setattr("config.tuned.version", lambda name: "9" if name == "openvino" else version(name))

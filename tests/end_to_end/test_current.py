@@ -29,7 +29,7 @@ def archive() -> Path:
 
 @pytest.fixture(scope="module")
 def served(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
-    """By the engine that nobody named, in one worker: all cores are its own, and it must use them."""
+    """By the backend that nobody named, in one worker: all cores are its own, and it must use them."""
     kit = Kit(run_dir=tmp_path_factory.mktemp("serve"), store=archive.parent, port=find_port())
     kit.plan("resnet50", "--precision", "int8", "--workers", "1")
     with running(kit) as started:
@@ -42,7 +42,7 @@ def test_openvino_serves_int8_with_the_newer_torch(served: Kit, archive: Path):
         "customizedMetadata"
     ]
     described = json.loads(described) if isinstance(described, str) else described
-    assert (described["engine"]["name"], described["precision"]) == ("openvino", "int8")
+    assert (described["backend"]["name"], described["precision"]) == ("openvino", "int8")
     pin = (ROOT / "requirements/current/serve.in").read_text().partition("\ntorch==")[2].split()[0]
     assert described["versions"]["torch"].partition("+")[0] == pin
     assert served.verify() == (0, {})
@@ -51,10 +51,10 @@ def test_openvino_serves_int8_with_the_newer_torch(served: Kit, archive: Path):
     assert (answer.status, len(answer.json)) == (200, 5)
 
 
-def test_the_plan_says_why_that_engine(served: Kit):
+def test_the_plan_says_why_that_backend(served: Kit):
     plan = json.loads((served.run_dir / "plan.json").read_text())
     assert plan["inputs"]["package_set"] == find_set()
-    assert plan["models"]["resnet50"]["engine"]["reason"].startswith("default: ")
+    assert plan["models"]["resnet50"]["backend"]["reason"].startswith("default: ")
 
 
 def test_an_archive_of_another_torch_is_not_started(archive: Path, tmp_path: Path):

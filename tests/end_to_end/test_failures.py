@@ -145,7 +145,7 @@ def test_another_plan_is_refused_while_a_server_runs(tiny_server):
     assert "run `make stop` first" in done.stderr
     code, differing = kit.verify()
     assert code == 1
-    assert {"plan", "engine"} <= set(differing)
+    assert {"plan", "backend"} <= set(differing)
     kit.plan("tiny_image")
     assert kit.verify() == (0, {})
 

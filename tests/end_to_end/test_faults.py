@@ -112,18 +112,18 @@ def test_lost_allocator_settings_ipex_off_and_gnu_openmp_are_caught(tiny_kit):
     assert not {"precision", "allocator", "workers", "channels_last"} & differing
 
 
-def test_an_engine_that_fell_back_is_caught(tiny_kit):
+def test_a_backend_that_fell_back_is_caught(tiny_kit):
     """Without the plan's options and with the switch off, PyTorch alone computes."""
     changes = {"blacklist_env_vars": "CPU_KIT_OPTIONS", "ipex_enable": "false"}
     differing = start_with(tiny_kit, **changes)
-    assert {"engine", "graph", "environment"} <= differing
+    assert {"backend", "graph", "environment"} <= differing
     assert not {"precision", "channels_last", "allocator"} & differing
 
 
 def test_no_launcher_no_pinning_no_allocator_is_caught(tiny_kit):
     differing = start_with(tiny_kit, cpu_launcher_enable="false")
     assert {"CPU affinity", "allocator", "OpenMP", "environment"} <= differing
-    assert not {"precision", "engine", "graph"} & differing
+    assert not {"precision", "backend", "graph"} & differing
 
 
 @needs_bf16
@@ -139,14 +139,14 @@ def test_wrong_precision_system_allocator_and_unbound_memory_are_caught(tiny_kit
     assert {"precision", "allocator"} <= differing
     # Where memory cannot be bound (no NUMA, no CAP_SYS_NICE), the plan does not ask for it.
     assert ("memory policy" in differing) == bound
-    assert not {"engine", "OpenMP", "graph", "channels_last"} & differing
+    assert not {"backend", "OpenMP", "graph", "channels_last"} & differing
 
 
 def test_a_lost_library_link_is_caught(tiny_kit, tmp_path):
     # The launcher looks in $VIRTUAL_ENV/lib; TorchServe drops the variable, as a wrong unit file would.
     differing = start_with(tiny_kit, blacklist_env_vars="VIRTUAL_ENV")
     assert {"allocator", "OpenMP"} <= differing
-    assert not {"precision", "engine", "graph"} & differing
+    assert not {"precision", "backend", "graph"} & differing
 
 
 def kill_launcher(worker: int) -> None:

@@ -110,7 +110,7 @@ def test_describe_answers_what_is_in_effect(images, tiny_image):
     assert [step["name"] for step in described["steps"]] == [
         "build_eager", "channels_last", "trace", "freeze", "warm_up", "self_check",
     ]  # fmt: skip
-    assert described["engine"]["name"] == "eager"
+    assert described["backend"]["name"] == "eager"
 
 
 @pytest.mark.parametrize(

@@ -33,24 +33,24 @@ def read(definition, asked=None, **environment):
 
 
 def test_without_environment_an_archive_serves_its_default_without_ipex(definition):
-    assert read(definition) == LoadOptions(precision="fp32", engine="eager", threads=None)
+    assert read(definition) == LoadOptions(precision="fp32", backend="eager", threads=None)
 
 
 def test_everything_asked_for_is_taken(definition):
     options = read(definition, {"precision": "bf16", "threads": 2, "off": ["freeze"]}, TS_IPEX_ENABLE="true")
     off = frozenset({"freeze"})
-    assert options == LoadOptions(precision="bf16", engine="ipex", threads=2, off=off)
+    assert options == LoadOptions(precision="bf16", backend="ipex", threads=2, off=off)
 
 
 @pytest.mark.parametrize(
     "asked",
     [
         {"precision": "int3"},
-        {"engine": "tpu"},
+        {"backend": "tpu"},
         {"threads": 0},
         {"batch": "4"},
         {"off": ["self_check"]},
-        {"engine": "openvino", "off": ["freeze", "trace", "packing"]},
+        {"backend": "openvino", "off": ["freeze", "trace", "packing"]},
         {"limits": {"pixels": 0}},
         {"limits": [1]},
         {"precison": "fp32"},
@@ -68,7 +68,7 @@ def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(p
     definition = parse_definition(lacking, directory=tiny_image)
     assert read(definition).precision == "fp32"
     with pytest.raises(LoadError, match=r"no AVX-512; .*MODELS=tiny_image BACKEND=ipex PRECISION=bf16"):
-        read(definition, {"engine": "ipex", "precision": "bf16"})
+        read(definition, {"backend": "ipex", "precision": "bf16"})
 
 
 def test_int8_that_would_saturate_here_is_cured_by_building_it_here(
@@ -77,7 +77,7 @@ def test_int8_that_would_saturate_here_is_cured_by_building_it_here(
     recipes = {**packed_definition["precisions"], "int8": {"self_check_relative_error": 0.3}}
     judged = {**packed_definition["judged_with"], "ipex int8": "synthetic"}
     packed = {**packed_definition, "precisions": recipes, "judged_with": judged}
-    asked = {"engine": "ipex", "precision": "int8"}
+    asked = {"backend": "ipex", "precision": "int8"}
     for wide_sums, here, good in ((True, True, True), (True, False, False), (False, False, True)):
         packed["accuracy"] = {"ipex int8": {"wide_sums": wide_sums}}
         monkeypatch.setattr(catalogue, "has_wide_sums", lambda here=here: here)
@@ -97,17 +97,17 @@ def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(packed_defin
     assert read(definition).precision == "fp32"
     assert read(definition, {"precision": "bf16"}).precision == "bf16"
     with pytest.raises(LoadError, match="MODELS=tiny_image BACKEND=ipex PRECISION=int8"):
-        read(definition, {"engine": "ipex", "precision": "int8"})
+        read(definition, {"backend": "ipex", "precision": "int8"})
     with pytest.raises(LoadError, match="eager has no int8: it has fp32, bf16; use PRECISION=fp32"):
         read(definition, {"precision": "int8"})
 
 
-def test_another_engines_judgement_counts_for_nothing(packed_definition, tiny_image):
+def test_another_backends_judgement_counts_for_nothing(packed_definition, tiny_image):
     judged = {name: "synthetic" for name in packed_definition["judged_with"] if name != "eager bf16"}
     definition = parse_definition({**packed_definition, "judged_with": judged}, directory=tiny_image)
-    assert read(definition, {"engine": "ipex", "precision": "bf16"}).engine == "ipex"
+    assert read(definition, {"backend": "ipex", "precision": "bf16"}).backend == "ipex"
     with pytest.raises(LoadError, match="eager bf16 is not in the archive"):
-        read(definition, {"engine": "eager", "precision": "bf16"})
+        read(definition, {"backend": "eager", "precision": "bf16"})
 
 
 class Limited(CpuImageClassifier):
@@ -117,9 +117,9 @@ class Limited(CpuImageClassifier):
 def test_the_plans_limits_replace_the_handlers_own_and_only_those_it_knows(definition):
     classifier = Limited()
     classifier.configure(definition)
-    classifier.adopt(LoadOptions(precision="fp32", engine="eager", threads=None, limits={"pixels": 5}))
+    classifier.adopt(LoadOptions(precision="fp32", backend="eager", threads=None, limits={"pixels": 5}))
     assert classifier.limits == {"pixels": 5, "frames": 1}
-    unknown = LoadOptions(precision="fp32", engine="eager", threads=None, limits={"tokens": 5})
+    unknown = LoadOptions(precision="fp32", backend="eager", threads=None, limits={"tokens": 5})
     with pytest.raises(LoadError, match="limits must be among pixels, frames: got tokens; plan and build"):
         classifier.adopt(unknown)
     assert Limited.LIMITS == {"pixels": 10, "frames": 1}

@@ -37,7 +37,7 @@ def test_each_failing_step_fails_the_load_and_is_named(tiny_image, caplog, monke
         steps.Step(name=step.name, run=explode if step.name == name else step.run, skip=step.skip)
         for step in EAGER
     )
-    monkeypatch.setattr(steps, "list_steps", lambda engine: broken)
+    monkeypatch.setattr(steps, "list_steps", lambda backend: broken)
     with pytest.raises(RuntimeError, match="planted"):
         load(tiny_image)
     line = read_line(caplog)
@@ -58,7 +58,7 @@ def test_a_model_that_answers_differently_after_optimising_is_refused(tiny_image
 
     broken = list(EAGER)
     broken.insert(2, steps.Step(name="sabotage", run=wrong))
-    monkeypatch.setattr(steps, "list_steps", lambda engine: broken)
+    monkeypatch.setattr(steps, "list_steps", lambda backend: broken)
     with pytest.raises(
         RuntimeError, match=r"differs from eager FP32: relative error 0\.01, tolerance 0\.001"
     ):

@@ -138,7 +138,7 @@ def computed(monkeypatch):
 
 
 def make_kit(archives, precision="bf16"):
-    chosen = {"engine": SimpleNamespace(value="ipex"), "precision": SimpleNamespace(value=precision)}
+    chosen = {"backend": SimpleNamespace(value="ipex"), "precision": SimpleNamespace(value=precision)}
     models = {name: SimpleNamespace(**chosen) for name in archives}
     return Running(name="kit", models=tuple(archives), plan=SimpleNamespace(models=models), archives=archives)
 

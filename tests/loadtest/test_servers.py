@@ -49,7 +49,7 @@ def wait_for_state(process, wanted):
 
 
 def make_plan(port=9000):
-    values = {"engine": "ipex", "precision": "int8", "workers": 2, "batch_size": 16}
+    values = {"backend": "ipex", "precision": "int8", "workers": 2, "batch_size": 16}
     model = SimpleNamespace(**{name: SimpleNamespace(value=value) for name, value in values.items()})
     addresses = {"inference_address": port, "management_address": port + 1}
     properties = {name: SimpleNamespace(value=f"http://127.0.0.1:{n}") for name, n in addresses.items()}

@@ -92,11 +92,11 @@ def test_only_what_is_asked_for_is_judged(tmp_path, make, judged, precision, gat
     assert not make("fp32")
 
 
-def test_engines_are_judged_each_and_stand_side_by_side(tmp_path, make, judged):
-    assert make("bf16 int8", engines=("ipex", "eager"))
-    assert not make("bf16 int8", engines=("eager",))
+def test_backends_are_judged_each_and_stand_side_by_side(tmp_path, make, judged):
+    assert make("bf16 int8", backends=("ipex", "eager"))
+    assert not make("bf16 int8", backends=("eager",))
     assert judged == [["ipex bf16", "ipex int8", "eager bf16"]]
-    assert make("int8", engines=("ipex", "openvino"))
+    assert make("int8", backends=("ipex", "openvino"))
     assert judged[1:] == [["openvino fp32", "openvino int8"]]
 
 
@@ -217,9 +217,9 @@ def test_the_command_hands_on_what_is_asked_for(tmp_path, monkeypatch):
     assert asked == [["fp32"], ["fp32"], ["int8"], ["fp32", "int8"]]
 
 
-def test_it_can_build_for_every_engine_that_is_installed(tmp_path, monkeypatch):
+def test_it_can_build_for_every_backend_that_is_installed(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(build, "build_archive", lambda *_, engines, **__: asked.append(engines))
+    monkeypatch.setattr(build, "build_archive", lambda *_, backends, **__: asked.append(backends))
     monkeypatch.setattr(command, "find_missing", lambda: frozenset(BACKENDS) - {"ipex", "eager"})
     where = ["build", "--models", "bert", "--store", str(tmp_path)]
     assert command.main([*where, "--backend", "eager"]) == command.main([*where, "--all-backends"]) == 0

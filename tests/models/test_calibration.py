@@ -52,7 +52,7 @@ def load_int8(folder: Path, archive: Path) -> LoadState:
     """As a worker does, to the last step but the warm-up."""
     with zipfile.ZipFile(archive) as file:
         file.extractall(folder / "unpacked")
-    options = LoadOptions(precision="int8", engine="ipex", threads=None)
+    options = LoadOptions(precision="int8", backend="ipex", threads=None)
     state = LoadState(classifier=load_classifier(folder / "unpacked"), options=options)
     build_graph(state)
     return state

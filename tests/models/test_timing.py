@@ -166,7 +166,7 @@ def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
         workspaces=store,
     )
     environment = trial._make_environment("eager bf16")
-    asked = {"engine": "eager", "precision": "bf16", "threads": 1, "batch": 4, "off": []}
+    asked = {"backend": "eager", "precision": "bf16", "threads": 1, "batch": 4, "off": []}
     assert json.loads(environment["CPU_KIT_OPTIONS"]) == {"m": asked}
     assert environment["OMP_NUM_THREADS"] == "1"
     assert not {"OMP_DYNAMIC", "LD_PRELOAD"} & set(environment)
@@ -267,7 +267,7 @@ def test_only_what_changed_is_timed(store, measured, changes, again):
     assert {*entries} == {FP32, *again}
 
 
-def test_what_another_engine_took_is_kept_until_that_engine_is_another_version(store, measured, monkeypatch):
+def test_what_another_backend_took_is_kept_until_its_version_is_another(store, measured, monkeypatch):
     monkeypatch.setattr(timings, "version", lambda _: "1")
     for variant in ("ipex fp32", FP32, "ipex fp32"):
         time_store(store, make_variant_job(variant))

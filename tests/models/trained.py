@@ -36,10 +36,13 @@ class Packed:
 
 
 def pack(
-    model: Trained, folder: Path, engines: Sequence[str] = (DEFAULT,), precisions: Sequence[str] | None = None
+    model: Trained,
+    folder: Path,
+    backends: Sequence[str] = (DEFAULT,),
+    precisions: Sequence[str] | None = None,
 ) -> Packed:
     """Build the archive as `make models WEIGHTS=… CALIBRATION=… EVAL=…` does, and unpack it."""
-    how = {"engines": engines, "precisions": precisions}
+    how = {"backends": backends, "precisions": precisions}
     assert build_archive(model.definition, model.request, store=folder, data=model.data, **how)
     archive = folder / f"{model.definition.name}.mar"
     with zipfile.ZipFile(archive) as file:

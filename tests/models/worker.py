@@ -53,14 +53,14 @@ def ask_worker(
     requests: Sequence[bytes],
     rows: int,
     off: Sequence[str] = (),
-    engine: str = "ipex",
+    backend: str = "ipex",
 ) -> Worker:
     """Load `directory` with one thread, and send it batches of `rows` requests and the canary."""
     canary = json.loads((directory / "canary.json").read_text(encoding="utf-8"))["file"]
     encoded = [base64.b64encode(body).decode() for body in (*requests, (directory / canary).read_bytes())]
     last = len(requests)
     batches = [encoded[start : min(start + rows, last)] for start in range(0, last, rows)]
-    options = {"engine": engine, "precision": precision, "threads": 1, "off": list(off)}
+    options = {"backend": backend, "precision": precision, "threads": 1, "off": list(off)}
     result = _run(directory, options, [*batches, encoded[last:]])
     if "failure" in result:
         raise WorkerError(result["failure"])

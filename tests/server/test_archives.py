@@ -68,8 +68,8 @@ def test_int8_that_would_saturate_here_is_refused_before_a_start(plan, tmp_path,
         check_precisions(with_precision(plan, "int8"), archives)
 
 
-def with_precision(plan, precision, engine="ipex"):
-    chosen = with_model(plan, "bert", engine=engine, precision=precision)
+def with_precision(plan, precision, backend="ipex"):
+    chosen = with_model(plan, "bert", backend=backend, precision=precision)
     return dataclasses.replace(chosen, models={"bert": chosen.models["bert"]})
 
 

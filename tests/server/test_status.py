@@ -24,11 +24,11 @@ PIDS = (2**22 + 1, 2**22 + 2)
 """Of no process."""
 
 
-def tell(*engines):
+def tell(*backends):
     """What the workers say of themselves, one after the other."""
     facts = [
-        {"pid": pid, "engine": {"name": engine}, "precision": "fp32"}
-        for pid, engine in zip(PIDS, engines, strict=False)
+        {"pid": pid, "backend": {"name": backend}, "precision": "fp32"}
+        for pid, backend in zip(PIDS, backends, strict=False)
     ]
     told = itertools.cycle(facts)
     return {"GET /models/bert?customized=true": lambda: (200, [{"customizedMetadata": next(told)}])}
@@ -51,7 +51,7 @@ def test_a_model_shows_what_is_live(plan, torchserve, client, bert, second, serv
 
 
 @pytest.mark.parametrize(
-    ("engines", "shown"),
+    ("backends", "shown"),
     [
         (("ipex", "ipex"), "ipex fp32"),
         (("eager", "eager"), "eager fp32  <-- NOT AS PLANNED: ipex fp32"),
@@ -59,11 +59,11 @@ def test_a_model_shows_what_is_live(plan, torchserve, client, bert, second, serv
         ((), "ipex fp32 (planned; not told)"),
     ],
 )
-def test_what_computes_is_the_workers_own_word(plan, torchserve, client, bert, monkeypatch, engines, shown):
+def test_what_computes_is_the_workers_own_word(plan, torchserve, client, bert, monkeypatch, backends, shown):
     workers = [{"status": "READY", "pid": pid} for pid in PIDS]
     torchserve.routes = {"GET /models/bert": (200, [{**LIVE, "workers": workers}])}
-    if engines:
-        torchserve.routes |= tell(*engines)
+    if backends:
+        torchserve.routes |= tell(*backends)
     else:
         monkeypatch.setattr(status, "TOLD_WITHIN_S", 0.0)
     lines, _ = render_model(plan, "bert", bert, client)

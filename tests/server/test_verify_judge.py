@@ -151,8 +151,8 @@ FAULTS: list[tuple[str, Change, set[str]]] = [
     ("OpenMP not preloaded", set_environment(LD_PRELOAD="/kit/.venv/lib/libjemalloc.so"), {"environment"}),
     ("environment unreadable", set_field(environment=None), {"environment", "threads"}),
     ("wrong precision", set_described("precision", "bf16"), {"precision"}),
-    ("another engine", set_described("engine", {"name": "eager", "version": "2.8.0"}), {"engine"}),
-    ("an engine that is not installed", set_described("engine", {"version": None}), {"engine"}),
+    ("another backend", set_described("backend", {"name": "eager", "version": "2.8.0"}), {"backend"}),
+    ("a backend that is not installed", set_described("backend", {"version": None}), {"backend"}),
     ("a step switched off", set_step("freeze", "off"), {"load steps"}),
     ("a step that failed", set_step("ipex_optimize", "failed"), {"load steps"}),
     ("no steps at all", set_described("steps", []), {"load steps"}),
@@ -201,7 +201,7 @@ def test_a_worker_that_does_not_describe_itself_is_a_difference_in_all_that_depe
     assert named["describe"].got == "timed out"
     unknown = {item for item, finding in named.items() if finding.got == NO_ANSWER}
     assert unknown == {
-        "archive", "allocator", "allocator options", "OpenMP", "threads", "limits", "precision", "engine",
+        "archive", "allocator", "allocator options", "OpenMP", "threads", "limits", "precision", "backend",
         "load steps", "channels_last", "packing", "graph", "self-check",
     }  # fmt: skip
 
@@ -386,21 +386,21 @@ def test_throttling_that_nobody_counts_is_a_difference_where_there_is_a_quota(pl
 
 
 @pytest.mark.parametrize(
-    ("engine", "bound", "good"), [("openvino", 0, True), ("openvino", 1, False), ("ipex", 0, False)]
+    ("backend", "bound", "good"), [("openvino", 0, True), ("openvino", 1, False), ("ipex", 0, False)]
 )
-def test_an_engine_may_bind_what_it_computes_on_its_own_node(plan, evidence, engine, bound, good):
-    asked = with_layout(fakes.with_model(plan, MODEL, engine=engine), memory_nodes=[None, None])
+def test_a_backend_may_bind_what_it_computes_on_its_own_node(plan, evidence, backend, bound, good):
+    asked = with_layout(fakes.with_model(plan, MODEL, backend=backend), memory_nodes=[None, None])
     worker = set_field(memory_policies={"default": 868, f"bind:{bound}": 2})
     assert check_memory_policy(asked, worker(evidence.models[MODEL].workers[0])).ok is good
 
 
-def test_each_engine_is_proved_by_its_own_operators(plan, evidence):
-    plain = fakes.with_model(plan, MODEL, engine="eager")
-    named = set_described("engine", {"name": "eager", "version": "2.8.0"})
+def test_each_backend_is_proved_by_its_own_operators(plan, evidence):
+    plain = fakes.with_model(plan, MODEL, backend="eager")
+    named = set_described("backend", {"name": "eager", "version": "2.8.0"})
     fallen_back = both(named, set_described("graph", {"operators": {"aten::conv2d": 53}, "fused": 0}))
     seen = with_all(evidence, fallen_back, MODEL)
     assert differing(plain, seen) == set()
-    assert differing(plan, seen) == {"engine", "graph"}
+    assert differing(plan, seen) == {"backend", "graph"}
     assert differing(plain, with_all(evidence, named, MODEL)) == {"graph"}
 
 

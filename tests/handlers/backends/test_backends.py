@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from handlers.backends import openvino as openvino_engine
+from handlers.backends import openvino as openvino_backend
 from handlers.backends.catalogue import (
     BACKENDS,
     DEFAULT_SET,
@@ -65,9 +65,9 @@ def test_a_flag_is_a_whole_word_of_the_cpus(tmp_path, flags, wanted, has):
 @pytest.mark.parametrize(("wide", "fix"), [(True, "FIRST_LAYER"), (False, "ENABLE")])
 def test_openvinos_weights_have_seven_bits_where_sums_would_saturate(monkeypatch, wide, fix):
     pytest.importorskip("nncf", reason="of the other package set: make test-current")
-    monkeypatch.setattr(openvino_engine, "has_wide_sums", lambda: wide)
-    for recipe in openvino_engine.RECIPES:
-        made = openvino_engine._make_parameters(recipe)
+    monkeypatch.setattr(openvino_backend, "has_wide_sums", lambda: wide)
+    for recipe in openvino_backend.RECIPES:
+        made = openvino_backend._make_parameters(recipe)
         assert getattr(made.overflow_fix, "name", made.overflow_fix or "FIRST_LAYER") == fix
 
 
@@ -86,8 +86,8 @@ def test_openvino_leaves_a_convolutional_models_last_layer(tmp_path, convolution
     calibration: Any = SimpleNamespace(
         load_eager=lambda: state, batch=lambda state, _: (state.trace_inputs for _ in range(8))
     )
-    quantiser = openvino_engine.NncfQuantiser(calibration, convolutional=convolutional)
-    for name, body in quantiser.make(openvino_engine.RECIPES[0], None, 0.0).files.items():
+    quantiser = openvino_backend.NncfQuantiser(calibration, convolutional=convolutional)
+    for name, body in quantiser.make(openvino_backend.RECIPES[0], None, 0.0).files.items():
         (tmp_path / name).write_bytes(body)
     graph = openvino.Core().read_model(tmp_path / "openvino-int8.xml")
     weights = {op.get_type_name(): op.input_value(1).get_node() for op in graph.get_ops() if op.inputs()[1:]}
@@ -100,7 +100,7 @@ EAGER = {"kind": FROZEN, "operators": {"aten::conv2d": 53}}
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "graph", "good"),
+    ("backend", "precision", "graph", "good"),
     [
         ("eager", "fp32", EAGER, True),
         ("eager", "fp32", {"kind": "eager", "operators": {}}, False),
@@ -126,8 +126,8 @@ EAGER = {"kind": FROZEN, "operators": {"aten::conv2d": 53}}
         ("openvino", "fp32", {}, False),
     ],
 )
-def test_a_backend_is_known_by_what_executes(engine, precision, graph, good):
-    proof = BACKENDS[engine].judge(graph, precision=precision, threads=2, off=frozenset())
+def test_a_backend_is_known_by_what_executes(backend, precision, graph, good):
+    proof = BACKENDS[backend].judge(graph, precision=precision, threads=2, off=frozenset())
     assert proof.good is good, proof
     assert proof.asked
     assert proof.got
@@ -135,12 +135,12 @@ def test_a_backend_is_known_by_what_executes(engine, precision, graph, good):
 
 def test_a_new_backend_is_an_entry_and_a_file(tiny_image, monkeypatch):
     monkeypatch.setitem(BACKENDS, "toy", ENTRY)
-    monkeypatch.setenv("CPU_KIT_OPTIONS", '{"tiny_image": {"engine": "toy"}}')
+    monkeypatch.setenv("CPU_KIT_OPTIONS", '{"tiny_image": {"backend": "toy"}}')
     handler = CpuImageClassifier()
     handler.initialize(FakeContext(tiny_image))
     told = handler.runtime.describe()
     assert [step["name"] for step in told["steps"]] == ["build_eager", "toy", "warm_up", "self_check"]
-    assert told["engine"]["name"] == "toy"
+    assert told["backend"]["name"] == "toy"
     assert told["memory_format"]["applicable"] is False
     proof = BACKENDS["toy"].judge(told["graph"], precision="fp32", threads=1, off=frozenset())
     assert proof.good
@@ -194,7 +194,7 @@ def test_which_backends_are_installed(tmp_path):
     ],
 )
 def test_openvino_computes_int8s_rest_in_bf16_where_the_cpu_has_it(precision, offered, tiles, hint, fused):
-    """Without its fused attention where that is wrong: tests/models/test_trained_engines.py on such a CPU."""
+    """Without its fused attention where that is wrong: test_trained_backends.py on such a CPU."""
     options = choose_precision(precision, offered, tiles=tiles)
     assert options.pop("INFERENCE_PRECISION_HINT") == hint
     assert options == ({} if fused else {"SNIPPETS_MODE": "DISABLE"})

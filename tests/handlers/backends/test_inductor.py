@@ -41,7 +41,7 @@ class TinyPictures(StubClassifier):
         super().__init__()
         allowed = {"fp32": 1e-3, "int8": 0.1}
         precisions = {
-            name: PrecisionRecipe(self_check_relative_error=error, engines={"inductor": recipe or {}})
+            name: PrecisionRecipe(self_check_relative_error=error, backends={"inductor": recipe or {}})
             for name, error in allowed.items()
         }
         self.definition = SimpleNamespace(
@@ -68,15 +68,15 @@ class TinyPictures(StubClassifier):
 
 def load(
     directory: Path,
-    engine: str,
+    backend: str,
     recipe: dict[str, Any] | None = None,
     precision: str = "fp32",
     off: frozenset[str] = frozenset(),
 ) -> LoadState:
-    off = frozenset({"channels_last", "trace", "freeze"}) if engine == "eager" else off
-    options = LoadOptions(precision=precision, engine=engine, threads=None, off=off)
+    off = frozenset({"channels_last", "trace", "freeze"}) if backend == "eager" else off
+    options = LoadOptions(precision=precision, backend=backend, threads=None, off=off)
     classifier = TinyPictures(directory, recipe)
-    return LoadState(classifier=classifier, options=options, loader=open_loader(engine))
+    return LoadState(classifier=classifier, options=options, loader=open_loader(backend))
 
 
 def load_eager(directory: Path, recipe: dict[str, Any] | None = None) -> LoadState:

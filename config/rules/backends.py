@@ -13,7 +13,7 @@ from handlers.backends.catalogue import BACKENDS, SETS
 
 
 def parse_backend(text: str) -> dict[str, str]:
-    """Engine by model; ConfigError for what is none."""
+    """Backend by model; ConfigError for what is none."""
     try:
         return catalogue.parse_backend(text)
     except ValueError as problem:
@@ -37,14 +37,14 @@ def is_given(inputs: Inputs, model: str) -> bool:
 
 
 def list_named(inputs: Inputs) -> list[str]:
-    """Engines that are named; where none is, the default."""
+    """Backends that are named; where none is, the default."""
     return list(dict.fromkeys(parse_backend(inputs.backend).values())) or [SETS[inputs.package_set][0]]
 
 
-def check_engines(topology: Topology, asked: Iterable[str], precision: str) -> None:
+def check_backends(topology: Topology, asked: Iterable[str], precision: str) -> None:
     """What each needs of the CPU."""
-    for engine in asked:
-        if need := find_need(topology, engine, precision):
+    for backend in asked:
+        if need := find_need(topology, backend, precision):
             cure = "PRECISION=fp32" if precision != "fp32" else "BACKEND=eager"
             raise ConfigError(f"PRECISION={precision} needs {need}; use {cure}")
 
@@ -55,27 +55,27 @@ def check_switches(asked: Mapping[str, str], off: Collection[str]) -> None:
     for model, one in asked.items():
         for switch in sorted({*off} & {*having} - BACKENDS[one].switches):
             raise ConfigError(
-                f"--off {switch} needs an engine with that step: got BACKEND={model}={one}; "
+                f"--off {switch} needs a backend with that step: got BACKEND={model}={one}; "
                 f"leave it out, or use BACKEND={model}={having[switch]}"
             )
 
 
 def check_installed(asked: Mapping[str, str], missing: Collection[str]) -> None:
-    """ConfigError for an engine that is not in the environment."""
-    for name, engine in asked.items():
-        if engine in missing:
+    """ConfigError for a backend that is not in the environment."""
+    for name, backend in asked.items():
+        if backend in missing:
             raise ConfigError(
-                f"BACKEND={name}={engine} needs {BACKENDS[engine].distribution}, which is not installed; "
-                f"do: make serve BACKEND={engine}, or for an image make image BACKEND={engine}"
+                f"BACKEND={name}={backend} needs {BACKENDS[backend].distribution}, which is not installed; "
+                f"do: make serve BACKEND={backend}, or for an image make image BACKEND={backend}"
             )
 
 
-def find_need(topology: Topology, engine: str, precision: str) -> str | None:
-    """What an engine needs for a precision and is not there."""
-    offered = BACKENDS[engine].flags
+def find_need(topology: Topology, backend: str, precision: str) -> str | None:
+    """What a backend needs for a precision and is not there."""
+    offered = BACKENDS[backend].flags
     if precision not in offered:
         able = [one.name for one in BACKENDS.values() if precision in one.flags]
-        return f"BACKEND={' or '.join(able)}: {engine} has no {precision}"
+        return f"BACKEND={' or '.join(able)}: {backend} has no {precision}"
     flags = offered[precision]
     if not flags or set(flags) & set(topology.flags):
         return None

@@ -1,4 +1,4 @@
-"""Trained models in INT8 by each engine that is here: as right for clients as the gate judged."""
+"""Trained models in INT8 by each backend that is here: as right for clients as the gate judged."""
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ PREFIX = Path(sys.prefix)
 OTHERS = [
     name
     for name in SETS[find_set()]
-    if name not in read_installed(PREFIX).missing_engines and name != DEFAULT and INT8 in BACKENDS[name].flags
+    if name not in read_installed(PREFIX).missing_backends
+    and name != DEFAULT
+    and INT8 in BACKENDS[name].flags
 ]
 """The default has tests of its own."""
 HERE = [name for name in OTHERS if all(map(shutil.which, BACKENDS[name].tools))]
-pytestmark = pytest.mark.skipif(not HERE, reason="no other engine that quantises, or no g++ to build by it")
+pytestmark = pytest.mark.skipif(not HERE, reason="no other backend that quantises, or no g++ to build by it")
 
 
 @pytest.fixture(scope="module")
 def packed(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    return pack(trained, tmp_path_factory.mktemp("engines"), HERE, (INT8,))
+    return pack(trained, tmp_path_factory.mktemp("backends"), HERE, (INT8,))
 
 
 @pytest.fixture(scope="module", params=HERE)
-def engine(request: pytest.FixtureRequest) -> str:
+def backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def worker(trained: Trained, packed: Packed, engine: str) -> Worker:
-    return ask_worker(packed.directory, engine=engine, precision=INT8, requests=trained.requests, rows=ROWS)
+def worker(trained: Trained, packed: Packed, backend: str) -> Worker:
+    return ask_worker(packed.directory, backend=backend, precision=INT8, requests=trained.requests, rows=ROWS)
 
 
-def test_its_answers_are_right_and_as_right_as_the_gate_says(trained, packed, engine, worker):
+def test_its_answers_are_right_and_as_right_as_the_gate_says(trained, packed, backend, worker):
     accuracy, definition = measure_accuracy(worker, trained), packed.definition
-    judged = definition["accuracy"][name_variant(engine, INT8)]
-    print(f"{trained.definition.name} by {engine}: accuracy through the worker {accuracy:.4f}, {judged}")
+    judged = definition["accuracy"][name_variant(backend, INT8)]
+    print(f"{trained.definition.name} by {backend}: accuracy through the worker {accuracy:.4f}, {judged}")
     assert definition["refused"] == {}
     assert accuracy >= FLOOR[trained.definition.kind]
     assert judged["labelled_accuracy_fp32"] - accuracy <= 0.01
@@ -52,8 +54,8 @@ def test_its_answers_are_right_and_as_right_as_the_gate_says(trained, packed, en
     assert accuracy == pytest.approx(judged["labelled_accuracy"], abs=3 / len(trained.answers))
 
 
-def test_it_was_that_engine_by_what_executed(engine, worker):
+def test_it_was_that_backend_by_what_executed(backend, worker):
     told = worker.describe
-    assert (told["engine"]["name"], told["precision"]) == (engine, INT8)
-    proof = BACKENDS[engine].judge(told["graph"], precision=INT8, threads=1, off=frozenset())
+    assert (told["backend"]["name"], told["precision"]) == (backend, INT8)
+    proof = BACKENDS[backend].judge(told["graph"], precision=INT8, threads=1, off=frozenset())
     assert proof.good, proof

@@ -1,4 +1,4 @@
-"""BACKEND: each model's engine, its reason, and what cannot be."""
+"""BACKEND: each model's backend, its reason, and what cannot be."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from handlers.shared.options import OPTIONAL_STEPS
 from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs, plan_machine
 
 
-def test_each_model_has_its_engine_in_the_plan_and_in_its_workers_options():
+def test_each_model_has_its_backend_in_the_plan_and_in_its_workers_options():
     plan = plan_machine("two-cores", backend="bert=openvino,resnet50=ipex")
-    assert {name: model.engine.value for name, model in plan.models.items()} == {
+    assert {name: model.backend.value for name, model in plan.models.items()} == {
         "bert": "openvino",
         "resnet50": "ipex",
     }
-    assert plan.models["bert"].engine.reason.startswith("asked for: ")
+    assert plan.models["bert"].backend.reason.startswith("asked for: ")
     options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
-    assert {name: one["engine"] for name, one in options.items()} == {"bert": "openvino", "resnet50": "ipex"}
+    assert {name: one["backend"] for name, one in options.items()} == {"bert": "openvino", "resnet50": "ipex"}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ INT8_TOO = {"precisions": ("fp32", "bf16", "int8"), "worker_memory_mib": {"fp32"
 
 
 @pytest.mark.parametrize("backend", ["eager", "bert=eager"])
-def test_a_precision_is_asked_of_each_models_engine(backend):
+def test_a_precision_is_asked_of_each_models_backend(backend):
     models = tuple(dataclasses.replace(model, **INT8_TOO) for model in MODELS)
     with pytest.raises(ConfigError, match="PRECISION=int8 needs BACKEND=ipex or openvino"):
         plan_machine("two-cores", models, backend=backend, precision="int8")
@@ -54,7 +54,7 @@ def test_the_default_is_judged_too_where_another_model_has_its_own():
 
 @pytest.mark.parametrize("switch", OPTIONAL_STEPS)
 @pytest.mark.parametrize("backend", ["openvino", "bert=openvino"])
-def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch):
+def test_a_step_that_a_backend_has_not_cannot_be_left_out_of_it(backend, switch):
     with pytest.raises(ConfigError, match=f"--off {switch} needs .*: got BACKEND=bert=openvino"):
         plan_machine("two-cores", backend=backend, off=(switch, "packing"))
 
@@ -62,20 +62,20 @@ def test_a_step_that_an_engine_has_not_cannot_be_left_out_of_it(backend, switch)
 @pytest.mark.parametrize(
     ("backend", "off"),
     [
-        *((engine, (switch,)) for engine in ("ipex", "eager") for switch in OPTIONAL_STEPS),
+        *((backend, (switch,)) for backend in ("ipex", "eager") for switch in OPTIONAL_STEPS),
         ("inductor", ("freeze",)),
-        *((engine, (switch,)) for engine in BACKENDS for switch in ("packing", "buckets")),
+        *((backend, (switch,)) for backend in BACKENDS for switch in ("packing", "buckets")),
     ],
 )
-def test_what_an_engine_does_or_all_do_can_be_left_out(backend, off):
+def test_what_a_backend_does_or_all_do_can_be_left_out(backend, off):
     options = json.loads(
         plan_machine("two-cores", backend=backend, off=off).environment["CPU_KIT_OPTIONS"].value
     )
     assert {name: one["off"] for name, one in options.items()} == {"bert": [*off], "resnet50": [*off]}
 
 
-def test_an_engine_that_is_not_installed_is_refused_on_this_machine():
-    installed = dataclasses.replace(INSTALLED, missing_engines=frozenset({"openvino"}))
+def test_a_backend_that_is_not_installed_is_refused_on_this_machine():
+    installed = dataclasses.replace(INSTALLED, missing_backends=frozenset({"openvino"}))
     topology = read_topology(MACHINES / "two-cores")
     asked = make_inputs(backend="bert=openvino", topology="live")
     with pytest.raises(ConfigError, match="BACKEND=bert=openvino needs openvino, which is not installed"):

@@ -10,9 +10,9 @@ ROOT = Path(__file__).parents[1]
 BUDGETS = {
     "config": 6350,
     "docker": 100,
-    "handlers": 5600,
+    "handlers": 5220,
     "loadtest": 7900,
-    "models": 5290,
+    "models": 5270,
     "server": 7180,
     "setup": 380,
     "tests": 25600,

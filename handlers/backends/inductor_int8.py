@@ -41,7 +41,6 @@ class AotRecipe:
 
     name: str
     observer: Any
-    further: bool = False
 
 
 RECIPES = (
@@ -61,7 +60,7 @@ class AotQuantiser:
     def recipes(self) -> Sequence[AotRecipe]:
         return RECIPES
 
-    def make(self, recipe: AotRecipe, base: Made | None, deadline: float) -> Made:
+    def make(self, recipe: AotRecipe) -> Made:
         """The library; LoadError where it is not quantised through and through."""
         state = self._calibration.load_eager()
         batches = self._calibration.batch(state, None)

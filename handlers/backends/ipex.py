@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from handlers.backends.ipex_int8.convert import convert_with_recipe, read_recipe
-from handlers.backends.ipex_int8.quantiser import IpexQuantiser
+from handlers.backends.ipex_int8 import IpexQuantiser, convert_with_recipe, read_recipe
 from handlers.backends.ipex_runtime import import_ipex
 from handlers.backends.loader import Calibration, Loader, LoadState, Quantiser, Skip, Step
 from handlers.backends.proofs import count_fused

@@ -156,10 +156,6 @@ class Step:
     skip: Callable[[LoadState], Skip | None] = always
 
 
-class OutOfTimeError(Exception):
-    """The bound would be passed before a recipe could be judged."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Made:
     """What a backend prepared at build."""
@@ -187,9 +183,6 @@ class Recipe(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def further(self) -> bool:
-        """Whether it starts from the best of those that do not."""
 
 
 class Quantiser(Protocol):
@@ -197,11 +190,10 @@ class Quantiser(Protocol):
 
     @property
     def recipes(self) -> Sequence[Any]:
-        """In the order they are tried: the cheapest to run first."""
+        """In the order they are tried, two at most: the cheaper to run first."""
 
-    def make(self, recipe: Any, base: Made | None, deadline: float) -> Made:
-        """By one of `recipes`; `base` is what a further one starts from. LoadError where it cannot be made,
-        OutOfTimeError where it would be later than `deadline` (time.monotonic)."""
+    def make(self, recipe: Any) -> Made:
+        """By one of `recipes`; LoadError where it cannot be made."""
 
 
 class Loader(ABC):

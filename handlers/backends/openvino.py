@@ -161,17 +161,13 @@ class NncfRecipe:
     name: str
     full_bias_correction: bool = False
     """Of each layer by its own activations, several times as slow to make as the estimate."""
-    percentile: bool = False
-    """Ranges without the outermost activations."""
-    further: bool = False
 
 
 RECIPES = (
     NncfRecipe(name="mean range"),
-    NncfRecipe(name="percentile", percentile=True),
     NncfRecipe(name="full bias correction", full_bias_correction=True),
 )
-"""Symmetric weights, asymmetric activations; all cost the same to run: the order is that of making them."""
+"""Symmetric weights, asymmetric activations; both cost the same to run: the order is that of making them."""
 
 HEAD = "MatMul"
 """What stays as it is in a convolutional model: the last layer, a thousandth of its arithmetic. Features of
@@ -191,7 +187,7 @@ class NncfQuantiser:
     def recipes(self) -> Sequence[NncfRecipe]:
         return RECIPES
 
-    def make(self, recipe: NncfRecipe, base: Made | None, deadline: float) -> Made:
+    def make(self, recipe: NncfRecipe) -> Made:
         """The quantised IR."""
         state = self._calibration.load_eager()
         graph = convert(state)
@@ -206,18 +202,15 @@ class NncfQuantiser:
             subset_size=len(inputs),
             fast_bias_correction=not recipe.full_bias_correction,
             ignored_scope=nncf.IgnoredScope(types=[HEAD], validate=False) if self._convolutional else None,
-            advanced_parameters=_make_parameters(recipe),
+            advanced_parameters=_make_parameters(),
         )
         return Made(name=recipe.name, files=_save(quantised, "int8"))
 
 
-def _make_parameters(recipe: NncfRecipe) -> Any:
+def _make_parameters() -> Any:
     from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
-    from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     made = AdvancedQuantizationParameters()
-    if recipe.percentile:
-        made.activations_range_estimator_params = RangeEstimatorParametersSet.MEAN_QUANTILE
     if not has_wide_sums():
         made.overflow_fix = OverflowFix.ENABLE  # weights of seven bits
     return made

@@ -1,19 +1,15 @@
-"""Tries one recipe after the other until one passes, within a bound of time, and tells what was tried."""
+"""Tries one recipe after the other until one passes, and tells what was tried."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from handlers.backends.loader import Made, OutOfTimeError, Recipe
+from handlers.backends.loader import Made, Recipe
 from handlers.shared.errors import LoadError
 from models.gate.figures import Figures
 from models.gate.verdict import labels_decide
-
-FURTHER_SECONDS = 300.0
-"""For all recipes but the first: as long as a build of several models, and nobody waits much longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,42 +31,25 @@ class Trial:
         return {"recipe": self.name, "reason": self.reason, "time_ratio": self.time_ratio}
 
 
-Attempt = Callable[[Recipe, Sequence[Trial], float], Trial]
-"""(recipe, trials before it, when it must end by the clock) → trial."""
+Attempt = Callable[[Recipe, Sequence[Trial]], Trial]
+"""(recipe, trials before it) → trial."""
 
 
-def search_recipes(
-    recipes: Sequence[Recipe], attempt: Attempt, *, clock: Callable[[], float] = time.monotonic
-) -> list[Trial]:
+def search_recipes(recipes: Sequence[Recipe], attempt: Attempt) -> list[Trial]:
     """The trials, in order; the last of those that were tried passed, or none did.
 
-    The first recipe has all the time it takes, and its errors are the caller's: without it nothing is known.
+    The first recipe's errors are the caller's: without it nothing is known.
     """
-    began = clock()
-    trials = [attempt(recipes[0], [], float("inf"))]
-    longest = clock() - began
-    deadline = clock() + FURTHER_SECONDS
+    trials = [attempt(recipes[0], [])]
     for recipe in recipes[1:]:
         if find_passed(trials):
             break
-        began = clock()
-        trials.append(_try(recipe, attempt, trials, deadline, starts=began + longest <= deadline))
-        longest = max(longest, clock() - began)
+        try:
+            trials.append(attempt(recipe, trials))
+        except (LoadError, RuntimeError) as error:
+            reason = f"cannot be built: {getattr(error, 'cause', error)}"
+            trials.append(Trial(name=recipe.name, reason=reason))
     return trials
-
-
-def _try(
-    recipe: Recipe, attempt: Attempt, trials: Sequence[Trial], deadline: float, *, starts: bool
-) -> Trial:
-    late = Trial(name=recipe.name, reason=f"not tried: {FURTHER_SECONDS:g} s for further recipes are used up")
-    if not starts:
-        return late
-    try:
-        return attempt(recipe, trials, deadline)
-    except OutOfTimeError:
-        return late
-    except (LoadError, RuntimeError) as error:
-        return Trial(name=recipe.name, reason=f"cannot be built: {getattr(error, 'cause', error)}")
 
 
 def find_passed(trials: Sequence[Trial]) -> Trial | None:

@@ -15,7 +15,7 @@ from handlers.backends.catalogue import has_wide_sums
 from handlers.backends.loader import EXAMPLES, Calibration, LoadState, Made, Quantiser
 from handlers.shared.shapes import Shape
 from models.gate.figures import Figures, Thresholds
-from models.gate.search import Trial, find_best
+from models.gate.search import Trial
 from models.gate.verdict import judge
 
 Inputs = tuple[torch.Tensor, ...]
@@ -43,28 +43,22 @@ class Trier:
         self._bench = bench
         self._thresholds = thresholds
         self._first: LoadState | None = None
-        self._bases: list[Trial] = []
-        """What further recipes start from the best of."""
 
-    def attempt(self, recipe: Any, earlier: Sequence[Trial], deadline: float) -> Trial:
-        """One recipe's trial; OutOfTimeError where it cannot be judged before the deadline."""
-        base = find_best(self._bases).made if recipe.further else None
-        made = self._bench.quantiser.make(recipe, base, deadline)
+    def attempt(self, recipe: Any, earlier: Sequence[Trial]) -> Trial:
+        """One recipe's trial."""
+        made = self._bench.quantiser.make(recipe)
         write_made(made, self._bench.calibration.directory)
         state = self._bench.load_int8()
         figures = self._bench.compare(state, made.name)
         # Kept only where it failed: the search ends with the first that passes.
         self._first = self._first or state
-        trial = Trial(
+        return Trial(
             name=made.name,
             reason=judge(figures, self._thresholds),
             figures=replace(figures, relative_error=measure_error(state), wide_sums=has_wide_sums()),
             time_ratio=self._time_beside_first(state) if earlier else 1.0,
             made=made,
         )
-        if not recipe.further:
-            self._bases.append(trial)
-        return trial
 
     def _time_beside_first(self, state: LoadState) -> float:
         assert self._first is not None

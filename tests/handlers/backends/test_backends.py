@@ -66,9 +66,8 @@ def test_a_flag_is_a_whole_word_of_the_cpus(tmp_path, flags, wanted, has):
 def test_openvinos_weights_have_seven_bits_where_sums_would_saturate(monkeypatch, wide, fix):
     pytest.importorskip("nncf", reason="of the other package set: make test-current")
     monkeypatch.setattr(openvino_backend, "has_wide_sums", lambda: wide)
-    for recipe in openvino_backend.RECIPES:
-        made = openvino_backend._make_parameters(recipe)
-        assert getattr(made.overflow_fix, "name", made.overflow_fix or "FIRST_LAYER") == fix
+    made = openvino_backend._make_parameters()
+    assert getattr(made.overflow_fix, "name", made.overflow_fix or "FIRST_LAYER") == fix
 
 
 @pytest.mark.parametrize("convolutional", [True, False])
@@ -87,7 +86,7 @@ def test_openvino_leaves_a_convolutional_models_last_layer(tmp_path, convolution
         load_eager=lambda: state, batch=lambda state, _: (state.trace_inputs for _ in range(8))
     )
     quantiser = openvino_backend.NncfQuantiser(calibration, convolutional=convolutional)
-    for name, body in quantiser.make(openvino_backend.RECIPES[0], None, 0.0).files.items():
+    for name, body in quantiser.make(openvino_backend.RECIPES[0]).files.items():
         (tmp_path / name).write_bytes(body)
     graph = openvino.Core().read_model(tmp_path / "openvino-int8.xml")
     weights = {op.get_type_name(): op.input_value(1).get_node() for op in graph.get_ops() if op.inputs()[1:]}

@@ -102,7 +102,7 @@ def batch(state: LoadState, count: int | None) -> Iterator[tuple[torch.Tensor, .
 def make_int8(folder: Path) -> Made:
     calibration = Calibration(directory=folder, load_eager=lambda: load_eager(folder), batch=batch)
     quantiser = LOADER.make_quantiser(calibration, convolutional=True)
-    return quantiser.make(quantiser.recipes[1], None, float("inf"))
+    return quantiser.make(quantiser.recipes[1])
 
 
 @pytest.fixture

@@ -1,31 +1,24 @@
-"""Recipe files: what the worker reads of them, and what leaving an operator out does to the arithmetic."""
+"""Recipe files: what the worker reads of them, and what becomes of the arithmetic."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 import torch
 
-from handlers.backends.ipex_int8 import recipes
-from handlers.backends.ipex_int8.convert import (
+from handlers.backends import ipex_int8
+from handlers.backends.ipex_int8 import (
+    HISTOGRAM,
+    MIN_MAX,
+    SMOOTH,
     Recipe,
-    choose_mapping,
     convert_with_recipe,
+    list_recipes,
+    make_mapping,
     prepare_quantization,
     read_recipe,
-)
-from handlers.backends.ipex_int8.ranking import rank_operators
-from handlers.backends.ipex_int8.recipes import (
-    OBSERVERS,
-    leave_operators,
-    list_quantised,
-    read_summary,
     render_recipe,
 )
 from handlers.shared.errors import LoadError
-
-INT8 = Recipe(name="histogram", smooth_quant=False, bf16_operators=0)
 
 
 class Two(torch.nn.Module):
@@ -43,28 +36,35 @@ class Two(torch.nn.Module):
         return self.second(torch.relu(self.first(x)))
 
 
-FIRST, SECOND = (" ", "0"), (" ", "2")
-"""IPEX counts the operator between them too."""
 INPUTS = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
 EXAMPLE = (INPUTS[:2],)
 
 
-def observe(path, observer: str) -> str:
-    prepared = prepare_quantization(Two().eval(), EXAMPLE, OBSERVERS[observer]())
+def observe(path, recipe: Recipe) -> str:
+    prepared = prepare_quantization(Two().eval(), EXAMPLE, make_mapping(recipe))
     with torch.no_grad():
         prepared(INPUTS)
     prepared.save_qconf_summary(qconf_summary=str(path))
-    recipe = Recipe(name=observer, smooth_quant=observer == "smooth quant", bf16_operators=0)
     path.write_text(render_recipe(recipe, path.read_text()))
     return path.read_text()
 
 
 @pytest.mark.parametrize(("wide", "highest"), [(True, 255), (False, 127)])
-@pytest.mark.parametrize("observer", ["histogram", "min-max", "percentile"])
-def test_activations_have_seven_bits_where_sums_would_saturate(monkeypatch, observer, wide, highest):
-    monkeypatch.setattr(recipes, "has_wide_sums", lambda: wide)
-    activation = OBSERVERS[observer]().global_qconfig.activation()
+@pytest.mark.parametrize("recipe", [HISTOGRAM, MIN_MAX])
+def test_activations_have_seven_bits_where_sums_would_saturate(monkeypatch, recipe, wide, highest):
+    monkeypatch.setattr(ipex_int8, "has_wide_sums", lambda: wide)
+    activation = make_mapping(recipe).global_qconfig.activation()
     assert (activation.quant_min, activation.quant_max) == (0, highest)
+
+
+@pytest.mark.parametrize(
+    ("convolutional", "wide", "second"),
+    [(True, True, MIN_MAX), (False, True, SMOOTH), (False, False, MIN_MAX)],
+)
+def test_two_recipes_are_tried(monkeypatch, convolutional, wide, second):
+    """IPEX smooths no convolutions, and its own takes all eight bits."""
+    monkeypatch.setattr(ipex_int8, "has_flags", lambda _: wide)
+    assert list_recipes(convolutional=convolutional) == (HISTOGRAM, second)
 
 
 def measure_error(path) -> float:
@@ -78,55 +78,21 @@ def measure_error(path) -> float:
     return float((got - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize("observer", OBSERVERS)
-def test_each_observers_recipe_loads_as_it_is_written(tmp_path, observer):
+@pytest.mark.parametrize("recipe", [HISTOGRAM, MIN_MAX, SMOOTH])
+def test_each_recipe_loads_as_it_is_written(tmp_path, recipe):
     path = tmp_path / "int8.json"
-    text = observe(path, observer)
-    assert read_recipe(path).name == observer
-    assert list_quantised(read_summary(text)) == [FIRST, SECOND]
-    assert "PercentileObserver" not in text
+    text = observe(path, recipe)
+    assert read_recipe(path) == recipe
     assert " at 0x" not in text
     assert 0 < measure_error(path) < 2
 
 
 def test_smooth_quant_takes_what_ruins_every_observer(tmp_path):
     errors = {}
-    for observer in OBSERVERS:
-        observe(tmp_path / "int8.json", observer)
-        errors[observer] = measure_error(tmp_path / "int8.json")
+    for recipe in (HISTOGRAM, MIN_MAX, SMOOTH):
+        observe(tmp_path / "int8.json", recipe)
+        errors[recipe.name] = measure_error(tmp_path / "int8.json")
     assert errors.pop("smooth quant") < 0.1 * min(errors.values())
-
-
-def test_operators_that_are_left_out_compute_in_bf16(tmp_path):
-    path = tmp_path / "int8.json"
-    summary = read_summary(observe(path, "min-max"))
-    bad = measure_error(path)
-    left = leave_operators(summary, [SECOND])
-    path.write_text(render_recipe(Recipe(name="one", smooth_quant=False, bf16_operators=1), json.dumps(left)))
-    assert list_quantised(left) == [FIRST]
-    converted = convert_with_recipe(Two().eval(), EXAMPLE, path)
-    with torch.no_grad():
-        frozen = torch.jit.freeze(torch.jit.trace(converted, EXAMPLE, check_trace=False))
-        for _ in range(2):
-            frozen(INPUTS)
-        graph = str(torch.jit.last_executed_optimized_graph())
-    assert "BFloat16" in graph
-    assert measure_error(path) < 0.3 * bad
-    # With nothing left in INT8 only BF16's rounding remains.
-    none = leave_operators(summary, list_quantised(summary))
-    path.write_text(render_recipe(Recipe(name="all", smooth_quant=False, bf16_operators=2), json.dumps(none)))
-    assert measure_error(path) < 0.01
-
-
-def test_the_operator_that_is_to_blame_ranks_first(tmp_path):
-    path = tmp_path / "int8.json"
-    operators = list_quantised(read_summary(observe(path, "min-max")))
-    converted = convert_with_recipe(Two().eval(), EXAMPLE, path)
-    errors = rank_operators(converted, operators, [(INPUTS,)], deadline=float("inf"))
-    assert errors[SECOND] > 10 * errors[FIRST] > 0
-    # Each was switched off again, its inputs and its weights: nothing is quantised any more.
-    with torch.no_grad():
-        assert torch.allclose(converted(INPUTS), Two()(INPUTS), rtol=1e-4, atol=1e-4)
 
 
 def test_a_file_without_the_kits_entry_is_refused(tmp_path):
@@ -136,4 +102,3 @@ def test_a_file_without_the_kits_entry_is_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(LoadError, match=r"int8\.json does not fit this handler: KeyError\('cpu-kit'\)"):
         read_recipe(path)
-    assert choose_mapping(INT8) is not choose_mapping(Recipe(name="s", smooth_quant=True, bf16_operators=0))

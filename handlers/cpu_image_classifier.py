@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from handlers.shared.bodies import as_bytes, decode_base64, is_json, parse_json_object, take_field
-from handlers.shared.classifier import Request
+from handlers.request import Request, decode_base64
+from handlers.shared.classifier import Classifier
 from handlers.shared.definition import Definition
 from handlers.shared.images import LIMITS, decode_image
 from handlers.shared.outputs import NONE
 from handlers.shared.preprocessing import make_preprocessing
-from handlers.shared.torchserve import TorchServeHandler
 from handlers.shared.weights import load_weights
 
 JSON_FORM = '{"data": "<base64 of an image>"} or the image\'s own bytes'
 
 
-class CpuImageClassifier(TorchServeHandler):
+class CpuImageClassifier(Classifier):
     """Any classifier of torchvision.models, named by `model.architecture`."""
 
     convolutional = True
@@ -33,7 +32,7 @@ class CpuImageClassifier(TorchServeHandler):
         self.preprocessing = make_preprocessing(settings)
         self.top_k = min(settings["top_k"], len(self.labels))
 
-    def build_model(self) -> torch.nn.Module:
+    def load_model(self) -> torch.nn.Module:
         from torchvision.models import get_model
 
         settings = self.definition.model
@@ -41,27 +40,23 @@ class CpuImageClassifier(TorchServeHandler):
         model = get_model(settings["architecture"], weights=None, num_classes=len(self.labels), **options)
         return load_weights(model, self.definition).eval()
 
-    def read_request(self, body: Any) -> Request:
-        data = as_bytes(body)
-        if data is None or is_json(data):
-            encoded = take_field(parse_json_object(body, wanted=JSON_FORM), "data", wanted=JSON_FORM)
-            data = decode_base64(encoded, field='"data"')
-        return Request(inputs=[decode_image(data, self.preprocessing, self.limits)])
+    def decode(self, request: Request) -> torch.Tensor:
+        """uint8 (height, width, 3) of the model's size."""
+        data = request.data
+        if data is None or request.is_json:
+            data = decode_base64(request.field("data", wanted=JSON_FORM), field='"data"')
+        return decode_image(data, self.preprocessing, self.limits)
 
-    def example_samples(self, count: int) -> list[torch.Tensor]:
-        canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()
-        image = decode_image(canary, self.preprocessing)
-        return [image.roll((17 * shift, 17 * shift), dims=(0, 1)) for shift in range(count)]
+    def collate(self, samples: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Normalised float32 (N, 3, height, width)."""
+        return self.preprocessing.pack(samples)
 
-    def to_inputs(
-        self, rows: Sequence[Sequence[torch.Tensor]], *, length: int, channels_last: bool
-    ) -> tuple[torch.Tensor, ...]:
-        """uint8 (height, width, 3) each → normalised float32 (N, 3, height, width)."""
-        return (self.preprocessing.pack([sample for (sample,) in rows], channels_last=channels_last),)
-
-    def to_answer(self, scores: np.ndarray, sample: torch.Tensor) -> list[dict[str, Any]]:
-        best = np.argsort(-scores, kind="stable")[: self.top_k]
+    def encode(self, output: torch.Tensor, sample: torch.Tensor) -> list[dict[str, Any]]:
+        scores = self.score(output)
+        best = np.argsort(-np.asarray(scores), kind="stable")[: self.top_k].tolist()
         name = "score" if self.activation == NONE else "probability"
-        return [
-            {"label": self.labels[index], "index": int(index), name: float(scores[index])} for index in best
-        ]
+        return [{"label": self.labels[index], "index": index, name: scores[index]} for index in best]
+
+    def make_examples(self, count: int) -> list[torch.Tensor]:
+        image = self.decode(Request(content=self.example))
+        return [image.roll((17 * shift, 17 * shift), dims=(0, 1)) for shift in range(count)]

@@ -9,16 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from handlers.shared.bodies import RAW, Body, decode_text, is_json, parse_json_object, take_field
-from handlers.shared.classifier import Request
+from handlers.request import Request
+from handlers.shared.classifier import Classifier
 from handlers.shared.definition import Definition
-from handlers.shared.errors import RequestError
+from handlers.shared.errors import BadRequest
 from handlers.shared.options import BUCKETS, PACKING
 from handlers.shared.outputs import NONE, SIGMOID, YES
 from handlers.shared.packing import PackedRows, pack_rows
 from handlers.shared.shapes import Layout, ShapeGrid, WholeBatch
-from handlers.shared.texts import Text, TextTokenizer, Tokens
-from handlers.shared.torchserve import TorchServeHandler
+from handlers.shared.texts import TextTokenizer, Tokens
 from handlers.shared.transformer import answer_alone, build_sequence_classifier
 from handlers.shared.work import Work, plan_token_work
 
@@ -28,7 +27,7 @@ FORM = (
 )
 
 
-class CpuTextClassifier(TorchServeHandler):
+class CpuTextClassifier(Classifier):
     """Any sequence classifier of transformers that takes input_ids and attention_mask."""
 
     convolutional = False
@@ -38,7 +37,6 @@ class CpuTextClassifier(TorchServeHandler):
     LIMITS: ClassVar[Mapping[str, int]] = {"batch_s": 40, "tokens_per_batch": 80_000, "json_values": 82_000}
 
     def configure(self, definition: Definition) -> None:
-        self.definition = definition
         self.token_lengths = tuple(sorted(definition.model["token_lengths"]))
         self.row_tokens = int(definition.model["row_tokens"])
         self.tokens_per_run = int(definition.model["tokens_per_run"])
@@ -77,7 +75,7 @@ class CpuTextClassifier(TorchServeHandler):
         why = self.definition.model["packing"].get("impossible")
         return {"applicable": False, "on": False, "reason": why} if why else off
 
-    def build_model(self) -> torch.nn.Module:
+    def load_model(self) -> torch.nn.Module:
         attention = self.definition.model["attention"]
         return build_sequence_classifier(self.definition, attention=attention, packed=self.packed)
 
@@ -90,43 +88,36 @@ class CpuTextClassifier(TorchServeHandler):
             most_tokens=self.max_inputs * self.token_lengths[-1],
         )
 
-    def read_request(self, body: Any) -> Request:
-        text = self._read_text(body)
+    def decode(self, request: Request) -> Tokens | list[Tokens]:
+        text = self._read_text(request)
         texts = text if isinstance(text, list) else [text]
         if not texts or len(texts) > self.max_inputs:
-            raise RequestError(f'"text" must hold 1 to {self.max_inputs} texts: got {len(texts)}')
+            raise BadRequest(400, f'"text" must hold 1 to {self.max_inputs} texts: got {len(texts)}')
         if not all(isinstance(one, str) and one.strip() for one in texts):
-            raise RequestError('each text must be a non-empty string; send {"text": "…"}')
-        return Request(inputs=[self.tokenizer.read(one) for one in texts], many=isinstance(text, list))
+            raise BadRequest(400, 'each text must be a non-empty string; send {"text": "…"}')
+        tokens = self.tokenizer.tokenize(texts)
+        return tokens if isinstance(text, list) else tokens[0]
 
-    def encode(self, inputs: Sequence[Text]) -> list[Tokens]:
-        return self.tokenizer.encode(inputs)
-
-    def _read_text(self, body: Any) -> Any:
+    def _read_text(self, request: Request) -> Any:
         """A string, or what stands in its place: a list, or what is none."""
-        if not is_json(body):
-            return decode_text(body, wanted=FORM)
-        fields = parse_json_object(body, wanted=FORM, max_values=self.limits["json_values"])
-        value = take_field(fields, "text", wanted=FORM)
-        # A form's field, which has a charset of its own.
-        return decode_text(value, wanted=FORM) if isinstance(value, (*RAW, Body)) else value
+        if not request.is_json:
+            return request.text(wanted=FORM)
+        value = request.field("text", wanted=FORM, max_values=self.limits["json_values"])
+        return value.text(wanted=FORM) if isinstance(value, Request) else value
 
-    def example_samples(self, count: int) -> list[Tokens]:
-        canary = (self.definition.directory / self.definition.canary["file"]).read_bytes()
-        words = self._read_text(canary).split() * (1 + self.token_lengths[-1] // 8)
-        samples = self.encode([self.tokenizer.read(" ".join(words[shift:])) for shift in range(count)])
+    def make_examples(self, count: int) -> list[Tokens]:
+        words = self._read_text(Request(content=self.example)).split() * (1 + self.token_lengths[-1] // 8)
+        samples = self.tokenizer.tokenize([" ".join(words[shift:]) for shift in range(count)])
         # Evenly over the lengths, each a little shorter than a row, so that neighbours or padding are beside.
         steps = [step * (len(self.token_lengths) - 1) // max(1, count - 1) for step in range(count)]
         lengths = [self.token_lengths[step] - self.token_lengths[0] * 3 // 8 for step in steps]
         lengths[0] = max(2, self.token_lengths[0] * 3 // 8)
         return [sample.cut(length) for sample, length in zip(samples, lengths, strict=True)]
 
-    def sample_length(self, sample: Tokens) -> int:
+    def measure(self, sample: Tokens) -> int:
         return len(sample.ids)
 
-    def to_inputs(
-        self, rows: Sequence[Sequence[Tokens]], *, length: int, channels_last: bool
-    ) -> tuple[torch.Tensor, ...]:
+    def collate_rows(self, rows: Sequence[Sequence[Tokens]], *, length: int) -> tuple[torch.Tensor, ...]:
         """As packing.pack_rows says, or token ids and attention mask, int64 (N, length) each."""
         if self.packed:
             texts = [[sample.ids for sample in row] for row in rows]
@@ -142,8 +133,8 @@ class CpuTextClassifier(TorchServeHandler):
     def answer_alone(self, model: torch.nn.Module, sample: Tokens) -> torch.Tensor:
         return answer_alone(model.model, sample.ids)
 
-    def to_answer(self, scores: np.ndarray, sample: Tokens) -> dict[str, Any]:
-        answer = self._name(dict(zip(self.labels, scores.tolist(), strict=True)))
+    def encode(self, output: torch.Tensor, sample: Tokens) -> dict[str, Any]:
+        answer = self._name(dict(zip(self.labels, self.score(output), strict=True)))
         cut = sample.describe_cut()
         return {**answer, "truncated": cut} if cut else answer
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handlers.backends.catalogue import BACKENDS, find_missing, find_set, name_store
-from handlers.shared.errors import LoadError, RequestError
+from handlers.shared.errors import BadRequest, LoadError
 from models.definition import list_default_models, list_models, read_definition
 from models.errors import BuildError, DownloadError, InputError
 from models.places import check_store, check_timings_file
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         return COMMANDS[options.command](options)
     except InputError as error:
         return _fail(error, code=2)
-    except (BuildError, LoadError, RequestError, OSError) as error:
+    except (BuildError, LoadError, BadRequest, OSError) as error:
         return _fail(error, code=1)
 
 
@@ -175,7 +175,7 @@ def _build(options: argparse.Namespace) -> int:
             )
         except DownloadError as error:
             raise BuildError(f"{name}: {error}; use WEIGHTS=random or WEIGHTS=PATH") from error
-        except (BuildError, LoadError, RequestError, OSError) as error:
+        except (BuildError, LoadError, BadRequest, OSError) as error:
             raise BuildError(f"{name}: {error}") from error
     return 0
 

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from handlers.backends.catalogue import BACKENDS, BASELINE
+from handlers.backends.catalogue import BACKENDS, BASELINE, INT8
 from handlers.backends.loader import Calibration, LoadState, open_loader
+from handlers.request import Request
 from handlers.shared.classifier import Classifier
-from handlers.shared.errors import LoadError, RequestError
+from handlers.shared.errors import BadRequest, LoadError
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
-from handlers.shared.precision import INT8
 from handlers.shared.steps import build_graph
-from models.classifiers import load_classifier
+from handlers.task import Task
 from models.data import (
     MOST_LABELLED,
     Dataset,
@@ -40,6 +40,7 @@ from models.errors import BuildError
 from models.gate.figures import Figures, Thresholds, check_labels, compare
 from models.gate.search import find_best, search_recipes
 from models.gate.trials import Bench, Inputs, Trier, write_made
+from models.handlers import load_handler
 
 EAGER = "eager"
 THREADS = 2
@@ -106,15 +107,17 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
 
 def _ask_eager(staging: Path, held_out: Dataset, thresholds: Thresholds) -> Reference:
     eager = _load_eager(staging)
-    classifier = eager.classifier
-    check_labels(held_out, classifier.labels, classifier.activation)
-    samples = _read_samples(classifier, held_out)
+    task = eager.task
+    if not isinstance(task, Classifier):
+        raise BuildError(f"only classifiers are compared with FP32: {task.definition.name} is none")
+    check_labels(held_out, task.labels, task.activation)
+    samples = _read_samples(task, held_out)
     return Reference(
         held_out=held_out,
         samples=samples,
         logits=_run(eager, samples),
-        labels=classifier.labels,
-        activation=classifier.activation,
+        labels=task.labels,
+        activation=task.activation,
         thresholds=thresholds,
     )
 
@@ -127,14 +130,14 @@ def _measure_plain(staging: Path, backend: str, precision: str, reference: Refer
 
 def _measure_int8(staging: Path, backend: str, calibration: Dataset, reference: Reference) -> Outcome:
     """The staging folder keeps the recipe that passes, or else the one nearest to it."""
-    classifier = load_classifier(staging)
-    samples = _read_samples(classifier, calibration)
+    task = load_handler(staging)
+    samples = _read_samples(task, calibration)
     hands = Calibration(
         directory=staging,
         load_eager=lambda: _load_eager(staging, channels_last=BACKENDS[backend].channels_last),
         batch=lambda state, count: _batches(state, samples[:count]),
     )
-    quantiser = open_loader(backend).make_quantiser(hands, convolutional=classifier.convolutional)
+    quantiser = open_loader(backend).make_quantiser(hands, convolutional=task.convolutional)
     bench = Bench(
         calibration=hands,
         quantiser=quantiser,
@@ -165,14 +168,14 @@ def _load_eager(staging: Path, *, channels_last: bool = False) -> LoadState:
 
 def _load(staging: Path, backend: str, precision: str, *, off: frozenset[str] = frozenset()) -> LoadState:
     options = LoadOptions(precision=precision, backend=backend, threads=THREADS, off=off)
-    state = LoadState(classifier=load_classifier(staging), options=options, loader=open_loader(backend))
+    state = LoadState(task=load_handler(staging), options=options, loader=open_loader(backend))
     build_graph(state)
     return state
 
 
-def _read_samples(classifier: Classifier, dataset: Dataset) -> list[Any]:
-    inputs = [one for body in dataset.bodies for one in classifier.read_request(body).inputs]
-    return classifier.encode(inputs)
+def _read_samples(task: Task, dataset: Dataset) -> list[Any]:
+    """One of each body."""
+    return [task.decode(Request(content=body)) for body in dataset.bodies]
 
 
 def _batches(state: LoadState, samples: Sequence[Any]) -> Iterator[Inputs]:
@@ -182,18 +185,20 @@ def _batches(state: LoadState, samples: Sequence[Any]) -> Iterator[Inputs]:
 
 def _plan(state: LoadState, samples: Sequence[Any]) -> Iterator[tuple[list[int], Inputs]]:
     """Runs as they are served: which samples, and their inputs, valid until the next are asked for."""
-    classifier = state.classifier
+    task = state.task
     for start in range(0, len(samples), SAMPLES):
         chosen = samples[start : start + SAMPLES]
-        for run in classifier.layout.plan_runs([classifier.sample_length(one) for one in chosen]):
+        for run in task.layout.plan_runs([task.measure(one) for one in chosen]):
             yield [start + position for position in run.samples], state.to_inputs(run, chosen)
 
 
 def _run(state: LoadState, samples: Sequence[Any]) -> np.ndarray:
-    logits = np.empty((len(samples), len(state.classifier.labels)), dtype=np.float32)
+    logits: list[Any] = [None] * len(samples)
     for positions, inputs in _plan(state, samples):
-        logits[positions] = state.run(inputs)[: len(positions)].numpy()
-    return logits
+        outputs = state.task.split(state.run(inputs), [samples[position] for position in positions])
+        for position, output in zip(positions, outputs, strict=True):
+            logits[position] = output.numpy()
+    return np.stack(logits)
 
 
 def main() -> int:
@@ -205,7 +210,7 @@ def main() -> int:
         # Backends print to standard output; only the figures may stand there.
         with contextlib.redirect_stdout(sys.stderr):
             outcomes = measure(staging, job)
-    except (LoadError, RequestError, BuildError, OSError) as error:
+    except (LoadError, BadRequest, BuildError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(json.dumps({precision: asdict(one) for precision, one in outcomes.items()}))

@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from handlers.backends.catalogue import BACKENDS, DEFAULT
+from handlers.backends.catalogue import BACKENDS, DEFAULT, INT8
 from handlers.shared.definition import DEFINITION_FILE
-from handlers.shared.precision import INT8
 from models.accuracy import THREADS
 from models.archive import find_damage, pack_archive, repack_archive, unpack_archive
 from models.definition import ModelDefinition

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from handlers.backends.loader import LoadedModel, open_loader
+from handlers.request import Request
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
-from handlers.shared.runtime import ModelRuntime
-from models.classifiers import load_classifier
 from models.definition import ModelDefinition
 from models.errors import BuildError
+from models.handlers import load_handler
 from models.kinds.prepared import Prepared
 from models.request import BASELINE
 
@@ -41,16 +41,13 @@ def answer_canary(staging: Path) -> dict[str, float]:
 
     Without the load's steps: they warm and check every shape, and this is one request of one shape.
     """
-    classifier = load_classifier(staging)
-    definition = classifier.definition
+    handler = load_handler(staging)
     options = LoadOptions(precision=BASELINE, backend="eager", threads=None, off=frozenset(OPTIONAL_STEPS))
     loader = open_loader(options.backend)
-    loaded = LoadedModel(
-        classifier=classifier, options=options, loader=loader, model=classifier.build_model()
-    )
-    reply = ModelRuntime(loaded, [], 0.0).predict([(staging / definition.canary["file"]).read_bytes()])[0]
+    handler.take(LoadedModel(task=handler, options=options, loader=loader, model=handler.load_model()))
+    (reply,) = handler.answer([Request(content=handler.example)])
     if reply.status != 200:
-        raise BuildError(f"the canary of {definition.name} is refused: {reply.body.decode()}")
+        raise BuildError(f"the canary of {handler.definition.name} is refused: {reply.body.decode()}")
     return _expected(json.loads(reply.body))
 
 

@@ -265,7 +265,7 @@ def prove_reading(folder: Folder, model: torch.nn.Module, reader: TextTokenizer,
     head, tail = f"{CANARY_TEXT} " * longest, f"{PROOF_TEXTS[1]} " * longest
     for text in (*PROOF_TEXTS, head[: 4 * longest] + tail[: 4 * longest]):
         wanted = folder.tokenizer(text, truncation=True, max_length=longest, return_tensors="pt")
-        (tokens,) = reader.encode([reader.read(text)])
+        (tokens,) = reader.tokenize([text])
         if list(tokens.ids) != wanted["input_ids"][0].tolist():
             raise BuildError(
                 f"the tokenizer in {folder.path} is not served: of the text {text[:40]!r} transformers makes "

@@ -50,7 +50,7 @@ def _make_batch(size: ImageSize, *, member: int) -> torch.Tensor:
     """One picture of each family as the handler decodes it, float32 (FAMILIES, 3, crop, crop), normalised."""
     preprocessing = FastPreprocessing(size, mean=[MEAN / 255] * 3, std=[DEVIATION / 255] * 3)
     pictures = [decode_image(encode_member(family, member), preprocessing) for family in range(FAMILIES)]
-    return preprocessing.pack(pictures, channels_last=False)
+    return preprocessing.pack(pictures).contiguous()
 
 
 def _damp_residual_branches(model: torch.nn.Module) -> None:

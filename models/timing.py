@@ -22,13 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from handlers.shared.classifier import Classifier
-from handlers.shared.definition import read_definition
+from handlers.request import Request
 from handlers.shared.errors import LoadError
 from handlers.shared.options import read_options
-from handlers.shared.runtime import load_runtime
-from models.classifiers import load_classifier
+from handlers.task import Task
 from models.errors import BuildError
+from models.handlers import load_handler
 from models.slots import READY
 
 TEXTS = 240
@@ -42,25 +41,24 @@ class Batches:
     """Answers batches of one model's requests."""
 
     def __init__(self, staging: Path) -> None:
-        definition = read_definition(staging)
-        classifier = load_classifier(staging)
-        self._runtime = load_runtime(classifier, read_options(definition, os.environ))
-        canary = (staging / definition.canary["file"]).read_bytes()
-        self._bodies = itertools.cycle(write_bodies(classifier, canary))
+        self._handler = load_handler(staging)
+        self._handler.load(read_options(self._handler.definition, os.environ))
+        bodies = write_bodies(self._handler, self._handler.example)
+        self._requests = itertools.cycle([Request(content=body) for body in bodies])
 
     def answer(self, size: int) -> None:
         """BuildError where one is refused."""
-        replies = self._runtime.predict(list(itertools.islice(self._bodies, size)))
+        replies = self._handler.answer(list(itertools.islice(self._requests, size)))
         refused = [reply for reply in replies if reply.status != 200]
         if refused:
             raise BuildError(f"what is timed is refused: {refused[0].body.decode()}")
 
 
-def write_bodies(classifier: Classifier, canary: bytes) -> list[bytes]:
+def write_bodies(task: Task, canary: bytes) -> list[bytes]:
     """The canary; of texts one of each length that requests have, in random order."""
-    if not _measure(classifier, canary):
+    if not _measure(task, canary):
         return [canary]
-    return [_write_text(classifier, canary.decode().split(), tokens) for tokens in draw_lengths(TEXTS)]
+    return [_write_text(task, canary.decode().split(), tokens) for tokens in draw_lengths(TEXTS)]
 
 
 def draw_lengths(count: int) -> list[int]:
@@ -72,20 +70,19 @@ def draw_lengths(count: int) -> list[int]:
     return lengths
 
 
-def _write_text(classifier: Classifier, words: Sequence[str], tokens: int) -> bytes:
+def _write_text(task: Task, words: Sequence[str], tokens: int) -> bytes:
     """The canary's words, again and again, until it is as long, or what is more is cut off."""
     text, length = "", 0
     for word in itertools.cycle(words):
         text, before = f"{text} {word}".strip(), length
-        length = _measure(classifier, text.encode())
+        length = _measure(task, text.encode())
         if length >= tokens or length == before:
             return text.encode()
     raise AssertionError("a cycle of words has no end")
 
 
-def _measure(classifier: Classifier, body: bytes) -> int:
-    (sample,) = classifier.encode(classifier.read_request(body).inputs)
-    return classifier.sample_length(sample)
+def _measure(task: Task, body: bytes) -> int:
+    return task.measure(task.decode(Request(content=body)))
 
 
 def time_batches(

@@ -21,7 +21,7 @@ from config.rules.network import find_instance_socket
 HOW_SMALL = 'check "${{' + name_state("{instance}") + '}}"'
 """Asked whether it lives; disabled or enabled by a variable: HAProxy begins with what it ended with."""
 FORM_TYPE = "x-multipart/"
-"""As the handlers know it (handlers/shared/forms.py)."""
+"""As the handlers know it (handlers/request.py)."""
 RETRY_ON = "conn-failure empty-response junk-response 500 502 503"
 
 WORKER_DIED = explain(

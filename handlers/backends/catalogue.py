@@ -18,6 +18,7 @@ from typing import Any
 
 from handlers.backends.proofs import Judge, judge_eager, judge_inductor, judge_ipex, judge_openvino
 
+INT8 = "int8"
 BASELINE = "fp32"
 """In every archive: what the other precisions are compared with."""
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")

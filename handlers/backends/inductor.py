@@ -38,7 +38,7 @@ def check_library(state: LoadState) -> None:
     if lacking or built["torch"] != here["torch"]:
         wanted = f"a CPU with {', '.join(lacking)}" if lacking else f"torch {built['torch']}"
         got = "which this one lacks" if lacking else f"and this is {here['torch']}"
-        name, precision = state.classifier.definition.name, state.options.precision
+        name, precision = state.task.definition.name, state.options.precision
         raise LoadError(
             f"{library.name} was compiled for {wanted}, {got}",
             cure="delete the archive, and build it on this machine: "
@@ -54,7 +54,7 @@ def load_library(state: LoadState) -> None:
     state.model = torch.nn.Identity()
     state.model = load_file(state.file)
     # Its code reads what it was compiled with, whatever strides a tensor has.
-    state.channels_last = state.classifier.convolutional
+    state.channels_last = state.task.convolutional
     state.graph_kind = LIBRARY
 
 

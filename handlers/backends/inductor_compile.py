@@ -49,9 +49,9 @@ def compile_library(
 ) -> Iterator[Path]:
     """The library, which is gone afterwards; LoadError without a C++ compiler, or for a mode that is none."""
     check_compiler("a model is built")
-    recipe = state.classifier.definition.precisions[precision].backends.get("inductor", {})
+    recipe = state.task.definition.precisions[precision].backends.get("inductor", {})
     options = {**OPTIONS, **_read_mode(recipe.get("mode", "default"))}
-    state.channels_last = state.classifier.convolutional
+    state.channels_last = state.task.convolutional
     if state.channels_last:
         state.model = state.model.to(memory_format=torch.channels_last)
     inputs = state.inputs(_choose_example(state))
@@ -96,12 +96,12 @@ def _read_mode(mode: str) -> Mapping[str, Any]:
 
 def _choose_example(state: LoadState) -> Shape:
     """The most rows, since one would be taken for a constant, and the widest of them."""
-    return max(state.classifier.layout.list_shapes(), key=lambda shape: (shape.batch_size, shape.length))
+    return max(state.task.layout.list_shapes(), key=lambda shape: (shape.batch_size, shape.length))
 
 
 def _find_symbolic(state: LoadState) -> tuple[Any, ...]:
     """For each input, the dimensions that differ between served shapes."""
-    served = [state.inputs(shape) for shape in state.classifier.layout.list_shapes()]
+    served = [state.inputs(shape) for shape in state.task.layout.list_shapes()]
     return tuple(
         {
             dimension: torch.export.Dim.DYNAMIC

@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 
-from handlers.backends.catalogue import has_wide_sums
+from handlers.backends.catalogue import INT8, has_wide_sums
 from handlers.backends.inductor_compile import compile_library
 from handlers.backends.inductor_library import count_executed, load_file, read_files
 from handlers.backends.inductor_packing import load_quantiser
 from handlers.backends.loader import Calibration, Made
 from handlers.backends.proofs import count_products
 from handlers.shared.errors import LoadError
-from handlers.shared.precision import INT8
 
 pt2e, observers, x86 = load_quantiser()
 

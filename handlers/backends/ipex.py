@@ -21,7 +21,7 @@ from handlers.shared.shapes import Shape
 
 
 def optimize(state: LoadState) -> None:
-    convolutional = state.classifier.convolutional
+    convolutional = state.task.convolutional
     state.model = import_ipex().optimize(
         state.model,
         dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[state.options.precision],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
@@ -14,25 +14,23 @@ from typing import Any, Protocol
 import torch
 
 from handlers.backends.catalogue import BACKENDS, Backend, name_variant
-from handlers.shared.classifier import Classifier
 from handlers.shared.definition import PrecisionRecipe
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions
-from handlers.shared.outputs import relative_error
-from handlers.shared.precision import precision_context
+from handlers.shared.outputs import find_worst, to_float
 from handlers.shared.shapes import Run, Shape
 from handlers.shared.work import Work
+from handlers.task import Inputs, Task
 
 EXAMPLES = 4
 """Different samples used for tracing, warm-up and the self-check; at least 2."""
-Inputs = tuple[torch.Tensor, ...]
 
 
 @dataclass(kw_only=True)
 class LoadedModel:
     """The model, and what answering needs and describe says of it."""
 
-    classifier: Classifier
+    task: Task
     options: LoadOptions
     loader: Loader
     model: torch.nn.Module = field(default_factory=torch.nn.Identity)
@@ -52,17 +50,17 @@ class LoadedModel:
     def accuracy(self) -> dict[str, Any] | None:
         """What the gate saw of it; None for what it does not judge."""
         variant = name_variant(self.options.backend, self.options.precision)
-        return self.classifier.definition.accuracy.get(variant)
+        return self.task.definition.accuracy.get(variant)
 
-    def run(self, inputs: Inputs) -> torch.Tensor:
-        """Logits as float32, through whatever the model has become."""
+    def run(self, inputs: Inputs) -> Any:
+        """Outputs in float32, through whatever the model has become."""
         with self.loader.context(self.options.precision):
-            return self.model(*inputs).float()
+            return to_float(self.model(*inputs))
 
     def to_inputs(self, run: Run, samples: Sequence[Any]) -> Inputs:
         """The model's inputs for one run; valid until the next call."""
         rows = [[samples[position] for position in row] for row in run.rows]
-        return self.classifier.to_inputs(rows, length=run.length, channels_last=self.channels_last)
+        return self.task.to_inputs(rows, length=run.length, channels_last=self.channels_last)
 
 
 @dataclass(kw_only=True)
@@ -73,14 +71,14 @@ class LoadState(LoadedModel):
     """This process's; Intel's OpenMP will bind the thread that starts its first team to one of them."""
     examples: list[Any] = field(default_factory=list)
     """EXAMPLES samples of all lengths."""
-    reference: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    """Logits of the eager FP32 model, float32 (EXAMPLES, classes)."""
-    warmed: dict[Shape, torch.Tensor] = field(default_factory=dict)
-    """What the finished model answered for the examples in each shape, float32 (samples, classes)."""
+    reference: list[Any] = field(default_factory=list)
+    """The eager FP32 model's output for each example, alone."""
+    warmed: dict[Shape, Any] = field(default_factory=dict)
+    """What the finished model answered for the examples in each shape."""
 
     @property
     def recipe(self) -> PrecisionRecipe:
-        return self.classifier.definition.precisions[self.options.precision]
+        return self.task.definition.precisions[self.options.precision]
 
     @property
     def backend_recipe(self) -> Mapping[str, Any]:
@@ -90,7 +88,7 @@ class LoadState(LoadedModel):
     @property
     def directory(self) -> Path:
         """The archive, unpacked."""
-        return self.classifier.definition.directory
+        return self.task.definition.directory
 
     @property
     def file(self) -> Path:
@@ -99,8 +97,8 @@ class LoadState(LoadedModel):
 
     def arrange(self, shape: Shape) -> Run:
         """Which examples stand where in a run of one shape."""
-        needed = [self.classifier.sample_length(sample) for sample in self.examples]
-        return self.classifier.layout.arrange(shape, needed)
+        needed = [self.task.measure(sample) for sample in self.examples]
+        return self.task.layout.arrange(shape, needed)
 
     def inputs(self, shape: Shape) -> Inputs:
         """Example inputs of one shape, the caller's to keep."""
@@ -109,13 +107,14 @@ class LoadState(LoadedModel):
     @property
     def trace_inputs(self) -> Inputs:
         """Example inputs to trace or convert by."""
-        return self.inputs(self.classifier.layout.trace_shape)
+        return self.inputs(self.task.layout.trace_shape)
 
-    def compare(self, shape: Shape, logits: torch.Tensor) -> float:
-        """The largest relative error of a run of one shape's examples against FP32 eager, each alone."""
-        samples = list(self.arrange(shape).samples)
-        got, expected = logits[: len(samples)], self.reference[samples]
-        return relative_error(got, expected, self.classifier.activation)
+    def compare(self, shape: Shape, outputs: Any) -> float:
+        """The largest error (Task.compare) of a run of one shape's examples against FP32 eager's."""
+        numbers = self.arrange(shape).samples
+        split = self.task.split(outputs, [self.examples[number] for number in numbers])
+        pairs = zip(split, (self.reference[number] for number in numbers), strict=True)
+        return find_worst([self.task.compare(got, expected) for got, expected in pairs])
 
     def finish(self) -> LoadedModel:
         """Without what only the load needed."""
@@ -196,15 +195,22 @@ class Quantiser(Protocol):
         """By one of `recipes`; LoadError where it cannot be made."""
 
 
+@contextlib.contextmanager
+def autocast(precision: str) -> Iterator[None]:
+    """No autograd, and for bf16 PyTorch chooses the narrower type operator by operator."""
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+        yield
+
+
 class Loader(ABC):
     """One backend's way from the eager model to the one that serves."""
 
     steps: Sequence[Step]
     """In order."""
 
-    def context(self, precision: str) -> AbstractContextManager[None]:
+    def context(self, precision: str) -> contextlib.AbstractContextManager[None]:
         """Around each run."""
-        return precision_context(precision)
+        return autocast(precision)
 
     def prepare(self, state: LoadState, precision: str) -> Made:
         """At build, from an eager model: the backend's files for a precision other than int8."""

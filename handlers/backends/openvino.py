@@ -133,7 +133,7 @@ def convert(state: LoadState) -> Any:
 
     example = state.trace_inputs
     graph = openvino.convert_model(state.model, example_input=example)
-    if state.classifier.convolutional:  # all but the batch is fixed
+    if state.task.convolutional:  # all but the batch is fixed
         graph.reshape([-1, *example[0].shape[1:]])
     return graph
 

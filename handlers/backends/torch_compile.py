@@ -34,7 +34,7 @@ def compile_here(state: LoadState) -> None:
     check_compiler("a worker starts with --off freeze")
     # Else a shape too many would be computed by eager, without a word.
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    state.channels_last = state.classifier.convolutional
+    state.channels_last = state.task.convolutional
     if state.channels_last:
         state.model = state.model.to(memory_format=torch.channels_last)
     state.model = torch.no_grad()(torch.compile(state.model))

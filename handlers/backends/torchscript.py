@@ -33,7 +33,7 @@ def freeze(state: LoadState) -> None:
 
 
 def _skip_channels_last(state: LoadState) -> Skip | None:
-    if not state.classifier.convolutional:
+    if not state.task.convolutional:
         return Skip(status="not applicable", reason="the model has no convolutions")
     return unless_off("channels_last")(state)
 

@@ -12,10 +12,10 @@ class LoadError(Exception):
         self.cure = cure
 
 
-class RequestError(Exception):
+class BadRequest(Exception):  # noqa: N818 (as HTTP and web frameworks name it)
     """One request cannot be answered; only this request gets `status`, its batch goes on."""
 
-    def __init__(self, message: str, *, status: int = 400, cause: str | None = None) -> None:
+    def __init__(self, status: int, message: str, *, cause: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.cause = cause or message

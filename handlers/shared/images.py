@@ -21,7 +21,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from handlers.shared.colours import LARGEST_PROFILE, to_rgb, transform_sample
-from handlers.shared.errors import RequestError
+from handlers.shared.errors import BadRequest
 from handlers.shared.memory import MemoryReturn
 from handlers.shared.preprocessing import Preprocessing
 
@@ -108,7 +108,7 @@ class Trimmed:
 def decode_image(
     data: bytes, preprocessing: Preprocessing, limits: Mapping[str, int] = LIMITS
 ) -> torch.Tensor:
-    """JPEG, PNG, WebP … → uint8 (*size.seen, 3) as people see it; RequestError if it cannot be."""
+    """JPEG, PNG, WebP … → uint8 (*size.seen, 3) as people see it; BadRequest if it cannot be."""
     MEMORY.before_next()
     needed_mib, result = _decode_or_refuse(data, preprocessing, limits)
     if needed_mib > RETURNED_MIB or len(data) > RETURNED_BYTES:
@@ -124,7 +124,7 @@ def decode_image(
 
 def _decode_or_refuse(
     data: bytes, preprocessing: Preprocessing, limits: Mapping[str, int]
-) -> tuple[int, torch.Tensor | RequestError]:
+) -> tuple[int, torch.Tensor | BadRequest]:
     """(MiB it took, sample or refusal); no exception, because its frames would keep what they had decoded."""
     needed_mib = 0
     try:
@@ -142,24 +142,24 @@ def _decode_or_refuse(
             del image
             sample = preprocessing.resize_and_crop(pixels)
             return needed_mib, transform_sample(sample, profile, mode) if profile else sample
-    except RequestError as error:
+    except BadRequest as error:
         return needed_mib, error.with_traceback(None)
     except Image.DecompressionBombError as error:
-        return needed_mib, RequestError(f"the image has too many pixels: {error}", status=413)
+        return needed_mib, BadRequest(413, f"the image has too many pixels: {error}")
     except Exception as error:
         # Pillow's plug-ins raise nearly any type on broken files.
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, BrokenError | UnidentifiedImageError):
             reason = str(error) if isinstance(error, BrokenError) else f"its headers are no {form}'s"
-        return needed_mib, RequestError(f"the image is broken ({len(data)} bytes, {reason})")
+        return needed_mib, BadRequest(400, f"the image is broken ({len(data)} bytes, {reason})")
 
 
-def _too_large(what: str) -> RequestError:
-    return RequestError(f"the image {what}", status=413)
+def _too_large(what: str) -> BadRequest:
+    return BadRequest(413, f"the image {what}")
 
 
-def _not_decoded(variant: str, *, instead: str) -> RequestError:
-    return RequestError(f"the image is a {variant}, which is not decoded here; {instead}", status=415)
+def _not_decoded(variant: str, *, instead: str) -> BadRequest:
+    return BadRequest(415, f"the image is a {variant}, which is not decoded here; {instead}")
 
 
 def _check_parts(parts: int, limits: Mapping[str, int], what: str) -> None:
@@ -168,18 +168,18 @@ def _check_parts(parts: int, limits: Mapping[str, int], what: str) -> None:
 
 
 def _name_format(data: bytes) -> str:
-    """Pillow's name of what the body begins as; RequestError 415 with the name of what is not taken."""
+    """Pillow's name of what the body begins as; BadRequest 415 with the name of what is not taken."""
     for form, signature in SIGNATURES.items():
         if re.match(signature, data, re.DOTALL):
             return form
     if not data:
-        raise RequestError(f"the body is empty; send the bytes of an image: {TAKEN}")
+        raise BadRequest(400, f"the body is empty; send the bytes of an image: {TAKEN}")
     start, flags = data[:LOOKED_AT], re.DOTALL | re.IGNORECASE
     names = (name for name, pattern in OTHERS.items() if re.match(pattern, start, flags))
     name = next(names, "no image of a known kind")
     hint = '; as JSON it goes into {"data": "…"}' if name == "base64 text" else ""
     shown = f"{name} ({len(data)} bytes starting {data[:8]!r}){hint}"
-    raise RequestError(f"the body is {shown}; send {TAKEN}", status=415)
+    raise BadRequest(415, f"the body is {shown}; send {TAKEN}")
 
 
 def _trim_jpeg(data: bytes, limits: Mapping[str, int]) -> Trimmed:
@@ -342,7 +342,7 @@ def _choose_scale(image: Image.Image, preprocessing: Preprocessing) -> int:
 def _judge(
     form: str, size: tuple[int, int], limits: Mapping[str, int], *, scale: int = 1, extra_bytes: int = 0
 ) -> int:
-    """MiB that decoding takes; RequestError 413 for what is too much."""
+    """MiB that decoding takes; BadRequest 413 for what is too much."""
     (width, height), most = size, limits["pixels"]
     if not width or not height:
         raise BrokenError(f"it has {width}×{height} pixels")

@@ -81,8 +81,8 @@ class Preprocessing(ABC):
         """uint8 (height, width, 3) → uint8 (*size.seen, 3)."""
 
     @abstractmethod
-    def pack(self, samples: Sequence[torch.Tensor], *, channels_last: bool) -> torch.Tensor:
-        """Samples → normalised float32 (N, 3, *size.seen); valid until the next call."""
+    def pack(self, samples: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Samples → normalised float32 (N, 3, *size.seen), channels_last; valid until the next call."""
 
 
 class FastPreprocessing(Preprocessing):
@@ -109,7 +109,7 @@ class FastPreprocessing(Preprocessing):
             pixels = _interpolate(pixels, (rows, columns), self.size)
         return _crop(pixels, self.size)
 
-    def pack(self, samples: Sequence[torch.Tensor], *, channels_last: bool) -> torch.Tensor:
+    def pack(self, samples: Sequence[torch.Tensor]) -> torch.Tensor:
         count, (height, width) = len(samples), self.size.seen
         if count > len(self._batch):
             self._batch = torch.empty(count, height, width, 3)
@@ -118,9 +118,8 @@ class FastPreprocessing(Preprocessing):
             row.copy_(sample)
         rows = batch.view(count, height, width * 3)
         torch.addcmul(self._shift, rows, self._scale, out=rows)
-        # Rows are stored NHWC, so this view *is* channels_last; the other layout costs a copy.
-        images = batch.permute(0, 3, 1, 2)
-        return images if channels_last else images.contiguous()
+        # Rows are stored NHWC, so this view *is* channels_last.
+        return batch.permute(0, 3, 1, 2)
 
 
 class ReferencePreprocessing(Preprocessing):
@@ -138,10 +137,9 @@ class ReferencePreprocessing(Preprocessing):
         resized = _to_image(pixels).resize((columns, rows), INTERPOLATIONS[self.size.interpolation])
         return _crop(torch.from_numpy(np.asarray(resized)), self.size)
 
-    def pack(self, samples: Sequence[torch.Tensor], *, channels_last: bool) -> torch.Tensor:
+    def pack(self, samples: Sequence[torch.Tensor]) -> torch.Tensor:
         pixels = torch.stack(list(samples)).float().div_(255).sub_(self.mean).div_(self.std)
-        images = pixels.permute(0, 3, 1, 2)
-        return images if channels_last else images.contiguous()
+        return pixels.permute(0, 3, 1, 2)
 
 
 PREPROCESSINGS: dict[str, type[Preprocessing]] = {

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from handlers.backends.catalogue import BACKENDS
-from handlers.shared.errors import RequestError
+from handlers.shared.errors import BadRequest
 
 HEADER = "x-cpu-kit-profile"
 """`operators=8 onednn=2`, or `result`. TorchServe hands a describe call's headers to the handler."""
@@ -38,12 +38,13 @@ def find_wish(headers: Mapping[str, Any]) -> str:
 
 
 def parse_wish(text: str) -> dict[str, int]:
-    """Kind → number of runs; RequestError says what may be asked for."""
+    """Kind → number of runs; BadRequest says what may be asked for."""
     wish = {kind: int(runs) for kind, runs in _WISH.findall(text)}
     if not wish or not set(wish) <= set(KINDS) or not all(1 <= runs <= MOST_RUNS for runs in wish.values()):
-        raise RequestError(
+        raise BadRequest(
+            400,
             f"{HEADER} must be `{RESULT}`, or {', '.join(KINDS)} with 1 to {MOST_RUNS} runs each, such as "
-            f"`operators=8`: got {text[:100]}"
+            f"`operators=8`: got {text[:100]}",
         )
     return wish
 

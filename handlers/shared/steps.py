@@ -17,6 +17,7 @@ from handlers.backends.loader import EXAMPLES, Loader, LoadState, Step
 from handlers.shared.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, describe_layout
+from handlers.shared.outputs import find_worst, is_finite, to_float
 from handlers.shared.shapes import Shape
 from handlers.shared.work import Work
 
@@ -29,14 +30,15 @@ PROFILING_RUNS = 2
 
 
 def build_eager(state: LoadState) -> None:
-    classifier = state.classifier
-    classifier.adopt(state.options)
-    state.model = classifier.build_model()
-    state.examples = classifier.example_samples(EXAMPLES)
+    task = state.task
+    task.adopt(state.options)
+    state.model = task.load_model()
+    state.examples = task.make_examples(EXAMPLES)
     # One at a time and hardly padded: eager FP32 is the slowest thing a load does.
-    logits = [classifier.answer_alone(state.model, sample) for sample in state.examples]
-    state.reference = torch.cat(logits).float()
-    if not torch.isfinite(state.reference).all():
+    for sample in state.examples:
+        (output,) = task.split(to_float(task.answer_alone(state.model, sample)), [sample])
+        state.reference.append(output)
+    if not is_finite(state.reference):
         raise LoadError(
             "the eager model's own output is not finite", cure="check the weights that were packed"
         )
@@ -46,12 +48,12 @@ def build_eager(state: LoadState) -> None:
 
 def _check_layout(state: LoadState) -> None:
     """Samples that share rows, in FP32, where a leaking neighbour cannot pass for a precision's rounding."""
-    shape = state.classifier.layout.trace_shape
+    shape = state.task.layout.trace_shape
     if all(len(row) == 1 for row in state.arrange(shape).rows):
         return
     with torch.no_grad():
-        logits = state.model(*state.inputs(shape))
-    worst = state.compare(shape, logits)
+        outputs = state.model(*state.inputs(shape))
+    worst = state.compare(shape, outputs)
     if not worst <= NEIGHBOURS_ERROR:
         raise LoadError(
             "the eager model answers a sample beside others not as it answers it alone: "
@@ -61,7 +63,7 @@ def _check_layout(state: LoadState) -> None:
 
 
 def warm_up(state: LoadState) -> None:
-    shapes = state.classifier.layout.list_shapes()
+    shapes = state.task.layout.list_shapes()
     smallest = state.inputs(shapes[-1])
     for _ in range(PROFILING_RUNS):
         state.run(smallest)
@@ -74,10 +76,10 @@ def warm_up(state: LoadState) -> None:
 
 def time_work(state: LoadState) -> Work:
     """Times the largest shape twice, when it is warm: the first run may still compile."""
-    largest = state.classifier.layout.list_shapes()[0]
+    largest = state.task.layout.list_shapes()[0]
     seconds = min(_time_shape(state, largest) for _ in range(2))
     seconds_each = seconds / (largest.batch_size * max(1, largest.length))
-    return state.classifier.plan_work(seconds_each)
+    return state.task.plan_work(seconds_each)
 
 
 def _time_shape(state: LoadState, shape: Shape) -> float:
@@ -90,10 +92,8 @@ def _time_shape(state: LoadState, shape: Shape) -> float:
 
 
 def self_check(state: LoadState) -> None:
-    """Every warmed shape must have given the eager model's logits, sample by sample."""
-    worst = 0.0
-    for shape, logits in state.warmed.items():
-        worst = max(worst, state.compare(shape, logits))
+    """Every warmed shape must have given the eager model's outputs, sample by sample."""
+    worst = find_worst([state.compare(shape, outputs) for shape, outputs in state.warmed.items()])
     judged = (state.accuracy or {}).get("relative_error")
     tolerance = max(state.recipe.self_check_relative_error, JUDGED_ERROR_SLACK * (judged or 0.0))
     state.facts["self_check"] = {"relative_error": worst, "tolerance": tolerance}
@@ -167,7 +167,7 @@ def describe_memory_format(state: LoadState, inputs: tuple[torch.Tensor, ...]) -
     """What describe answers about channels_last: of the weights before prepacking, and of the input."""
     convolutions, in_format = state.facts["channels_last_weights"]
     return {
-        "applicable": state.classifier.convolutional and state.backend.channels_last,
+        "applicable": state.task.convolutional and state.backend.channels_last,
         "convolutions": convolutions,
         "channels_last_weights": in_format,
         "input": describe_layout(inputs[0]),

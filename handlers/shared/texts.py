@@ -8,23 +8,11 @@ from pathlib import Path
 
 from tokenizers import Encoding, Tokenizer
 
-from handlers.shared.errors import RequestError
+from handlers.shared.errors import BadRequest
 
 CHARACTERS_PER_TOKEN = 20
 """Read at most this much text for each token that can be used: four times what a word takes. Tokenising costs
 up to 2.2 µs a character (words of 99 letters; measured), so 8 texts cost 0.2 s at most."""
-
-TEXTS_AT_ONCE = 16
-"""What is beyond the last token is kept as tokens until its batch is through: 128 long texts took 600 MB."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text:
-    """What is read of one text."""
-
-    read: str
-    characters: int
-    """Of the whole text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,34 +62,24 @@ class TextTokenizer:
         self._from_end = truncation_side == "left"
         self._max_characters = CHARACTERS_PER_TOKEN * max_tokens
 
-    def read(self, text: str) -> Text:
-        """What will be used of a text; RequestError for what is not valid Unicode: the tokenizer raises."""
-        read = text[-self._max_characters :] if self._from_end else text[: self._max_characters]
+    def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
+        """Token ids of each text, in order; BadRequest where one is not valid Unicode."""
+        most = self._max_characters
+        read = [text[-most:] if self._from_end else text[:most] for text in texts]
         try:
-            read.encode()
+            "".join(read).encode()
         except UnicodeEncodeError as error:
-            # JSON can hold half of a surrogate pair (\ud800), which is no character.
-            raise RequestError("the text holds characters that are not valid Unicode") from error
-        return Text(read=read, characters=len(text))
-
-    def encode(self, texts: Sequence[Text]) -> list[Tokens]:
-        """Token ids of each text, in order."""
-        return [
-            tokens
-            for start in range(0, len(texts), TEXTS_AT_ONCE)
-            for tokens in self._encode(texts[start : start + TEXTS_AT_ONCE])
-        ]
-
-    def _encode(self, texts: Sequence[Text]) -> list[Tokens]:
-        encodings = self._tokenizer.encode_batch([text.read for text in texts], add_special_tokens=True)
+            # JSON can hold half of a surrogate pair (\ud800), and the tokenizer raises for it.
+            raise BadRequest(400, "the text holds characters that are not valid Unicode") from error
+        encodings = self._tokenizer.encode_batch(read, add_special_tokens=True)
         return [
             Tokens(
                 ids=tuple(one.ids),
                 total=len(one.ids) + sum(_own(part) for part in one.overflowing),
-                characters=text.characters,
-                characters_read=len(text.read),
+                characters=len(text),
+                characters_read=len(used),
             )
-            for one, text in zip(encodings, texts, strict=True)
+            for one, text, used in zip(encodings, texts, read, strict=True)
         ]
 
 

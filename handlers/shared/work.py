@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from handlers.shared.errors import LoadError, RequestError
+from handlers.shared.errors import BadRequest, LoadError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Work:
     worst_batch_s: float | None = None
     """What the largest batch that is computed takes of a core that does nothing else."""
 
-    def admit(self, costs: Sequence[int]) -> list[RequestError | None]:
+    def admit(self, costs: Sequence[int]) -> list[BadRequest | None]:
         """For each request of a batch, in order, why it is not computed, or None.
 
         The first is always computed if it may be asked at all; where a large one is refused, a small one
@@ -38,18 +38,18 @@ class Work:
             refused.append(refusal)
         return refused
 
-    def _find_refusal(self, cost: int, used: int) -> RequestError | None:
+    def _find_refusal(self, cost: int, used: int) -> BadRequest | None:
         if self.per_request is not None and cost > self.per_request:
-            return RequestError(
+            return BadRequest(
+                413,
                 f"the request's texts are {cost} tokens: at most {self.per_request} are computed in the time "
                 "that a batch may take; send fewer texts, or shorter ones",
-                status=413,
             )
         if self.per_batch is not None and used and used + cost > self.per_batch:
-            return RequestError(
+            return BadRequest(
+                503,
                 f"the requests before this one leave no room for its {cost} tokens: {used} of "
                 f"{self.per_batch} are taken; send it again",
-                status=503,
             )
         return None
 

@@ -86,7 +86,7 @@ def measure_error(state: LoadState) -> float:
 
 def _list_small_shapes(state: LoadState) -> list[Shape]:
     """Those that hold each example at most once, the largest last."""
-    shapes = [shape for shape in state.classifier.layout.list_shapes() if shape.batch_size <= EXAMPLES]
+    shapes = [shape for shape in state.task.layout.list_shapes() if shape.batch_size <= EXAMPLES]
     return sorted(shapes, key=lambda shape: shape.batch_size)
 
 

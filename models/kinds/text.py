@@ -87,7 +87,7 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     )
     if "impossible" in packing:
         say(f"  {definition.name}: texts cannot share rows: {packing['impossible']}; each is padded instead")
-        texts = [tokens.ids for tokens in reader.encode([reader.read(text) for text in PROOF_TEXTS])]
+        texts = [tokens.ids for tokens in reader.tokenize(PROOF_TEXTS)]
         check_padding(source.model, texts, padding_id=source.padding_id, activation=source.activation)
     write_canary_text(staging / CANARY)
     return Prepared(

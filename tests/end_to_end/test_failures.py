@@ -68,11 +68,11 @@ def test_a_worker_that_cannot_load_ends_the_start_with_its_cause(tiny_kit, tmp_p
 
 def test_an_archive_with_a_changed_handler_does_not_start(tiny_kit, tmp_path):
     """Beside the same definition.json, which TorchServe and its worker would take."""
-    more = store_with(tiny_kit, tmp_path, "handlers/shared/runtime.py", lambda code: code + b"#", sums=False)
+    more = store_with(tiny_kit, tmp_path, "handlers/kit_handler.py", lambda code: code + b"#", sums=False)
     more.plan("tiny_image")
     done = more.start()
     assert done.returncode == 1
-    assert "tiny_image.mar: not as it was built: handlers/shared/runtime.py has sha256" in done.stderr
+    assert "tiny_image.mar: not as it was built: handlers/kit_handler.py has sha256" in done.stderr
     assert more.processes() == []
 
 

@@ -13,9 +13,9 @@ from urllib3.fields import RequestField
 from urllib3.filepost import encode_multipart_formdata
 
 from handlers.cpu_text_classifier import CpuTextClassifier
-from handlers.shared.errors import RequestError
-from handlers.shared.forms import open_form
-from handlers.shared.rows import read_body
+from handlers.forms import open_form
+from handlers.request import read_request
+from handlers.shared.errors import BadRequest
 from tests.handlers.context import FakeContext, plain, rows_and_context
 
 TYPE = "x-multipart/form-data; boundary="
@@ -37,7 +37,7 @@ def whole(*contents: bytes, head: bytes = DATA, boundary: bytes = b"x") -> bytes
 def opened(tmp_path, body: bytes, content_type: str):
     """From TorchServe's own reading of the request on."""
     rows, context = rows_and_context(tmp_path, plain(body, content_type, header="content-type"))
-    return open_form(read_body(rows[0], context.get_all_request_header(0)))
+    return open_form(read_request(rows[0], context.get_all_request_header(0)))
 
 
 steady = settings(
@@ -82,7 +82,7 @@ PIECES = [b"--x", b"--x--", b"\r\n", b"\n", b" ", b"\xff", b"\0", DATA, TEXT, b"
 def test_whatever_is_sent_is_a_body_or_a_4xx(tmp_path_factory, body):
     try:
         opened(tmp_path_factory.getbasetemp(), body, f"{TYPE}x")
-    except RequestError as error:
+    except BadRequest as error:
         status, said = error.status, str(error)
     else:
         return
@@ -232,8 +232,8 @@ def test_the_largest_forms_take_no_memory_beside_them(tmp_path, unit):
     rows, context = rows_and_context(tmp_path, plain(b"", f"{TYPE}x", header="content-type"))
     rows[0]["body"] = body
     tracemalloc.start()
-    with pytest.raises(RequestError) as caught:
-        open_form(read_body(rows[0], context.get_all_request_header(0)))
+    with pytest.raises(BadRequest) as caught:
+        open_form(read_request(rows[0], context.get_all_request_header(0)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20

@@ -9,7 +9,7 @@ import zlib
 import pytest
 from PIL import ExifTags, Image
 
-from handlers.shared.errors import RequestError
+from handlers.shared.errors import BadRequest
 from handlers.shared.images import LIMITS, SIGNATURES, decode_image, read_orientation
 from handlers.shared.preprocessing import FastPreprocessing, ImageSize
 from models.canary import draw_image
@@ -32,8 +32,8 @@ JPEG, PNG, GIF = (encode(PHOTO, form) for form in ("JPEG", "PNG", "GIF"))
 RESTS = {"JPEG": JPEG, "PNG": PNG, "GIF": GIF, "WEBP": encode(PHOTO, "WEBP"), "BMP": encode(PHOTO, "BMP")}
 
 
-def refuse(data: bytes, **limits: int) -> RequestError:
-    with pytest.raises(RequestError) as caught:
+def refuse(data: bytes, **limits: int) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
         decode_image(data, FAST, {**LIMITS, **limits})
     return caught.value
 
@@ -141,7 +141,7 @@ def test_what_is_cheap_to_send_is_cheap_to_read(name):
     started, status = time.process_time(), 200
     try:
         decode_image(data, FAST)
-    except RequestError as error:
+    except BadRequest as error:
         status = error.status
     assert status == expected
     assert time.process_time() - started < 2

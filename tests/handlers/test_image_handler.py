@@ -94,7 +94,7 @@ def test_the_describe_call_alone_asks_for_a_look_at_the_next_runs(images, tiny_i
     assert describe(images, tiny_image, "operators=99")["refused"].endswith("got operators=99")
     rows, context = rows_and_context(tiny_image, plain(canary, **{"X-Cpu-Kit-Profile": "operators=1"}))
     images.handle(rows, context)
-    assert images.runtime.profiler.describe()["left"] == {}
+    assert images.profiler.describe()["left"] == {}
 
 
 def test_describe_answers_what_is_in_effect(images, tiny_image):
@@ -126,7 +126,7 @@ def test_baselines_need_no_other_code(tiny_image, canary, monkeypatch, off, kind
     monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_image": {"off": off, "precision": precision}}))
     images = CpuImageClassifier()
     images.initialize(FakeContext(tiny_image))
-    described = images.runtime.describe()
+    described = images.describe()
     assert described["graph"]["kind"] == kind
     assert described["memory_format"]["input"] == layout
     assert described["precision"] == precision

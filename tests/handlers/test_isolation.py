@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from handlers.shared.errors import RequestError
-from handlers.shared.replies import to_json
-from handlers.shared.torchserve import FillReport, TorchServeHandler
+from handlers.replies import to_json
+from handlers.shared.errors import BadRequest
 from tests.handlers.context import plain, rows_and_context
-from tests.handlers.stub import StubClassifier, make_runtime
+from tests.handlers.stub import StubHandler, take_stub
 
 BAD = 77
 SECRET = "what the client sent"
@@ -22,27 +21,20 @@ class Panic(BaseException):
     """As pyo3 raises it for a panic in Rust: no Exception."""
 
 
-class Handler(StubClassifier, TorchServeHandler):
-    """The stub behind TorchServe's interface."""
-
-
 @pytest.fixture
-def handler(caplog) -> Handler:
+def handler(caplog) -> StubHandler:
     caplog.set_level(logging.INFO, logger="cpu_kit")
-    loaded = Handler()
-    loaded.runtime = make_runtime(loaded)
-    loaded.fill_report = FillReport()
-    return loaded
+    return take_stub(StubHandler())
 
 
-def ask(handler: Handler, tmp_path, *bodies: bytes):
+def ask(handler: StubHandler, tmp_path, *bodies: bytes):
     rows, context = rows_and_context(tmp_path, *(plain(body) for body in bodies))
     answers = [json.loads(answer) for answer in handler.handle(rows, context)]
     statuses = {position: code for position, (code, _) in context.statuses.items()}
     return answers, statuses
 
 
-def plant(handler: Handler, stage: str, error: BaseException) -> None:
+def plant(handler: StubHandler, stage: str, error: BaseException) -> None:
     def raise_for_the_bad_one(where: str, value: Any) -> None:
         if where == stage and value in (BAD, str(BAD).encode()):
             raise error
@@ -55,14 +47,14 @@ def read_log(caplog, event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["cpu_kit"] == event]
 
 
-@pytest.mark.parametrize("stage", ["read", "encode", "model", "to_answer"])
+@pytest.mark.parametrize("stage", ["decode", "collate", "model", "split", "encode"])
 @pytest.mark.parametrize(
     ("error", "status"),
     [
         (RuntimeError(SECRET * 100), 500),
         (Panic("a tokenizer panicked"), 500),
         (MemoryError(), 413),
-        (RequestError("this one is wrong", status=422), 422),
+        (BadRequest(422, "this one is wrong"), 422),
     ],
 )
 def test_a_request_that_raises_fails_alone(handler, tmp_path, caplog, stage, error, status):

@@ -115,11 +115,11 @@ class Limited(CpuImageClassifier):
 
 
 def test_the_plans_limits_replace_the_handlers_own_and_only_those_it_knows(definition):
-    classifier = Limited()
-    classifier.configure(definition)
-    classifier.adopt(LoadOptions(precision="fp32", backend="eager", threads=None, limits={"pixels": 5}))
-    assert classifier.limits == {"pixels": 5, "frames": 1}
+    handler = Limited()
+    handler.configure(definition)
+    handler.adopt(LoadOptions(precision="fp32", backend="eager", threads=None, limits={"pixels": 5}))
+    assert handler.limits == {"pixels": 5, "frames": 1}
     unknown = LoadOptions(precision="fp32", backend="eager", threads=None, limits={"tokens": 5})
     with pytest.raises(LoadError, match="limits must be among pixels, frames: got tokens; plan and build"):
-        classifier.adopt(unknown)
+        handler.adopt(unknown)
     assert Limited.LIMITS == {"pixels": 10, "frames": 1}

@@ -8,10 +8,11 @@ import sys
 import pytest
 import torch
 
-from handlers.shared.errors import RequestError
+from handlers.replies import Reply
+from handlers.request import Request
+from handlers.shared.errors import BadRequest
 from handlers.shared.profiling import HEADER, Profiler, parse_wish
-from handlers.shared.replies import Reply
-from tests.handlers.stub import StubClassifier, make_runtime
+from tests.handlers.stub import StubHandler, take_stub
 
 MODEL = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
 IMAGE = torch.ones(4, 3, 64, 64)
@@ -66,17 +67,17 @@ def test_a_model_that_fails_leaves_everything_as_it_was(capfd):
 @pytest.mark.parametrize("wish", ["", "operators", "operators=0", "operators=33", "shell=1", "onednn=2 x=1"])
 def test_a_wish_is_bounded(wish):
     with pytest.raises(
-        RequestError, match=f"{HEADER} must be `result`, or operators, onednn, itt with 1 to 32"
+        BadRequest, match=f"{HEADER} must be `result`, or operators, onednn, itt with 1 to 32"
     ):
         parse_wish(wish)
 
 
-def test_a_runtime_counts_its_phases_and_looks_at_its_runs():
-    runtime = make_runtime(StubClassifier())
-    runtime.profiler.ask("operators=1")
-    replies = runtime.predict([b"16", b"", b"32 64"])
-    phases = runtime.phases.describe()
+def test_a_handler_counts_its_phases_and_looks_at_its_runs():
+    handler = take_stub(StubHandler())
+    handler.profiler.ask("operators=1")
+    replies = handler.answer([Request(content=body) for body in (b"16", b"", b"32 64")])
+    phases = handler.phases.describe()
     assert [isinstance(one, Reply) for one in replies] == [True] * 3
     assert (phases["requests"], phases["batches"]) == (3, 1)
     assert 0 < phases["read_s"] + phases["model_s"] <= phases["whole_s"]
-    assert runtime.profiler.describe()["operators"]["runs"] == 1
+    assert handler.profiler.describe()["operators"]["runs"] == 1

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from handlers.cpu_text_classifier import CpuTextClassifier
-from handlers.shared import texts
+from handlers.request import Request
 from tests.handlers.context import FakeContext, Sent, form, plain, rows_and_context
 
 
@@ -127,18 +127,12 @@ def test_one_text_gets_one_answer_however_it_is_sent(handler, tiny_text, sent):
 
 
 def test_only_what_is_read_of_a_text_is_kept_while_its_batch_waits(handler):
-    request = handler.read_request(("word \N{GRINNING FACE} " * 100_000).encode())
-    assert [(len(text.read), text.characters) for text in request.inputs] == [(640, 700_000)]
-
-
-def test_the_tokenizer_takes_a_few_texts_at_once(handler, monkeypatch):
-    monkeypatch.setattr(texts, "TEXTS_AT_ONCE", 2)
-    read = [handler.tokenizer.read("word " * number) for number in (1, 3, 5, 7, 9)]
-    assert [tokens.total for tokens in handler.encode(read)] == [3, 5, 7, 9, 11]
+    tokens = handler.decode(Request(content=("word \N{GRINNING FACE} " * 100_000).encode()))
+    assert (tokens.characters_read, tokens.characters, len(tokens.ids)) == (640, 700_000, 32)
 
 
 def test_the_largest_batch_is_timed_and_shown(handler):
-    work = handler.runtime.describe()["work"]
+    work = handler.describe()["work"]
     assert 0 < work["seconds_each"] < 0.01
     assert work["per_request"] == 4 * 32
     assert work["per_request"] <= work["per_batch"] <= handler.limits["tokens_per_batch"]
@@ -160,16 +154,12 @@ def test_what_the_plan_leaves_no_room_for_is_refused_and_the_rest_answered(tiny_
     assert small["code"] == 503
 
 
-def test_a_batch_is_tokenised_at_once_and_its_fill_counted(tiny_text, monkeypatch):
+def test_the_fill_of_a_batch_is_counted(tiny_text):
     handler = CpuTextClassifier()
     handler.initialize(FakeContext(tiny_text))
-    calls = []
-    encode = handler.tokenizer.encode
-    monkeypatch.setattr(handler.tokenizer, "encode", lambda texts: calls.append(len(texts)) or encode(texts))
     ask(handler, tiny_text, "word " * 6, {"text": ["word " * 14, "word " * 20]}, b"\xff", "word " * 30)
-    assert calls == [4]
     # Two special tokens each; what does not fit into 32 tokens is cut; 22 and 8 share a row.
-    described = handler.runtime.describe()["fill"]
+    described = handler.describe()["fill"]
     assert described == {"runs": 3, "tokens": 8 + 16 + 22 + 32, "computed_tokens": 80, "fill": 0.975}
 
 
@@ -184,6 +174,6 @@ def test_without_buckets_a_batch_is_run_whole_and_padded_to_its_longest(tiny_tex
         ask(baseline, tiny_text, *texts)[0], ask(handler, tiny_text, *texts)[0], strict=True
     ):
         assert got["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
-    assert baseline.runtime.describe()["fill"] == {
+    assert baseline.describe()["fill"] == {
         "runs": 1, "tokens": 3 + 11 + 19, "computed_tokens": 3 * 19, "fill": pytest.approx(0.5789),
     }  # fmt: skip

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
+from handlers.request import Request
 from handlers.shared.work import Work, plan_token_work
-from tests.handlers.stub import StubClassifier, make_runtime
+from tests.handlers.stub import StubHandler, take_stub
 
 BERT = {"tokens_per_batch": 16_470, "batch_s": 28, "longest": 512, "most_tokens": 4096}
 
@@ -57,16 +58,15 @@ def test_a_slow_machine_gets_smaller_batches_not_later_answers(seconds_each, per
 
 
 def test_a_refused_request_stays_refused_when_its_batch_is_tried_again():
-    classifier = StubClassifier()
-    runtime = make_runtime(classifier, Work(per_batch=600, per_request=512))
+    handler = take_stub(StubHandler(), Work(per_batch=600, per_request=512))
 
     def raise_for_the_bad_one(stage: str, value: object) -> None:
         if stage == "model" and value == 77:
             raise RuntimeError("planted")
 
-    classifier.planted = raise_for_the_bad_one
-    replies = runtime.predict([b"512", b"512", b"77", b"64", b"20"])
+    handler.planted = raise_for_the_bad_one
+    replies = handler.answer([Request(content=one) for one in (b"512", b"512", b"77", b"64", b"20")])
     assert [reply.status for reply in replies] == [200, 503, 503, 200, 503]
-    replies = runtime.predict([b"256", b"512", b"77", b"64", b"20"])
+    replies = handler.answer([Request(content=one) for one in (b"256", b"512", b"77", b"64", b"20")])
     assert [reply.status for reply in replies] == [200, 503, 500, 200, 200]
     assert "256 of 600" in json.loads(replies[1].body)["error"]

@@ -57,11 +57,11 @@ def test_what_is_not_said_is_the_preset_of_the_weights(tmp_path, name, form):
     picture = Image.open(io.BytesIO(data))
     expected = weights.transforms()(picture)
     exact, fast = (make_preprocessing(settings, way=way) for way in ("reference", "fast"))
-    got = exact.pack([decode_image(data, exact)], channels_last=False)[0]
+    got = exact.pack([decode_image(data, exact)])[0]
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
     # One level in one of a hundred values; bicubic's sharpest edges may differ by another.
     std = torch.tensor(settings["std"]).view(3, 1, 1)
-    levels = (fast.pack([decode_image(data, fast)], channels_last=False)[0] - expected).mul(255 * std).abs()
+    levels = (fast.pack([decode_image(data, fast)])[0] - expected).mul(255 * std).abs()
     assert levels.max() < (1.01 if settings["interpolation"] == "bilinear" else 2.01)
     assert (levels > 0.5).float().mean() < 0.01
     # Of tensors torchvision computes in floats: half a level on average where a value differs.

@@ -17,8 +17,8 @@ import pytest
 from handlers.backends.catalogue import IPEX
 from models import __main__ as command
 from models import slots, timing, timings
-from models.classifiers import load_classifier
 from models.errors import BuildError, InputError
+from models.handlers import load_handler
 from models.timing import TEXTS, draw_lengths, time_batches, write_bodies
 
 FP32, BF16 = "eager fp32", "eager bf16"
@@ -142,7 +142,7 @@ def test_texts_have_the_lengths_of_the_load_tests(tmp_path, tiny_text_archive):
     assert lengths != sorted(lengths)
     with zipfile.ZipFile(tiny_text_archive) as archive:
         archive.extractall(tmp_path)
-    bodies = write_bodies(load_classifier(tmp_path), (tmp_path / "canary.txt").read_bytes())
+    bodies = write_bodies(load_handler(tmp_path), (tmp_path / "canary.txt").read_bytes())
     assert len(bodies) == TEXTS
     assert len({body.count(b" ") for body in bodies}) > TEXTS / 10
 
@@ -151,7 +151,7 @@ def test_pictures_are_all_the_canary(tmp_path, tiny_image_archive):
     with zipfile.ZipFile(tiny_image_archive) as archive:
         archive.extractall(tmp_path)
     canary = (tmp_path / "canary.jpg").read_bytes()
-    assert write_bodies(load_classifier(tmp_path), canary) == [canary]
+    assert write_bodies(load_handler(tmp_path), canary) == [canary]
 
 
 def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):

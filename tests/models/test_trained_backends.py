@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from config.installed import read_installed
-from handlers.backends.catalogue import BACKENDS, DEFAULT, SETS, find_set, name_variant
-from handlers.shared.precision import INT8
+from handlers.backends.catalogue import BACKENDS, DEFAULT, INT8, SETS, find_set, name_variant
 from tests.models.trained import FLOOR, ROWS, Packed, measure_accuracy, pack
 from tests.models.training import Trained
 from tests.models.worker import Worker, ask_worker

@@ -80,7 +80,7 @@ def test_openvino_leaves_a_convolutional_models_last_layer(tmp_path, convolution
     state = SimpleNamespace(
         model=torch.nn.Sequential(*pooled, torch.nn.Linear(8, 4)).eval(),
         trace_inputs=(torch.rand(1, 3, 16, 16),),
-        classifier=SimpleNamespace(convolutional=convolutional),
+        task=SimpleNamespace(convolutional=convolutional),
     )
     calibration: Any = SimpleNamespace(
         load_eager=lambda: state, batch=lambda state, _: (state.trace_inputs for _ in range(8))
@@ -137,7 +137,7 @@ def test_a_new_backend_is_an_entry_and_a_file(tiny_image, monkeypatch):
     monkeypatch.setenv("CPU_KIT_OPTIONS", '{"tiny_image": {"backend": "toy"}}')
     handler = CpuImageClassifier()
     handler.initialize(FakeContext(tiny_image))
-    told = handler.runtime.describe()
+    told = handler.describe()
     assert [step["name"] for step in told["steps"]] == ["build_eager", "toy", "warm_up", "self_check"]
     assert told["backend"]["name"] == "toy"
     assert told["memory_format"]["applicable"] is False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from handlers.shared.options import LoadOptions
 from handlers.shared.shapes import Shape, ShapeGrid
 from handlers.shared.steps import StepError, build_graph, run_steps
 from models.gate.trials import write_made
-from tests.handlers.stub import StubClassifier
+from tests.handlers.stub import StubHandler
 
 INDUCTOR = BACKENDS["inductor"]
 LIBRARY, RECORD = INDUCTOR.files["fp32"]
@@ -32,7 +32,7 @@ THREADS = torch.get_num_threads()
 needs_pt2e = pytest.mark.skipif("int8" not in INDUCTOR.flags, reason="no quantiser of exports is installed")
 
 
-class TinyPictures(StubClassifier):
+class TinyImages(StubHandler):
     """A convolution, a linear layer; a sample is the seed of its picture."""
 
     convolutional = True
@@ -52,18 +52,17 @@ class TinyPictures(StubClassifier):
     def adopt(self, options: LoadOptions) -> None:
         """No limits."""
 
-    def sample_length(self, sample: int) -> int:
+    def measure(self, sample: int) -> int:
         return 0
 
-    def build_model(self) -> torch.nn.Module:
+    def load_model(self) -> torch.nn.Module:
         torch.manual_seed(0)
         layers = (torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten())
         return torch.nn.Sequential(*layers, torch.nn.Linear(8 * 36, 3)).eval()
 
-    def to_inputs(self, rows: Any, *, length: int, channels_last: bool) -> tuple[torch.Tensor, ...]:
-        seeds = [torch.Generator().manual_seed(seed) for (seed,) in rows]
-        pictures = torch.stack([torch.rand(3, 8, 8, generator=seed) for seed in seeds])
-        return (pictures.to(memory_format=torch.channels_last) if channels_last else pictures,)
+    def collate(self, samples: Sequence[int]) -> torch.Tensor:
+        seeds = [torch.Generator().manual_seed(seed) for seed in samples]
+        return torch.stack([torch.rand(3, 8, 8, generator=seed) for seed in seeds])
 
 
 def load(
@@ -75,8 +74,8 @@ def load(
 ) -> LoadState:
     off = frozenset({"channels_last", "trace", "freeze"}) if backend == "eager" else off
     options = LoadOptions(precision=precision, backend=backend, threads=None, off=off)
-    classifier = TinyPictures(directory, recipe)
-    return LoadState(classifier=classifier, options=options, loader=open_loader(backend))
+    task = TinyImages(directory, recipe)
+    return LoadState(task=task, options=options, loader=open_loader(backend))
 
 
 def load_eager(directory: Path, recipe: dict[str, Any] | None = None) -> LoadState:
@@ -96,7 +95,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def batch(state: LoadState, count: int | None) -> Iterator[tuple[torch.Tensor, ...]]:
-    return (state.inputs(shape) for shape in state.classifier.layout.list_shapes())
+    return (state.inputs(shape) for shape in state.task.layout.list_shapes())
 
 
 def make_int8(folder: Path) -> Made:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
-from handlers.shared.bodies import BODY_NAMES, SHOWN_CHARACTERS, SHOWN_KEYS, Body, as_body
-from handlers.shared.errors import RequestError
+from handlers.request import BODY_NAMES, FORM_TYPE, SHOWN_CHARACTERS, SHOWN_KEYS, Request
+from handlers.shared.errors import BadRequest
 
-FORM_TYPE = "x-multipart/"
-"""Begins the Content-Type of such a body; what the client wrote behind multipart/ follows."""
 MAX_HEADERS = 8192
 """Bytes of one field's headers: a file's name may have 255."""
 AS_IT_IS = ("", "7bit", "8bit", "binary")
@@ -27,16 +24,15 @@ _LINE_END = re.compile(rb"(--)?[ \t]*(?:\r\n|\Z)")
 """Of a boundary's line; -- is the last one's."""
 
 
-def open_form(body: Any) -> Body:
-    """The one field of a form as a body: `data` or `body` itself, another as {name: Body}; what is no form is
-    returned as it is. RequestError for a form that is broken, or has none or several fields."""
-    body = as_body(body)
+def open_form(body: Request) -> Request:
+    """The one field of a form as a request: `data` or `body` itself, another as {name: Request}; what is no
+    form is returned as it is. BadRequest for a form that is broken, or has none or several fields."""
     if not body.form:
         return body
     kind, boundary = _split_parameters(body.form, "boundary")
     if kind != f"{FORM_TYPE}form-data":
         shown = kind.removeprefix("x-")[:SHOWN_CHARACTERS]
-        raise RequestError(f"a form must be multipart/form-data: got {shown}; {HOW}", status=415)
+        raise BadRequest(415, f"a form must be multipart/form-data: got {shown}; {HOW}")
     if not boundary:
         raise _broken("its Content-Type names no boundary")
     fields = list(islice(_read_fields(body.content, boundary.encode("latin-1", "replace")), SHOWN_KEYS + 1))
@@ -44,12 +40,12 @@ def open_form(body: Any) -> Body:
         names = ", ".join(repr(name[:SHOWN_CHARACTERS]) for name, _ in fields[:SHOWN_KEYS])
         more = ", …" if len(fields) > SHOWN_KEYS else ""
         wrong = f"a form must have one field: got {'several' if fields else 'none'}"
-        raise RequestError(f"{wrong}{': ' if fields else ''}{names}{more}; {HOW}", cause=wrong)
+        raise BadRequest(400, f"{wrong}{': ' if fields else ''}{names}{more}; {HOW}", cause=wrong)
     ((name, field),) = fields
-    return field if name in BODY_NAMES else Body(content={name: field})
+    return field if name in BODY_NAMES else Request(content={name: field})
 
 
-def _read_fields(content: bytes, boundary: bytes) -> Iterator[tuple[str, Body]]:
+def _read_fields(content: bytes, boundary: bytes) -> Iterator[tuple[str, Request]]:
     """(name, field) in their order; what is before the first and behind the last boundary is passed over."""
     mark = b"\r\n--" + boundary
     start = _LINE_END.match(content, len(mark) - 2) if content.startswith(mark[2:]) else None
@@ -62,7 +58,10 @@ def _read_fields(content: bytes, boundary: bytes) -> Iterator[tuple[str, Body]]:
         name, content_type, charset = _read_headers(bytes(content[end:blank]))
         begin = blank + len(b"\r\n\r\n")
         stop, end, last = _find_boundary(content, mark, blank + 2)
-        yield name, Body(content=memoryview(content)[begin:stop], content_type=content_type, charset=charset)
+        yield (
+            name,
+            Request(content=memoryview(content)[begin:stop], content_type=content_type, charset=charset),
+        )
 
 
 def _find_boundary(content: bytes, mark: bytes, start: int) -> tuple[int, int, bool]:
@@ -92,7 +91,7 @@ def _read_headers(head: bytes) -> tuple[str, str, str]:
     encoding = headers.get("content-transfer-encoding", "").lower()
     if encoding not in AS_IT_IS:
         shown = encoding[:SHOWN_CHARACTERS]
-        raise RequestError(f"a field must be sent as it is: got {shown}; {HOW}", status=415)
+        raise BadRequest(415, f"a field must be sent as it is: got {shown}; {HOW}")
     content_type, charset = _split_parameters(headers.get("content-type", ""), "charset")
     if content_type.startswith("multipart/"):
         raise _broken("a field holds another form")
@@ -108,5 +107,5 @@ def _split_parameters(value: str, wanted: str) -> tuple[str, str | None]:
     return kind, None
 
 
-def _broken(how: str) -> RequestError:
-    return RequestError(f"the form is broken: {how}; {HOW}")
+def _broken(how: str) -> BadRequest:
+    return BadRequest(400, f"the form is broken: {how}; {HOW}")

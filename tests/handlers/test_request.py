@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.shared import bodies
-from handlers.shared.bodies import (
-    Body,
-    decode_base64,
-    is_json,
-    parse_json_object,
-)
-from handlers.shared.errors import RequestError
-from handlers.shared.rows import read_body
+from handlers import request
+from handlers.request import Request, decode_base64, read_request
+from handlers.shared.errors import BadRequest
 from tests.handlers.context import Sent, form, plain, rows_and_context
 
 
 def test_json_nested_beyond_reason_is_refused():
-    with pytest.raises(RequestError, match="the body is not JSON"):
-        parse_json_object(b'{"a":' * 200_000, wanted="x", max_values=10**6)
+    with pytest.raises(BadRequest, match="the body is not JSON"):
+        Request(content=b'{"a":' * 200_000).json(wanted="x", max_values=10**6)
 
 
 @pytest.mark.parametrize("body", [b"[[]," + b"[]," * 2000 + b"[]]", '{"a": [' + "1," * 2000 + "1]}"])
 def test_wide_json_is_refused_before_it_is_parsed(body, monkeypatch):
-    monkeypatch.setattr(bodies.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
-    with pytest.raises(RequestError, match="commas and brackets: at most 1000 are read") as caught:
-        parse_json_object(body, wanted="x")
+    monkeypatch.setattr(request.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
+    with pytest.raises(BadRequest, match="commas and brackets: at most 1000 are read") as caught:
+        Request(content=body).json(wanted="x")
     assert caught.value.status == 413
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_what_is_no_json_value_is_refused(constant):
-    with pytest.raises(RequestError, match=f"not JSON \\({constant} is no JSON value\\)"):
-        parse_json_object(f'{{"a": {constant}}}', wanted="x")
+    with pytest.raises(BadRequest, match=f"not JSON \\({constant} is no JSON value\\)"):
+        Request(content=f'{{"a": {constant}}}').json(wanted="x")
 
 
 @pytest.mark.parametrize(
@@ -53,14 +47,14 @@ def test_what_is_no_json_value_is_refused(constant):
     ],
 )
 def test_the_content_type_decides_else_how_the_body_begins(content, content_type, json):
-    assert is_json(Body(content=content, content_type=content_type)) is json
+    assert Request(content=content, content_type=content_type).is_json is json
 
 
 @pytest.mark.parametrize(
     ("value", "message"), [(5, '"data" must be a base64 string: got int'), ("a*b", '"data" is not base64')]
 )
 def test_wrong_base64_is_refused(value, message):
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(BadRequest) as caught:
         decode_base64(value, field='"data"')
     assert message in str(caught.value)
 
@@ -86,5 +80,19 @@ def test_wrong_base64_is_refused(value, message):
 )
 def test_a_body_is_found_with_its_content_type(tmp_path, sent, content, content_type):
     rows, context = rows_and_context(tmp_path, sent)
-    body = read_body(rows[0], context.get_all_request_header(0))
-    assert (body.content, body.content_type) == (content, content_type)
+    found = read_request(rows[0], context.get_all_request_header(0))
+    assert (found.content, found.content_type) == (content, content_type)
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "found"),
+    [
+        (b"x", "data", b"x"),
+        (b"x", "body", b"x"),
+        (b"x", "text", None),
+        ({"text": "a"}, "text", "a"),
+        ({"text": "a"}, "body", None),
+    ],
+)
+def test_a_request_is_read_as_torchserves_own_handlers_read_a_row(content, name, found):
+    assert Request(content=content).get(name) == found

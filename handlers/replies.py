@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from handlers.shared.errors import RequestError
+from handlers.shared.errors import BadRequest
 
 PASSING = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What ends the process and is no request's fault. All else is, also what is no Exception: a panic in the
@@ -29,21 +29,16 @@ class Reply:
     """Where an error came from that is no fault of the request: file:line function, outermost first."""
 
 
-def refuse(error: RequestError) -> Reply:
-    """The answer to a request that is wrong, or that this batch has no room for."""
-    body = _to_error(error.status, str(error))
-    return Reply(status=error.status, body=body, cause=error.cause[:SHOWN_CAUSE])
-
-
 def fail(error: BaseException, doing: str) -> Reply:
     """The answer to a request whose reading or answering raised; `doing` is the participle of which."""
     if isinstance(error, PASSING):
         raise error
-    if isinstance(error, RequestError):
-        return refuse(error)
     if isinstance(error, MemoryError):
         # The system overcommits: only one huge allocation is refused, and that is this request's own.
-        return refuse(RequestError("the request does not fit into the worker's memory", status=413))
+        error = BadRequest(413, "the request does not fit into the worker's memory")
+    if isinstance(error, BadRequest):
+        body = _to_error(error.status, str(error))
+        return Reply(status=error.status, body=body, cause=error.cause[:SHOWN_CAUSE])
     kind = type(error).__name__
     return Reply(
         status=500,

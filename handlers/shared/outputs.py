@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 SOFTMAX, SIGMOID, NONE = "softmax", "sigmoid", "none"
 """As transformers' `function_to_apply` names them: one class of several, yes or no of each output, values."""
@@ -28,7 +28,9 @@ def split_outputs(outputs: Any, count: int) -> list[Any]:
     items."""
     if isinstance(outputs, list):
         return outputs[:count]
-    return [tree_map(lambda tensor, place=place: tensor[place], outputs) for place in range(count)]
+    return [
+        tree_map_only(torch.Tensor, lambda one, place=place: one[place], outputs) for place in range(count)
+    ]
 
 
 def list_tensors(outputs: Any) -> list[torch.Tensor]:
@@ -38,7 +40,7 @@ def list_tensors(outputs: Any) -> list[torch.Tensor]:
 
 def to_float(outputs: Any) -> Any:
     """The same tree, of float32 where its numbers are narrower floats."""
-    return tree_map(lambda one: one.float() if one.is_floating_point() else one, outputs)
+    return tree_map_only(torch.Tensor, lambda one: one.float() if one.is_floating_point() else one, outputs)
 
 
 def is_finite(outputs: Any) -> bool:

@@ -60,9 +60,10 @@ def show_loads(title: str, every: Sequence[Series]) -> Result:
     """Any series in the usual tables and plots."""
     closed = [one for one in every if not one.load.is_open]
     opened = [one for one in every if one.load.is_open]
+    several = len({one.server for one in every}) > 1
     return Result(
         title=title,
-        verdicts=[judge(one) for one in every],
+        verdicts=[judge(one, f"{one.server}: " if several else "") for one in every],
         notes=[describe_servers(every)],
         tables=[
             tabulate_throughput(closed),
@@ -86,10 +87,10 @@ def show_loads(title: str, every: Sequence[Series]) -> Result:
     )
 
 
-def judge(series: Series) -> Verdict:
+def judge(series: Series, before: str = "") -> Verdict:
     """The rate of a closed loop; the quoted percentile of an open one, against its limit."""
     load = series.load
-    what = f"{load.name}, {load.place}"
+    what = f"{before}{load.name}, {load.place}"
     if doubts := find_doubts(series):
         return Verdict(what=what, why="; ".join(f"{one.state} ({one.evidence})" for one in doubts))
     if not load.is_open:

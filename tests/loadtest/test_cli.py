@@ -134,6 +134,8 @@ def test_a_kept_result_is_reported_again_and_one_that_was_interrupted_with_what_
     assert (whole.folder / "report.html").is_file()
     cut = keep(tmp_path, {}, asked=asked)
     assert "was interrupted before its block" in call(f"report {cut.folder.name}", tmp_path).stdout
+    two = loadtest.show_loads("several", [make_series(name, (50.0,) * 3) for name in ("kit", "other")])
+    assert [one.what.partition(":")[0] for one in two.verdicts] == ["kit", "other"]
 
 
 def test_two_kept_results_are_compared(tmp_path):

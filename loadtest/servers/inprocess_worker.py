@@ -112,7 +112,7 @@ def run(handler: Any, context: Context, size: int, order: dict[str, Any]) -> dic
     numbers = itertools.cycle(order["numbers"])
     rows: list[tuple[Any, ...]] = []
     answers: dict[str, int] = {}
-    in_model, busy = handler.runtime.model_seconds, 0.0
+    in_model, busy = handler.model_seconds, 0.0
     while (began := time.monotonic()) < order["end"]:
         carried = list(itertools.islice(numbers, size))
         context.refused.clear()
@@ -123,7 +123,7 @@ def run(handler: Any, context: Context, size: int, order: dict[str, Any]) -> dic
             status, phrase = context.refused.get(place, (200, ""))
             answer = answers.setdefault(decode(reply), len(answers))
             rows.append((number, began - order["zero"], ended - order["zero"], status, answer, phrase))
-    in_model = handler.runtime.model_seconds - in_model
+    in_model = handler.model_seconds - in_model
     return {"rows": rows, "answers": list(answers), "model_seconds": in_model, "seconds": busy}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from config.door.queues import FORM_TYPE
-from handlers.shared import forms
+from handlers import request
 from tests.door.doors import PATH, TOKEN, Answer, Door, open_door, read_answer, wait_for
 from tests.door.supervisors import Supervisor
 
@@ -131,7 +131,7 @@ def test_a_form_is_hidden_from_torchserve(quiet: Door, sent, seen, size):
 
 
 def test_the_handlers_know_the_name_of_a_hidden_form():
-    assert FORM_TYPE == forms.FORM_TYPE
+    assert FORM_TYPE == request.FORM_TYPE
 
 
 def test_the_largest_is_let_in(quiet: Door):

@@ -52,10 +52,10 @@ class CpuImageClassifier(Classifier):
         return self.preprocessing.pack(samples)
 
     def encode(self, output: torch.Tensor, sample: torch.Tensor) -> list[dict[str, Any]]:
-        scores = self.score(output)
-        best = np.argsort(-np.asarray(scores), kind="stable")[: self.top_k].tolist()
+        scores = self.score(output).numpy()
+        best = np.argsort(-scores, kind="stable")[: self.top_k].tolist()
         name = "score" if self.activation == NONE else "probability"
-        return [{"label": self.labels[index], "index": index, name: scores[index]} for index in best]
+        return [{"label": self.labels[index], "index": index, name: float(scores[index])} for index in best]
 
     def make_examples(self, count: int) -> list[torch.Tensor]:
         image = self.decode(Request(content=self.example))

@@ -134,7 +134,7 @@ class CpuTextClassifier(Classifier):
         return answer_alone(model.model, sample.ids)
 
     def encode(self, output: torch.Tensor, sample: Tokens) -> dict[str, Any]:
-        answer = self._name(dict(zip(self.labels, self.score(output), strict=True)))
+        answer = self._name(dict(zip(self.labels, self.score(output).tolist(), strict=True)))
         cut = sample.describe_cut()
         return {**answer, "truncated": cut} if cut else answer
 

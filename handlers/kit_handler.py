@@ -235,9 +235,10 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
     def postprocess(self, data: Any) -> list[Any]:
         """Outputs of samples → what the JSON of each request holds, in order."""
         batch, answers = self._batch, []
-        outputs = data if isinstance(data, list) else self.split(data, batch.list_samples())
-        if len(outputs) != len(batch.list_samples()):
-            raise ValueError(f"{len(outputs)} outputs for {len(batch.list_samples())} samples")
+        samples = batch.list_samples()
+        outputs = data if isinstance(data, list) else self.split(data, samples)
+        if len(outputs) != len(samples):
+            raise ValueError(f"{len(outputs)} outputs for {len(samples)} samples")
         left = iter(outputs)
         for number in batch.waiting:
             pairs = [(next(left), sample) for sample in batch.samples_of(number)]

@@ -127,8 +127,7 @@ class Request:
             raise BadRequest(400, f"{beside}: got {_name_keys(others)} too; send {wanted}", cause=beside)
         value = parsed[name]
         # A form's field, which has a charset of its own.
-        raw = isinstance(value, RAW)
-        return Request(content=value) if raw else value
+        return Request(content=value) if isinstance(value, RAW) else value
 
     def check_content_type(self) -> None:
         """Wrong is curl's default: the server has taken such a body apart at each `&` and `=`."""

@@ -16,7 +16,7 @@ def plan_cpu_switches(
     models: Mapping[str, ModelPlan], pinning: Pinning, libraries: Libraries
 ) -> dict[str, Setting]:
     """Backends that TorchServe has a switch for, and the launcher."""
-    settings = {name: _pla_backend(BACKENDS[backend], models) for name, backend in SWITCHED.items()}
+    settings = {name: _plan_backend(BACKENDS[backend], models) for name, backend in SWITCHED.items()}
     if pinning.args is None:
         return {**settings, "cpu_launcher_enable": Setting(value="false", reason=pinning.args_reason)}
     args = " ".join(part for part in (pinning.args.render(), render_library_flags(libraries)) if part)
@@ -35,7 +35,7 @@ def plan_cpu_switches(
     }
 
 
-def _pla_backend(backend: Backend, models: Mapping[str, ModelPlan]) -> Setting:
+def _plan_backend(backend: Backend, models: Mapping[str, ModelPlan]) -> Setting:
     """On where it computes a model."""
     users = [name for name, model in models.items() if model.backend.value == backend.name]
     backends = ", ".join(f"{name} by {model.backend.value}" for name, model in models.items())

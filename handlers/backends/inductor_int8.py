@@ -52,12 +52,10 @@ RECIPES = (
 class AotQuantiser:
     """All convolutions and linear layers of one model."""
 
+    recipes: Sequence[AotRecipe] = RECIPES
+
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
-
-    @property
-    def recipes(self) -> Sequence[AotRecipe]:
-        return RECIPES
 
     def make(self, recipe: AotRecipe) -> Made:
         """The library; LoadError where it is not quantised through and through."""

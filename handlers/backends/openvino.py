@@ -179,13 +179,11 @@ class NncfQuantiser:
     """Static INT8 of convolutions, and matrix products of others; texts' models are smoothed too, NNCF's
     default. So are its ranges: each activation's, meant over the inputs."""
 
+    recipes: Sequence[NncfRecipe] = RECIPES
+
     def __init__(self, calibration: Calibration, *, convolutional: bool) -> None:
         self._calibration = calibration
         self._convolutional = convolutional
-
-    @property
-    def recipes(self) -> Sequence[NncfRecipe]:
-        return RECIPES
 
     def make(self, recipe: NncfRecipe) -> Made:
         """The quantised IR."""

@@ -24,7 +24,6 @@ class Classifier(KitHandler):
         """Of logits that a softmax reads without what is common to all: it changes no probability."""
         return relative_error(got, expected, self.activation)
 
-    def score(self, output: torch.Tensor) -> list[float]:
+    def score(self, output: torch.Tensor) -> torch.Tensor:
         """Probabilities in the order of the labels, or the values themselves where `activation` is NONE."""
-        scores: list[float] = activate(output, self.activation).tolist()
-        return scores
+        return activate(output, self.activation)

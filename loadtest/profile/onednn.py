@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 MOST_LINES, EXEC_FIELDS = 20_000, 9
-"""backend, primitive, code, propagation, descriptors, attributes, auxiliary, shape, milliseconds."""
+"""engine, primitive, code, propagation, descriptors, attributes, auxiliary, shape, milliseconds."""
 COMPUTING = ("convolution", "deconvolution", "inner_product", "matmul")
 KEYS = ["primitive", "shape", "types", "code", "computes with", "fused", "of weights"]
 INSTRUCTIONS = (

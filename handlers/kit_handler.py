@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from handlers.backends.loader import LoadedModel, LoadState, open_loader
+from handlers.definition import read_folder
 from handlers.forms import open_form
 from handlers.replies import Reply, fail, to_json
 from handlers.request import Request, read_request
-from handlers.shared.definition import read_definition
 from handlers.shared.errors import BadRequest, LoadError
 from handlers.shared.evidence import describe_allocator, describe_openmp, describe_threads, read_versions
 from handlers.shared.log import log, logger
@@ -34,7 +34,9 @@ from handlers.shared.process import end_with_launcher
 from handlers.shared.profiling import RESULT, Phases, Profiler, find_wish
 from handlers.shared.shapes import Fill, Run
 from handlers.shared.steps import StepRecord, run_steps
-from handlers.task import Task
+from handlers.shared.weights import load_weights
+from handlers.sums import identify_folder
+from handlers.task import Inputs, Task, as_arguments
 
 JSON = "application/json"
 METRIC_SECONDS = 1.0
@@ -123,9 +125,10 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         end_with_launcher()
         self.context, name = context, context.model_name
         try:
-            definition = read_definition(Path(context.system_properties["model_dir"]))
+            directory = Path(context.system_properties["model_dir"])
+            definition = read_folder(directory)
             name = definition.name
-            self.configure(definition)
+            self.configure(definition, directory)
             self.load(read_options(definition, os.environ))
         except LoadError as error:
             log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, cure=error.cure)
@@ -134,6 +137,11 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         self.initialized = True
         steps = [asdict(record) for record in self.records]
         log("loaded", name, seconds=self.seconds, steps=steps, work=asdict(self.loaded.work))
+
+    def load_weights(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model with the values of the archive's model.safetensors, in eval mode; LoadError where a name
+        or a shape does not fit."""
+        return load_weights(model, self.model_dir).eval()
 
     def load(self, options: LoadOptions) -> None:
         """Run all load steps; StepError when one cannot be done as asked."""
@@ -213,7 +221,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         alone. What is no list, of an overridden preprocess, is the model's input as it is."""
         batch = self._batch
         if not isinstance(data, list):
-            outputs = self._compute(data if isinstance(data, tuple) else (data,))
+            outputs = self._compute(as_arguments(data))
             return self.split(outputs, batch.list_samples())
         if data is not batch.given:
             return self._infer(data)
@@ -275,7 +283,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         outputs = self._compute(self.loaded.to_inputs(run, samples))
         return self.split(outputs, [samples[position] for position in run.samples])
 
-    def _compute(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+    def _compute(self, inputs: Inputs) -> Any:
         began = time.perf_counter()
         with self.profiler.watching():
             outputs = self.loaded.run(inputs)
@@ -302,10 +310,11 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         versions = read_versions(("torch", "safetensors", *self.libraries, *([own] if own else [])))
         return {
             "model": definition.name,
-            "archive_id": definition.archive_id,
+            "archive_id": identify_folder(self.model_dir),
             "weights": definition.weights,
             "notes": list(definition.notes),
             "precision": options.precision,
+            "freeze": self.freeze,
             "recipe": loaded.facts.get("recipe"),
             "limits": dict(self.limits),
             "pid": os.getpid(),

@@ -115,19 +115,25 @@ class Request:
             )
         return parsed
 
-    def field(self, name: str, *, wanted: str, max_values: int = MAX_VALUES) -> Any:
-        """The only field of a JSON object or a form: what is sent and not read would change no answer."""
+    def field(self, name: str, *, wanted: str) -> Any:
+        """The only field of a JSON object or a form."""
+        return self.fields(name, wanted=wanted)[0]
+
+    def fields(self, name: str, *optional: str, wanted: str, max_values: int = MAX_VALUES) -> list[Any]:
+        """Of a JSON object or a form, in this order; another is wrong: what is sent and not read would change
+        no answer."""
         parsed = self.json(wanted=wanted, max_values=max_values)
         if name not in parsed:
             missing = f'the request has no "{name}"'
             raise BadRequest(400, f"{missing}: got {_name_keys(parsed)}; send {wanted}", cause=missing)
-        others = [key for key in parsed if key != name]
+        names = (name, *optional)
+        others = [key for key in parsed if key not in names]
         if others:
-            beside = f'"{name}" must be the only field'
+            beside = f"there must be no field but {', '.join(names)}"
             raise BadRequest(400, f"{beside}: got {_name_keys(others)} too; send {wanted}", cause=beside)
-        value = parsed[name]
-        # A form's field, which has a charset of its own.
-        return Request(content=value) if isinstance(value, RAW) else value
+        found = [parsed[one] for one in names if one in parsed]
+        # A form's fields, which have charsets of their own.
+        return [Request(content=one) if isinstance(one, RAW) else one for one in found]
 
     def check_content_type(self) -> None:
         """Wrong is curl's default: the server has taken such a body apart at each `&` and `=`."""

@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch.utils._pytree import tree_map_only
 
+from handlers.backends.catalogue import BACKENDS, INT8
+from handlers.definition import Definition
 from handlers.request import Request
-from handlers.shared.definition import Definition
 from handlers.shared.errors import LoadError
 from handlers.shared.options import BUCKETS, LoadOptions
 from handlers.shared.outputs import find_worst, list_tensors, relative_error, split_outputs
 from handlers.shared.shapes import Layout, ShapeGrid, WholeBatch
 from handlers.shared.work import Work
 
-Inputs = tuple[torch.Tensor, ...]
+Inputs = tuple[Any, ...]
+"""A model's arguments, each a tensor or a tree of tensors."""
 
 
 class Task(ABC):
@@ -33,6 +36,10 @@ class Task(ABC):
     """Whether channels_last applies."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose versions belong in the describe answer."""
+    fuses: ClassVar[bool] = False
+    """Whether its model has what IPEX fuses, so that a graph without is none of IPEX's."""
+    freeze: ClassVar[bool] = True
+    """Whether the model can be traced; False: it is served eager, with any trees as inputs and outputs."""
     LIMITS: ClassVar[Mapping[str, int]] = {}
     """What one request may cost where no plan says so, by name, with the unit in the name."""
     max_inputs = 1
@@ -41,6 +48,8 @@ class Task(ABC):
     """Requests in one batch, at most (LoadOptions.batch)."""
     definition: Definition
     """What the archive says of its model."""
+    model_dir: Path
+    """The archive, unpacked."""
 
     @abstractmethod
     def load_model(self) -> torch.nn.Module:
@@ -55,8 +64,9 @@ class Task(ABC):
     def encode(self, output: Any, sample: Any) -> Any:
         """The model's output for one sample → what the answer's JSON holds."""
 
-    def collate(self, samples: Sequence[Any]) -> torch.Tensor | Inputs:
-        """The model's inputs from samples, valid until the next call; by default one tensor, stacked."""
+    def collate(self, samples: Sequence[Any]) -> Any:
+        """The model's inputs from samples, valid until the next call; by default one tensor, stacked. A tuple
+        is all of its arguments; a list or dict of tensors, as a tensor, its only one."""
         return torch.stack(list(samples))
 
     def split(self, outputs: Any, samples: Sequence[Any]) -> list[Any]:
@@ -66,9 +76,11 @@ class Task(ABC):
 
     def compare(self, got: Any, expected: Any) -> float:
         """How far a sample's output is from the one of eager FP32: the largest
-        ||got − expected|| / ||expected|| of its tensors."""
-        pairs = zip(list_tensors(got), list_tensors(expected), strict=True)
-        return find_worst([relative_error(one, other) for one, other in pairs])
+        ||got − expected|| / ||expected|| of its tensors; infinite where their number or shapes differ."""
+        ours, theirs = list_tensors(got), list_tensors(expected)
+        if len(ours) != len(theirs):
+            return float("inf")
+        return find_worst([0.0, *map(relative_error, ours, theirs)])
 
     def make_examples(self, count: int) -> list[Any]:
         """`count` samples made from the archive's example, of all lengths, the shortest length's first;
@@ -78,24 +90,26 @@ class Task(ABC):
         return [samples[number % len(samples)] for number in range(count)]
 
     @property
-    def model_dir(self) -> Path:
-        """The archive, unpacked."""
-        return self.definition.directory
-
-    @property
     def example(self) -> bytes:
         """The body of the request that the archive was proven with."""
-        return (self.model_dir / self.definition.canary["file"]).read_bytes()
+        return (self.model_dir / self.definition.example.file).read_bytes()
 
-    def configure(self, definition: Definition) -> None:
+    def configure(self, definition: Definition, directory: Path) -> None:
         """Read what is needed of the definition before anything else is called."""
-        self.definition = definition
+        self.definition, self.model_dir = definition, directory
         self.limits = dict(self.LIMITS)
         self.layout = self.choose_layout(frozenset())
 
     def adopt(self, options: LoadOptions) -> None:
         """Put what the server asks over the handler's own; LoadError for a limit that this handler does not
-        know."""
+        know, and for what only a graph can compute where it wants none."""
+        if not self.freeze and (
+            "trace" not in BACKENDS[options.backend].switches or options.precision == INT8
+        ):
+            raise LoadError(
+                f"{options.backend} {options.precision} needs a graph of the model, and the handler has none",
+                cure="freeze = False: use BACKEND=ipex or eager, and PRECISION=fp32 or bf16",
+            )
         unknown = sorted(set(options.limits) - set(self.LIMITS))
         if unknown:
             raise LoadError(
@@ -129,22 +143,29 @@ class Task(ABC):
         """How long a sample is, in the unit of the layout's lengths; 0 where all have one size."""
         return 0
 
-    def collate_rows(self, rows: Sequence[Sequence[Any]], *, length: int) -> torch.Tensor | Inputs:
+    def collate_rows(self, rows: Sequence[Sequence[Any]], *, length: int) -> Any:
         """The model's inputs from rows of samples, for which it answers in their order; `length` is the rows'
         (Run)."""
         return self.collate([sample for row in rows for sample in row])
 
     def to_inputs(self, rows: Sequence[Sequence[Any]], *, length: int, channels_last: bool) -> Inputs:
         """As `collate_rows`, images in the memory format that the model has."""
-        inputs = self.collate_rows(rows, length=length)
-        inputs = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+        inputs = as_arguments(self.collate_rows(rows, length=length))
         if not self.convolutional:
             return inputs
         form = torch.channels_last if channels_last else torch.contiguous_format
-        return tuple(one.contiguous(memory_format=form) if one.dim() == 4 else one for one in inputs)
+        images: Inputs = tree_map_only(
+            torch.Tensor, lambda one: one.contiguous(memory_format=form) if one.dim() == 4 else one, inputs
+        )
+        return images
 
     def answer_alone(self, model: torch.nn.Module, sample: Any) -> Any:
         """Outputs of one sample by the eager model, with nothing that serving adds."""
         length = self.layout.fit_length(self.measure(sample))
         with torch.no_grad():
             return model(*self.to_inputs([[sample]], length=length, channels_last=False))
+
+
+def as_arguments(inputs: Any) -> Inputs:
+    """A model's: what is no tuple is its only one."""
+    return inputs if isinstance(inputs, tuple) else (inputs,)

@@ -24,7 +24,7 @@ from handlers.backends.inductor_library import (
 from handlers.backends.loader import Calibration, Loader, LoadState, Made, Quantiser, Step, unless_off
 from handlers.backends.proofs import LIBRARY
 from handlers.backends.torch_compile import compile_here, unless_compiled, unless_frozen
-from handlers.shared.definition import BUILD_AGAIN
+from handlers.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.shapes import Shape
 

@@ -27,7 +27,7 @@ from torch.ao.quantization import (
 from handlers.backends.catalogue import BACKENDS, WIDE_SUMS, has_flags, has_wide_sums
 from handlers.backends.ipex_runtime import import_ipex
 from handlers.backends.loader import Calibration, Inputs, Made
-from handlers.shared.definition import BUILD_AGAIN
+from handlers.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 
 (RECIPE_FILE,) = BACKENDS["ipex"].files["int8"]

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from handlers.backends.catalogue import BACKENDS, Backend, name_variant
-from handlers.shared.definition import PrecisionRecipe
+from handlers.definition import Precision
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions
 from handlers.shared.outputs import find_worst, to_float
@@ -50,7 +51,7 @@ class LoadedModel:
     def accuracy(self) -> dict[str, Any] | None:
         """What the gate saw of it; None for what it does not judge."""
         variant = name_variant(self.options.backend, self.options.precision)
-        return self.task.definition.accuracy.get(variant)
+        return self.task.definition.find_accuracy(variant)
 
     def run(self, inputs: Inputs) -> Any:
         """Outputs in float32, through whatever the model has become."""
@@ -77,7 +78,7 @@ class LoadState(LoadedModel):
     """What the finished model answered for the examples in each shape."""
 
     @property
-    def recipe(self) -> PrecisionRecipe:
+    def recipe(self) -> Precision:
         return self.task.definition.precisions[self.options.precision]
 
     @property
@@ -88,7 +89,7 @@ class LoadState(LoadedModel):
     @property
     def directory(self) -> Path:
         """The archive, unpacked."""
-        return self.task.definition.directory
+        return self.task.model_dir
 
     @property
     def file(self) -> Path:
@@ -102,7 +103,9 @@ class LoadState(LoadedModel):
 
     def inputs(self, shape: Shape) -> Inputs:
         """Example inputs of one shape, the caller's to keep."""
-        return tuple(tensor.clone() for tensor in self.to_inputs(self.arrange(shape), self.examples))
+        inputs = self.to_inputs(self.arrange(shape), self.examples)
+        kept: Inputs = tree_map_only(torch.Tensor, torch.clone, inputs)
+        return kept
 
     @property
     def trace_inputs(self) -> Inputs:

@@ -38,14 +38,22 @@ def _skip_channels_last(state: LoadState) -> Skip | None:
     return unless_off("channels_last")(state)
 
 
+def _skip_trace(state: LoadState) -> Skip | None:
+    if not state.task.freeze:
+        return Skip(status="off", reason="the handler sets freeze = False")
+    return unless_off("trace")(state)
+
+
 def _skip_freeze(state: LoadState) -> Skip | None:
+    if not state.task.freeze:
+        return _skip_trace(state)
     if "trace" in state.options.off:
         return Skip(status="off", reason="only a traced model can be frozen, and tracing is switched off")
     return unless_off("freeze")(state)
 
 
 CHANNELS_LAST = Step(name="channels_last", run=channels_last, skip=_skip_channels_last)
-TRACE = Step(name="trace", run=trace, skip=unless_off("trace"))
+TRACE = Step(name="trace", run=trace, skip=_skip_trace)
 FREEZE = Step(name="freeze", run=freeze, skip=_skip_freeze)
 
 

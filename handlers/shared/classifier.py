@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from handlers.kit_handler import KitHandler
-from handlers.shared.definition import Definition
 from handlers.shared.outputs import activate, relative_error
+from handlers.task import Task
 
 
-class Classifier(KitHandler):
-    """A model with logits, float32 (N, outputs)."""
+class Classifier(Task):
+    """A mixin for a handler whose model has logits, float32 (N, outputs)."""
 
-    activation: str
-    """How the outputs are read: one of outputs.SOFTMAX, SIGMOID, NONE."""
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """In the order of the outputs."""
+        return self.definition.labels
 
-    def configure(self, definition: Definition) -> None:
-        self.labels = definition.labels
-        self.activation = definition.model["activation"]
-        super().configure(definition)
+    @property
+    def activation(self) -> str:
+        """How the outputs are read: one of outputs.SOFTMAX, SIGMOID, NONE."""
+        return str(self.definition.model["activation"])
 
     def compare(self, got: torch.Tensor, expected: torch.Tensor) -> float:
         """Of logits that a softmax reads without what is common to all: it changes no probability."""

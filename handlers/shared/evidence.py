@@ -17,8 +17,14 @@ def count_channels_last(model: torch.nn.Module) -> tuple[int, int]:
     return len(weights), sum(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
 
 
+NO_BATCH = "not 4-D"
+"""A detector takes images apart, and makes its batch itself."""
+
+
 def describe_layout(tensor: torch.Tensor) -> str:
-    """`channels_last`, `contiguous` or `strided`."""
+    """`channels_last`, `contiguous`, `strided`, or of what is no batch of images `not 4-D`."""
+    if tensor.dim() != 4:
+        return NO_BATCH
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
         return "channels_last"
     return "contiguous" if tensor.is_contiguous() else "strided"

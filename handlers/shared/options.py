@@ -13,8 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from handlers.backends.catalogue import BACKENDS, OTHER_SUMS, Backend, name_variant, needs_wide_sums
-from handlers.shared.definition import Definition
+from handlers.backends.catalogue import (
+    BACKENDS,
+    BASELINE,
+    OTHER_SUMS,
+    Backend,
+    name_variant,
+    needs_wide_sums,
+)
+from handlers.definition import Definition
 from handlers.shared.errors import LoadError
 
 OPTIONS_VARIABLE = "CPU_KIT_OPTIONS"
@@ -39,7 +46,7 @@ class LoadOptions:
     off: frozenset[str] = frozenset()
     """What is switched off, of SWITCHES, for a baseline."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """What one request may cost, by name: those that replace the handler's own (Classifier.LIMITS)."""
+    """What one request may cost, by name: those that replace the handler's own (Task.LIMITS)."""
     batch: int | None = None
     """Requests in a batch at most: no shape is warmed that they cannot fill; None warms all there are."""
 
@@ -51,7 +58,7 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
         set(asked) <= {"backend", "precision", "threads", "off", "limits", "batch"},
         f"its keys must be backend, precision, threads, off, limits, batch: got {asked}",
     )
-    precision = asked.get("precision", definition.default_precision)
+    precision = asked.get("precision", BASELINE)
     allowed = ", ".join(definition.precisions)
     _require(precision in definition.precisions, f"precision must be one of {allowed}: got {precision}")
     backend = asked.get("backend", _find_switched(environment))
@@ -80,28 +87,28 @@ def _find_switched(environment: Mapping[str, str]) -> str:
 
 def _check_judged(definition: Definition, backend: Backend, precision: str) -> None:
     """LoadError for what the archive does not hold, or what may not be served."""
-    instead = f"use PRECISION={definition.default_precision}"
+    instead = f"use PRECISION={BASELINE}"
     if precision not in backend.flags:
         raise LoadError(f"{backend.name} has no {precision}: it has {', '.join(backend.flags)}", cure=instead)
     variant = name_variant(backend.name, precision)
     build = f"make models MODELS={definition.name} BACKEND={backend.name} PRECISION={precision}"
-    if variant in definition.refused:
+    known = definition.variants.get(variant)
+    if known and known.rejected:
         raise LoadError(
-            f"{variant} failed the accuracy gate when the archive was built: {definition.refused[variant]}",
+            f"{variant} failed the accuracy gate when the archive was built: {known.rejected}",
             cure=f"{instead}, or other calibration data (CALIBRATION=)",
         )
-    if variant in definition.not_built:
+    if known and known.not_built:
         raise LoadError(
-            f"{variant} is not in the archive: it could not be built where that was made: "
-            f"{definition.not_built[variant]}",
+            f"{variant} is not in the archive: it could not be built where that was made: {known.not_built}",
             cure=f"build it on this machine: {build}; or {instead}",
         )
-    if needs_wide_sums(definition.accuracy.get(variant, {})):
+    if needs_wide_sums(definition.find_accuracy(variant) or {}):
         raise LoadError(
             f"{variant} {OTHER_SUMS}",
             cure=f"build it on this machine: {build}; or {instead}",
         )
-    if backend.must_be_judged(precision) and variant not in definition.asked:
+    if backend.must_be_judged(precision) and known is None:
         raise LoadError(
             f"{variant} is not in the archive: no build was asked for it, so it was never judged",
             cure=f"{build}; or {instead}",

@@ -64,11 +64,16 @@ def activate(logits: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor, activation: str = NONE) -> float:
-    """The largest ||got − expected|| / ||expected|| over the rows of two (…, outputs) tensors.
+    """The largest ||got − expected|| / ||expected|| over the rows of two (…, outputs) tensors; infinite where
+    their shapes differ.
 
     Rows that a softmax reads are centred first: a constant added to all logits changes no probability, and
     would hide errors. In others it changes every score.
     """
+    if got.shape != expected.shape:
+        return float("inf")
+    if not got.numel():
+        return 0.0
     got, expected = got.double(), expected.double()
     if activation == SOFTMAX:
         got, expected = got - got.mean(dim=-1, keepdim=True), expected - expected.mean(dim=-1, keepdim=True)

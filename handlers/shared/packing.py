@@ -126,3 +126,12 @@ def pack_rows(
             starts[place] = number * width + begin
             place, begin = place + 1, end
     return tuple(map(torch.from_numpy, (ids, positions, segments, starts)))
+
+
+def fill_rows(rows: Sequence[Sequence[Sequence[int]]], *, width: int, value: int = 0) -> torch.Tensor:
+    """int64 (rows, width): what stands in a row one after the other, then `value`."""
+    filled = np.full((len(rows), width), value, dtype=np.int64)
+    for number, row in enumerate(rows):
+        values = [one for text in row for one in text]
+        filled[number, : len(values)] = values
+    return torch.from_numpy(filled)

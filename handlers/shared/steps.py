@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from handlers.backends.loader import EXAMPLES, Loader, LoadState, Step
-from handlers.shared.definition import BUILD_AGAIN
+from handlers.definition import BUILD_AGAIN
 from handlers.shared.errors import LoadError
 from handlers.shared.evidence import count_channels_last, describe_layout
-from handlers.shared.outputs import find_worst, is_finite, to_float
+from handlers.shared.outputs import find_worst, is_finite, list_tensors, to_float
 from handlers.shared.shapes import Shape
 from handlers.shared.work import Work
+from handlers.task import Inputs
 
 JUDGED_ERROR_SLACK = 1.5
 """A recipe passed the gate with its own error on the examples; other CPUs and shapes round elsewhere."""
@@ -32,7 +33,8 @@ PROFILING_RUNS = 2
 def build_eager(state: LoadState) -> None:
     task = state.task
     task.adopt(state.options)
-    state.model = task.load_model()
+    # A wrapper that an author puts around a model in eval mode is in training mode itself.
+    state.model = task.load_model().eval()
     state.examples = task.make_examples(EXAMPLES)
     # One at a time and hardly padded: eager FP32 is the slowest thing a load does.
     for sample in state.examples:
@@ -69,7 +71,7 @@ def warm_up(state: LoadState) -> None:
         state.run(smallest)
     for shape in shapes:
         state.warmed[shape] = state.run(state.inputs(shape))
-    state.facts["graph"] = state.loader.evidence(state, shapes[-1])
+    state.facts["graph"] = {**state.loader.evidence(state, shapes[-1]), "fuses": state.task.fuses}
     state.facts["memory_format"] = describe_memory_format(state, smallest)
     state.work = time_work(state)
 
@@ -163,12 +165,12 @@ def _run_step(step: Step, state: LoadState) -> StepRecord:
     return StepRecord(name=step.name, status="applied", reason="", seconds=seconds)
 
 
-def describe_memory_format(state: LoadState, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
-    """What describe answers about channels_last: of the weights before prepacking, and of the input."""
+def describe_memory_format(state: LoadState, inputs: Inputs) -> dict[str, Any]:
+    """What describe answers about channels_last: of the weights before prepacking, and of the first input."""
     convolutions, in_format = state.facts["channels_last_weights"]
     return {
         "applicable": state.task.convolutional and state.backend.channels_last,
         "convolutions": convolutions,
         "channels_last_weights": in_format,
-        "input": describe_layout(inputs[0]),
+        "input": describe_layout(list_tensors(inputs)[0]),
     }

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
-from handlers.shared.definition import BUILD_AGAIN, WEIGHTS_FILE, Definition
+from handlers.definition import BUILD_AGAIN, WEIGHTS_FILE
 from handlers.shared.errors import LoadError
 
 SHOWN_CHARACTERS = 400
 
 
-def load_weights(model: torch.nn.Module, definition: Definition) -> torch.nn.Module:
+def load_weights(model: torch.nn.Module, directory: Path) -> torch.nn.Module:
     """Copy `model.safetensors` into `model`; LoadError names the keys that do not fit."""
-    state = OrderedDict(load_file(definition.directory / WEIGHTS_FILE))
+    state = OrderedDict(load_file(directory / WEIGHTS_FILE))
     # The keys are this version's; MNASNet asks.
     state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
     try:
@@ -24,7 +25,7 @@ def load_weights(model: torch.nn.Module, definition: Definition) -> torch.nn.Mod
         # PyTorch's message names every key; the first few tell what is wrong.
         message = " ".join(str(error).split())
         raise LoadError(
-            f"{WEIGHTS_FILE} does not fit {definition.model['architecture']}: {message[:SHOWN_CHARACTERS]}",
+            f"{WEIGHTS_FILE} does not fit the model that is made for it: {message[:SHOWN_CHARACTERS]}",
             cure=BUILD_AGAIN,
         ) from error
     return model

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from handlers.cpu_image_classifier import CpuImageClassifier
-from handlers.cpu_text_classifier import CpuTextClassifier
+from handlers.image_classifier import ImageClassifier
+from handlers.text_classifier import TextClassifier
 from tests.handlers.context import FakeContext
 
 
 @pytest.fixture(scope="session")
-def images(tiny_image: Path) -> CpuImageClassifier:
-    loaded = CpuImageClassifier()
+def images(tiny_image: Path) -> ImageClassifier:
+    loaded = ImageClassifier()
     loaded.initialize(FakeContext(tiny_image))
     return loaded
 
 
 @pytest.fixture(scope="session")
-def texts(tiny_text: Path) -> CpuTextClassifier:
-    loaded = CpuTextClassifier()
+def texts(tiny_text: Path) -> TextClassifier:
+    loaded = TextClassifier()
     loaded.initialize(FakeContext(tiny_text))
     return loaded
 
 
 @pytest.fixture
 def canary(tiny_image: Path) -> bytes:
-    return (tiny_image / "canary.jpg").read_bytes()
+    return (tiny_image / "example.jpg").read_bytes()

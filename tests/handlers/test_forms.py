@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from urllib3.fields import RequestField
 from urllib3.filepost import encode_multipart_formdata
 
-from handlers.cpu_text_classifier import CpuTextClassifier
 from handlers.forms import open_form
 from handlers.request import read_request
 from handlers.shared.errors import BadRequest
+from handlers.text_classifier import TextClassifier
 from tests.handlers.context import FakeContext, plain, rows_and_context
 
 TYPE = "x-multipart/form-data; boundary="
@@ -118,8 +118,8 @@ def ask(handler, folder, body: bytes, content_type: str = f"{TYPE}x"):
     """(status, answer); the form's neighbour in its batch must be answered."""
     neighbour = (
         plain(b"good")
-        if isinstance(handler, CpuTextClassifier)
-        else plain((folder / "canary.jpg").read_bytes())
+        if isinstance(handler, TextClassifier)
+        else plain((folder / "example.jpg").read_bytes())
     )
     rows, context = rows_and_context(folder, plain(body, content_type, header="content-type"), neighbour)
     answer, other = map(json.loads, handler.handle(rows, context))
@@ -199,7 +199,7 @@ def test_json_is_read_in_a_form_only_where_it_is_said(texts, tiny_text):
 
 
 def test_a_picture_in_a_form_is_the_picture(images, tiny_image):
-    canary = (tiny_image / "canary.jpg").read_bytes()
+    canary = (tiny_image / "example.jpg").read_bytes()
     expected = json.loads(images.handle([{"body": canary}], FakeContext(tiny_image))[0])
     for head in (DATA, DATA.replace(b'"data"', b'body; filename="a.jpg"') + b"Content-Type: image/png\r\n"):
         # The shortest boundary stands in the picture hundreds of times.

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from handlers.definition import Definition, Example, Origin, Precision, read_folder, render_definition
 from handlers.kit_handler import KitHandler
 from handlers.request import Request
-from handlers.shared.definition import Definition, PrecisionRecipe
 from handlers.shared.errors import BadRequest
 from handlers.shared.options import LoadOptions
 from handlers.shared.steps import StepError
 from tests.handlers.stub import StubHandler, take_stub
+
+RULES = Precision(self_check_relative_error=1e-3, canary_relative=0.01, canary_absolute=0.001)
 
 
 class House(torch.nn.Module):
@@ -51,29 +53,27 @@ class Prices(KitHandler):
 
 
 @pytest.fixture
-def definition(tmp_path) -> Definition:
-    (tmp_path / "canary.json").write_text(json.dumps({"file": "example.json"}))
-    (tmp_path / "example.json").write_text('{"row": [1, 2]}')
-    return Definition(
+def folder(tmp_path) -> Path:
+    definition = Definition(
         name="prices",
-        archive_id="",
+        handler="prices",
         weights="random",
-        notes=(),
+        example=Example(file="example.json", content_type="application/json"),
         batch_sizes=(1, 2, 4),
-        precisions={"fp32": PrecisionRecipe(self_check_relative_error=1e-3)},
-        refused={},
-        not_built={},
-        asked=frozenset(),
-        accuracy={},
-        default_precision="fp32",
+        precisions={"fp32": RULES},
         model={},
-        directory=tmp_path,
+        inputs="",
+        origin=Origin(source="random", path="", files=""),
+        built_with={},
     )
+    (tmp_path / "definition.json").write_text(render_definition(definition))
+    (tmp_path / "example.json").write_text('{"row": [1, 2]}')
+    return tmp_path
 
 
-def load(definition: Definition, kind: type[Prices] = Prices) -> Prices:
+def load(folder: Path, kind: type[Prices] = Prices) -> Prices:
     handler = kind()
-    handler.configure(definition)
+    handler.configure(read_folder(folder), folder)
     handler.load(LoadOptions(precision="fp32", backend="eager", threads=1))
     return handler
 
@@ -83,8 +83,8 @@ def answer(handler: KitHandler, *bodies: bytes) -> tuple[list[int], list[Any]]:
     return [reply.status for reply in replies], [json.loads(reply.body) for reply in replies]
 
 
-def test_any_model_is_served_frozen_and_checked(definition):
-    handler, model = load(definition), House().eval()
+def test_any_model_is_served_frozen_and_checked(folder):
+    handler, model = load(folder), House().eval()
     assert handler.describe()["graph"]["kind"] == "frozen torchscript"
     statuses, answers = answer(handler, b'{"row": [3, 4]}', b'{"row": [3]}', b'{"row": [-1, 9]}')
     assert statuses == [200, 422, 200]
@@ -94,7 +94,7 @@ def test_any_model_is_served_frozen_and_checked(definition):
         assert got == pytest.approx({"price": price, "range": pytest.approx([low, high])})
 
 
-def test_a_wrong_output_anywhere_in_the_tree_fails_the_load(definition, monkeypatch):
+def test_a_wrong_output_anywhere_in_the_tree_fails_the_load(folder, monkeypatch):
     class Wrong(Prices):
         def split(self, outputs: Any, samples: Any) -> list[Any]:
             split = super().split(outputs, samples)
@@ -103,10 +103,10 @@ def test_a_wrong_output_anywhere_in_the_tree_fails_the_load(definition, monkeypa
             return split
 
     with pytest.raises(StepError, match="differs from eager FP32"):
-        load(definition, Wrong)
+        load(folder, Wrong)
 
 
-def test_nan_fails_the_load_whatever_else_is_right(definition):
+def test_nan_fails_the_load_whatever_else_is_right(folder):
     class Broken(Prices):
         def split(self, outputs: Any, samples: Any) -> list[Any]:
             split = super().split(outputs, samples)
@@ -115,7 +115,7 @@ def test_nan_fails_the_load_whatever_else_is_right(definition):
             return split
 
     with pytest.raises(StepError, match="relative error nan"):
-        load(definition, Broken)
+        load(folder, Broken)
 
 
 class Doubled(StubHandler):

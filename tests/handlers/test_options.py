@@ -9,21 +9,24 @@ from typing import ClassVar
 import pytest
 
 from handlers.backends import catalogue
-from handlers.cpu_image_classifier import CpuImageClassifier
-from handlers.shared.definition import parse_definition
+from handlers.definition import Variant, read_folder
+from handlers.image_classifier import ImageClassifier
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions, read_options
 
 
 @pytest.fixture
-def packed_definition(packed_definition):
+def definition(tiny_image):
     """As where all could be built: without BF16 in the CPU IPEX has none."""
-    return {**packed_definition, "not_built": {}}
+    known = read_folder(tiny_image)
+    rules = {**known.precisions, "int8": known.precisions["bf16"]}
+    variants = {name: Variant(data="synthetic") for name in ("ipex bf16", "eager bf16")}
+    return known.model_copy(update={"precisions": rules, "variants": variants})
 
 
-@pytest.fixture
-def definition(packed_definition, tiny_image):
-    return parse_definition(packed_definition, directory=tiny_image)
+def became(definition, name, **what):
+    variants = {**definition.variants, name: Variant(data="synthetic", **what)}
+    return definition.model_copy(update={"variants": variants})
 
 
 def read(definition, asked=None, **environment):
@@ -63,37 +66,27 @@ def test_wrong_values_are_refused_by_their_name(definition, asked):
         read(definition, CPU_KIT_OPTIONS="{")
 
 
-def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(packed_definition, tiny_image):
-    lacking = {**packed_definition, "not_built": {"ipex bf16": {"cause": "no AVX-512", "cpu": ["avx2"]}}}
-    definition = parse_definition(lacking, directory=tiny_image)
+def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(definition):
+    definition = became(definition, "ipex bf16", not_built="no AVX-512", means=("avx2",))
     assert read(definition).precision == "fp32"
     with pytest.raises(LoadError, match=r"no AVX-512; .*MODELS=tiny_image BACKEND=ipex PRECISION=bf16"):
         read(definition, {"backend": "ipex", "precision": "bf16"})
 
 
-def test_int8_that_would_saturate_here_is_cured_by_building_it_here(
-    packed_definition, tiny_image, monkeypatch
-):
-    recipes = {**packed_definition["precisions"], "int8": {"self_check_relative_error": 0.3}}
-    judged = {**packed_definition["judged_with"], "ipex int8": "synthetic"}
-    packed = {**packed_definition, "precisions": recipes, "judged_with": judged}
+def test_int8_that_would_saturate_here_is_cured_by_building_it_here(definition, monkeypatch):
     asked = {"backend": "ipex", "precision": "int8"}
     for wide_sums, here, good in ((True, True, True), (True, False, False), (False, False, True)):
-        packed["accuracy"] = {"ipex int8": {"wide_sums": wide_sums}}
+        judged = became(definition, "ipex int8", accuracy={"wide_sums": wide_sums})
         monkeypatch.setattr(catalogue, "has_wide_sums", lambda here=here: here)
-        definition = parse_definition(packed, directory=tiny_image)
-        assert read(definition).precision == "fp32"
+        assert read(judged).precision == "fp32"
         refused = pytest.raises(
             LoadError, match=r"ipex int8 was calibrated on a CPU .* 32 bits.*PRECISION=int8"
         )
         with contextlib.nullcontext() if good else refused:
-            assert read(definition, asked).precision == "int8"
+            assert read(judged, asked).precision == "int8"
 
 
-def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(packed_definition, tiny_image):
-    recipes = {"int8": {"self_check_relative_error": 0.3}}
-    packed = {**packed_definition, "precisions": {**packed_definition["precisions"], **recipes}}
-    definition = parse_definition(packed, directory=tiny_image)
+def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(definition):
     assert read(definition).precision == "fp32"
     assert read(definition, {"precision": "bf16"}).precision == "bf16"
     with pytest.raises(LoadError, match="MODELS=tiny_image BACKEND=ipex PRECISION=int8"):
@@ -102,21 +95,21 @@ def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(packed_defin
         read(definition, {"precision": "int8"})
 
 
-def test_another_backends_judgement_counts_for_nothing(packed_definition, tiny_image):
-    judged = {name: "synthetic" for name in packed_definition["judged_with"] if name != "eager bf16"}
-    definition = parse_definition({**packed_definition, "judged_with": judged}, directory=tiny_image)
+def test_another_backends_judgement_counts_for_nothing(definition):
+    of_ipex = {"ipex bf16": definition.variants["ipex bf16"]}
+    definition = definition.model_copy(update={"variants": of_ipex})
     assert read(definition, {"backend": "ipex", "precision": "bf16"}).backend == "ipex"
     with pytest.raises(LoadError, match="eager bf16 is not in the archive"):
         read(definition, {"backend": "eager", "precision": "bf16"})
 
 
-class Limited(CpuImageClassifier):
+class Limited(ImageClassifier):
     LIMITS: ClassVar[dict[str, int]] = {"pixels": 10, "frames": 1}
 
 
-def test_the_plans_limits_replace_the_handlers_own_and_only_those_it_knows(definition):
+def test_the_plans_limits_replace_the_handlers_own_and_only_those_it_knows(definition, tiny_image):
     handler = Limited()
-    handler.configure(definition)
+    handler.configure(definition, tiny_image)
     handler.adopt(LoadOptions(precision="fp32", backend="eager", threads=None, limits={"pixels": 5}))
     assert handler.limits == {"pixels": 5, "frames": 1}
     unknown = LoadOptions(precision="fp32", backend="eager", threads=None, limits={"tokens": 5})

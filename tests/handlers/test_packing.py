@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from handlers.cpu_text_classifier import CpuTextClassifier
 from handlers.shared.outputs import relative_error
 from handlers.shared.packing import PLACE, PackedRows, pack_rows
 from handlers.shared.shapes import Run
-from handlers.shared.transformer import PackedLogits, answer_alone
-from models.packing import describe_packing
+from handlers.shared.transformer import LogitsOnly, PackedLogits, answer_alone
+from handlers.text_classifier import TextClassifier
+from models.packing import Forms, describe_packing
 from tests.handlers.context import FakeContext
 
 ROWS = PackedRows(widths=(8, 16, 32, 64), row_tokens=32, rows_per_run=2)
@@ -102,15 +102,20 @@ def test_a_text_is_answered_alike_with_any_neighbours_and_alone():
         assert relative_error(logits[4:5], alone, "softmax") < 1e-4
 
 
+def describe(model):
+    forms = Forms(
+        model=model, packed=PackedLogits(model), padded=LogitsOnly(model), activation="softmax",
+        alone=lambda ids: answer_alone(model, ids), padding_id=1, types=False,
+    )  # fmt: skip
+    return describe_packing(forms, vocabulary=200, longest=128)
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "first_position"),
     [("bert", {}, 0), ("roberta", {}, 2), ("xlm-roberta", {}, 2), ("electra", {"embedding_size": 32}, 0)],
 )
 def test_families_that_are_exact_are_packed(kind, changes, first_position):
-    found = describe_packing(
-        make(kind, **changes), vocabulary=200, padding_id=1, longest=128, activation="softmax"
-    )
-    assert found == {"first_position": first_position}
+    assert describe(make(kind, **changes)) == {"first_position": first_position}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_families_that_are_exact_are_packed(kind, changes, first_position):
     [
         ("distilbert", {"dim": 32, "n_heads": 4, "hidden_dim": 64, "n_layers": 2}, "takes no position_ids"),
         ("deberta-v2", {"relative_attention": True}, "its parts do not take packed rows"),
-        ("convbert", {"embedding_size": 32}, "texts in one row change each other's logits"),
+        ("convbert", {"embedding_size": 32}, "texts in one row change each other's outputs"),
         ("gpt2", {"n_embd": 32, "n_head": 4, "n_layer": 2, "pad_token_id": 1}, "has no classifier"),
     ],
 )
@@ -128,18 +133,13 @@ def test_what_cannot_be_packed_is_recognised(kind, changes, why):
     config = AutoConfig.for_model(kind, **{**plain, "vocab_size": 200, "num_labels": 3, **changes})
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_config(config).eval()
-    assert (
-        why
-        in describe_packing(model, vocabulary=200, padding_id=1, longest=128, activation="softmax")[
-            "impossible"
-        ]
-    )
+    assert why in describe(model)["impossible"]
 
 
 def load(tiny_text, monkeypatch, forward=None):
     if forward is not None:
         monkeypatch.setattr(PackedLogits, "forward", forward)
-    handler = CpuTextClassifier()
+    handler = TextClassifier()
     handler.initialize(FakeContext(tiny_text))
     return handler
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from handlers.backends.loader import open_loader
-from handlers.cpu_image_classifier import CpuImageClassifier
+from handlers.image_classifier import ImageClassifier
 from handlers.shared import steps
 from handlers.shared.outputs import relative_error
 from tests.handlers.context import FakeContext
@@ -18,8 +18,8 @@ EAGER = steps.list_steps(open_loader("eager"))
 NAMES = [step.name for step in EAGER]
 
 
-def load(directory: Path) -> CpuImageClassifier:
-    handler = CpuImageClassifier()
+def load(directory: Path) -> ImageClassifier:
+    handler = ImageClassifier()
     handler.initialize(FakeContext(directory))
     return handler
 

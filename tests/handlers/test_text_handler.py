@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from handlers.cpu_text_classifier import CpuTextClassifier
 from handlers.request import Request
+from handlers.text_classifier import TextClassifier
 from tests.handlers.context import FakeContext, Sent, form, plain, rows_and_context
 
 
 @pytest.fixture
-def handler(texts: CpuTextClassifier) -> CpuTextClassifier:
+def handler(texts: TextClassifier) -> TextClassifier:
     return texts
 
 
@@ -85,7 +85,7 @@ def test_wrong_bodies_are_refused_alone(handler, tiny_text, body):
         (form(("text", "", b"\xe4rger")), 400, "UTF-8"),
         (form(), 400, '"text"'),
         (form(("other", "", b"x"), ("text", "", b"good")), 400, "'other'"),
-        (plain(b'{"text": "good", "text_pair": "bad"}', "application/json"), 400, "'text_pair'"),
+        (plain(b'{"text": "good", "text_pair": "bad"}', "application/json"), 400, '"text_pair"'),
         # curl's default
         (form(('{"text": "good"}', "", b""), content_type="application/x-www-form-urlencoded"), 415, "-d"),
         (plain(b"good", "application/json"), 400, "JSON"),
@@ -142,7 +142,7 @@ def test_the_largest_batch_is_timed_and_shown(handler):
 def test_what_the_plan_leaves_no_room_for_is_refused_and_the_rest_answered(tiny_text, monkeypatch):
     limits = {"tokens_per_batch": 128, "batch_s": 30}
     monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_text": {"limits": limits}}))
-    handler = CpuTextClassifier()
+    handler = TextClassifier()
     handler.initialize(FakeContext(tiny_text))
     full = {"text": ["word " * 30] * 4}
     (first, second, small), context = ask(handler, tiny_text, full, full, "good")
@@ -155,7 +155,7 @@ def test_what_the_plan_leaves_no_room_for_is_refused_and_the_rest_answered(tiny_
 
 
 def test_the_fill_of_a_batch_is_counted(tiny_text):
-    handler = CpuTextClassifier()
+    handler = TextClassifier()
     handler.initialize(FakeContext(tiny_text))
     ask(handler, tiny_text, "word " * 6, {"text": ["word " * 14, "word " * 20]}, b"\xff", "word " * 30)
     # Two special tokens each; what does not fit into 32 tokens is cut; 22 and 8 share a row.
@@ -166,7 +166,7 @@ def test_the_fill_of_a_batch_is_counted(tiny_text):
 def test_without_buckets_a_batch_is_run_whole_and_padded_to_its_longest(tiny_text, monkeypatch):
     texts = ["word", "word " * 9, "word " * 17]
     monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_text": {"off": ["buckets"]}}))
-    baseline, handler = CpuTextClassifier(), CpuTextClassifier()
+    baseline, handler = TextClassifier(), TextClassifier()
     baseline.initialize(FakeContext(tiny_text))
     monkeypatch.delenv("CPU_KIT_OPTIONS")
     handler.initialize(FakeContext(tiny_text))

@@ -23,7 +23,7 @@ from handlers.backends.catalogue import (
 from handlers.backends.loader import open_loader
 from handlers.backends.openvino import choose_precision
 from handlers.backends.proofs import FROZEN
-from handlers.cpu_image_classifier import CpuImageClassifier
+from handlers.image_classifier import ImageClassifier
 from tests.handlers.backends.toy import ENTRY
 from tests.handlers.context import FakeContext
 
@@ -106,6 +106,9 @@ EAGER = {"kind": FROZEN, "operators": {"aten::conv2d": 53}}
         ("eager", "fp32", {"kind": FROZEN, "operators": {"ipex_prepack::linear_run": 1}}, False),
         ("ipex", "fp32", ipex(prepacked=9, fused=3), True),
         ("ipex", "fp32", EAGER, False),
+        ("ipex", "fp32", ipex(prepacked=9, fused=0), False),
+        ("ipex", "fp32", {**ipex(prepacked=9, fused=0), "fuses": False}, True),
+        ("ipex", "fp32", {"kind": "eager", "fuses": False}, False),
         ("ipex", "fp32", ipex(prepacked=0, fused=3), False),
         ("ipex", "int8", ipex(prepacked=0, fused=3), True),
         ("ipex", "int8", ipex(prepacked=9, fused=0), False),
@@ -135,7 +138,7 @@ def test_a_backend_is_known_by_what_executes(backend, precision, graph, good):
 def test_a_new_backend_is_an_entry_and_a_file(tiny_image, monkeypatch):
     monkeypatch.setitem(BACKENDS, "toy", ENTRY)
     monkeypatch.setenv("CPU_KIT_OPTIONS", '{"tiny_image": {"backend": "toy"}}')
-    handler = CpuImageClassifier()
+    handler = ImageClassifier()
     handler.initialize(FakeContext(tiny_image))
     told = handler.describe()
     assert [step["name"] for step in told["steps"]] == ["build_eager", "toy", "warm_up", "self_check"]

@@ -17,7 +17,7 @@ from handlers.backends.inductor_library import read_cpu_flags
 from handlers.backends.loader import Calibration, LoadState, Made, open_loader
 from handlers.backends.proofs import COMPILED, count_products
 from handlers.backends.proofs import LIBRARY as KIND
-from handlers.shared.definition import PrecisionRecipe
+from handlers.definition import Precision
 from handlers.shared.errors import LoadError
 from handlers.shared.options import LoadOptions
 from handlers.shared.shapes import Shape, ShapeGrid
@@ -32,6 +32,9 @@ THREADS = torch.get_num_threads()
 needs_pt2e = pytest.mark.skipif("int8" not in INDUCTOR.flags, reason="no quantiser of exports is installed")
 
 
+LOOSE = {"canary_relative": 1.0, "canary_absolute": 1.0}
+
+
 class TinyImages(StubHandler):
     """A convolution, a linear layer; a sample is the seed of its picture."""
 
@@ -41,12 +44,13 @@ class TinyImages(StubHandler):
         super().__init__()
         allowed = {"fp32": 1e-3, "int8": 0.1}
         precisions = {
-            name: PrecisionRecipe(self_check_relative_error=error, backends={"inductor": recipe or {}})
+            name: Precision(**LOOSE, self_check_relative_error=error, backends={"inductor": recipe or {}})
             for name, error in allowed.items()
         }
         self.definition = SimpleNamespace(
-            name="tiny", directory=directory, precisions=precisions, accuracy={}
+            name="tiny", precisions=precisions, find_accuracy=lambda variant: None
         )
+        self.model_dir = directory
         self.layout = ShapeGrid(batch_sizes=(1, 2, 4))
 
     def adopt(self, options: LoadOptions) -> None:

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from handlers.definition import Definition
+from handlers.kit_handler import KitHandler
 from handlers.request import Request, decode_base64
 from handlers.shared.classifier import Classifier
-from handlers.shared.definition import Definition
 from handlers.shared.images import LIMITS, decode_image
 from handlers.shared.outputs import NONE
 from handlers.shared.preprocessing import make_preprocessing
-from handlers.shared.weights import load_weights
 
 JSON_FORM = '{"data": "<base64 of an image>"} or the image\'s own bytes'
 
 
-class CpuImageClassifier(Classifier):
+class ImageClassifier(Classifier, KitHandler):
     """Any classifier of torchvision.models, named by `model.architecture`."""
 
     convolutional = True
+    fuses = True
     libraries = ("torchvision", "pillow", "numpy")
     LIMITS = LIMITS
 
-    def configure(self, definition: Definition) -> None:
-        super().configure(definition)
-        settings = definition.model
-        self.preprocessing = make_preprocessing(settings)
-        self.top_k = min(settings["top_k"], len(self.labels))
+    def configure(self, definition: Definition, directory: Path) -> None:
+        super().configure(definition, directory)
+        self.preprocessing = make_preprocessing(definition.model)
+        self.top_k = min(definition.model["top_k"], len(self.labels))
 
     def load_model(self) -> torch.nn.Module:
         from torchvision.models import get_model
@@ -38,7 +39,7 @@ class CpuImageClassifier(Classifier):
         settings = self.definition.model
         options = settings.get("architecture_options", {})
         model = get_model(settings["architecture"], weights=None, num_classes=len(self.labels), **options)
-        return load_weights(model, self.definition).eval()
+        return self.load_weights(model)
 
     def decode(self, request: Request) -> torch.Tensor:
         """uint8 (height, width, 3) of the model's size."""

@@ -1,4 +1,4 @@
-"""`python -m models build|check|list|time`: makes the archives in model-store/, and times them."""
+"""`python -m models new|build|check|list|time`: makes the archives in model-store/, and times them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 
 from handlers.backends.catalogue import BACKENDS, find_missing, find_set, name_store
 from handlers.shared.errors import BadRequest, LoadError
-from models.definition import list_default_models, list_models, read_definition
 from models.errors import BuildError, DownloadError, InputError
+from models.names import DEFAULT_MODELS, list_models
+from models.new import write_model
 from models.places import check_store, check_timings_file
 from models.request import (
     DataRequest,
@@ -70,6 +71,11 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m models", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the models that have a definition")
+    new = commands.add_parser("new", help="write models/<name>/model.yaml for your own weights")
+    new.add_argument("--from", dest="source", required=True, help="a Hugging Face folder, or a state dict")
+    new.add_argument("--serve-as", default="", help="by default that of the folder or file")
+    new.add_argument("--handler", default="", help="where the folder does not say it")
+    new.add_argument("--arch", default="", help="a classifier of torchvision.models")
     check = commands.add_parser("check", help="judge the values alone; needs the standard library only")
     build = commands.add_parser("build", help="build what is missing, out of date, or asked for now")
     for command in (check, build):
@@ -87,9 +93,7 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _add_values(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--models", default="", help="names, separated by spaces (default: all with default_build)"
-    )
+    parser.add_argument("--models", default="", help="names, separated by spaces (default: resnet50 bert)")
     parser.add_argument(
         "--precision",
         default="",
@@ -120,7 +124,7 @@ def _add_values(parser: argparse.ArgumentParser) -> None:
 
 def parse_order(options: argparse.Namespace) -> Order:
     """Check all values; InputError says which is wrong and what is allowed."""
-    names = parse_names(options.models, list_models(), list_default_models())
+    names = parse_names(options.models, list_models(), DEFAULT_MODELS)
     calibration = parse_paths("CALIBRATION", options.calibration, names)
     evaluation = parse_paths("EVAL", options.eval, names)
     data = {
@@ -145,9 +149,22 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
+    from models.definition import read_definition
+
     for name in list_models():
         definition = read_definition(name)
-        print(f"{name:<14} {definition.kind:<6} {', '.join(definition.precisions)}")
+        print(f"{name:<14} {definition.handler:<18} {', '.join(definition.precisions)}")
+    return 0
+
+
+def _new(options: argparse.Namespace) -> int:
+    lines = write_model(
+        Path(options.source).expanduser(),
+        name=options.serve_as,
+        handler=options.handler,
+        architecture=options.arch,
+    )
+    print(*lines, sep="\n")
     return 0
 
 
@@ -156,8 +173,10 @@ def _build(options: argparse.Namespace) -> int:
     check_store(options.store, order.names)
     if len(order.names) > 1 and not options.only and read_free_gib() >= GIB_OF_TWO:
         return _build_two_at_once(order.names, options.given)
-    definitions = [read_definition(name) for name in order.names if options.only in ("", name)]
     # Imported late: torch takes seconds, and a wrong value should be answered at once.
+    from models.definition import read_definition
+
+    definitions = [read_definition(name) for name in order.names if options.only in ("", name)]
     from models.build import build_archive, set_build_threads
 
     set_build_threads()
@@ -216,7 +235,7 @@ def _time(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"build": _build, "check": _check, "list": _list, "time": _time}
+COMMANDS = {"build": _build, "check": _check, "list": _list, "new": _new, "time": _time}
 
 
 if __name__ == "__main__":

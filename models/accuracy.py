@@ -23,7 +23,6 @@ import torch
 from handlers.backends.catalogue import BACKENDS, BASELINE, INT8
 from handlers.backends.loader import Calibration, LoadState, open_loader
 from handlers.request import Request
-from handlers.shared.classifier import Classifier
 from handlers.shared.errors import BadRequest, LoadError
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from handlers.shared.steps import build_graph
@@ -36,8 +35,9 @@ from models.data import (
     read_dataset,
     split_dataset,
 )
+from models.definition import Thresholds
 from models.errors import BuildError
-from models.gate.figures import Figures, Thresholds, check_labels, compare
+from models.gate.figures import Figures, check_labels, compare
 from models.gate.search import find_best, search_recipes
 from models.gate.trials import Bench, Inputs, Trier, write_made
 from models.handlers import load_handler
@@ -66,7 +66,7 @@ class Reference:
     held_out: Dataset
     samples: Sequence[Any]
     logits: np.ndarray
-    """float32 (inputs, classes)."""
+    """float32 (inputs, outputs), or of tokens (tokens of all inputs, classes)."""
     labels: Sequence[str]
     activation: str
     thresholds: Thresholds
@@ -108,16 +108,23 @@ def measure(staging: Path, job: dict[str, Any]) -> dict[str, Outcome]:
 def _ask_eager(staging: Path, held_out: Dataset, thresholds: Thresholds) -> Reference:
     eager = _load_eager(staging)
     task = eager.task
-    if not isinstance(task, Classifier):
-        raise BuildError(f"only classifiers are compared with FP32: {task.definition.name} is none")
-    check_labels(held_out, task.labels, task.activation)
+    activation = task.definition.model.get("activation")
+    if activation is None:
+        raise BuildError(
+            f"only classifiers and embeddings are compared with FP32: {task.definition.name} is neither; "
+            "serve it in fp32, or say in model.yaml how its outputs are read (options, activation)"
+        )
+    check_labels(held_out, task.definition.labels, activation)
     samples = _read_samples(task, held_out)
+    logits = _run(eager, samples)
+    if held_out.labels and len(logits) != len(samples):
+        raise BuildError(f"tokens have labels of their own: give {held_out.source} without labels")
     return Reference(
         held_out=held_out,
         samples=samples,
-        logits=_run(eager, samples),
-        labels=task.labels,
-        activation=task.activation,
+        logits=logits,
+        labels=task.definition.labels,
+        activation=activation,
         thresholds=thresholds,
     )
 
@@ -153,7 +160,7 @@ def _measure_int8(staging: Path, backend: str, calibration: Dataset, reference: 
 
 def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
     """(calibration, held out); never the same inputs."""
-    kind = job["kind"]
+    kind = job["takes"]
     own = read_dataset(kind, Path(job["calibration"])) if job["calibration"] else None
     judged = read_dataset(kind, Path(job["eval"]), most_labelled=MOST_LABELLED) if job["eval"] else None
     if own is not None and judged is None:
@@ -197,8 +204,8 @@ def _run(state: LoadState, samples: Sequence[Any]) -> np.ndarray:
     for positions, inputs in _plan(state, samples):
         outputs = state.task.split(state.run(inputs), [samples[position] for position in positions])
         for position, output in zip(positions, outputs, strict=True):
-            logits[position] = output.numpy()
-    return np.stack(logits)
+            logits[position] = np.atleast_2d(output.numpy())
+    return np.concatenate(logits)
 
 
 def main() -> int:

@@ -17,36 +17,47 @@ from typing import Any
 import torch
 
 from handlers.backends.catalogue import BACKENDS, DEFAULT, INT8
-from handlers.shared.definition import DEFINITION_FILE
+from handlers.definition import (
+    DEFINITION_FILE,
+    WEIGHTS_FILE,
+    Definition,
+    Memory,
+    Variant,
+    read_folder,
+    render_definition,
+)
+from handlers.kit_handler import KitHandler
+from handlers.sums import find_damage
 from models.accuracy import THREADS
-from models.archive import find_damage, pack_archive, repack_archive, unpack_archive
+from models.archive import pack_archive, repack_archive, unpack_archive
 from models.definition import ModelDefinition
 from models.errors import BuildError
-from models.expected import write_canary, write_json
+from models.expected import answer_example
 from models.fresh import (
     BUILD_DISTRIBUTIONS,
     BuildPlan,
     explain_fresh,
     explain_lacking,
-    list_judged,
     list_others,
+    list_unmeasured,
     plan_build,
-    read_archive_definition,
+    read_built,
     read_means,
 )
-from models.gate.figures import Figures, Thresholds
+from models.gate.figures import Figures
 from models.gate.search import render_tried, tell_best
 from models.gate.verdict import describe, judge
-from models.kinds import find_kind
-from models.kinds.prepared import Prepared
+from models.handlers import find_handler
+from models.memory import measure_memory
 from models.progress import doing
 from models.request import BASELINE, DataRequest, WeightsRequest
+from models.tasks import find_task
+from models.tasks.own import fill_weights
+from models.tasks.prepared import Prepared
 from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
-HANDLER_FIELDS = ("self_check_relative_error", "backends")
-"""Fields of a precision that the worker reads; the others concern the canary."""
 
 
 def build_archive(
@@ -62,33 +73,38 @@ def build_archive(
     """Make `store/<name>.mar` hold FP32 and these precisions, by default all; False when it did already."""
     data = data or DataRequest()
     target = store / f"{definition.name}.mar"
-    packed = read_archive_definition(target)
+    built = read_built(target)
+    packed = built.definition if built else None
     plan = plan_build(definition, request, data, packed, precisions, backends)
-    damage = find_damage(target) if target.exists() else None
+    damage = find_damage(target) if target.exists() else ""
     fresh = None if damage else explain_fresh(definition, request, plan, packed)
     lacking = explain_lacking(plan, packed) if fresh and packed else {}
+    unmeasured = list_unmeasured(plan, packed) if fresh and packed else []
     if damage:
         print(f"{definition.name}: {target.name} is not as it was built: {damage}", flush=True)
-    if fresh and packed and not lacking:
+    if fresh and packed and not lacking and not unmeasured:
         print(f"{definition.name}: up to date ({fresh}): {render_precisions(packed)}", flush=True)
         return False
-    _introduce(definition, plan, lacking)
+    gains = bool(lacking or unmeasured)
+    _introduce(definition, plan, lacking, anew=not gains)
     started = time.monotonic()
     store.mkdir(parents=True, exist_ok=True)
     with open_workspace(workspaces, definition.name) as work:
-        make = _gain if lacking else _build
-        built = make(definition, plan, data, target, work)
+        make = _gain if gains else _build
+        described = make(definition, plan, data, target, work)
     size, seconds = target.stat().st_size >> 20, time.monotonic() - started
-    ready = f"{definition.name}: {render_precisions(built)}; weights: {built['weights']}; {size} MiB"
+    ready = f"{definition.name}: {render_precisions(described)}; weights: {described.weights}; {size} MiB"
     print(f"{ready}; {seconds:.0f} s", flush=True)
     return True
 
 
-def _introduce(definition: ModelDefinition, plan: BuildPlan, lacking: Mapping[str, str]) -> None:
+def _introduce(
+    definition: ModelDefinition, plan: BuildPlan, lacking: Mapping[str, str], *, anew: bool
+) -> None:
     """Say what is about to be done, and why."""
     for precision, reason in lacking.items():
         print(f"{definition.name}: adding {precision} to the archive ({reason})", flush=True)
-    if lacking:
+    if not anew:
         return
     _check_path(definition, plan)
     precisions = ", ".join((BASELINE, *plan.precisions))
@@ -98,60 +114,69 @@ def _introduce(definition: ModelDefinition, plan: BuildPlan, lacking: Mapping[st
         print(f"  {definition.name}: {', '.join(kept)} too, which the archive had", flush=True)
 
 
-def render_precisions(description: Mapping[str, Any]) -> str:
+def render_precisions(description: Definition) -> str:
     """What an archive can serve, and what became of the others that were asked for."""
-    lost = dict.fromkeys(description["not_built"], "not built")
-    lost |= dict.fromkeys(description["refused"], "refused")
-    judged = [f"{name} ({lost[name]})" if name in lost else name for name in list_judged(description)]
+    judged = [f"{name}{_render_loss(variant)}" for name, variant in description.variants.items()]
     return ", ".join([BASELINE, *judged])
+
+
+def _render_loss(variant: Variant) -> str:
+    return " (not built)" if variant.not_built else " (refused)" if variant.rejected else ""
 
 
 def _check_path(definition: ModelDefinition, plan: BuildPlan) -> None:
     path = plan.weights.path
     if path is not None and not path.exists():
         raise BuildError(
-            f"the archive must be built again, from {path} as before, which is gone; "
-            f"give WEIGHTS={definition.name}=…"
+            f"weights are to be read from {path}, which is not there; give WEIGHTS={definition.name}=…, or "
+            f"change weights in {definition.path}"
         )
 
 
 def _build(
     definition: ModelDefinition, plan: BuildPlan, data: DataRequest, target: Path, work: Path
-) -> dict[str, Any]:
+) -> Definition:
     """Everything anew; the description of what was packed."""
     staging = work / "staging"
     staging.mkdir()
     name = definition.name
     with doing(f"{name}: preparing {plan.weights.source} weights"):
-        prepared = find_kind(definition.kind)(definition, plan.weights, staging)
+        prepared = find_task(definition).prepare(definition, plan.weights, staging)
     _stage_code(staging)
-    description = _describe(definition, prepared, plan)
-    write_json(staging / DEFINITION_FILE, description)
-    with doing(f"{name}: asking FP32 for the canary's answer"):
-        write_canary(definition, prepared, staging)
-    description = _judge(definition, plan, data, staging, plan.precisions)
+    handler = find_handler(Path(definition.handler).stem, staging)
+    description = _describe(definition, prepared, plan, handler)
+    _write(description, staging)
+    if not (staging / WEIGHTS_FILE).is_file():
+        fill_weights(staging)
+    with doing(f"{name}: asking FP32 eager for the example's answer"):
+        example = prepared.example.model_copy(update={"expected": answer_example(staging)})
+    _write(description.model_copy(update={"example": example}), staging)
+    _judge(definition, plan, data, staging, plan.precisions)
+    description = _measure(definition, plan, staging)
     requirements = work / "requirements.txt"
-    requirements.write_text(render_requirements(prepared.distributions), encoding="utf-8")
-    handler = ROOT / "handlers" / f"{definition.handler}.py"
+    requirements.write_text(render_requirements(handler.libraries), encoding="utf-8")
+    file = f"{description.handler}.py"
+    # An own one leaves the staging folder: the archiver would find it twice.
+    packed = (staging / file).rename(work / file) if definition.is_own else ROOT / "handlers" / file
     with doing(f"{name}: packing"):
-        pack_archive(name=name, staging=staging, handler=handler, requirements=requirements, target=target)
+        pack_archive(name=name, staging=staging, handler=packed, requirements=requirements, target=target)
     return description
 
 
 def _gain(
     definition: ModelDefinition, plan: BuildPlan, data: DataRequest, target: Path, work: Path
-) -> dict[str, Any]:
+) -> Definition:
     """The archive as it is, with the precisions it lacks: only they are judged."""
     staging = work / "staging"
     with doing(f"{definition.name}: unpacking"):
         unpack_archive(target, staging)
-    packed = json.loads((staging / DEFINITION_FILE).read_text(encoding="utf-8"))
-    lacking = tuple(explain_lacking(plan, packed))
+    lacking = tuple(explain_lacking(plan, read_folder(staging)))
     for name in lacking:  # a recipe of other data must not outlive a calibration that fails
         backend, precision = name.split()
         for file in BACKENDS[backend].files.get(precision, ()):
             (staging / file).unlink(missing_ok=True)
-    description = _judge(definition, plan, data, staging, lacking)
+    _judge(definition, plan, data, staging, lacking)
+    description = _measure(definition, plan, staging)
     with doing(f"{definition.name}: packing"):
         repack_archive(staging, target)
     return description
@@ -159,19 +184,45 @@ def _gain(
 
 def _judge(
     definition: ModelDefinition, plan: BuildPlan, data: DataRequest, staging: Path, precisions: Sequence[str]
-) -> dict[str, Any]:
-    """Let the gate judge these precisions, and write what became of them into the staged description."""
-    file = staging / DEFINITION_FILE
-    description = json.loads(file.read_text(encoding="utf-8"))
-    outcomes = judge_precisions(definition, data, staging, precisions=precisions)
-    outcomes["judged_with"] = dict.fromkeys(precisions, plan.data)
-    for field, found in outcomes.items():
-        kept = {name: one for name, one in description[field].items() if name not in precisions}
-        # In one order, so that it does not show in which one they were asked for.
-        merged = {**kept, **found}
-        description[field] = {name: merged[name] for name in list_others(definition) if name in merged}
-    write_json(file, description)
+) -> None:
+    """Let the gate judge these variants, and write what became of them into the staged description."""
+    description = read_folder(staging)
+    judged = judge_variants(definition, data, staging, plan.data, names=precisions)
+    merged = {**description.variants, **judged}
+    # In one order, so that it does not show in which one they were asked for.
+    ordered = {name: merged[name] for name in list_others(definition) if name in merged}
+    _write(description.model_copy(update={"variants": ordered}), staging)
+
+
+def _measure(definition: ModelDefinition, plan: BuildPlan, staging: Path) -> Definition:
+    """Write what a worker of each variant takes into the staged description, as it will be packed. A variant
+    that passed the gate and does not load as a worker loads it cannot be served."""
+    description = read_folder(staging)
+    memory, variants = dict(description.memory), dict(description.variants)
+    for name in list_unmeasured(plan, description):
+        try:
+            memory[name] = definition.memory or _measure_one(description, name, staging)
+        except BuildError as error:
+            if name not in variants:
+                raise
+            print(f"  {description.name} {name}: not built on this machine: {error}", flush=True)
+            lost = {"not_built": str(error), "means": tuple(read_means())}
+            variants[name] = variants[name].model_copy(update=lost)
+    update = {"memory": dict(sorted(memory.items())), "variants": variants}
+    description = description.model_copy(update=update)
+    _write(description, staging)
     return description
+
+
+def _measure_one(description: Definition, variant: str, staging: Path) -> Memory:
+    with doing(f"{description.name}: measuring what a worker takes, {variant}"):
+        found = measure_memory(description.name, staging, variant, batch=description.batch_sizes[-1])
+    print(f"  {description.name} {variant}: a worker takes {found.worker_mib} MiB", flush=True)
+    return found
+
+
+def _write(description: Definition, staging: Path) -> None:
+    (staging / DEFINITION_FILE).write_text(render_definition(description), encoding="utf-8")
 
 
 def _stage_code(staging: Path) -> None:
@@ -180,64 +231,60 @@ def _stage_code(staging: Path) -> None:
     shutil.copytree(ROOT / "handlers", staging / "handlers", ignore=ignore)
 
 
-def _describe(definition: ModelDefinition, prepared: Prepared, plan: BuildPlan) -> dict[str, Any]:
-    return {
-        "name": definition.name,
-        "inputs": plan.inputs,
-        "request": plan.record,
-        "handler": definition.handler,
-        "weights": prepared.weights,
-        "notes": list(prepared.notes),
-        "batch_sizes": list(definition.batch_sizes),
-        "default_precision": definition.default_precision,
-        "precisions": {
-            name: {key: recipe[key] for key in HANDLER_FIELDS if key in recipe}
-            for name, recipe in definition.precisions.items()
-        },
-        "refused": {},
-        "not_built": {},
-        "accuracy": {},
-        "judged_with": {},
-        "tried": {},
-        "model": prepared.model,
-        "built_with": {"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
-    }
+def _describe(
+    definition: ModelDefinition, prepared: Prepared, plan: BuildPlan, handler: type[KitHandler]
+) -> Definition:
+    return Definition(
+        name=definition.name,
+        handler=Path(definition.handler).stem,
+        weights=prepared.weights,
+        notes=tuple(prepared.notes),
+        labels=tuple(prepared.labels),
+        example=prepared.example,
+        batch_sizes=definition.batch_sizes,
+        precisions=definition.precisions,
+        limits=dict(handler.LIMITS),
+        freeze=handler.freeze,
+        model=prepared.model,
+        inputs=plan.inputs,
+        origin=plan.origin,
+        built_with={"python": platform.python_version(), **{n: version(n) for n in BUILD_DISTRIBUTIONS}},
+    )
 
 
-def judge_precisions(
-    definition: ModelDefinition, data: DataRequest, staging: Path, *, precisions: Sequence[str]
-) -> dict[str, Any]:
-    """The description's `accuracy`, `refused`, `not_built` and `tried` of these, from the gate's process."""
-    description: dict[str, Any] = {"accuracy": {}, "refused": {}, "not_built": {}, "tried": {}}
-    if not precisions:
-        return description
+def judge_variants(
+    definition: ModelDefinition, data: DataRequest, staging: Path, digest: str, *, names: Sequence[str]
+) -> dict[str, Variant]:
+    """What becomes of these, from the gate's process; `digest` is the data's."""
+    if not names:
+        return {}
     job = {
-        "kind": definition.kind,
-        "precisions": list(precisions),
+        "takes": read_folder(staging).example.content_type.partition("/")[0],
+        "precisions": list(names),
         "calibration": str(data.calibration or ""),
         "eval": str(data.evaluation or ""),
-        "thresholds": definition.accuracy_gate,
+        "thresholds": definition.accuracy_gate.model_dump(),
     }
-    with doing(f"{definition.name}: {_describe_gate(precisions)}"):
+    with doing(f"{definition.name}: {_describe_gate(names)}"):
         outcomes = _run_gate(definition.name, staging, job)
-    for name, outcome in outcomes.items():
-        if not outcome["figures"]:
-            # Says nothing of the model: another machine may build it, see fresh.explain_lacking.
-            description["not_built"][name] = {"cause": outcome["failure"], "means": read_means()}
-            print(f"  {definition.name} {name}: not built on this machine: {outcome['failure']}", flush=True)
-            continue
-        description["accuracy"][name] = outcome["figures"]
-        tried = outcome["tried"]
-        if tried:
-            description["tried"][name] = tried
-        figures = Figures(**outcome["figures"])
-        reason = judge(figures, Thresholds(**definition.accuracy_gate))
-        if reason:
-            reason = description["refused"][name] = f"{reason}{tell_best(figures.recipe, tried)}"
-        for line in render_tried(tried):
-            print(f"  {definition.name} {name} by {line}", flush=True)
-        print(f"  {definition.name} {name}: {reason or describe(figures)}", flush=True)
-    return description
+    return {name: _judge_one(definition, name, digest, outcome) for name, outcome in outcomes.items()}
+
+
+def _judge_one(definition: ModelDefinition, name: str, digest: str, outcome: Mapping[str, Any]) -> Variant:
+    """Says so, too."""
+    what, tried = f"  {definition.name} {name}", outcome["tried"]
+    if not outcome["figures"]:
+        # Says nothing of the model: another machine may build it, see fresh.explain_lacking.
+        print(f"{what}: not built on this machine: {outcome['failure']}", flush=True)
+        return Variant(data=digest, not_built=outcome["failure"], means=tuple(read_means()))
+    figures = Figures(**outcome["figures"])
+    reason = judge(figures, definition.accuracy_gate)
+    if reason:
+        reason = f"{reason}{tell_best(figures.recipe, tried)}"
+    for line in render_tried(tried):
+        print(f"{what} by {line}", flush=True)
+    print(f"{what}: {reason or describe(figures)}", flush=True)
+    return Variant(data=digest, accuracy=outcome["figures"], rejected=reason or "", tried=tuple(tried))
 
 
 def _describe_gate(precisions: Sequence[str]) -> str:
@@ -258,9 +305,9 @@ def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def render_requirements(distributions: tuple[str, ...]) -> str:
+def render_requirements(distributions: Sequence[str]) -> str:
     """requirements.txt of an archive: what the worker's Python must have, as built here."""
-    names = ("torch", "safetensors", *distributions)
+    names = ("torch", "safetensors", "pydantic", *distributions)
     # Without the local part: a CPU-only build (2.8.0+cpu) is not on the default index.
     return "".join(f"{name}=={version(name).split('+')[0]}\n" for name in names)
 

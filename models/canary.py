@@ -34,8 +34,3 @@ def draw_image(width: int, height: int, *, seed: int) -> Image.Image:
 def write_canary_image(path: Path) -> None:
     """A 500×375 JPEG, the size of a typical ImageNet photograph."""
     draw_image(500, 375, seed=2026).save(path, format="JPEG", quality=90, subsampling=0)
-
-
-def write_canary_text(path: Path) -> None:
-    """One English sentence as UTF-8 text."""
-    path.write_text(CANARY_TEXT, encoding="utf-8")

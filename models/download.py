@@ -21,6 +21,8 @@ from models.errors import BuildError, DownloadError
 from models.files import hash_file
 from models.progress import say
 
+RETRY_SECONDS = 2.0
+"""How long an up-to-date archive may wait to hear whether better weights can be had by now."""
 CONNECT_TIMEOUT_S = 5.0
 """A host that has not answered by then is taken for unreachable."""
 BLOCK_BYTES = 1 << 20
@@ -131,7 +133,7 @@ def check_file(file: Path, *, sha256: str = "") -> str:
     """
     got = hash_file(file)
     for wanted, source in (
-        (sha256, "pretrained_sha256 in model.yaml"),
+        (sha256, "weights_sha256 in model.yaml"),
         (_read_digits(file.name), "its name"),
     ):
         if not got.startswith(wanted):

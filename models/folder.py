@@ -1,4 +1,4 @@
-"""Reads a Hugging Face folder of a sequence classifier: config, tokenizer, label names.
+"""Reads a Hugging Face folder of a text model: config, tokenizer, label names.
 
 A model must see what it was trained to see, and be read as it was trained to be read. What a folder says of
 either is honoured, or it is rejected by the name of its field; `prove_reading` then compares the kit's own
@@ -18,7 +18,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from handlers.shared.outputs import NONE, SIGMOID, SOFTMAX, choose_activation
-from handlers.shared.texts import TextTokenizer
+from handlers.shared.texts import Text, TextTokenizer
 from handlers.shared.transformer import answer_alone
 from models.canary import CANARY_TEXT
 from models.errors import BuildError
@@ -30,6 +30,8 @@ OWN_ATTENTIONS = ("eager", "sdpa")
 """Implementations that are part of transformers and torch."""
 SHOWN_CHARACTERS = 300
 """Of transformers' messages, which can be pages."""
+SEQUENCES, TOKENS, BASE_MODEL = "ForSequenceClassification", "ForTokenClassification", "Model"
+"""Ends of transformers' class names."""
 TASKS = ("text-classification", "sentiment-analysis")
 """Names of transformers' pipeline whose `task_specific_params` change what a sequence classifier answers."""
 CROSS_ENCODER_ACTIVATIONS = {
@@ -60,14 +62,16 @@ class Folder:
     activation: str
 
 
-def read_folder(path: Path, *, labels: list[str] | None) -> Folder:
-    """BuildError names what cannot be served; `labels` None takes labels.txt or the config's id2label."""
+def read_folder(path: Path, *, ending: str, labels: list[str] | None) -> Folder:
+    """BuildError names what cannot be served; `ending` is that of the class of transformers which the config
+    must name, and `labels` None takes labels.txt or the config's id2label."""
     raw = _read_json(path / "config.json")
     _reject_foreign_code(path / "config.json", raw)
-    _reject_unserved(path, raw)
+    _reject_unserved(path, raw, ending)
     config = _read_config(path)
-    names = _read_labels(path, config, labels)
-    if len(names) != config.num_labels:
+    labelled = ending != BASE_MODEL
+    names = _read_labels(path, config, labels) if labelled else []
+    if labelled and len(names) != config.num_labels:
         raise BuildError(
             f"the model has {config.num_labels} outputs, but {len(names)} labels are named: {names}"
         )
@@ -76,7 +80,7 @@ def read_folder(path: Path, *, labels: list[str] | None) -> Folder:
         config=config,
         tokenizer=_read_tokenizer(path, vocabulary=config.vocab_size),
         labels=names,
-        activation=_read_activation(path, config),
+        activation=_read_activation(path, config) if ending == SEQUENCES else SOFTMAX,
     )
 
 
@@ -113,13 +117,12 @@ def _find_attentions(value: Any, *, inside: bool = False) -> Iterator[str]:
         yield from _find_attentions(one, inside=named)
 
 
-def _reject_unserved(folder: Path, config: Mapping[str, Any]) -> None:
+def _reject_unserved(folder: Path, config: Mapping[str, Any], ending: str) -> None:
     """Fields that would have transformers load, feed or read another model than the one that is served."""
-    architecture = str((config.get("architectures") or ["ForSequenceClassification"])[0])
-    if not architecture.endswith("ForSequenceClassification"):
+    architecture = str((config.get("architectures") or [ending])[0])
+    if not architecture.endswith(ending):
         raise BuildError(
-            f"{folder}/config.json: architectures is {architecture}, which is no sequence classifier; only "
-            "…ForSequenceClassification is served as text"
+            f"{folder}/config.json: architectures is {architecture}; this handler serves …{ending} alone"
         )
     for field, why in (
         ("quantization_config", "its weights are quantised already; save the model unquantised"),
@@ -237,11 +240,14 @@ def _check_order(folder: Path, said: list[str], source: str, names: list[str]) -
         )
 
 
-def limit_tokens(model: torch.nn.Module, config: PretrainedConfig, tokenizer: Any = None) -> int | None:
-    """The most tokens of a text that the model has positions for and its tokenizer lets through; None where
-    neither says."""
+def limit_tokens(
+    model: torch.nn.Module, config: PretrainedConfig, tokenizer: Any = None, longest: int | None = None
+) -> int | None:
+    """The most tokens of a text that the model has positions for, its tokenizer lets through, and `longest`
+    allows; None where none says."""
     table, first = find_positions(model)
     limits = [
+        longest,
         table.num_embeddings - first if table else None,
         getattr(config, "max_position_embeddings", None),
         getattr(tokenizer, "model_max_length", None),
@@ -259,23 +265,42 @@ def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def prove_reading(folder: Folder, model: torch.nn.Module, reader: TextTokenizer, *, longest: int) -> None:
-    """BuildError where the kit reads a text, or feeds it to the model, other than transformers would."""
+def read_longest(folder: Path) -> int | None:
+    """max_seq_length of sentence-transformers; BuildError for prompts, which are not put before texts."""
+    file, prompts = folder / "sentence_bert_config.json", folder / "config_sentence_transformers.json"
+    prompt = _read_json(prompts).get("default_prompt_name") if prompts.is_file() else None
+    if prompt:
+        raise BuildError(
+            f"{prompts}: default_prompt_name is {prompt}, and no prompt is put before texts here; have "
+            "clients send it, and set the field to null"
+        )
+    longest = _read_json(file).get("max_seq_length") if file.is_file() else None
+    return int(longest) if longest else None
+
+
+def prove_reading(
+    folder: Folder, model: torch.nn.Module, reader: TextTokenizer, *, longest: int, pairs: bool
+) -> None:
+    """BuildError where the kit reads a text or a pair, or feeds it to the model, other than transformers
+    would."""
     taken = inspect.signature(model.forward).parameters
     head, tail = f"{CANARY_TEXT} " * longest, f"{PROOF_TEXTS[1]} " * longest
-    for text in (*PROOF_TEXTS, head[: 4 * longest] + tail[: 4 * longest]):
-        wanted = folder.tokenizer(text, truncation=True, max_length=longest, return_tensors="pt")
+    texts: list[Text] = [*PROOF_TEXTS, head[: 4 * longest] + tail[: 4 * longest]]
+    texts += [(PROOF_TEXTS[0], text) for text in texts if pairs and isinstance(text, str)]
+    for text in texts:
+        parts = text if isinstance(text, tuple) else (text,)
+        wanted = folder.tokenizer(*parts, truncation=True, max_length=longest, return_tensors="pt")
         (tokens,) = reader.tokenize([text])
         if list(tokens.ids) != wanted["input_ids"][0].tolist():
             raise BuildError(
-                f"the tokenizer in {folder.path} is not served: of the text {text[:40]!r} transformers makes "
+                f"the tokenizer in {folder.path} is not served: of {str(text)[:40]!r} transformers makes "
                 f"other tokens than tokenizer.json alone: {wanted['input_ids'][0, :12].tolist()} …, "
                 f"not {list(tokens.ids[:12])} …"
             )
         try:
             with torch.no_grad():
-                expected = model(**{name: wanted[name] for name in wanted if name in taken}).logits
-            got = answer_alone(model, tokens.ids)
+                expected = model(**{name: wanted[name] for name in wanted if name in taken})[0]
+            got = answer_alone(model, tokens.ids, tokens.types)
         except Exception as error:  # whatever an architecture makes of a text as long as it says it takes
             raise BuildError(
                 f"the model in {folder.path} fails for a text of {len(tokens.ids)} tokens: {shorten(error)}"

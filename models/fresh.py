@@ -8,25 +8,22 @@ beside that precision: with other data it alone is judged again, once it is aske
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from handlers.backends.catalogue import BACKENDS, DEFAULT, has_wide_sums, name_variant, needs_wide_sums
-from handlers.shared.definition import SUMS_FILE
+from handlers.definition import Definition, NotOursError, Origin, Packed, Variant, read_packed
 from models.definition import ModelDefinition
 from models.errors import BuildError, DownloadError
 from models.files import hash_data, hash_user_files
-from models.kinds import fetch_pretrained
-from models.request import DataRequest, WeightsRequest
+from models.request import BASELINE, DataRequest, WeightsRequest
+from models.tasks import find_task
 
 ROOT = Path(__file__).parent.parent
-NOT_BUILDING = ("__main__.py", "progress.py", "timing.py", "timings.py")
+NOT_BUILDING = ("__main__.py", "new.py", "progress.py", "timing.py", "timings.py")
 """Modules of this folder that read archives, show, or only call those that make them."""
 CHANGED_MEANS = "it could not be built before; the CPU, or which programs there are, has changed"
 BUILD_DISTRIBUTIONS = ("torch", "torchvision", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
@@ -37,8 +34,8 @@ class BuildPlan:
     """What an archive shall be built from."""
 
     weights: WeightsRequest
-    record: dict[str, str]
-    """The request as definition.json keeps it: source, path, and the hash of the person's files."""
+    origin: Origin
+    """The request as the archive keeps it."""
     inputs: str
     """The fingerprint."""
     asked: tuple[str, ...]
@@ -49,18 +46,17 @@ class BuildPlan:
     elsewhere may be started with them, and would find an archive that lost what it held."""
     precisions: tuple[str, ...]
     """Both, in the definition's order: all to be judged in an archive that is built anew."""
+    served: tuple[str, ...]
+    """Those that are asked for or were, FP32 too where it is: what a worker of each takes must be known."""
     data: str
     """What precisions are calibrated with and judged on, by its hash."""
 
 
-def read_archive_definition(archive: Path) -> dict[str, Any] | None:
-    """`definition.json` of a built archive, and the archive's id; None when it is missing or unreadable."""
+def read_built(archive: Path) -> Packed | None:
+    """What an archive was built from, and holds; None when it is missing or not of this kit."""
     try:
-        with zipfile.ZipFile(archive) as file:
-            # Without sums it was built by an earlier kit; what it was built from is still worth knowing.
-            sums = file.read(SUMS_FILE) if SUMS_FILE in file.namelist() else b""
-            return {**json.loads(file.read("definition.json")), "id": hashlib.sha256(sums).hexdigest()}
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return read_packed(archive)
+    except NotOursError:
         return None
 
 
@@ -68,23 +64,24 @@ def plan_build(
     definition: ModelDefinition,
     request: WeightsRequest,
     data: DataRequest,
-    packed: dict[str, Any] | None,
+    packed: Definition | None,
     precisions: Sequence[str] | None = None,
     backends: Sequence[str] = (DEFAULT,),
 ) -> BuildPlan:
     """What is asked for, by default all precisions; where WEIGHTS is not given, what the packed archive was
     asked for."""
-    record = _record(request) if request.source else _recall(packed)
-    path = Path(record["path"]) if record["path"] else None
+    origin = _trace(request) if request.source else _recall(definition, packed)
+    path = Path(origin.path) if origin.path else None
     asked = list_asked(definition, precisions or [*definition.precisions], backends)
-    had = tuple(name for name in list_others(definition) if name in list_judged(packed or {}))
+    had = tuple(name for name in list_others(definition) if packed and name in packed.variants)
     return BuildPlan(
-        weights=replace(request, source=record["source"], path=path),
-        record=record,
-        inputs=fingerprint(definition, record),
+        weights=replace(request, source=origin.source, path=path),
+        origin=origin,
+        inputs=fingerprint(definition, origin),
         asked=asked,
         had=had,
         precisions=tuple(name for name in list_others(definition) if name in {*asked, *had}),
+        served=_list_served(definition, precisions or [*definition.precisions], backends, packed),
         data=digest_data(data),
     )
 
@@ -109,16 +106,24 @@ def list_asked(
             f"PRECISION must be of {', '.join(definition.precisions)}: got {' '.join(precisions)} "
             f"(field precisions, {definition.path})"
         )
-    # What a server without any plan of ours would serve is not left out.
-    wanted = {*precisions, definition.default_precision}
+    wanted = {*precisions, BASELINE}
     return tuple(name for name in list_others(definition, backends) if name.split()[1] in wanted)
 
 
-def list_judged(packed: Mapping[str, Any]) -> list[str]:
-    """Every variant that an archive was asked for, whatever became of it."""
-    # Earlier kits had one backend, and the first of them judged all precisions there were.
-    names = packed.get("judged_with") or {**packed.get("accuracy", {}), **packed.get("not_built", {})}
-    return [name if " " in name else name_variant(DEFAULT, name) for name in names]
+def _list_served(
+    definition: ModelDefinition,
+    precisions: Sequence[str],
+    backends: Sequence[str],
+    packed: Definition | None,
+) -> tuple[str, ...]:
+    asked = {
+        name_variant(backend, precision)
+        for backend in backends
+        for precision in precisions
+        if precision in BACKENDS[backend].flags
+    }
+    had = {*packed.memory, *packed.variants} if packed else set[str]()
+    return tuple(sorted(asked | had))
 
 
 def digest_data(data: DataRequest) -> str:
@@ -130,27 +135,38 @@ def digest_data(data: DataRequest) -> str:
     return hashlib.sha256(hashes.encode()).hexdigest()
 
 
-def _record(request: WeightsRequest) -> dict[str, str]:
+def _trace(request: WeightsRequest) -> Origin:
     if request.path is None:
-        return {"source": request.source, "path": "", "files": ""}
-    return {"source": request.source, "path": str(request.path), "files": hash_user_files(request.path)}
+        return Origin(source=request.source, path="", files="")
+    if not request.path.exists():
+        return Origin(source=request.source, path=str(request.path), files="")
+    return Origin(source=request.source, path=str(request.path), files=hash_user_files(request.path))
 
 
-def _recall(packed: dict[str, Any] | None) -> dict[str, str]:
-    record = (packed or {}).get("request") or _record(WeightsRequest(source="auto"))
-    path = Path(record["path"]) if record["path"] else None
+def _recall(definition: ModelDefinition, packed: Definition | None) -> Origin:
+    """As built; what was built from a path comes from the one that model.yaml has now."""
+    local = definition.local_weights
+    if local and (packed is None or packed.origin.source == "path"):
+        return _trace(WeightsRequest(source="path", path=local))
+    origin = packed.origin if packed else _trace(WeightsRequest(source="auto"))
+    path = Path(origin.path) if origin.path else None
     if path is None or not path.exists():
-        return dict(record)
-    return _record(WeightsRequest(source=record["source"], path=path))
+        return origin
+    return _trace(WeightsRequest(source=origin.source, path=path))
 
 
-def fingerprint(definition: ModelDefinition, record: dict[str, str]) -> str:
+def fingerprint(definition: ModelDefinition, origin: Origin) -> str:
     """SHA-256 over all that decides an archive's bytes but the precisions and what they were judged with."""
     digest = hashlib.sha256()
-    for path in [definition.path, *_own_sources()]:
+    own = [definition.path]
+    if definition.is_own:
+        own = sorted(
+            file for file in definition.folder.rglob("*") if file.is_file() and file.suffix != ".pyc"
+        )
+    for path in [*own, *_own_sources()]:
         digest.update(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}\0".encode())
         digest.update(path.read_bytes())
-    digest.update(f"{record['source']}\0{record['files']}\0".encode())
+    digest.update(f"{origin.source}\0{origin.files}\0".encode())
     for name in BUILD_DISTRIBUTIONS:
         digest.update(f"{name}={version(name)}\0".encode())
     return digest.hexdigest()
@@ -162,13 +178,13 @@ def _own_sources() -> list[Path]:
 
 
 def explain_fresh(
-    definition: ModelDefinition, request: WeightsRequest, plan: BuildPlan, packed: dict[str, Any] | None
+    definition: ModelDefinition, request: WeightsRequest, plan: BuildPlan, packed: Definition | None
 ) -> str | None:
     """Why the archive stays as it is; None when it must be built."""
-    if packed is None or packed.get("inputs") != plan.inputs:
+    if packed is None or packed.inputs != plan.inputs:
         return None
-    weights = f"weights: {packed['weights']}"
-    if fell_back(packed):
+    weights = f"weights: {packed.weights}"
+    if packed.fell_back and definition.public:
         failure = _fetch_now(definition)
         return failure and f"{weights}; pretrained weights still cannot be had: {failure}"
     if not request.source and plan.weights.source != "auto":
@@ -176,25 +192,30 @@ def explain_fresh(
     return weights
 
 
-def explain_lacking(plan: BuildPlan, packed: Mapping[str, Any]) -> dict[str, str]:
+def explain_lacking(plan: BuildPlan, packed: Definition) -> dict[str, str]:
     """Precision that is asked for → why the archive, fresh as it is, does not hold it as asked."""
-    reasons = {name: _explain_one(name, plan, packed) for name in plan.asked}
+    reasons = {name: _explain_one(packed.variants.get(name), plan) for name in plan.asked}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _explain_one(name: str, plan: BuildPlan, packed: Mapping[str, Any]) -> str:
-    if name not in list_judged(packed):
+def list_unmeasured(plan: BuildPlan, packed: Definition) -> list[str]:
+    """Variants that can be served and of which nobody has measured what a worker takes."""
+    lost = {name for name, one in packed.variants.items() if one.lost}
+    return [name for name in plan.served if name not in {*packed.memory, *lost}]
+
+
+def _explain_one(known: Variant | None, plan: BuildPlan) -> str:
+    if known is None:
         return "not asked for before"
-    if packed["judged_with"][name] != plan.data:
+    if known.data != plan.data:
         return "CALIBRATION or EVAL is not what it was judged with"
-    if needs_wide_sums(packed["accuracy"].get(name, {})):
+    accuracy = known.accuracy or {}
+    if needs_wide_sums(accuracy):
         return "it was calibrated on a CPU that adds products of INT8 in 32 bits; this one adds them in 16"
-    refused = name in packed["refused"] and packed["accuracy"].get(name, {}).get("wide_sums") is False
-    if refused and has_wide_sums():
+    if known.rejected and accuracy.get("wide_sums") is False and has_wide_sums():
         return "it was refused with seven bits, which this CPU does not need"
     # An archive from a machine with AVX2 alone can lack BF16 on a server; a compiler can come later.
-    lacking = packed["not_built"].get(name)
-    return CHANGED_MEANS if lacking and lacking["means"] != read_means() else ""
+    return CHANGED_MEANS if known.not_built and known.means != tuple(read_means()) else ""
 
 
 def read_means(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
@@ -205,19 +226,14 @@ def read_means(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     return sorted(flags | tools)
 
 
-def fell_back(packed: dict[str, Any]) -> bool:
-    """Whether an archive has random weights only because nothing better could be had."""
-    return packed["request"]["source"] == "auto" and str(packed["weights"]).startswith("random")
-
-
 def _fetch_now(definition: ModelDefinition) -> str | None:
     """None once the pretrained weights are in the cache, else why they are not."""
     try:
-        fetch_pretrained(definition)
+        find_task(definition).fetch_public(definition)
     except DownloadError as error:
         return str(error)
     return None
 
 
 def _name(plan: BuildPlan) -> str:
-    return plan.record["path"] or plan.weights.source
+    return plan.origin.path or plan.weights.source

@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import importlib
-import json
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 
+from handlers.definition import read_folder
 from handlers.kit_handler import KitHandler
-from handlers.shared.definition import DEFINITION_FILE, read_definition
+from models.errors import BuildError
 
 
 def load_handler(staging: Path) -> KitHandler:
-    """The one class of the handler file that definition.json names, configured by it."""
-    name = json.loads((staging / DEFINITION_FILE).read_text(encoding="utf-8"))["handler"]
-    module = importlib.import_module(f"handlers.{name}")
+    """Of the class that definition.json names, configured by it."""
+    definition = read_folder(staging)
+    handler = find_handler(definition.handler, staging)()
+    handler.configure(definition, staging)
+    return handler
+
+
+def find_handler(name: str, folder: Path) -> type[KitHandler]:
+    """The one KitHandler class of a shipped handler file, or of `folder`/`name`.py; BuildError says what is
+    there instead."""
+    own = folder / f"{name}.py"
+    module = _import_file(own) if own.is_file() else importlib.import_module(f"handlers.{name}")
     # Imported classes do not count: the handler file holds exactly one of its own.
     kinds = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
-    handler: KitHandler = kinds[0]()
-    handler.configure(read_definition(staging))
-    return handler
+    kinds = [kind for kind in kinds if issubclass(kind, KitHandler)]
+    if len(kinds) != 1:
+        held = ", ".join(kind.__name__ for kind in kinds) or "none"
+        raise BuildError(f"{own} must hold one class of KitHandler: got {held}")
+    return kinds[0]
+
+
+def _import_file(file: Path) -> ModuleType:
+    """Under its own name, as TorchServe imports it, with the files beside it."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BuildError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(file.parent))
+    return module

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from handlers.backends import catalogue
 from handlers.backends.catalogue import BASELINE
-from models.definition import list_models
 from models.errors import InputError
 from models.files import find_weights_file
+from models.names import list_models
 
 NOT_GIVEN = ""
 WORDS = ("auto", "pretrained", "random")

@@ -55,8 +55,9 @@ class Batches:
 
 
 def write_bodies(task: Task, canary: bytes) -> list[bytes]:
-    """The canary; of texts one of each length that requests have, in random order."""
-    if not _measure(task, canary):
+    """The example; of texts one of each length that requests have, in random order."""
+    plain = task.definition.example.content_type.startswith("text/")
+    if not plain or not _measure(task, canary):
         return [canary]
     return [_write_text(task, canary.decode().split(), tokens) for tokens in draw_lengths(TEXTS)]
 

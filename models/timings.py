@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from handlers.backends.catalogue import BACKENDS
+from handlers.definition import Packed, Variant
 from handlers.shared.options import OPTIONS_VARIABLE
 from models.errors import BuildError, InputError
-from models.fresh import BUILD_DISTRIBUTIONS, list_judged, read_archive_definition
+from models.fresh import BUILD_DISTRIBUTIONS, read_built
 from models.gate.figures import Figures
 from models.gate.verdict import describe
 from models.progress import doing
@@ -77,10 +78,10 @@ def time_models(job: Job, *, store: Path, output: Path, workspaces: Path = WORKS
     models = read_known(output, taken)
     for name in job.models:
         archive = store / f"{name}.mar"
-        definition = read_archive_definition(archive)
-        if definition is None:
+        packed = read_built(archive)
+        if packed is None:
             raise BuildError(f"no archive to time: {archive}; build it with: make models MODELS={name}")
-        tried = Trial(name=name, archive=archive, definition=definition, job=job, workspaces=workspaces)
+        tried = Trial(packed=packed, job=job, workspaces=workspaces)
         models[name] = tried.time(models.get(name, {}))
         write_timings(output, {**taken, "models": models})
 
@@ -112,9 +113,7 @@ def write_timings(output: Path, timings: Mapping[str, Any]) -> None:
 class Trial:
     """One model that is timed."""
 
-    name: str
-    archive: Path
-    definition: dict[str, Any]
+    packed: Packed
     job: Job
     workspaces: Path
 
@@ -122,7 +121,7 @@ class Trial:
         """The archive's id, and for each variant its timing or why there is none; those of other backends and
         precisions stay."""
         self._check_asked()
-        found = dict(earlier["variants"]) if earlier.get("archive_id") == self.definition["id"] else {}
+        found = dict(earlier["variants"]) if earlier.get("archive_id") == self.packed.archive_id else {}
         if obstacle := self._find_obstacle():
             found[self._variant] = {"problem": obstacle}
         elif self._is_timed(found.get(self._variant, {})):
@@ -130,7 +129,16 @@ class Trial:
             print(f"{self.name} {self._variant}: timed before on this machine: {known}", flush=True)
         else:
             found[self._variant] = self._measure()
-        return {"archive_id": self.definition["id"], "variants": found}
+        return {"archive_id": self.packed.archive_id, "variants": found}
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.packed.definition.name
+
+    @property
+    def _known(self) -> Mapping[str, Variant]:
+        return self.packed.definition.variants
 
     @property
     def _variant(self) -> str:
@@ -150,26 +158,26 @@ class Trial:
     def _check_asked(self) -> None:
         """What needs a build that asked for it must have had one."""
         backend, precision = self._variant.split()
-        judged = self._variant in list_judged(self.definition)
+        judged = self._variant in self._known
         if BACKENDS[backend].must_be_judged(precision) and not judged:
             raise BuildError(
-                f"no build of {self.archive} was asked for {self._variant}; do: make models "
+                f"no build of {self.packed.path} was asked for {self._variant}; do: make models "
                 f"MODELS={self.name} BACKEND={backend} PRECISION={precision}"
             )
 
     def _find_obstacle(self) -> str:
         """Known without trying: what became of it at the build; empty where it can be tried."""
-        if lacking := self.definition["not_built"].get(self._variant):
-            return f"not built: {lacking['cause']}"
-        refused = self.definition["refused"].get(self._variant)
-        return f"refused at build: {refused}" if refused else ""
+        known = self._known.get(self._variant)
+        if known and known.not_built:
+            return f"not built: {known.not_built}"
+        return f"refused at build: {known.rejected}" if known and known.rejected else ""
 
     def _measure(self) -> dict[str, Any]:
         """In all workers' places at once."""
         what = f"{self.name} {self._variant}"
         print(f"{what}: timing in {describe_slots(self.job.settings['slots'])}", flush=True)
         with open_workspace(self.workspaces, f"{self.name}-timing") as staging:
-            with zipfile.ZipFile(self.archive) as file:
+            with zipfile.ZipFile(self.packed.path) as file:
                 file.extractall(staging)
             with doing(f"{what}: timing batches of {', '.join(map(str, self._batches))}"):
                 found = self._measure_unpacked(staging)
@@ -210,7 +218,7 @@ class Trial:
 
     def _describe_gate(self, variant: str) -> str:
         """What the accuracy gate saw when the archive was built; nothing of what it compares with."""
-        figures = self.definition["accuracy"].get(variant)
+        figures = self.packed.definition.find_accuracy(variant)
         return describe(Figures(**figures)) if figures else ""
 
 

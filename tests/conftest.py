@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from pathlib import Path
@@ -32,18 +31,13 @@ PRECISIONS = {
 }
 TINY_IMAGE = {
     "name": "tiny_image",
-    "kind": "image",
-    "handler": "cpu_image_classifier",
-    "default_build": False,
+    "handler": "image_classifier",
     "architecture": "resnet18",
-    "pretrained": "IMAGENET1K_V1",
-    "labels": "imagenet",
+    "weights": "IMAGENET1K_V1",
     "batch_sizes": [1, 2, 4],
-    "worker_memory_mib": {"fp32": 500},
-    "request_memory_mib": 100,
-    "default_precision": "fp32",
+    "memory": {"worker_mib": 500, "request_mib": 100},
     "precisions": FP32_ONLY,
-    "model": {
+    "options": {
         "top_k": 3,
         "size": {"resize": 72, "crop": 64},
         "mean": [0.485, 0.456, 0.406],
@@ -52,9 +46,7 @@ TINY_IMAGE = {
 }
 TINY_TEXT = {
     "name": "tiny_text",
-    "kind": "text",
-    "handler": "cpu_text_classifier",
-    "default_build": False,
+    "handler": "text_classifier",
     "architecture": "bert",
     "architecture_options": {
         "hidden_size": 32,
@@ -63,14 +55,12 @@ TINY_TEXT = {
         "intermediate_size": 64,
         "max_position_embeddings": 32,
     },
-    "pretrained": "none/none",
+    "weights": "none/none",
     "labels": ["negative", "neutral", "positive"],
     "batch_sizes": [1, 2],
-    "worker_memory_mib": {"fp32": 500},
-    "request_memory_mib": 100,
-    "default_precision": "fp32",
+    "memory": {"worker_mib": 500, "request_mib": 100},
     "precisions": FP32_ONLY,
-    "model": {
+    "options": {
         "token_lengths": [16, 32],
         "row_tokens": 16,
         "tokens_per_run": 32,
@@ -86,8 +76,7 @@ LENIENT = {"agreement": 0.5}
 
 def with_bf16(raw: dict) -> dict:
     """The definition with FP32 and BF16, as archives that serve need it."""
-    precisions = {"precisions": PRECISIONS, "worker_memory_mib": {"fp32": 500, "bf16": 500}}
-    return {**raw, **precisions, "accuracy_gate": LENIENT}
+    return {**raw, "precisions": PRECISIONS, "accuracy_gate": LENIENT}
 
 
 INT8_RECIPE = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary_absolute": 0.2}
@@ -96,9 +85,8 @@ INT8_RECIPE = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary
 def with_int8(raw: dict, *, agreement: float = LENIENT["agreement"]) -> dict:
     """With all three, judged by the accuracy gate."""
     precisions = {**PRECISIONS, "int8": INT8_RECIPE}
-    memory = dict.fromkeys(precisions, 500)
     gate = {"agreement": agreement}
-    return {**raw, "precisions": precisions, "worker_memory_mib": memory, "accuracy_gate": gate}
+    return {**raw, "precisions": precisions, "accuracy_gate": gate}
 
 
 def write_definition(folder: Path, raw: dict) -> ModelDefinition:
@@ -161,9 +149,3 @@ def tiny_image(tiny_image_archive: Path) -> Path:
 def tiny_text(tiny_text_archive: Path) -> Path:
     """An unpacked text archive."""
     return tiny_text_archive.parent / "unpacked"
-
-
-@pytest.fixture
-def packed_definition(tiny_image: Path) -> dict:
-    """The parsed definition.json of the image archive."""
-    return json.loads((tiny_image / "definition.json").read_text(encoding="utf-8"))

@@ -13,24 +13,17 @@ import torch
 
 from handlers.shared.outputs import NONE, SIGMOID, SOFTMAX, activate
 from models.data import Dataset
+from models.definition import Thresholds
 from models.errors import BuildError
 from models.gate.intervals import count_needed, find_interval
 
 DIGITS = 5
+EMBEDDING = "embedding"
+"""Outputs that are compared by cosine; beside the activations of handlers/shared/outputs.py."""
 UNDECIDED_MARGIN = 0.02
 """Where FP32's best two classes are closer than this probability, its answer is nearly a guess: if its
 probabilities are honest, the second class is right as often, but for two in a hundred. While at least half of
 the inputs are decided, answering all others otherwise costs no more than the one point that may be lost."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """What a precision must reach; the definition's `accuracy_gate`."""
-
-    agreement: float = 0.99
-    """Where no labels decide: share of the inputs that FP32 decides with the same top-1 answer."""
-    labelled_loss_points: float = 1.0
-    """Percentage points of labelled accuracy that may be lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +39,7 @@ class Figures:
     """Share of all inputs with the same answer: the top-1 class, or yes and no of every output where each is
     read by sigmoid; None where outputs are values."""
     largest_probability_difference: float
-    """Of a value, where outputs are values."""
+    """Of a value, where outputs are values or embeddings."""
     least_cosine: float
     """Of the logits over the inputs, centred where a softmax reads them."""
     decided: int
@@ -55,6 +48,10 @@ class Figures:
     explained: float | None = None
     """Where each output is read by itself: 1 − Σ(got − FP32)² / Σ(FP32 − its mean)² over the inputs (R²); of
     the worst output where outputs are values, which may have different units, else of all together."""
+    mean_cosine: float | None = None
+    """Of embeddings, to FP32's of the same input."""
+    rank_correlation: float | None = None
+    """Of embeddings: Spearman's, of each input's similarities to all others with those of FP32; the mean."""
     agreement_decided: float | None = None
     """Share of these with the same top-1 answer; None where there are none."""
     agreement_undecided: float | None = None
@@ -104,7 +101,8 @@ def compare(
         recipe=recipe,
         largest_probability_difference=round(float(np.abs(read(got) - read(expected)).max()), DIGITS),
         least_cosine=round(float(cosine.min()), DIGITS),
-        explained=None if activation == SOFTMAX else _explain(got, expected, activation),
+        explained=_explain(got, expected, activation) if activation in (SIGMOID, NONE) else None,
+        **(_compare_embeddings(got, expected, cosine) if activation == EMBEDDING else {}),
         **_compare_answers(got, expected, activation),
         **_compare_labelled(got, expected, held_out, labels, thresholds.labelled_loss_points),
     )
@@ -115,7 +113,7 @@ def _activate(logits: np.ndarray, activation: str) -> np.ndarray:
 
 
 def _compare_answers(got: np.ndarray, expected: np.ndarray, activation: str) -> dict[str, Any]:
-    if activation == NONE:
+    if activation in (NONE, EMBEDDING):
         return {"agreement": None, "decided": 0}
     p_expected = _activate(expected, activation)
     if activation == SIGMOID:
@@ -132,6 +130,21 @@ def _compare_answers(got: np.ndarray, expected: np.ndarray, activation: str) -> 
         "decided": int(decided.sum()),
         "agreement_decided": _share(same_clear[decided]),
         "agreement_undecided": _share(same[~decided]),
+    }
+
+
+def _compare_embeddings(got: np.ndarray, expected: np.ndarray, cosine: np.ndarray) -> dict[str, Any]:
+    ranks = []
+    for vectors in (got, expected):
+        unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        others = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)].reshape(len(unit), -1)
+        ranks.append(others.argsort(axis=1).argsort(axis=1).astype(np.float64))
+    # Without ties, Spearman's correlation is Pearson's of the ranks, whose mean and spread are the same here.
+    centred = [one - one.mean() for one in ranks]
+    correlation = (centred[0] * centred[1]).sum(axis=1) / (centred[1] ** 2).sum(axis=1)
+    return {
+        "mean_cosine": round(float(cosine.mean()), DIGITS),
+        "rank_correlation": round(float(correlation.mean()), DIGITS),
     }
 
 

@@ -14,7 +14,8 @@ import torch
 from handlers.backends.catalogue import has_wide_sums
 from handlers.backends.loader import EXAMPLES, Calibration, LoadState, Made, Quantiser
 from handlers.shared.shapes import Shape
-from models.gate.figures import Figures, Thresholds
+from models.definition import Thresholds
+from models.gate.figures import Figures
 from models.gate.search import Trial
 from models.gate.verdict import judge
 

@@ -6,7 +6,8 @@ With labels their loss decides; without, agreement with FP32 among the inputs th
 from __future__ import annotations
 
 from models.data import LEAST
-from models.gate.figures import UNDECIDED_MARGIN, Figures, Thresholds
+from models.definition import Thresholds
+from models.gate.figures import UNDECIDED_MARGIN, Figures
 
 LEAST_DECIDED = 0.5
 """Share of the inputs that FP32 must decide; see UNDECIDED_MARGIN."""
@@ -17,6 +18,8 @@ computes nothing. It allows errors of a third of the spread, as the self-check o
 
 def judge(figures: Figures, thresholds: Thresholds) -> str | None:
     """None when the precision may be served, else by how much it failed."""
+    if figures.mean_cosine is not None:
+        return _judge_embeddings(figures, thresholds)
     if labels_decide(figures):
         return _judge_loss(figures, thresholds)
     spread = _judge_spread(figures, thresholds)
@@ -31,6 +34,11 @@ def labels_decide(figures: Figures) -> bool:
 
 def describe(figures: Figures) -> str:
     """What was seen, in a line, and no more than was shown."""
+    if figures.mean_cosine is not None:
+        return (
+            f"mean cosine {figures.mean_cosine:.4f} to FP32's embeddings, rank correlation "
+            f"{figures.rank_correlation:.4f} of their similarities, on {_name_inputs(figures)}"
+        )
     if figures.agreement is None:
         return f"R² {figures.explained:.4f} of the outputs to FP32's on {_name_inputs(figures)}"
     return _describe_loss(figures) if labels_decide(figures) else _describe_agreement(figures)
@@ -46,6 +54,17 @@ def _judge_spread(figures: Figures, thresholds: Thresholds) -> str | None:
         f"the outputs differ from FP32's on {_name_inputs(figures)}: R² is {figures.explained:.4f}, at least "
         f"{needed:g} is needed"
     )
+
+
+def _judge_embeddings(figures: Figures, thresholds: Thresholds) -> str | None:
+    for name, got, needed in (
+        ("mean cosine to FP32's embeddings", figures.mean_cosine, thresholds.cosine),
+        ("rank correlation of similarities with FP32's", figures.rank_correlation, thresholds.rank),
+    ):
+        # Written so that NaN fails too.
+        if got is None or not got >= needed:
+            return f"the {name} is {got:.4f} on {_name_inputs(figures)}, at least {needed:g} is needed"
+    return None
 
 
 def _judge_loss(figures: Figures, thresholds: Thresholds) -> str | None:

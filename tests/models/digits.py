@@ -54,8 +54,8 @@ def train_digits(folder: Path) -> Trained:
 
 
 def _define() -> dict:
-    model = {**TINY_IMAGE["model"], "size": SIZE, "mean": MEAN, "std": DEVIATION, "top_k": len(NAMES)}
-    return {**TINY_IMAGE, **borrow_precisions("image"), "name": "digits", "model": model}
+    model = {**TINY_IMAGE["options"], "size": SIZE, "mean": MEAN, "std": DEVIATION, "top_k": len(NAMES)}
+    return {**TINY_IMAGE, **borrow_precisions("image"), "name": "digits", "options": model}
 
 
 def write_pictures(folder: Path) -> None:

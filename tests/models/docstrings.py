@@ -65,13 +65,13 @@ def train_docstrings(folder: Path) -> Trained:
 
 def _define() -> dict:
     lengths = {"token_lengths": [16, 24, LENGTH], "row_tokens": LENGTH, "tokens_per_run": 4 * LENGTH}
-    model = {**TINY_TEXT["model"], **lengths}
+    model = {**TINY_TEXT["options"], **lengths}
     return {
         **TINY_TEXT,
         **borrow_precisions("text"),
         "name": "docstrings",
         "batch_sizes": [1, 2, 4],
-        "model": model,
+        "options": model,
     }
 
 

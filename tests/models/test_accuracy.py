@@ -8,7 +8,7 @@ import pytest
 
 from handlers.backends import catalogue
 from models import build, fresh
-from models.build import build_archive, read_archive_definition
+from models.build import build_archive, read_built
 from models.data import Dataset, make_calibration, make_held_out, read_dataset, split_dataset
 from models.errors import BuildError
 from models.synthetic import encode_member
@@ -73,7 +73,7 @@ def build_int8(tmp_path, monkeypatch):
             build, "_run_gate", lambda *_: {f"ipex {name}": one for name, one in outcomes.items()}
         )
         built = build_archive(definition, RANDOM, store=tmp_path, precisions=[*outcomes])
-        return built, read_archive_definition(tmp_path / "tiny_image.mar")
+        return built, read_built(tmp_path / "tiny_image.mar").definition.variants
 
     return run
 
@@ -81,14 +81,13 @@ def build_int8(tmp_path, monkeypatch):
 def test_a_precision_that_cannot_be_built_here_costs_no_other_and_is_tried_again(build_int8, monkeypatch):
     failed = {"figures": None, "failure": "RuntimeError: no INT8 here", "tried": []}
     _, packed = build_int8(bf16=good(), int8=failed)
-    assert packed["refused"] == {}
-    assert packed["not_built"]["ipex int8"]["cause"] == "RuntimeError: no INT8 here"
-    assert set(packed["accuracy"]) == {"ipex bf16"}
+    assert packed["ipex int8"].not_built == "RuntimeError: no INT8 here"
+    assert {name for name, one in packed.items() if one.accuracy and not one.lost} == {"ipex bf16"}
     assert not build_int8(bf16=good(), int8=failed)[0]
     monkeypatch.setattr(fresh, "read_means", lambda: ["amx_int8", "avx2"])
     built, packed = build_int8(bf16=good(), int8=good())
     assert built
-    assert packed["not_built"] == {}
+    assert not any(one.lost for one in packed.values())
 
 
 def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(build_int8, monkeypatch):
@@ -103,7 +102,7 @@ def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(build_int8, monkeypatc
 def test_int8_refused_with_seven_bits_is_tried_again_with_eight(build_int8, monkeypatch):
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: False)
     seven = good(wide_sums=False, agreement_decided=0.1)
-    assert build_int8(int8=seven)[1]["refused"]
+    assert build_int8(int8=seven)[1]["ipex int8"].rejected
     assert not build_int8(int8=seven)[0]
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: True)
     assert build_int8(int8=good(wide_sums=True))[0]

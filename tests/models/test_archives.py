@@ -11,8 +11,9 @@ import zipfile
 
 import pytest
 
-from handlers.shared.definition import read_definition
-from models.build import build_archive, read_archive_definition
+from handlers.definition import read_packed
+from handlers.sums import identify_folder
+from models.build import build_archive
 from server.archives import check_packed, read_archive
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, with_int8, write_definition
 from tests.cpu import NARROW
@@ -35,7 +36,7 @@ class Context:
 
 handler = classes[0]()
 handler.initialize(Context())
-canary = json.load(open("canary.json"))
+canary = json.load(open("definition.json"))["example"]
 (answer,) = handler.handle([{"body": pathlib.Path(canary["file"]).read_bytes()}], Context())
 import handlers
 print(json.dumps({"answer": json.loads(answer), "handlers": handlers.__file__}))
@@ -69,8 +70,8 @@ def test_same_inputs_give_same_bytes_in_every_precision(tmp_path, raw, monkeypat
         monkeypatch.setenv("PYTHONHASHSEED", seed)
         build_archive(definition, RANDOM, store=tmp_path / seed)
         archives.append((tmp_path / seed / f"{raw['name']}.mar").read_bytes())
-    packed = read_archive_definition(tmp_path / "1" / f"{raw['name']}.mar")
-    assert [*packed["accuracy"]] == [f"ipex {precision}" for precision in NARROW]
+    packed = read_packed(tmp_path / "1" / f"{raw['name']}.mar").definition
+    assert packed.served == [f"ipex {precision}" for precision in NARROW]
     assert archives[0] == archives[1]
 
 
@@ -82,11 +83,10 @@ def test_every_file_is_known_by_its_sum(tiny_image_archive, tiny_image):
         assert listed == {*archive.namelist()} - {"SHA256SUMS"}
 
 
-def test_the_server_the_build_and_the_worker_know_it_by_one_id(tiny_image_archive, tiny_image):
+def test_the_server_and_the_worker_know_it_by_one_id(tiny_image_archive, tiny_image):
     known = read_archive(tiny_image_archive)
     check_packed([known])
-    assert read_archive_definition(tiny_image_archive)["id"] == known.archive_id
-    assert read_definition(tiny_image).archive_id == known.archive_id
+    assert identify_folder(tiny_image) == known.archive_id
 
 
 def test_a_damaged_or_changed_archive_is_built_again(tmp_path):
@@ -99,7 +99,7 @@ def test_a_damaged_or_changed_archive_is_built_again(tmp_path):
     # What a killed build left is gone, what another one writes is not.
     assert [path.name for path in tmp_path.glob("*.part")] == ["bert.2.part"]
     assert not build_archive(definition, RANDOM, store=tmp_path)
-    whole, first = archive.read_bytes(), read_archive_definition(archive)["id"]
+    whole, first = archive.read_bytes(), read_packed(archive).archive_id
     with zipfile.ZipFile(archive) as packed:
         block = packed.read("model.safetensors")[-64:]
     archive.write_bytes(whole.replace(block, bytes(64)))
@@ -112,19 +112,19 @@ def test_a_damaged_or_changed_archive_is_built_again(tmp_path):
     assert build_archive(definition, RANDOM, store=tmp_path)
     changed = write_definition(tmp_path / "models", {**TINY_IMAGE, "batch_sizes": [1, 2]})
     assert build_archive(changed, RANDOM, store=tmp_path)
-    assert read_archive_definition(archive)["id"] != first
+    assert read_packed(archive).archive_id != first
 
 
 def test_an_archive_holds_no_pickle_no_stray_files_and_no_settings_of_torchserves(tiny_image_archive):
     with zipfile.ZipFile(tiny_image_archive) as archive:
         names = archive.namelist()
         manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))
-    assert manifest["model"]["handler"] == "cpu_image_classifier.py"
+    assert manifest["model"]["handler"] == "image_classifier.py"
     assert "configFile" not in manifest["model"]  # it would beat config.properties
     assert names == [*sorted(names[:-1]), "SHA256SUMS"]
     assert not [name for name in names if name.endswith((".pt", ".pth", ".bin", ".pkl", ".pyc"))]
     outside = {name for name in names if "/" not in name}
     assert outside == {
-        "SHA256SUMS", "canary.jpg", "canary.json", "cpu_image_classifier.py", "definition.json",
-        "labels.json", "model.safetensors", "requirements.txt",
+        "SHA256SUMS", "example.jpg", "image_classifier.py", "definition.json",
+        "model.safetensors", "requirements.txt",
     }  # fmt: skip

@@ -8,8 +8,8 @@ import pytest
 
 from handlers.backends.catalogue import BACKENDS
 from models import __main__ as command
-from models import build, fresh
-from models.build import build_archive, read_archive_definition
+from models import build
+from models.build import build_archive, read_built
 from models.errors import BuildError, InputError
 from models.request import PRECISIONS, DataRequest, check_used, parse_precisions
 from models.synthetic import write_member
@@ -46,8 +46,8 @@ def judged(monkeypatch):
 def prepared(monkeypatch):
     """How often weights were prepared."""
     calls: list[str] = []
-    find = build.find_kind
-    monkeypatch.setattr(build, "find_kind", lambda kind: calls.append(kind) or find(kind))
+    find = build.find_task
+    monkeypatch.setattr(build, "find_task", lambda one: calls.append(one.handler) or find(one))
     return calls
 
 
@@ -60,7 +60,11 @@ def make(tmp_path, definition):
 
 
 def read(tmp_path):
-    return read_archive_definition(tmp_path / "tiny_image.mar")
+    return read_built(tmp_path / "tiny_image.mar").definition.variants
+
+
+def read_data(tmp_path):
+    return {name: variant.data for name, variant in read(tmp_path).items()}
 
 
 def read_members(file):
@@ -76,7 +80,7 @@ def make_texts(file, first):
 def test_fp32_judges_nothing(tmp_path, make, judged):
     assert make("fp32")
     assert judged == []
-    assert read(tmp_path)["judged_with"] == read(tmp_path)["accuracy"] == {}
+    assert read(tmp_path) == {}
     assert "int8.json" not in read_members(tmp_path / "tiny_image.mar")
 
 
@@ -87,7 +91,7 @@ def test_fp32_judges_nothing(tmp_path, make, judged):
 def test_only_what_is_asked_for_is_judged(tmp_path, make, judged, precision, gate):
     assert make(precision)
     assert judged == [gate]
-    assert read(tmp_path)["judged_with"] == dict.fromkeys(gate, "synthetic")
+    assert read_data(tmp_path) == dict.fromkeys(gate, "synthetic")
     assert not make(precision)
     assert not make("fp32")
 
@@ -105,7 +109,7 @@ def test_an_archive_gains_a_precision_and_keeps_its_weights(tmp_path, make, judg
     archive = tmp_path / "tiny_image.mar"
     before = read_members(archive)
     assert make("int8")
-    assert (judged, prepared) == ([["ipex int8"]], ["image"])
+    assert (judged, prepared) == ([["ipex int8"]], ["image_classifier"])
     after = read_members(archive)
     assert after.pop("int8.json") == b"recipe 1"
     changed = {name for name in before if before[name] != after[name]}
@@ -120,7 +124,7 @@ def test_what_an_archive_has_is_kept(tmp_path, make, judged):
     assert not make("fp32")
     assert make("bf16")
     assert judged == [["ipex int8"], ["ipex bf16"]]
-    assert list(read(tmp_path)["accuracy"]) == ["ipex bf16", "ipex int8"]
+    assert list(read(tmp_path)) == ["ipex bf16", "ipex int8"]
     assert read_members(tmp_path / "tiny_image.mar")["int8.json"] == b"recipe 1"
 
 
@@ -140,7 +144,7 @@ def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, 
     changed = with_int8({**TINY_IMAGE, "batch_sizes": [1, 2]})
     again = write_definition(tmp_path / "models", changed)
     assert build_archive(again, RANDOM, store=tmp_path, precisions=["bf16"])
-    assert prepared == ["image", "image"]
+    assert prepared == ["image_classifier", "image_classifier"]
     assert judged == [["ipex int8"], ["ipex bf16", "ipex int8"]]
 
 
@@ -151,14 +155,14 @@ def test_a_damaged_archive_is_built_anew_with_what_it_had(tmp_path, make, judged
     archive.write_bytes(whole.replace(b"recipe 1", b"recipe 7"))
     assert make("fp32")
     assert judged == [["ipex int8"], ["ipex int8"]]
-    assert prepared == ["image", "image"]
+    assert prepared == ["image_classifier", "image_classifier"]
 
 
 def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, judged, prepared):
     make("bf16 int8")
     data = DataRequest(calibration=make_texts(tmp_path / "own.txt", 0))
     assert make("int8", data=data)
-    assert (judged, prepared) == ([["ipex bf16", "ipex int8"], ["ipex int8"]], ["image"])
+    assert (judged, prepared) == ([["ipex bf16", "ipex int8"], ["ipex int8"]], ["image_classifier"])
     assert read_members(tmp_path / "tiny_image.mar")["int8.json"] == b"recipe 2"
     assert not make("int8", data=data)
     make_texts(tmp_path / "own.txt", 1)
@@ -166,7 +170,7 @@ def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, judged, p
     assert not make("fp32")
     assert make("int8")
     assert judged[2:] == [["ipex int8"], ["ipex int8"]]
-    assert read(tmp_path)["judged_with"] == {"ipex bf16": "synthetic", "ipex int8": "synthetic"}
+    assert read_data(tmp_path) == {"ipex bf16": "synthetic", "ipex int8": "synthetic"}
 
 
 def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make, judged, monkeypatch):
@@ -175,8 +179,9 @@ def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make,
     monkeypatch.setattr(build, "_run_gate", lambda *_: failed)
     assert make("int8", data=DataRequest(calibration=make_texts(tmp_path / "own.txt", 0)))
     assert "int8.json" not in read_members(tmp_path / "tiny_image.mar")
-    assert read(tmp_path)["accuracy"] == {}
-    assert read_archive(tmp_path / "tiny_image.mar").lost == {"ipex int8": "could not be built: no INT8 here"}
+    assert {name: (one.accuracy, one.not_built) for name, one in read(tmp_path).items()} == {
+        "ipex int8": (None, "no INT8 here")
+    }
 
 
 def test_a_gate_that_fails_leaves_the_archive_as_it_was(tmp_path, make, monkeypatch):
@@ -189,18 +194,6 @@ def test_a_gate_that_fails_leaves_the_archive_as_it_was(tmp_path, make, monkeypa
     with pytest.raises(BuildError, match="planted"):
         make("int8")
     assert (tmp_path / "tiny_image.mar").read_bytes() == before
-
-
-def test_what_a_server_without_a_plan_would_serve_is_always_asked_for(tmp_path, judged):
-    raw = {**with_int8(TINY_IMAGE), "default_precision": "bf16"}
-    definition = write_definition(tmp_path / "models", raw)
-    build_archive(definition, RANDOM, store=tmp_path, precisions=["fp32"])
-    assert judged == [["ipex bf16"]]
-
-
-def test_an_archive_of_an_earlier_kit_had_all_that_it_judged():
-    earlier = {"accuracy": {"bf16": FIGURES}, "not_built": {"int8": {"cause": "…", "cpu": []}}}
-    assert fresh.list_judged(earlier) == ["ipex bf16", "ipex int8"]
 
 
 def test_a_precision_that_the_model_has_not_is_named(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from models.build import build_archive, read_archive_definition
+from models.build import build_archive, read_built
 from models.request import DataRequest
 from models.synthetic import encode_member
 from tests.conftest import RANDOM, TINY_IMAGE, with_int8, write_definition
@@ -28,9 +28,9 @@ def test_what_a_calibration_ruins_is_refused_with_what_was_tried(tmp_path):
     definition = write_definition(tmp_path / "models", with_int8(TINY_IMAGE, agreement=0.9))
     data = DataRequest(calibration=folder, evaluation=draw_pictures(tmp_path / "pictures", range(40)))
     build_archive(definition, RANDOM, store=tmp_path, data=data)
-    packed = read_archive_definition(tmp_path / "tiny_image.mar")
-    tried = packed["tried"]["ipex int8"]
+    packed = read_built(tmp_path / "tiny_image.mar").definition.variants["ipex int8"]
+    tried = packed.tried
     assert [one["recipe"] for one in tried] == ["histogram", "min-max"]
     assert all(one["reason"] for one in tried)
-    assert "the nearest of 2 recipes" in packed["refused"]["ipex int8"]
-    assert packed["accuracy"]["ipex int8"]["calibration"] == "black"
+    assert "the nearest of 2 recipes" in packed.rejected
+    assert packed.accuracy["calibration"] == "black"

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from torchvision.models import get_model
 
 from models.errors import BuildError
-from models.kinds.image import prepare
 from models.request import WeightsRequest
 from models.state import load_state, read_checkpoint
+from models.tasks.image import prepare
 from tests.conftest import TINY_IMAGE, write_definition
 
 CAUSE = 200
@@ -212,7 +212,7 @@ def test_an_image_models_checkpoint_is_packed_as_its_weights(tmp_path, definitio
 def test_a_model_of_grey_pictures_is_rejected_with_the_line_that_cures_it(tmp_path, definition):
     grey = make_squeezenet()
     grey.features[0] = torch.nn.Conv2d(1, 64, 3, 2)
-    with pytest.raises(BuildError, match=r"^best\.pth takes pictures of 1 channel, grey") as caught:
+    with pytest.raises(BuildError, match=r"^best\.pth takes images of 1 channel, grey") as caught:
         build(definition, tmp_path, grey.state_dict())
     key, factor = re.findall(r"multiply (\S+) by (torch\.tensor\(.*?\)\.view\(.*?\))", str(caught.value))[0]
     state = grey.state_dict()

@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from models.definition import list_default_models, list_models, read_definition
+from models.definition import read_definition
 from models.errors import BuildError
+from models.names import DEFAULT_MODELS, list_models
 from tests.conftest import TINY_IMAGE, write_definition
 
 
 def test_the_shipped_models_are_there():
-    assert list_models() == ["bert", "densenet121", "resnet50"]
+    assert list_models() == ["bert", "densenet121", "resnet50", "ssdlite"]
 
 
 @pytest.mark.parametrize("name", list_models())
 def test_shipped_definitions_are_valid(name):
     definition = read_definition(name)
-    assert set(definition.precisions) >= {"fp32", "bf16"}
-    assert definition.default_precision == "fp32"
-    assert (name in list_default_models()) is definition.default_build
+    narrow = set() if definition.is_own else {"bf16", "int8"}
+    assert set(definition.precisions) == {"fp32", *narrow}
+    assert definition.public or definition.is_own
+
+
+def test_the_default_models_are_those_of_the_makefile():
+    assert f"MODELS ?= {' '.join(DEFAULT_MODELS)}\n" in Path("Makefile").read_text()
+
+
+def test_four_lines_are_enough(tmp_path):
+    lines = {"name": "mine", "handler": "text_embeddings", "weights": "owner/name", "example": "a text"}
+    definition = write_definition(tmp_path, lines)
+    assert definition.batch_sizes[0] == 1
+    assert definition.options.token_lengths[-1] == 512
+    assert definition.precisions["int8"].canary_relative > definition.precisions["fp32"].canary_relative
+
+
+def test_a_handler_of_your_own_lies_beside_it(tmp_path):
+    lines = {"name": "mine", "handler": "handler.py", "example": "a text", "options": {"anything": 1}}
+    with pytest.raises(BuildError, match=r"handler must be one of image_classifier, .* got handler\.py"):
+        write_definition(tmp_path, lines)
+    (tmp_path / "mine" / "handler.py").touch()
+    definition = write_definition(tmp_path, lines)
+    assert (definition.is_own, definition.options) == (True, {"anything": 1})
+    assert list(definition.precisions) == ["fp32"]
+
+
+@pytest.mark.parametrize(
+    ("said", "local"),
+    [("owner/name", False), ("IMAGENET1K_V1", False), ("./w", True), ("/gone/w", True), ("w.pth", True)],
+)
+def test_weights_are_a_path_or_a_public_name(tmp_path, said, local):
+    (tmp_path / "tiny_image").mkdir()
+    (tmp_path / "tiny_image" / "w.pth").touch()
+    definition = write_definition(tmp_path, {**TINY_IMAGE, "weights": said})
+    assert (definition.local_weights is not None, definition.public == said) == (local, not local)
 
 
 def test_an_unknown_model_is_answered_with_the_known_ones():
-    with pytest.raises(BuildError, match="MODELS must be one of bert, densenet121, resnet50: got vgg"):
+    with pytest.raises(
+        BuildError, match="MODELS must be one of bert, densenet121, resnet50, ssdlite: got vgg"
+    ):
         read_definition("vgg")
 
 
@@ -35,16 +73,15 @@ FP32 = TINY_IMAGE["precisions"]["fp32"]
         ({"batch_sizes": [2, 4]}, "batch_sizes"),
         ({"batch_sizes": [1, 4, 2]}, "batch_sizes"),
         ({"batch_sizes": 4}, "batch_sizes"),
-        ({"kind": "audio"}, "kind"),
-        ({"default_precision": "int4"}, "default_precision"),
-        ({"worker_memory_mib": {"bf16": 1}}, "worker_memory_mib"),
-        ({"request_memory_mib": 0}, "request_memory_mib"),
+        ({"handler": "audio"}, "handler"),
+        ({"memory": {"worker_mib": 1}}, r"memory\.request_mib"),
+        ({"weights_sha256": "abc"}, "weights_sha256"),
         ({"precisions": {"fp32": {**FP32, "canary_relative": "much"}}}, r"fp32\.canary_relative"),
         ({"accuracy_gate": {"agrement": 0.9}}, "agrement"),
-        ({"model": {}}, "top_k"),
+        ({"options": {"top_k": 0}}, "top_k"),
         ({"colour": "red"}, "colour"),
         *(
-            ({"model": {"top_k": 3, **said}}, next(iter(said)))
+            ({"options": {"top_k": 3, **said}}, next(iter(said)))
             for said in (
                 {"sizes": 1},
                 {"size": 224},
@@ -54,7 +91,7 @@ FP32 = TINY_IMAGE["precisions"]["fp32"]
                 {"size": {"resize": 224, "crop": 256}},
                 {"size": {"resize": [200, 300], "crop": 224}},
                 {"interpolation": "lanczos"},
-                {"antialias": "no"},
+                {"antialias": "often"},
                 {"mean": 0.5},
                 {"mean": [123.7, 116.3, 103.5]},
                 {"std": [0.2, 0.2, 0]},
@@ -69,7 +106,7 @@ def test_wrong_definitions_name_the_field(tmp_path, change, field):
 
 def test_a_missing_field_is_named(tmp_path):
     raw = {key: value for key, value in TINY_IMAGE.items() if key != "handler"}
-    with pytest.raises(BuildError, match=r"model\.yaml: missing fields \['handler'\]"):
+    with pytest.raises(BuildError, match=r"model\.yaml: handler: Field required"):
         write_definition(tmp_path, raw)
 
 

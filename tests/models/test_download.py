@@ -68,7 +68,7 @@ def test_what_was_used_first_is_what_is_used_again(tmp_path, monkeypatch, file_s
     assert fetch_checkpoint(f"{url}/net.pth", sha256=digest) == fetched
     assert capsys.readouterr().out == ""
     with pytest.raises(
-        BuildError, match=r"pretrained_sha256 in model\.yaml says 000000000000…; delete the file"
+        BuildError, match=r"weights_sha256 in model\.yaml says 000000000000…; delete the file"
     ):
         fetch_checkpoint(f"{url}/net.pth", sha256="0" * 64)
     fetched.write_bytes(b"others")

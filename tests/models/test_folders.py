@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification, pipeline
 
-from handlers.cpu_text_classifier import CpuTextClassifier
+from handlers.definition import read_folder
+from handlers.text_classifier import TextClassifier
 from models.build import build_archive
 from models.errors import BuildError, InputError
 from tests.conftest import TINY_TEXT, from_path, with_int8, write_definition
@@ -19,7 +20,7 @@ from tests.models import folders
 from tests.models.folders import TEXTS, edit, make_bert, make_bert_tokenizer, save
 
 LENGTHS = {"token_lengths": [16, 64, 512], "row_tokens": 64, "tokens_per_run": 128}
-DEFINITION = {**TINY_TEXT, "architecture_options": {}, "model": {**TINY_TEXT["model"], **LENGTHS}}
+DEFINITION = {**TINY_TEXT, "architecture_options": {}, "options": {**TINY_TEXT["options"], **LENGTHS}}
 
 
 def build(tmp_path: Path, folder: Path, raw: dict = DEFINITION, **asked: str) -> Path:
@@ -32,7 +33,7 @@ def build(tmp_path: Path, folder: Path, raw: dict = DEFINITION, **asked: str) ->
 
 
 def ask(archive: Path, texts: list[str]) -> list[dict]:
-    handler = CpuTextClassifier()
+    handler = TextClassifier()
     handler.initialize(FakeContext(archive))
     return [
         json.loads(one)
@@ -117,11 +118,11 @@ def test_a_folder_is_answered_as_transformers_pipeline_answers_it(tmp_path, kind
 def test_int8_of_outputs_that_are_no_choice_is_judged_by_them(tmp_path, kind):
     folder = KINDS[kind](tmp_path / "folder")
     archive = build(tmp_path, folder, with_int8(DEFINITION, agreement=0.8), precisions=["int8"])
-    packed = json.loads((archive / "definition.json").read_text())
-    figures = packed["accuracy"]["ipex int8"]
+    packed = read_folder(archive).variants["ipex int8"]
+    figures = packed.accuracy
     assert 0.8 < figures["explained"] < 1
     assert (figures["agreement"] is None) == (kind == "regression")
-    assert packed["refused"] == {}
+    assert not packed.lost
 
 
 def write_json(file, raw):

@@ -19,10 +19,10 @@ from handlers.shared.preprocessing import make_preprocessing
 from models.build import build_archive
 from models.canary import draw_image
 from models.errors import BuildError, DownloadError
-from models.kinds import image as kind
-from models.kinds.image import prepare, read_preset
 from models.request import WeightsRequest
 from models.state import load_state
+from models.tasks import image as kind
+from models.tasks.image import prepare, read_preset
 from tests.conftest import TINY_IMAGE, write_definition
 from tests.handlers.files import encode
 
@@ -42,9 +42,9 @@ WEIGHTS = {
 }
 
 
-def define(folder, architecture, pretrained="IMAGENET1K_V1", options=None, labels="imagenet", **model):
-    raw = {**TINY_IMAGE, "architecture": architecture, "pretrained": pretrained, "labels": labels}
-    raw |= {"architecture_options": options or {}, "model": {"top_k": 3, **model}}
+def define(folder, architecture, weights="IMAGENET1K_V1", options=None, labels=(), **said):
+    raw = {**TINY_IMAGE, "architecture": architecture, "weights": weights, "labels": list(labels)}
+    raw |= {"architecture_options": options or {}, "options": {"top_k": 3, **said}}
     return write_definition(folder, raw)
 
 
@@ -75,8 +75,10 @@ BICUBIC = {"interpolation": "bicubic", "preprocess": "reference"}
 def served_answer(folder):
     """Label → probability of the canary that the built handler gave, and the canary's picture."""
     with zipfile.ZipFile(folder / "tiny_image.mar") as archive:
-        canary = json.loads(archive.read("canary.json"))
-        return canary["expected"], Image.open(io.BytesIO(archive.read(canary["file"])))
+        canary = json.loads(archive.read("definition.json"))["example"]
+        return {one["label"]: one["probability"] for one in canary["expected"]}, Image.open(
+            io.BytesIO(archive.read(canary["file"]))
+        )
 
 
 @pytest.mark.parametrize(

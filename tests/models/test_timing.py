@@ -9,12 +9,15 @@ import os
 import shutil
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from handlers.backends.catalogue import IPEX
+from handlers.definition import Variant
 from models import __main__ as command
 from models import slots, timing, timings
 from models.errors import BuildError, InputError
@@ -142,7 +145,7 @@ def test_texts_have_the_lengths_of_the_load_tests(tmp_path, tiny_text_archive):
     assert lengths != sorted(lengths)
     with zipfile.ZipFile(tiny_text_archive) as archive:
         archive.extractall(tmp_path)
-    bodies = write_bodies(load_handler(tmp_path), (tmp_path / "canary.txt").read_bytes())
+    bodies = write_bodies(load_handler(tmp_path), (tmp_path / "example.txt").read_bytes())
     assert len(bodies) == TEXTS
     assert len({body.count(b" ") for body in bodies}) > TEXTS / 10
 
@@ -150,7 +153,7 @@ def test_texts_have_the_lengths_of_the_load_tests(tmp_path, tiny_text_archive):
 def test_pictures_are_all_the_canary(tmp_path, tiny_image_archive):
     with zipfile.ZipFile(tiny_image_archive) as archive:
         archive.extractall(tmp_path)
-    canary = (tmp_path / "canary.jpg").read_bytes()
+    canary = (tmp_path / "example.jpg").read_bytes()
     assert write_bodies(load_handler(tmp_path), canary) == [canary]
 
 
@@ -159,9 +162,7 @@ def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
     monkeypatch.setenv("OMP_DYNAMIC", "true")
     monkeypatch.setenv("LD_PRELOAD", "")
     trial = timings.Trial(
-        name="m",
-        archive=store,
-        definition={"accuracy": {}},
+        packed=SimpleNamespace(definition=SimpleNamespace(name="m")),
         job=timings.parse_job(make_job("m")),
         workspaces=store,
     )
@@ -236,8 +237,8 @@ def test_other_settings_are_timed_anew(store, measured, settings):
 
 
 def rebuild(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rebuilt = {**timings.read_archive_definition(store / "tiny_image.mar"), "id": "another"}
-    monkeypatch.setattr(timings, "read_archive_definition", lambda _: rebuilt)
+    rebuilt = replace(timings.read_built(store / "tiny_image.mar"), sums=b"")
+    monkeypatch.setattr(timings, "read_built", lambda _: rebuilt)
 
 
 def upgrade(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,13 +290,15 @@ def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archi
 @pytest.mark.parametrize(
     ("became", "problem"),
     [
-        ({"refused": {BF16: "agreement is 90.0%"}}, "refused at build: agreement is 90.0%"),
-        ({"not_built": {BF16: {"cause": "no compiler"}}}, "not built: no compiler"),
+        ({"rejected": "agreement is 90.0%"}, "refused at build: agreement is 90.0%"),
+        ({"not_built": "no compiler"}, "not built: no compiler"),
     ],
 )
 def test_what_no_archive_holds_is_not_timed(store, measured, monkeypatch, became, problem):
-    definition = timings.read_archive_definition(store / "tiny_image.mar")
-    monkeypatch.setattr(timings, "read_archive_definition", lambda _: {**definition, **became})
+    packed = timings.read_built(store / "tiny_image.mar")
+    variants = {BF16: Variant(data="synthetic", **became)}
+    definition = packed.definition.model_copy(update={"variants": variants})
+    monkeypatch.setattr(timings, "read_built", lambda _: replace(packed, definition=definition))
     variants = time_store(store, make_variant_job(BF16))["models"]["tiny_image"]["variants"]
     assert (measured, variants[BF16]) == ([], {"problem": problem})
 

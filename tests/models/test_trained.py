@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from handlers.definition import render_definition
 from handlers.shared.steps import JUDGED_ERROR_SLACK
-from server.archives import check_answer, read_archive
+from server.archives import check_answer
 from tests.cpu import BF16, HAS_BF16, NARROW
 from tests.models.trained import FLOOR, ROWS, Packed, measure_accuracy, pack
 from tests.models.training import Trained
@@ -58,7 +59,7 @@ def to_array(answers: Sequence[Answer], labels: Sequence[str]) -> np.ndarray:
 def test_workers_answer_right_on_inputs_the_model_has_never_seen(trained, workers, precision):
     accuracy = {name: round(measure_accuracy(worker, trained), 4) for name, worker in workers.items()}
     print(f"{trained.definition.name}: accuracy through the worker {accuracy}")
-    assert accuracy[precision] >= FLOOR[trained.definition.kind]
+    assert accuracy[precision] >= FLOOR[trained.takes]
     assert accuracy["fp32"] - accuracy[precision] <= 0.01
 
 
@@ -67,7 +68,7 @@ def test_fp32_answers_as_the_users_own_model_does(trained, workers):
     served = to_array(workers["fp32"].answers, trained.labels)
     assert (served.argmax(axis=1) == own.argmax(axis=1)).mean() >= 0.99
     # Pictures are decoded and resized by other code than the user's, texts are not.
-    assert np.abs(served - own).mean() <= (0.01 if trained.definition.kind == "image" else 1e-4)
+    assert np.abs(served - own).mean() <= (0.01 if trained.takes == "image" else 1e-4)
 
 
 @pytest.mark.parametrize("trained", ["text"], indirect=True)
@@ -86,7 +87,7 @@ def test_texts_that_share_rows_are_answered_as_texts_alone(trained, packed, work
 
 @pytest.mark.parametrize("precision", NARROW)
 def test_the_gates_figures_are_what_clients_see(trained, packed, workers, precision):
-    figures = packed.definition["accuracy"][f"ipex {precision}"]
+    figures = packed.definition.find_accuracy(f"ipex {precision}")
     narrow, fp32 = workers[precision], workers["fp32"]
     # The gate lays its inputs out in other runs, so that a few answers round elsewhere.
     few = 3 / len(trained.answers)
@@ -98,9 +99,8 @@ def test_the_gates_figures_are_what_clients_see(trained, packed, workers, precis
 
 def test_the_gate_judged_by_the_users_data(trained, packed):
     definition = packed.definition
-    assert definition["refused"] == {}
-    assert set(definition["accuracy"]) == {f"ipex {precision}" for precision in NARROW}
-    for precision, figures in definition["accuracy"].items():
+    assert {*definition.served} == {f"ipex {precision}" for precision in NARROW}
+    for precision, figures in ((name, definition.find_accuracy(name)) for name in definition.served):
         assert (figures["samples"], figures["source"]) == (len(trained.answers), trained.evaluation.name)
         assert figures["calibration"] == (trained.calibration.name if precision == "ipex int8" else None)
         assert figures["labelled_loss_points"] <= 1
@@ -128,13 +128,12 @@ def test_each_worker_computes_in_its_precision_with_the_archives_code(packed, wo
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_what_passes_the_gate_passes_the_servers_own_check(packed, workers, precision):
     # The canary is nothing the model was trained for; its answer is what `make serve` waits for.
-    canary = read_archive(packed.archive).canary
-    assert check_answer(canary, precision, workers[precision].canary) is None
+    assert check_answer(packed.definition, precision, workers[precision].canary) is None
 
 
 def test_a_loads_self_check_expects_the_error_that_the_gate_has_judged(packed, workers):
     # On made-up texts INT8 may be further off than a definition foresees, and lose no right answer for it.
-    foreseen = packed.definition["precisions"]["int8"]["self_check_relative_error"]
+    foreseen = packed.definition.precisions["int8"].self_check_relative_error
     seen, judged = (
         workers["int8"].describe["self_check"],
         workers["int8"].describe["accuracy"]["relative_error"],
@@ -165,7 +164,8 @@ def spoilt_workers(digits, spoilt, tmp_path_factory) -> dict[str, Worker]:
     """INT8 too, forced: the gate's verdict is taken out, and the self-check, which would refuse next."""
     forced = tmp_path_factory.mktemp("forced") / "unpacked"
     shutil.copytree(spoilt.directory, forced)
-    definition = {**spoilt.definition, "refused": {}}
+    definition = json.loads(render_definition(spoilt.definition))
+    definition["variants"]["ipex int8"]["rejected"] = ""
     definition["precisions"]["int8"]["self_check_relative_error"] = 1e6
     (forced / "definition.json").write_text(json.dumps(definition), encoding="utf-8")
     directories = {**dict.fromkeys(PRECISIONS, spoilt.directory), "int8": forced}
@@ -173,13 +173,12 @@ def spoilt_workers(digits, spoilt, tmp_path_factory) -> dict[str, Worker]:
 
 
 def test_int8_that_lost_its_accuracy_is_refused_with_figures(spoilt):
-    definition = spoilt.definition
-    figures = definition["accuracy"]["ipex int8"]
-    tried = definition["tried"]["ipex int8"]
+    variant = spoilt.definition.variants["ipex int8"]
+    figures, tried = variant.accuracy, variant.tried
     assert [one["recipe"] for one in tried] == ["histogram", "min-max"]
     assert all(one["reason"] and one["time_ratio"] for one in tried)
     assert figures["recipe"] in [one["recipe"] for one in tried]
-    assert definition["refused"].keys() == {"ipex int8"}
+    assert variant.rejected
     assert figures["labelled_accuracy_fp32"] >= FLOOR["image"]
     assert figures["labelled_accuracy"] <= figures["labelled_accuracy_fp32"] - 0.2
 
@@ -187,7 +186,7 @@ def test_int8_that_lost_its_accuracy_is_refused_with_figures(spoilt):
 def test_a_refused_precision_does_not_load_and_says_why(digits, spoilt):
     with pytest.raises(WorkerError) as caught:
         ask_worker(spoilt.directory, precision="int8", requests=digits.requests[:1], rows=ROWS)
-    assert spoilt.definition["refused"]["ipex int8"] in str(caught.value)
+    assert spoilt.definition.variants["ipex int8"].rejected in str(caught.value)
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
@@ -200,5 +199,5 @@ def test_what_was_refused_would_really_answer_wrong(digits, spoilt, spoilt_worke
     print(f"{digits.definition.name}: accuracy of the refused INT8 {accuracy:.4f}")
     assert accuracy <= measure_accuracy(spoilt_workers["fp32"], digits) - 0.2
     # Sums of saturated values depend on the order and the batch.
-    judged = spoilt.definition["accuracy"]["ipex int8"]["labelled_accuracy"]
+    judged = spoilt.definition.find_accuracy("ipex int8")["labelled_accuracy"]
     assert accuracy == pytest.approx(judged, abs=0.05)

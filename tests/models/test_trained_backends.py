@@ -44,10 +44,10 @@ def worker(trained: Trained, packed: Packed, backend: str) -> Worker:
 
 def test_its_answers_are_right_and_as_right_as_the_gate_says(trained, packed, backend, worker):
     accuracy, definition = measure_accuracy(worker, trained), packed.definition
-    judged = definition["accuracy"][name_variant(backend, INT8)]
+    judged = definition.find_accuracy(name_variant(backend, INT8))
     print(f"{trained.definition.name} by {backend}: accuracy through the worker {accuracy:.4f}, {judged}")
-    assert definition["refused"] == {}
-    assert accuracy >= FLOOR[trained.definition.kind]
+    assert name_variant(backend, INT8) in definition.served
+    assert accuracy >= FLOOR[trained.takes]
     assert judged["labelled_accuracy_fp32"] - accuracy <= 0.01
     # The gate lays its inputs out in other runs, so that a few answers round elsewhere.
     assert accuracy == pytest.approx(judged["labelled_accuracy"], abs=3 / len(trained.answers))

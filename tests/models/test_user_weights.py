@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,13 +13,16 @@ from torchvision.models import get_model
 from torchvision.transforms._presets import ImageClassification
 from transformers import PreTrainedTokenizerFast
 
+from handlers.answers import read_scores
+from handlers.replies import Reply, to_json
+from models import expected as module
 from models.build import build_archive
 from models.errors import BuildError
-from models.expected import _expected, answer_canary
+from models.expected import answer_example
 from models.files import find_weights_file
-from models.kinds.image import prepare as prepare_image
-from models.kinds.text import prepare as prepare_text
 from models.labels import read_labels
+from models.tasks.image import prepare as prepare_image
+from models.tasks.text import prepare as prepare_text
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, from_path, write_definition
 from tests.models.folders import edit, make_bert
 
@@ -49,7 +52,7 @@ def test_a_state_dict_with_its_labels_is_packed(tmp_path, image_definition, stag
     (folder / "labels.txt").write_text("cat\ndog\nhorse\n")
     prepared = prepare_image(image_definition, from_path(folder / name), staging)
     assert prepared.weights.startswith(f"user ({name}, sha256:")
-    assert json.loads((staging / "labels.json").read_text()) == ["cat", "dog", "horse"]
+    assert prepared.labels == ["cat", "dog", "horse"]
 
 
 @pytest.mark.parametrize(
@@ -106,19 +109,18 @@ def test_a_head_of_images_is_read_as_transformers_reads_one(tmp_path, labels, pr
     (tmp_path / "labels.txt").write_text(labels)
     model = make_resnet(len(names)).eval()
     torch.save(model.state_dict(), tmp_path / "mine.pth")
-    fields = {**TINY_IMAGE["model"], "preprocess": "reference"}
+    fields = {**TINY_IMAGE["options"], "preprocess": "reference"}
     if problem_type:
         fields["problem_type"] = problem_type
-    definition = write_definition(tmp_path / "models", {**TINY_IMAGE, "model": fields})
+    definition = write_definition(tmp_path / "models", {**TINY_IMAGE, "options": fields})
     build_archive(definition, from_path(tmp_path / "mine.pth"), store=tmp_path)
     with zipfile.ZipFile(tmp_path / "tiny_image.mar") as packed:
         packed.extractall(tmp_path / "out")
-    picture = Image.open(tmp_path / "out" / "canary.jpg")
+    picture = Image.open(tmp_path / "out" / "example.jpg")
     with torch.no_grad():
         expected = read(model(ImageClassification(crop_size=64, resize_size=72)(picture)[None])[0])
-    assert answer_canary(tmp_path / "out") == pytest.approx(
-        dict(zip(names, expected.tolist(), strict=True)), rel=2e-3
-    )
+    (scores,) = read_scores(answer_example(tmp_path / "out"))
+    assert scores == pytest.approx(dict(zip(names, expected.tolist(), strict=True)), rel=2e-3)
 
 
 def test_the_class_count_does_not_depend_on_the_order_of_keys(tmp_path, staging):
@@ -132,7 +134,7 @@ def test_the_class_count_does_not_depend_on_the_order_of_keys(tmp_path, staging)
 
 def test_architecture_options_reach_the_worker(tmp_path, staging):
     options = {"width_per_group": 8}
-    raw = {**TINY_IMAGE, "architecture": "resnet50", "pretrained": "IMAGENET1K_V2", "labels": ["a", "b"]}
+    raw = {**TINY_IMAGE, "architecture": "resnet50", "weights": "IMAGENET1K_V2", "labels": ["a", "b"]}
     definition = write_definition(tmp_path / "narrow", {**raw, "architecture_options": options})
     torch.save(get_model("resnet50", num_classes=2, **options).state_dict(), tmp_path / "mine.pth")
     prepared = prepare_image(definition, from_path(tmp_path / "mine.pth"), staging)
@@ -141,7 +143,7 @@ def test_architecture_options_reach_the_worker(tmp_path, staging):
 
 @pytest.mark.parametrize(
     "change",
-    [{"architecture": "resnet19"}, {"pretrained": "V9"}, {"architecture_options": {"widht": 8}}],
+    [{"architecture": "resnet19"}, {"weights": "V9"}, {"architecture_options": {"widht": 8}}],
 )
 def test_wrong_torchvision_names_are_answered(tmp_path, staging, change):
     definition = write_definition(tmp_path / "wrong", {**TINY_IMAGE, **change})
@@ -149,11 +151,17 @@ def test_wrong_torchvision_names_are_answered(tmp_path, staging, change):
         prepare_image(definition, RANDOM, staging)
 
 
-def test_two_classes_of_one_name_are_left_out_of_the_canarys_answer():
-    answer = [{"label": "crane", "probability": 0.5}, {"label": "crane", "probability": 0.3}]
-    assert _expected([*answer, {"label": "maillot", "probability": 0.1}]) == {"maillot": 0.1}
-    with pytest.raises(BuildError):
-        _expected(answer)
+def test_the_whole_answer_is_packed_rounded_and_must_tell_a_right_worker(monkeypatch, tmp_path):
+    """As ImageNet's two cranes do not, where nothing else is among the best few."""
+    answer = {"boxes": [{"score": 0.123456, "box": [12345.678, 0.0], "class": 123456}], "text": "0.123456"}
+    handler = MagicMock(answer=lambda _: [Reply(status=200, body=to_json(answer))])
+    handler.definition.example.content_type = "application/json"
+    monkeypatch.setattr(module, "load_handler", lambda _: handler)
+    rounded = {"boxes": [{"score": 0.1235, "box": [12350.0, 0.0], "class": 123456}], "text": "0.123456"}
+    assert answer_example(tmp_path) == rounded
+    answer = [{"label": "crane", "index": number, "probability": 0.3} for number in (134, 517)]
+    with pytest.raises(BuildError, match="best labels must have different names"):
+        answer_example(tmp_path)
 
 
 def test_a_folder_with_several_unknown_weights_files_is_rejected(tmp_path):
@@ -178,8 +186,9 @@ def test_a_trainer_folder_is_read_and_the_file_that_is_named_in_it(tmp_path, ber
     for name in ("training_args.bin", "optimizer.pt", "scheduler.pt"):
         torch.save({"state": [1]}, bert_folder / name)
     edit(bert_folder / "config.json", _attn_implementation_autoset=True, attn_implementation="sdpa")
-    assert prepare_folder(tmp_path, bert_folder).weights.startswith("user (model.safetensors, sha256:")
-    assert json.loads((tmp_path / "staging" / "labels.json").read_text()) == ["bad", "fair", "good"]
+    prepared = prepare_folder(tmp_path, bert_folder)
+    assert prepared.weights.startswith("user (model.safetensors, sha256:")
+    assert prepared.labels == ["bad", "fair", "good"]
     state = load_file(bert_folder / "model.safetensors")
     torch.save({**state, "classifier.bias": torch.full((3,), 7.0)}, bert_folder / "epoch-2.pt")
     assert prepare_folder(tmp_path, bert_folder / "epoch-2.pt").weights.startswith("user (epoch-2.pt")
@@ -197,7 +206,7 @@ def without_padding(folder):
 CODE = "somebody/code"
 WRONG_CONFIGS = [
     ({"model_type": "no-such-type"}, "config.json"),
-    ({"model_type": "resnet"}, "no sequence classifier"),
+    ({"model_type": "resnet"}, "makes no model of transformers"),
     ({"id2label": {"0": "bad", "1": "good", "2": "good"}}, "'good'"),
     ({"id2label": {"0": "bad", "2": "fair", "5": "good"}}, "id2label"),
     # Code of the hub is never run.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from handlers.backends.catalogue import DEFAULT
+from handlers.definition import Definition, read_folder
 from models.build import build_archive
 from tests.models.training import Trained
 from tests.models.worker import Worker
@@ -31,8 +31,8 @@ class Packed:
     directory: Path
 
     @property
-    def definition(self) -> dict:
-        return json.loads((self.directory / "definition.json").read_text(encoding="utf-8"))
+    def definition(self) -> Definition:
+        return read_folder(self.directory)
 
 
 def pack(

@@ -38,6 +38,11 @@ class Trained:
     """The user's own model on the held-out inputs, through the user's own preprocessing, (n, classes)."""
 
     @property
+    def takes(self) -> str:
+        """`image` or `text`."""
+        return "image" if self.definition.handler == "image_classifier" else "text"
+
+    @property
     def request(self) -> WeightsRequest:
         return WeightsRequest(source="path", path=self.weights)
 
@@ -50,9 +55,8 @@ def borrow_precisions(kind: str) -> dict:
     """The fields of a shipped definition that decide what BF16 and INT8 must reach."""
     shipped = read_definition(SHIPPED[kind])
     return {
-        "precisions": shipped.precisions,
-        "accuracy_gate": shipped.accuracy_gate,
-        "worker_memory_mib": dict.fromkeys(shipped.precisions, 800),
+        "precisions": {name: one.model_dump() for name, one in shipped.precisions.items()},
+        "accuracy_gate": shipped.accuracy_gate.model_dump(),
     }
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from models.data import Dataset
+from models.definition import Thresholds
 from models.errors import BuildError
-from models.gate.figures import UNDECIDED_MARGIN, Figures, Thresholds, check_labels, compare
+from models.gate.figures import UNDECIDED_MARGIN, Figures, check_labels, compare
 from models.gate.verdict import judge, labels_decide
 
 CLASSES = ["cat", "dog"]
@@ -154,3 +155,26 @@ def test_figures_follow_from_the_logits():
     assert figures.largest_probability_difference == pytest.approx(0.7616, abs=1e-4)
     assert (figures.labelled_accuracy_fp32, figures.labelled_accuracy) == (0.75, 1.0)
     assert (figures.labelled_loss_points, figures.labelled_guess) == (-25.0, 0.5)
+
+
+def test_embeddings_pass_by_cosine_and_by_rank():
+    chance = np.random.RandomState(0)
+    expected = chance.normal(0, 1, (40, 16)).astype(np.float32)
+    near = expected + chance.normal(0, 0.02, expected.shape).astype(np.float32)
+    figures = compare_outputs(near, expected, "embedding")
+    assert judge(figures, Thresholds()) is None
+    assert figures.mean_cosine > 0.999
+    assert figures.rank_correlation > 0.99
+    far = expected + chance.normal(0, 1, expected.shape).astype(np.float32)
+    assert "mean cosine" in judge(compare_outputs(far, expected, "embedding"), Thresholds())
+
+
+def test_embeddings_that_all_point_one_way_are_judged_by_rank():
+    """Their cosine to FP32's says nothing: a constant has it too."""
+    chance = np.random.RandomState(0)
+    common = chance.normal(0, 1, 16)
+    expected = (20 * common + chance.normal(0, 1, (40, 16))).astype(np.float32)
+    constant = (20 * common + chance.normal(0, 1, (40, 16))).astype(np.float32)
+    figures = compare_outputs(constant, expected, "embedding")
+    assert figures.mean_cosine > 0.99
+    assert "rank correlation" in judge(figures, Thresholds())

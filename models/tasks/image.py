@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,20 @@ from torchvision.models import get_model, get_model_weights
 
 from handlers.shared.outputs import choose_activation
 from handlers.shared.preprocessing import make_preprocessing
-from models.canary import write_canary_image
-from models.definition import PRESET_FIELDS, ModelDefinition
-from models.download import fetch_checkpoint
+from models.definition import ModelDefinition
+from models.download import RETRY_SECONDS, check_offered, fetch_checkpoint, locate_checkpoint
 from models.errors import BuildError
+from models.example import stage_example
 from models.files import find_labels_file, find_weights_file, hash_file
-from models.kinds.prepared import Prepared, prefer_pretrained
 from models.labels import read_labels
 from models.progress import say
 from models.random_weights import SEED, make_random_classifier
 from models.request import WeightsRequest
 from models.state import State, load_state, read_checkpoint, strip_prefix
+from models.tasks.prepared import Prepared, prefer_pretrained
 
-CANARY = "canary.jpg"
+PRESET_FIELDS = {"size", "interpolation", "antialias", "mean", "std"}
+"""How images are brought to a model."""
 SHOWN = 3
 """Keys named in an error."""
 OWN_NORMALISATION = ("googlenet", "inception_v3")
@@ -41,21 +41,31 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     model, labels, weights, notes = _SOURCES[request.source](definition, request)
     tensors = {key: value.contiguous() for key, value in model.state_dict().items()}
     save_file(tensors, staging / "model.safetensors")
-    (staging / "labels.json").write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
-    write_canary_image(staging / CANARY)
     return Prepared(
         weights=weights,
         notes=notes,
         model={
             **read_preset(definition),
-            "architecture": definition.architecture,
+            "architecture": name_architecture(definition),
             "architecture_options": read_options(definition),
-            "activation": choose_activation(definition.model.get("problem_type"), len(labels)),
+            "activation": choose_activation(definition.options.problem_type, len(labels)),
         },
-        canary_file=CANARY,
-        canary_content_type="image/jpeg",
-        distributions=("torchvision", "pillow", "numpy"),
+        labels=labels,
+        example=stage_example(definition, staging, takes="image"),
     )
+
+
+def fetch_public(definition: ModelDefinition) -> None:
+    """DownloadError, soon, where the weights cannot be had."""
+    url = find_public(definition).url
+    if not locate_checkpoint(url).is_file():
+        check_offered(url, seconds=RETRY_SECONDS)
+        fetch_checkpoint(url, sha256=definition.weights_sha256)
+
+
+def name_architecture(definition: ModelDefinition) -> str:
+    """As torchvision.models.get_model knows it."""
+    return definition.architecture or definition.name
 
 
 Source = tuple[torch.nn.Module, list[str], str, tuple[str, ...]]
@@ -71,14 +81,14 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
 
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
-    weights = find_pretrained(definition)
+    weights = find_public(definition)
     check_preset(definition)
-    file = fetch_checkpoint(weights.url, sha256=definition.pretrained_sha256)
+    file = fetch_checkpoint(weights.url, sha256=definition.weights_sha256)
     state, _ = read_checkpoint(file, allow_pickle=request.allow_pickle)
     labels = list(weights.meta["categories"])
     model = build_model(definition, len(labels)).eval()
-    load_state(model, rename_old(state), source=f"torchvision {definition.pretrained}")
-    return model, labels, f"pretrained (torchvision {definition.pretrained}, sha256:{hash_file(file)})", ()
+    load_state(model, rename_old(state), source=f"torchvision {definition.public}")
+    return model, labels, f"pretrained (torchvision {definition.public}, sha256:{hash_file(file)})", ()
 
 
 def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -98,7 +108,7 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
     labels_file = find_labels_file(file.parent)
     labels = read_labels(labels_file) if labels_file else read_default_labels(definition)
     if len(labels) != classes:
-        where = labels_file.name if labels_file else f"the definition ({definition.labels})"
+        where = labels_file.name if labels_file else definition.path if definition.labels else "ImageNet"
         raise BuildError(
             f"{file.name} has {classes} classes, but {where} names {len(labels)}; "
             f"put labels.txt with {classes} lines beside the weights"
@@ -109,7 +119,7 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
         model,
         state,
         source=file.name,
-        cure=f"is it a {definition.architecture}, as {definition.path} has it?",
+        cure=f"is it a {name_architecture(definition)}, as {definition.path} has it?",
     )
     _tell_preset(definition)
     return model, labels, f"user ({file.name}, sha256:{hash_file(file)[:12]})", (note,) if note else ()
@@ -119,21 +129,20 @@ _SOURCES = {"auto": _from_auto, "pretrained": _from_pretrained, "random": _from_
 
 
 def read_preset(definition: ModelDefinition) -> dict[str, Any]:
-    """The definition's `model` section, with what it does not say of preprocessing as torchvision's preset of
-    `pretrained` has it."""
-    said = {"preprocess": "fast", **definition.model}
-    if all(field in said for field in PRESET_FIELDS):
+    """The definition's options, with what they do not say of preprocessing as the preset has it."""
+    said = definition.options.model_dump(exclude_none=True, exclude={"preset"})
+    if said.keys() >= PRESET_FIELDS:
         return said
-    return {**_list_preset(find_pretrained(definition)), **said}
+    return {**_list_preset(find_preset(definition)), **said}
 
 
 def _tell_preset(definition: ModelDefinition) -> None:
     """Nobody but its trainer knows what a model was trained to see."""
-    preset = read_preset(definition)
-    taken = ", ".join(f"{field} {preset[field]}" for field in PRESET_FIELDS if field not in definition.model)
+    preset, said = read_preset(definition), definition.options.model_dump(exclude_none=True)
+    taken = ", ".join(f"{field} {preset[field]}" for field in sorted(PRESET_FIELDS - said.keys()))
     if taken:
         say(
-            f"  {definition.name}: pictures are prepared as for {definition.pretrained} ({taken}); "
+            f"  {definition.name}: images are prepared as for {find_preset(definition).name} ({taken}); "
             f"if yours were not in training, say how in {definition.path}"
         )
 
@@ -153,43 +162,54 @@ def _list_preset(weights: Any) -> dict[str, Any]:
 
 def check_preset(definition: ModelDefinition) -> None:
     """BuildError where a definition says other than the preset that public weights were made for."""
-    wanted = _list_preset(find_pretrained(definition))
-    wrong = {field: value for field, value in wanted.items() if definition.model.get(field, value) != value}
+    wanted = _list_preset(find_public(definition))
+    said = definition.options.model_dump(mode="json", exclude_none=True)
+    wrong = {field: value for field, value in wanted.items() if said.get(field, value) != value}
+    architecture = name_architecture(definition)
     if definition.architecture_options.get("transform_input") is False:
         raise BuildError(
-            f"{definition.path}: architecture_options say transform_input: false; {definition.pretrained} of "
-            f"{definition.architecture} was trained with true: write that"
+            f"{definition.path}: architecture_options say transform_input: false; {definition.public} of "
+            f"{architecture} was trained with true: write that"
         )
     if wrong:
-        said = ", ".join(f"{field}: {definition.model[field]}" for field in wrong)
+        given = ", ".join(f"{field}: {said[field]}" for field in wrong)
         right = ", ".join(f"{field}: {value}" for field, value in wrong.items())
         raise BuildError(
-            f"{definition.path}: model says {said}; {definition.pretrained} of {definition.architecture} was "
-            f"trained for {right}; leave these fields out: they are the preset's then"
+            f"{definition.path}: options say {given}; {definition.public} of {architecture} was trained for "
+            f"{right}; leave these fields out: they are the preset's then"
         )
 
 
 def read_default_labels(definition: ModelDefinition) -> list[str]:
-    """The definition's own labels, or ImageNet's names as torchvision ships them."""
-    if definition.labels == "imagenet":
-        return list(find_pretrained(definition).meta["categories"])
-    return list(definition.labels)
+    """The definition's own, or the preset's, as torchvision ships them."""
+    return list(definition.labels or find_preset(definition).meta["categories"])
 
 
-def find_pretrained(definition: ModelDefinition) -> Any:
+def find_public(definition: ModelDefinition) -> Any:
     """torchvision's entry for the definition's weights: `url` and `meta`."""
+    return _find_entry(definition, "weights", definition.public)
+
+
+def find_preset(definition: ModelDefinition) -> Any:
+    """The entry by which images are prepared."""
+    if definition.options.preset:
+        return _find_entry(definition, "options.preset", definition.options.preset)
+    return find_public(definition) if definition.public else _find_entry(definition, "weights", "DEFAULT")
+
+
+def _find_entry(definition: ModelDefinition, field: str, name: str) -> Any:
     try:
-        known = get_model_weights(definition.architecture)
+        known = get_model_weights(name_architecture(definition))
     except ValueError as error:
         raise BuildError(
             f"{definition.path}: architecture must be a classifier of torchvision.models: got {error}"
         ) from error
-    if definition.pretrained not in known.__members__:
+    if name not in {*known.__members__, "DEFAULT"}:
         allowed = ", ".join(known.__members__)
         raise BuildError(
-            f"{definition.path}: pretrained must be one of {allowed}: got {definition.pretrained}"
+            f"{definition.path}: {field} must be one of {allowed}, or a path: got {name or 'none'}"
         )
-    return known[definition.pretrained]
+    return known[name]
 
 
 def build_model(definition: ModelDefinition, classes: int) -> torch.nn.Module:
@@ -197,29 +217,30 @@ def build_model(definition: ModelDefinition, classes: int) -> torch.nn.Module:
     _check_input_form(definition)
     options = read_options(definition)
     try:
-        return get_model(definition.architecture, weights=None, num_classes=classes, **options)
+        return get_model(name_architecture(definition), weights=None, num_classes=classes, **options)
     except (TypeError, ValueError) as error:
         raise BuildError(
-            f"{definition.path}: torchvision cannot build {definition.architecture} with "
+            f"{definition.path}: torchvision cannot build {name_architecture(definition)} with "
             f"architecture_options {options}: {error}"
         ) from error
 
 
 def read_options(definition: ModelDefinition) -> dict[str, Any]:
     """The constructor's options: a vision transformer is built for the one size that it is given."""
-    if not definition.architecture.startswith("vit_"):
+    if not name_architecture(definition).startswith("vit_"):
         return definition.architecture_options
     side = make_preprocessing(read_preset(definition)).size.seen[0]
     return {"image_size": side, **definition.architecture_options}
 
 
 def _check_input_form(definition: ModelDefinition) -> None:
-    """BuildError where an architecture reads pictures in two ways and a state dict does not say which."""
-    if definition.architecture in OWN_NORMALISATION and not isinstance(
+    """BuildError where an architecture reads images in two ways and a state dict does not say which."""
+    architecture = name_architecture(definition)
+    if architecture in OWN_NORMALISATION and not isinstance(
         definition.architecture_options.get("transform_input"), bool
     ):
         raise BuildError(
-            f"{definition.path}: {definition.architecture} needs architecture_options: "
+            f"{definition.path}: {architecture} needs architecture_options: "
             "{transform_input: true} or false: torchvision's pretrained weights, and what is fine-tuned from "
             "them, normalise once more within the model, others do not, and a file of weights does not say"
         )
@@ -231,7 +252,7 @@ def rename_old(state: State) -> State:
 
 
 def _check_colours(model: torch.nn.Module, state: State, file: Path) -> None:
-    """BuildError for a model of pictures in grey: its first layer has one channel."""
+    """BuildError for a model of images in grey: its first layer has one channel."""
     key, own = next((key, value) for key, value in model.state_dict().items() if value.dim() == 4)
     if key in state and state[key].dim() == 4 and state[key].shape[1] != own.shape[1]:
         channels = state[key].shape[1]
@@ -242,7 +263,7 @@ def _check_colours(model: torch.nn.Module, state: State, file: Path) -> None:
             else "train it on RGB"
         )
         raise BuildError(
-            f"{file.name} takes pictures of {channels} channel{'s' if channels > 1 else ', grey'} ({key} is "
+            f"{file.name} takes images of {channels} channel{'s' if channels > 1 else ', grey'} ({key} is "
             f"{tuple(state[key].shape)}), and here models are given RGB; {cure}"
         )
 
@@ -254,7 +275,7 @@ def _count_classes(definition: ModelDefinition, model: torch.nn.Module, state: S
         near = sorted(one for one in state if one.split(".")[0] == layer) or sorted(state)
         raise BuildError(
             f"{file.name} does not fit the model: it has no {key}, the classifier of "
-            f"{definition.architecture}; it has {', '.join(near[:SHOWN])} …; name its architecture in "
+            f"{name_architecture(definition)}; it has {', '.join(near[:SHOWN])} …; name its architecture in "
             f"{definition.path}, or rename the keys of a classifier that is one linear layer"
         )
     return state[key].shape[0]
@@ -268,4 +289,4 @@ def _find_classifier(definition: ModelDefinition, model: torch.nn.Module) -> str
         names = [name for name, module in modules if isinstance(module, kind)]
         if names:
             return f"{names[-1]}.weight"
-    raise BuildError(f"{definition.architecture} has no layer that tells classes apart")
+    raise BuildError(f"{name_architecture(definition)} has no layer that tells classes apart")

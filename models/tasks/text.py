@@ -1,47 +1,68 @@
-"""Prepares BERT-style sequence classifiers: a public checkpoint, seeded random or a user's own folder."""
+"""Prepares transformers' text models: a public checkpoint, seeded random or a user's own folder."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from handlers.shared.outputs import SOFTMAX
 from handlers.shared.texts import TextTokenizer
-from handlers.shared.transformer import leave_torchao
-from models.canary import write_canary_text
+from handlers.shared.transformer import (
+    Embeddings,
+    LogitsOnly,
+    PackedEmbeddings,
+    PackedLogits,
+    answer_alone,
+    make_model,
+)
 from models.definition import ModelDefinition
-from models.download import check_file
+from models.download import RETRY_SECONDS, check_file, check_offered
 from models.errors import BuildError
+from models.example import stage_example
 from models.files import find_weights_file, hash_file
 from models.folder import (
+    BASE_MODEL,
     PROOF_TEXTS,
+    SEQUENCES,
+    TOKENS,
     Folder,
     describe_tokenizer,
     limit_tokens,
     prove_reading,
     read_folder,
+    read_longest,
     shorten,
 )
-from models.kinds.prepared import Prepared, prefer_pretrained
+from models.gate.figures import EMBEDDING
 from models.labels import check_different
-from models.packing import check_padding, describe_packing
+from models.new import read_pooling, takes_pairs
+from models.options import EmbeddingOptions, SequenceOptions, TextOptions
+from models.packing import Forms, check_padding, describe_packing
 from models.progress import say
 from models.random_weights import SEED, capture_features, find_head, fit_head
-from models.repository import fetch_repository
+from models.repository import fetch_repository, find_cached_repository, locate_repository
 from models.request import WeightsRequest
 from models.state import load_state, read_checkpoint
 from models.synthetic import SUBJECTS, write_member
+from models.tasks.prepared import Prepared, prefer_pretrained
 from models.vocabulary import NOTE, make_tokenizer
 
-CANARY = "canary.txt"
+CLASSES = {
+    "text_classifier": ("AutoModelForSequenceClassification", SEQUENCES),
+    "token_classifier": ("AutoModelForTokenClassification", TOKENS),
+    "text_embeddings": ("AutoModel", BASE_MODEL),
+}
+"""Handler → class of transformers, and how the class that a config names must end."""
+LABELLED = ("text_classifier", "token_classifier")
 HEAD_TEXTS = 6
 """Texts of each subject from which random weights' head learns."""
 PLAIN_TOKENIZER = {"truncation_side": "right", "split_special_tokens": False}
@@ -70,63 +91,115 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     transformers_logging.set_verbosity_error()
     source = _SOURCES[request.source](definition, request)
     check_different(source.labels, source=source.weights)
-    limit = limit_tokens(source.model, source.config, source.folder and source.folder.tokenizer)
-    lengths = _fit_lengths(definition.model, limit)
+    folder = source.folder
+    longest = read_longest(folder.path) if folder else None
+    limit = limit_tokens(source.model, source.config, folder and folder.tokenizer, longest)
+    lengths = _fit_lengths(definition.options, limit)
     longest = lengths["token_lengths"][-1]
-    tokenizer = describe_tokenizer(source.folder.tokenizer) if source.folder else PLAIN_TOKENIZER
+    tokenizer = describe_tokenizer(folder.tokenizer) if folder else PLAIN_TOKENIZER
+    task = _describe_task(definition, source)
     _save(source, staging)
-    reader = TextTokenizer(staging / "tokenizer.json", max_tokens=longest, **tokenizer)
-    if source.folder:
-        prove_reading(source.folder, source.model, reader, longest=longest)
-    packing = describe_packing(
-        source.model,
-        vocabulary=source.config.vocab_size,
-        padding_id=source.padding_id,
-        longest=longest,
-        activation=source.activation,
-    )
+    types = bool(task.get("token_types"))
+    reader = TextTokenizer(staging / "tokenizer.json", max_tokens=longest, token_types=types, **tokenizer)
+    if folder:
+        pairs = bool(task.get("pairs"))
+        prove_reading(folder, source.model, reader, longest=longest, pairs=pairs)
+    forms = _make_forms(definition, source, task)
+    packing = describe_packing(forms, vocabulary=source.config.vocab_size, longest=longest)
     if "impossible" in packing:
         say(f"  {definition.name}: texts cannot share rows: {packing['impossible']}; each is padded instead")
-        texts = [tokens.ids for tokens in reader.tokenize(PROOF_TEXTS)]
-        check_padding(source.model, texts, padding_id=source.padding_id, activation=source.activation)
-    write_canary_text(staging / CANARY)
+        check_padding(forms, [tokens.ids for tokens in reader.tokenize(PROOF_TEXTS)])
     return Prepared(
         weights=source.weights,
         notes=(*source.notes, *_note_limit(longest, limit)),
         model={
-            **definition.model,
+            **definition.options.model_dump(mode="json", exclude_none=True),
             **lengths,
+            **task,
             "architecture": source.config.model_type,
             "padding_id": source.padding_id,
             "packing": packing,
-            "activation": source.activation,
             "tokenizer": tokenizer,
         },
-        canary_file=CANARY,
-        canary_content_type="text/plain; charset=utf-8",
-        distributions=("transformers", "tokenizers", "numpy"),
+        labels=source.labels,
+        example=stage_example(definition, staging, takes="text"),
     )
+
+
+def _describe_task(definition: ModelDefinition, source: Source) -> dict[str, Any]:
+    """What the handler reads of its own task."""
+    options, folder = definition.options, source.folder
+    if isinstance(options, EmbeddingOptions):
+        said = options.model_dump(include={"pooling", "normalize"}, exclude_none=True)
+        if len(said) < 2:
+            found = read_pooling(folder.path) if folder else {"pooling": "mean", "normalize": True}
+            said = {**found, **said}
+        return {**said, "activation": EMBEDDING}
+    if not isinstance(options, SequenceOptions):
+        return {"activation": SOFTMAX}
+    pairs = options.pairs
+    if pairs is None:
+        pairs = folder is not None and takes_pairs(source.config.to_dict())
+    given = folder.tokenizer.model_input_names if folder else ()
+    taken = inspect.signature(source.model.forward).parameters
+    types = pairs and "token_type_ids" in given and "token_type_ids" in taken
+    return {"pairs": pairs, "token_types": types, "activation": source.activation}
+
+
+def _make_forms(definition: ModelDefinition, source: Source, task: dict[str, Any]) -> Forms:
+    """As the handler builds them."""
+    model, types = source.model, bool(task.get("token_types"))
+    packed: torch.nn.Module | None = PackedLogits(model)
+    padded: torch.nn.Module = LogitsOnly(model)
+    if definition.handler == "token_classifier":
+        packed = None
+    embeddings = None
+    if isinstance(definition.options, EmbeddingOptions):
+        how = {"pooling": task["pooling"], "normalize": task["normalize"]}
+        packed, padded = PackedEmbeddings(model, **how), (embeddings := Embeddings(model, **how))
+
+    def answer(ids: Sequence[int]) -> torch.Tensor:
+        output = answer_alone(model, ids, [0] * len(ids) if types else ())
+        return embeddings.pool(output, torch.ones(1, len(ids))) if embeddings else output
+
+    return Forms(
+        model=model,
+        packed=packed,
+        padded=padded,
+        alone=answer,
+        activation=task["activation"],
+        padding_id=source.padding_id,
+        types=types,
+    )
+
+
+def fetch_public(definition: ModelDefinition) -> None:
+    """DownloadError, soon, where the repository cannot be had."""
+    if find_cached_repository(definition.public) is None:
+        check_offered(locate_repository(definition.public), seconds=RETRY_SECONDS)
+        fetch_repository(definition.public)
 
 
 def _save(source: Source, staging: Path) -> None:
     tensors = {key: value.contiguous().clone() for key, value in source.model.state_dict().items()}
     save_file(tensors, staging / "model.safetensors")
-    config = {**source.config.to_dict(), "num_labels": len(source.labels)}
+    config = source.config.to_dict()
+    if source.labels:
+        config["num_labels"] = len(source.labels)
     for volatile in ("id2label", "label2id", "_name_or_path", "transformers_version", "dtype"):
         config.pop(volatile, None)
     (staging / "config.json").write_text(json.dumps(config, sort_keys=True, indent=1), encoding="utf-8")
-    (staging / "labels.json").write_text(json.dumps(source.labels, ensure_ascii=False), encoding="utf-8")
     source.tokenizer.save(str(staging / "tokenizer.json"))
 
 
-def _fit_lengths(model: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
+def _fit_lengths(options: TextOptions, limit: int | None) -> dict[str, Any]:
     """The definition's token_lengths and row_tokens, none longer than the model takes."""
-    lengths = sorted(model["token_lengths"])
+    lengths = list(options.token_lengths)
     if limit is not None and limit < lengths[-1]:
         lengths = [*(length for length in lengths if length < limit), limit]
     return {
         "token_lengths": lengths,
-        "row_tokens": max([one for one in lengths if one <= model["row_tokens"]], default=lengths[0]),
+        "row_tokens": max([one for one in lengths if one <= options.row_tokens], default=lengths[0]),
     }
 
 
@@ -138,14 +211,16 @@ def _note_limit(longest: int, limit: int | None) -> tuple[str, ...]:
 
 def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source:
     torch.manual_seed(SEED)
-    config = _make_config(definition, labels=list(definition.labels))
+    labels = list(definition.labels) or (["LABEL_0", "LABEL_1"] if definition.handler in LABELLED else [])
+    config = _make_config(definition, labels=labels)
     note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
     model, tokenizer = _make_model(config, definition), make_tokenizer()
-    _fit_random_head(model, tokenizer, longest=max(definition.model["token_lengths"]))
+    if definition.handler == "text_classifier":
+        _fit_random_head(model, tokenizer, longest=definition.options.token_lengths[-1])
     return Source(
         model=model,
         config=config,
-        labels=list(definition.labels),
+        labels=labels,
         tokenizer=tokenizer,
         padding_id=0,
         weights=f"random (seed {SEED})",
@@ -169,9 +244,9 @@ def _fit_random_head(model: torch.nn.Module, tokenizer: Any, *, longest: int) ->
 
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
-    file = find_weights_file(fetch_repository(definition.pretrained))
-    digest = check_file(file, sha256=definition.pretrained_sha256)
-    weights = f"pretrained ({definition.pretrained}, sha256:{digest})"
+    file = find_weights_file(fetch_repository(definition.public))
+    digest = check_file(file, sha256=definition.weights_sha256)
+    weights = f"pretrained ({definition.public}, sha256:{digest})"
     return _from_file(file, definition, request, weights=weights, labels=list(definition.labels))
 
 
@@ -190,7 +265,9 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
             f"{file.parent} must be a Hugging Face model folder: it has no config.json; "
             "save the model with model.save_pretrained(DIR) and tokenizer.save_pretrained(DIR)"
         )
-    return _from_file(file, definition, request, weights=weights, labels=None)
+    own = request.path == definition.local_weights
+    labels = list(definition.labels) if own else []
+    return _from_file(file, definition, request, weights=weights, labels=labels)
 
 
 def _from_file(
@@ -199,13 +276,17 @@ def _from_file(
     request: WeightsRequest,
     *,
     weights: str,
-    labels: list[str] | None,
+    labels: list[str],
 ) -> Source:
-    """Weights in a Hugging Face folder; `labels` None takes labels.txt or the config's id2label."""
-    folder = read_folder(file.parent, labels=labels)
+    """Weights in a Hugging Face folder; without `labels`, labels.txt's or the config's id2label."""
+    _, ending = CLASSES[definition.handler]
+    folder = read_folder(file.parent, ending=ending, labels=labels or None)
     model = _build_model(folder.config, definition, folder.path)
     state, note = read_checkpoint(file, allow_pickle=request.allow_pickle)
-    load_state(model, _drop_old_buffers(state, model), source=f"{folder.path.name}/{file.name}")
+    state = _drop_old_buffers(state, model)
+    if ending == BASE_MODEL:
+        state = _fill_pooler(state, model)
+    load_state(model, state, source=f"{folder.path.name}/{file.name}")
     return Source(
         model=model,
         config=folder.config,
@@ -221,20 +302,16 @@ def _from_file(
 
 def _make_model(config: PretrainedConfig, definition: ModelDefinition) -> torch.nn.Module:
     """With the attention that is served: packing is proven with it."""
-    attention = definition.model["attention"]
-    leave_torchao()
-    model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
+    kind, _ = CLASSES[definition.handler]
     # A checkpoint in half precision has its type in the config, and the model would be made in it.
-    return model.float().eval()
+    return make_model(kind, config, attention=definition.options.attention).float().eval()
 
 
 def _build_model(config: PretrainedConfig, definition: ModelDefinition, folder: Path) -> torch.nn.Module:
     try:
         return _make_model(config, definition)
     except Exception as error:
-        raise BuildError(
-            f"{folder}/config.json makes no sequence classifier of transformers: {shorten(error)}"
-        ) from error
+        raise BuildError(f"{folder}/config.json makes no model of transformers: {shorten(error)}") from error
 
 
 def _drop_old_buffers(state: dict[str, torch.Tensor], model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -243,9 +320,15 @@ def _drop_old_buffers(state: dict[str, torch.Tensor], model: torch.nn.Module) ->
     return {key: value for key, value in state.items() if key in own or not key.endswith("position_ids")}
 
 
+def _fill_pooler(state: dict[str, torch.Tensor], model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What embeddings are not made of, and many folders lack."""
+    lacking = {key: one for key, one in model.state_dict().items() if key.startswith("pooler.")}
+    return {**{key: torch.zeros_like(one) for key, one in lacking.items()}, **state}
+
+
 def _make_config(definition: ModelDefinition, *, labels: list[str]) -> PretrainedConfig:
-    options = {**definition.architecture_options, "num_labels": len(labels)}
-    return AutoConfig.for_model(definition.architecture, **options)
+    options = {**definition.architecture_options, **({"num_labels": len(labels)} if labels else {})}
+    return AutoConfig.for_model(definition.architecture or "bert", **options)
 
 
 _SOURCES = {"auto": _from_auto, "pretrained": _from_pretrained, "random": _from_random, "path": _from_path}

@@ -69,11 +69,9 @@ RELIABILITY = tests/reliability
 IMAGE_TESTS = tests/image
 # The option when the switch is 1.
 FLAG = $(if $(filter 1,$(1)),$(2))
-# A dry run reads an environment that is there as it is: a plan is wanted, not an installation.
-SETUP_TO_PLAN = $(if $(and $(filter 1,$(value DRY_RUN)),$(wildcard $(VENV)/setup.json)),,setup)
-# It takes no timings either, and there are none of another machine. Otherwise they come after the archives and
-# before the plan.
-TIMINGS_TO_PLAN = $(if $(or $(value TOPOLOGY),$(filter 1,$(value DRY_RUN))),,timings)
+# A plan reads the archives, and is what a running server is compared with; there are no timings of another
+# machine. A dry run takes what is there: a plan is wanted, no installation and no build.
+BEFORE_PLAN = $(if $(filter 1,$(value DRY_RUN)),there,models check-plan $(if $(value TOPOLOGY),,timings))
 
 # A server is never started from half of a dry run.
 DRY_RUN_BUT_NOT_PLAN = $(and $(filter 1,$(value DRY_RUN)),$(filter serve models,$(MAKECMDGOALS)))
@@ -109,17 +107,21 @@ setup: #- Install what is missing: system packages, .venv
 doctor: #- Say what the machine lacks, and install nothing
 	@$(call given,PYTHON) -m setup --doctor
 
+.PHONY: model
+model: setup ## Write models/<name>/model.yaml for a Hugging Face folder, or a state dict: FROM=/data/ticket-router
+	@$(VENV_PYTHON) -m models new --from=$(call given,FROM) --serve-as=$(call given,SERVE_AS) --handler=$(call given,HANDLER) \
+		--arch=$(call given,ARCH)
+
 .PHONY: models
 models: $(if $(filter-out models,$(MAKECMDGOALS)),inputs,build-inputs) setup ## Build what is missing, out of date or newly asked for (PRECISION, BACKEND) into model-store/
 	@$(VENV_PYTHON) -m models build $(BUILD_INPUTS)
 
 .PHONY: plan
-plan: inputs $(SETUP_TO_PLAN) $(TIMINGS_TO_PLAN) ## Plan for this machine (or TOPOLOGY) and write config.properties
-	@$(if $(filter 1,$(value DRY_RUN)),:,$(VENV_PYTHON) -m server check-plan $(PLAN_INPUTS))
+plan: inputs $(BEFORE_PLAN) ## Build what is missing, plan for this machine (or TOPOLOGY), write config.properties
 	@$(VENV_PYTHON) -m config $(PLAN_INPUTS) $(call FLAG,$(value DRY_RUN),--dry-run)
 
 .PHONY: serve
-serve: check-ports plan models ## All of the above, then start, wait until ready, verify, and say how to call it
+serve: check-ports models plan ## All of the above, then start, wait until ready, verify, and say how to call it
 	@$(VENV_PYTHON) -m server start --run-dir=$(call given,RUN_DIR) $(call FLAG,$(value FOREGROUND),--foreground) -- $(PLAN_INPUTS)
 
 .PHONY: reload
@@ -272,7 +274,7 @@ build-inputs:
 
 # What batches are planned by. Not beside a server that would have to be stopped anyway.
 .PHONY: timings
-timings: inputs setup check-plan models
+timings: inputs models check-plan
 	@job=$$($(VENV_PYTHON) -m config $(PLAN_INPUTS) --timing-job) && \
 		$(VENV_PYTHON) -m models time --job "$$job" --output=$(call quote,$(TIMINGS))
 
@@ -287,8 +289,12 @@ check-reload: inputs
 	@$(call given,PYTHON) -m server check-reload $(PLAN_INPUTS)
 
 .PHONY: check-plan
-check-plan:
+check-plan: models
 	@$(VENV_PYTHON) -m server check-plan $(PLAN_INPUTS)
+
+.PHONY: there
+there: inputs
+	@[ -x $(VENV_PYTHON) ] || { echo 'refused: DRY_RUN=1 installs nothing: got no $(VENV); do: make setup'; exit 2; } >&2
 
 # Tools of the development targets, on top of what serving needs.
 .PHONY: dev

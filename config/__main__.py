@@ -12,7 +12,7 @@ from config.definitions import ModelDefinition, read_definitions
 from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error
 from config.installed import Installed, read_installed
-from config.knobs.table import add_knobs
+from config.knobs.table import add_knobs, find
 from config.plan import PLAN_FILE, Inputs, read_plan
 from config.rules.backends import parse_backend
 from config.rules.batching import parse_by_model, render_by_model
@@ -27,11 +27,14 @@ from handlers.backends.catalogue import choose_set, name_store, read_set, render
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 USAGE_ERROR = 2
+NUMBERS = ("WORKERS", "CORES_PER_WORKER", "PORT", "SLO_P99_MS", "INSTANCES", "DEADLINE_MS")
+BY_MODEL = ("BATCH", "DELAY_MS")
 KNOBS = (
-    *("MODELS", "PRECISION", "BACKEND", "PROFILE", "WORKERS", "CORES_PER_WORKER", "ALLOCATOR", "OPENMP"),
-    *("PORT", "BATCH", "DELAY_MS", "SLO_P99_MS"),
-    *("INSTANCES", "DEADLINE_MS", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
+    *("MODELS", "PRECISION", "BACKEND", "PROFILE", "ALLOCATOR", "OPENMP", "TLS_CERT", "TLS_KEY", "TOPOLOGY"),
+    *(*NUMBERS, *BY_MODEL),
 )
+TEXTS = ("PRECISION", "PROFILE", "ALLOCATOR", "OPENMP", "TOPOLOGY", "bind", "token_file")
+"""Taken as they are."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +86,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--prefix", default="", help="the virtual environment (default: the one running this)"
     )
-    parser.add_argument("--models-dir", default="", help="the models' definitions (default: models/)")
     parser.add_argument("--model-store", default="", help="the archives (default: model-store/)")
     parser.add_argument("--run-dir", default=str(CHECKOUT / "run"), help="where to write (default: run/)")
     parser.add_argument(
@@ -126,9 +128,17 @@ def read_facts(
     options: argparse.Namespace,
 ) -> tuple[Topology, Sequence[ModelDefinition], Inputs, Installed]:
     """All that the rules go by, but for timings."""
-    models = read_definitions(Path(options.models_dir or CHECKOUT / "models"), split_words(options.models))
-    inputs = parse_inputs(options, tuple(model.name for model in models))
+    inputs = parse_inputs(options, list_models(options))
+    check_inputs(inputs)  # before what may be missing only because a value is wrong
+    asked = {"BACKEND": inputs.backend, "PRECISION": inputs.precision}
+    build = " ".join(["make models", *(f"{name}={value}" for name, value in asked.items() if value)])
+    models = read_definitions(Path(inputs.model_store), inputs.models, build)
     return read_topology(options.topology or "/"), models, inputs, read_installed(Path(inputs.prefix))
+
+
+def list_models(options: argparse.Namespace) -> tuple[str, ...]:
+    """MODELS, or its default, in alphabetical order."""
+    return tuple(sorted({*split_words(options.models or find("MODELS").default)}))
 
 
 def split_words(text: str) -> list[str]:
@@ -137,9 +147,7 @@ def split_words(text: str) -> list[str]:
 
 
 def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs:
-    """Texts to values."""
-    port = parse_number("PORT", options.port)
-    deadline_ms = parse_number("DEADLINE_MS", options.deadline_ms)
+    """Texts to values; what is empty keeps its default."""
     prefix = Path(options.prefix or sys.prefix).absolute()
     try:
         named = choose_set(options.backend)  # a mix of two is refused in every environment
@@ -147,30 +155,21 @@ def parse_inputs(options: argparse.Namespace, models: tuple[str, ...]) -> Inputs
         raise ConfigError(str(problem)) from problem
     package_set = read_set(prefix) or named
     tls_cert, tls_key = read_certificate(options.tls_cert, options.tls_key)
+    given = {name.lower(): getattr(options, name.lower()) for name in (*NUMBERS, *BY_MODEL, *TEXTS)}
+    for name in NUMBERS:
+        given[name.lower()] = parse_number(name, given[name.lower()])
+    for name in BY_MODEL:
+        given[name.lower()] = render_by_model(parse_by_model(name, given[name.lower()]))
     return Inputs(
+        **{name: value for name, value in given.items() if value not in ("", None)},
         models=models,
-        precision=options.precision,
         backend=render_backend(parse_backend(options.backend)),
         package_set=package_set,
-        profile=options.profile or Inputs.profile,
-        workers=parse_number("WORKERS", options.workers),
-        cores_per_worker=parse_number("CORES_PER_WORKER", options.cores_per_worker),
-        allocator=options.allocator or None,
-        openmp=options.openmp or None,
-        batch=render_by_model(parse_by_model("BATCH", options.batch)) or None,
-        delay_ms=render_by_model(parse_by_model("DELAY_MS", options.delay_ms)) or None,
-        slo_p99_ms=parse_number("SLO_P99_MS", options.slo_p99_ms),
-        port=Inputs.port if port is None else port,
-        bind=options.bind or Inputs.bind,
-        token_file=options.token_file,
-        instances=parse_number("INSTANCES", options.instances),
-        deadline_ms=Inputs.deadline_ms if deadline_ms is None else deadline_ms,
         tls_cert=tls_cert,
         tls_key=tls_key,
         generation=options.generation or read_generation(Path(options.run_dir)),
         pinning=not options.no_pinning,
         off=tuple(sorted(set(split_words(options.off)))),
-        topology=options.topology or "live",
         prefix=str(prefix),
         model_store=str(Path(options.model_store or CHECKOUT / name_store(package_set)).absolute()),
         run_dir=str(Path(options.run_dir).resolve()),

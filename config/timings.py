@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import ConfigError
-from handlers.backends.catalogue import name_variant
 
 SCHEMA = 5
 CURE = "run `make plan` with the same values, which takes them"
@@ -58,20 +57,9 @@ class Timed:
     lack: str
     """Of what there are none then, and what was got."""
 
-    def find_service(self, model: str, backend: str, precision: str) -> Mapping[str, Mapping[str, float]]:
-        """Requests in a batch → what it takes a worker; empty where that was not timed."""
-        found: Mapping[str, Mapping[str, float]] = self._find(model, backend, precision).get("service", {})
-        return found
-
-    def explain_lack(self, model: str, backend: str, precision: str) -> str:
-        """Why there is no timing of it."""
-        problem = self._find(model, backend, precision).get("problem")
-        return f"no timing: {problem}" if problem else f"no timings {self.lack}"
-
-    def _find(self, model: str, backend: str, precision: str) -> Mapping[str, Any]:
-        """The timing, or why there is none."""
-        taken = self.raw.get("models", {}).get(model, {}).get("variants", {})
-        return dict(taken.get(name_variant(backend, precision), {}))
+    def find(self, model: str, variant: str) -> Mapping[str, Any]:
+        """`service` is requests in a batch → what it takes a worker, or `problem` why there is none."""
+        return dict(self.raw.get("models", {}).get(model, {}).get("variants", {}).get(variant, {}))
 
 
 @dataclass(frozen=True, kw_only=True)

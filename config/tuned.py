@@ -6,10 +6,8 @@ and none is used where what they were made for has changed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
-import zipfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +19,7 @@ from config.folders import write_text_atomically
 from config.plan import Inputs, Setting
 from config.topology import Topology
 from handlers.backends.catalogue import ALL, BACKENDS, parse_backend
+from handlers.sums import identify_packed
 
 SCHEMA = 1
 TUNED_FILE = "tuned.json"
@@ -33,8 +32,6 @@ BY_MODEL_FACTS = ("archives", "backends")
 CHOSEN = (*OF_ALL, *BY_MODEL)
 DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
 """What serves, and what computes beside the backends."""
-SUMS_FILE = "SHA256SUMS"
-"""In an archive: the hashes of all that was packed; its own hash is the archive's id (server/archives.py)."""
 MEMORY_TOLERANCE = 0.02
 """Kernels keep some MiB more or less for themselves from one start to the next."""
 CURE = "remove it, or give TUNED=0"
@@ -133,7 +130,7 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
         "memory_mib": topology.memory_limit_mib,
         "models": list(inputs.models),
         "archives": {
-            name: _read_archive_id(Path(inputs.model_store) / f"{name}.mar") for name in inputs.models
+            name: identify_packed(Path(inputs.model_store) / f"{name}.mar") for name in inputs.models
         },
         "backends": backends,
         # Where none is named, of all that were raced: one that is installed later makes a tuned plan stale.
@@ -142,15 +139,6 @@ def describe_present(topology: Topology, inputs: Inputs) -> dict[str, Any]:
         "profile": inputs.profile,
         "instances": inputs.instances,
     }
-
-
-def _read_archive_id(archive: Path) -> str | None:
-    """None where there is no archive of the kit."""
-    try:
-        with zipfile.ZipFile(archive) as packed:
-            return hashlib.sha256(packed.read(SUMS_FILE)).hexdigest()
-    except (OSError, zipfile.BadZipFile, KeyError):
-        return None
 
 
 def read_versions(backends: Iterable[str]) -> dict[str, str]:

@@ -57,12 +57,13 @@ LOADS = ("loadtest", "loadtest-ui", "loadtest-slo")
 SCENARIOS = (*LOADS, "loadtest-gate")
 PLANS = ("plan", "serve", "reload", "tune", *LOADS, "soak")
 BUILDS = ("models", *PLANS)
+NEW = ("model",)
 ABLATION = ("ablation",)
 REPORTS = ("report",)
 CONTROLS = ("status", "verify", "stop", "clean", "distclean")
 GATES = ("compare", "loadtest-gate")
 INSTALLS = (
-    *("setup", *BUILDS, "loadtest-gate", "compare", *ABLATION, *REPORTS),
+    *("setup", *NEW, *BUILDS, "loadtest-gate", "compare", *ABLATION, *REPORTS),
     *("image", "image-test", "test", "test-unit", "test-e2e", "test-reliability", "test-current", "lint"),
     *("test-current-quick", "format", "audit", "lock", "profile"),
 )
@@ -128,6 +129,14 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="1: print the plan with all reasons, write nothing"),
     ),
     "Models and weights": (
+        Knob(name="FROM", default="none", commands=NEW,
+             help="a Hugging Face folder, or a file of weights: models/<name>/model.yaml is written for it"),
+        Knob(name="SERVE_AS", default="that of FROM", commands=NEW,
+             help="the model's name, in MODELS and in every URL"),
+        Knob(name="HANDLER", default="as the folder's config.json says", commands=NEW,
+             help="image_classifier, text_classifier, text_embeddings or token_classifier"),
+        Knob(name="ARCH", default="none", commands=NEW,
+             help="with HANDLER=image_classifier: a classifier of torchvision.models, such as resnet50"),
         Knob(name="CALIBRATION", default="synthetic", commands=BUILDS,
              help="a path: inputs that INT8's scales come from; by model as WEIGHTS"),
         Knob(name="EVAL", default="synthetic", commands=BUILDS,
@@ -145,8 +154,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
         Knob(name="PYTHON", default="python3", commands=EVERY, help="Python 3.10-3.13 for the environment"),
     ),
     "Load tests": (
-        Knob(name="SCENARIO", default="all that fit", commands=SCENARIOS,
-             help="names in loadtest/scenarios/, or files"),
+        Knob(name="SCENARIO", default="both loops of each served model", commands=SCENARIOS,
+             help="<model>-closed, <model>-open, or files"),
         Knob(name="DURATION", default="the scenario's, or the experiment's",
              commands=(*SCENARIOS, *ABLATION, "profile", "soak"), compose="60s",
              help="seconds of each repeat; of a profile, of each system with each collector; of a soak, in "
@@ -157,8 +166,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = {
              help="requests a second of open loops, such as 20,80%; a share of what a closed loop reaches"),
         Knob(name="DRIVER", default="the scenario's", choices=("locust", "ab"), commands=("loadtest",),
              help="ab: one ApacheBench with one payload, closed loops only"),
-        Knob(name="PAYLOADS", default="the scenario's", commands=(*SCENARIOS, "tune"),
-             help="a set's name, or a folder of your own images or texts"),
+        Knob(name="PAYLOADS", default="what suits the model", commands=(*SCENARIOS, "tune"),
+             help="a set's name, or a folder of your own images, texts, or bodies (.json, .bin)"),
         Knob(name="PROCESSES", default="one", commands=(*SCENARIOS, "soak"),
              help="Locust's workers here; remote:N, remote:N@ADDRESS wait for N on others"),
         Knob(name="URL", default="the server of RUN_DIR", commands=SCENARIOS,

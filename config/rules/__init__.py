@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
 from config.installed import Installed
-from config.plan import Inputs, Java, Layout, Libraries, ModelPlan, Plan, Setting, Settings
+from config.plan import Inputs, Java, Layout, Libraries, ModelPlan, Plan, Setting
 from config.rules import (
     backends,
     batching,
@@ -23,28 +22,13 @@ from config.rules import (
 )
 from config.rules.instances import Share
 from config.rules.layout import Candidate, Chunk, choose_layout
+from config.rules.variants import Chosen
 from config.timings import Timed
 from config.topology import Topology
 from config.tuned import Tuned
 from handlers.backends.catalogue import DEFAULT_SET
 
 __all__ = ["choose", "plan_instance"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """What is the same for all instances on a machine."""
-
-    libraries: Libraries
-    """Allocator and OpenMP."""
-    backends: Settings
-    """By model."""
-    precisions: Settings
-    """By model."""
-    timed: Timed
-    """What batches take here."""
-    tuned: Tuned
-    """What was found best on this machine and is not asked otherwise."""
 
 
 def choose(
@@ -56,25 +40,29 @@ def choose(
     tuned: Tuned,
 ) -> Chosen:
     """What is asked for is judged, and what no layout changes is decided."""
-    missing = installed.missing_backends
-    requests.check_request(topology, models, inputs)
+    requests.check_request(topology, inputs)
     found = libraries.plan_libraries(inputs, installed)
     if inputs.topology == "live":
-        backends.check_installed(backends.find_asked(inputs), missing)
+        backends.check_installed(backends.find_asked(inputs), installed.missing_backends)
     computing, precisions = variants.choose_variants(models, inputs, tuned)
-    return Chosen(libraries=found, backends=computing, precisions=precisions, timed=timed, tuned=tuned)
+    chosen = Chosen(libraries=found, backends=computing, precisions=precisions, timed=timed, tuned=tuned)
+    requests.check_models(models, chosen.variants)
+    return chosen
 
 
 def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Inputs, chosen: Chosen) -> Plan:
     """One TorchServe on its share of the machine."""
     topology = share.topology
-    fitting = java.count_workers_in_memory(topology, models, inputs, chosen.precisions)
+    fitting = java.count_workers_in_memory(topology, models, inputs, chosen.variants)
     cut = choose_layout(topology, inputs, fitting)
     pinned = _choose_pinning(topology, inputs, cut)
     # Where nothing else keeps it off the others' CPUs.
     server_cpus = topology.cpus_allowed if pinned.args is None and topology.owns_cpus else None
     jvm = java.plan_java(topology, inputs)
-    plans = batching.plan_models(models, inputs, _list_figures(chosen, cut, jvm))
+    figures = batching.Figures(
+        chosen=chosen, workers=len(cut.chunks), cores=cut.cores, bodies_mib=jvm.bodies_mib.value
+    )
+    plans = batching.plan_models(models, inputs, figures)
     launch = environment.Launch(launched=pinned.args is not None, bound=pinned.bound)
     found = chosen.libraries
     return Plan(
@@ -90,18 +78,6 @@ def plan_instance(share: Share, models: Sequence[ModelDefinition], inputs: Input
         java=jvm,
         models=plans,
         timings=chosen.timed.raw,
-    )
-
-
-def _list_figures(chosen: Chosen, cut: Candidate, jvm: Java) -> batching.Figures:
-    return batching.Figures(
-        backends=chosen.backends,
-        precisions=chosen.precisions,
-        timed=chosen.timed,
-        tuned=chosen.tuned,
-        workers=len(cut.chunks),
-        cores=cut.cores,
-        bodies_mib=jvm.bodies_mib.value,
     )
 
 

@@ -23,7 +23,7 @@ from config.rules.service import (
     list_sizes,
     render_ms,
 )
-from config.timings import Timed
+from config.rules.variants import Chosen
 from config.tuned import Tuned
 from handlers.backends.catalogue import BACKENDS
 
@@ -82,14 +82,7 @@ COMPILING_S = 900
 class Figures:
     """What batches are planned by."""
 
-    backends: Settings
-    """By model."""
-    precisions: Settings
-    """By model."""
-    timed: Timed
-    """What batches take here."""
-    tuned: Tuned
-    """What was found best here, where nobody asked otherwise."""
+    chosen: Chosen
     workers: int
     """Of each model."""
     cores: int
@@ -97,27 +90,22 @@ class Figures:
     bodies_mib: int
     """What the instance has for the bodies of requests."""
 
-    def find_service(self, model: ModelDefinition) -> Service:
-        """Of a model by the backend and in the precision it is served with."""
-        backend, precision = self.backends[model.name].value, self.precisions[model.name].value
-        return find_service(model, backend, precision, self.cores, self.timed)
-
 
 def plan_models(models: Sequence[ModelDefinition], inputs: Inputs, figures: Figures) -> dict[str, ModelPlan]:
     """Per model; the queue size is one number for all, because TorchServe has one."""
     batches = {model.name: plan_batch(model, inputs, figures) for model in models}
     queue = plan_queue(figures, batches)
-    precisions = figures.precisions
+    backends, precisions = figures.chosen.backends, figures.chosen.precisions
     return {
         model.name: ModelPlan(
-            backend=figures.backends[model.name],
+            backend=backends[model.name],
             precision=precisions[model.name],
             batch_size=batches[model.name],
-            max_batch_delay_ms=_plan_delay(model, inputs, figures.tuned),
+            max_batch_delay_ms=_plan_delay(model, inputs, figures.chosen.tuned),
             workers=Setting(value=figures.workers, reason="the layout's: one number for all models"),
             queue_size=queue,
             response_timeout_s=plan_response_timeout(model, batches[model.name].value, len(models)),
-            startup_timeout_s=_plan_startup(figures.backends[model.name], inputs.off, len(models)),
+            startup_timeout_s=_plan_startup(backends[model.name], inputs.off, len(models)),
             archive=Setting(value=f"{model.name}.mar", reason="the archive make models builds"),
             limits=plan_limits(model, precisions[model.name].value, batches[model.name].value, len(models)),
         )
@@ -130,7 +118,7 @@ def plan_batch(model: ModelDefinition, inputs: Inputs, figures: Figures) -> Sett
     asked = find_number("BATCH", inputs.batch, model.name)
     return (
         _give("BATCH", inputs.batch, asked)
-        or figures.tuned.decide("batch", model.name)
+        or figures.chosen.tuned.decide("batch", model.name)
         or _choose_batch(model, inputs, figures)
     )
 
@@ -141,8 +129,9 @@ def _give(knob: str, text: object, number: int | None) -> Setting | None:
 
 
 def _choose_batch(model: ModelDefinition, inputs: Inputs, figures: Figures) -> Setting:
-    service = figures.find_service(model)
-    limit_ms = inputs.slo_p99_ms or round(figures.tuned.limit.get("ms", DEFAULT_SLO_P99_MS))
+    chosen = figures.chosen
+    service = find_service(model, chosen.variants[model.name], figures.cores, chosen.timed)
+    limit_ms = inputs.slo_p99_ms or round(chosen.tuned.limit.get("ms", DEFAULT_SLO_P99_MS))
     if inputs.profile == "latency":
         least = min(list_sizes(model))
         alone = f"{render_ms(service.take_ms(least))} ms each; {service.describe()}"

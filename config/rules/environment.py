@@ -22,6 +22,9 @@ PRIMITIVES_PER_SHAPE = 256
 """Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers,
 DenseNet121 121, BERT 74."""
 
+EAGER = ("trace", "freeze")
+"""Steps to a graph that are left out for a handler with freeze = False."""
+
 UNBOUND = "none"
 """KMP_AFFINITY where CPUs are shared: the launcher keeps a value that is there, and would bind each worker's
 threads to the first CPUs. Not `disabled`: with that IPEX finds no CPUs, and its import fails (2.8)."""
@@ -46,12 +49,15 @@ def plan_environment(
     launch: Launch,
 ) -> dict[str, Setting]:
     """What is set on TorchServe and inherited by the workers."""
+    eager = [model.name for model in models if not model.freeze]
+    off_by_model = {name: sorted({*off, *(EAGER if name in eager else ())}) for name in plans}
     settings = {
         "CPU_KIT_OPTIONS": Setting(
-            value=_render_options(plans, off, cores_per_worker),
+            value=_render_options(plans, off_by_model, cores_per_worker),
             reason="what the handler cannot know: backend and precision asked for, threads it may use, and "
             "what one request may cost (limits; each with its reason in plan.json)"
-            + (f"; switched off with --off: {', '.join(off)}, a baseline" if off else ""),
+            + (f"; switched off with --off: {', '.join(off)}, a baseline" if off else "")
+            + (f"; eager by their handlers' freeze = False: {', '.join(eager)}" if eager else ""),
         ),
         **_plan_process(models, libraries),
     }
@@ -183,14 +189,14 @@ def _plan_blocktime() -> Setting:
     return Setting(value=str(KMP_BLOCKTIME_MS), reason=reason)
 
 
-def _render_options(plans: Mapping[str, ModelPlan], off: Sequence[str], threads: int) -> str:
-    shared = {"threads": threads, **({"off": list(off)} if off else {})}
+def _render_options(plans: Mapping[str, ModelPlan], off: Mapping[str, Sequence[str]], threads: int) -> str:
     options = {
         name: {
             "backend": plan.backend.value,
             "precision": plan.precision.value,
             "batch": plan.batch_size.value,
-            **shared,
+            "threads": threads,
+            **({"off": off[name]} if off[name] else {}),
             **({"limits": {limit: one.value for limit, one in plan.limits.items()}} if plan.limits else {}),
         }
         for name, plan in plans.items()

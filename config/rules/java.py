@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from config.definitions import ModelDefinition
 from config.errors import FitError
-from config.plan import Inputs, Java, Setting, Settings
+from config.plan import Inputs, Java, Setting
 from config.rules.network import MAX_REQUEST_BYTES
 from config.topology import Topology
 
@@ -66,18 +66,16 @@ def plan_frontend_memory(topology: Topology) -> FrontendMemory:
     return FrontendMemory(bodies_mib=max(MIN_BODIES_MIB, min(wanted, fitting)))
 
 
-def set_mib(models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings) -> int:
-    """Memory of one worker of each model, in the precision it is served in, with what its worst batch is made
+def set_mib(models: Sequence[ModelDefinition], inputs: Inputs, variants: Mapping[str, str]) -> int:
+    """Memory of one worker of each model, as the variant that is served, with what its worst batch is made
     into.
 
     All workers may have theirs at once: nothing tells one what the others are decoding. The bodies themselves
     are not in it: all together they have a bound.
     """
     launcher = LAUNCHER_MIB if inputs.pinning else 0
-    return sum(
-        model.worker_memory_mib[precisions[model.name].value] + model.request_memory_mib + launcher
-        for model in models
-    )
+    needed = [model.memory[variants[model.name]] for model in models]
+    return sum(one.worker_mib + one.request_mib + launcher for one in needed)
 
 
 def shared_mib(topology: Topology) -> int:
@@ -89,14 +87,14 @@ def shared_mib(topology: Topology) -> int:
 
 
 def count_workers_in_memory(
-    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, precisions: Settings
+    topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs, variants: Mapping[str, str]
 ) -> int:
     """Workers of each model that fit; less than one is an error that says what is needed and what is
     there."""
-    one_set, shared = set_mib(models, inputs, precisions), shared_mib(topology)
+    one_set, shared = set_mib(models, inputs, variants), shared_mib(topology)
     workers = (topology.memory_limit_mib - shared) // one_set
     if workers < 1:
-        names = ", ".join(f"{model.name} {precisions[model.name].value}" for model in models)
+        names = ", ".join(f"{model.name} {variants[model.name]}" for model in models)
         raise FitError(
             f"not enough memory for one worker of each model ({names}): needed "
             f"{one_set + shared} MiB (workers {one_set}, TorchServe and reserve {shared}), there are "

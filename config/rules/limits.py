@@ -1,6 +1,6 @@
 """What one request may cost in a worker, how long a batch may take at worst, and what follows from both.
 
-Each limit's name is one that the handler of that kind of model knows; the handler refuses what is beyond it.
+Each limit's name is one that the model's handler knows; the handler refuses what is beyond it.
 TorchServe kills the worker that answers later than its response time-out, and fails the whole batch; so no
 batch may come near it. The figures are estimates for planning: a worker times its own model when it loads
 (handlers/shared/work.py) and refuses what the machine at hand does not compute in time.
@@ -37,10 +37,41 @@ CHARACTERS_PER_TOKEN = 20
 """As in handlers/shared/texts.py: how much of a text is read."""
 
 
+PICTURE: Settings = {
+    "pixels": Setting(
+        value=24_000_000,
+        reason="a camera's; an interlaced PNG of 16 bits a channel, the slowest, takes 1.4 s of a core",
+    ),
+    "jpeg_pixels": Setting(
+        value=128_000_000,
+        reason="telephones make up to 108 million; decoded at an eighth of their size",
+    ),
+    "jpeg_samples": Setting(
+        value=72_000_000,
+        reason="what a JPEG in several scans keeps until the last one, 144 MB: 24 megapixels in full "
+        "colour, 48 as cameras store it",
+    ),
+    "jpeg_scans": Setting(
+        value=32,
+        reason="encoders write 3 to 18, and each visits every sample again: 32 took 1.4 s",
+    ),
+    "side_pixels": Setting(value=65_535, reason="the longest side that a JPEG can say"),
+    "decode_mib": Setting(
+        value=240,
+        reason="24 megapixels at 8 bytes each (Pillow's image and the one that is resized), 12 of WebP (20)",
+    ),
+    "parts": Setting(
+        value=16_384,
+        reason="segments, chunks or blocks of a file: 16 MiB in pieces of 1 KiB; each costs some Python",
+    ),
+}
+"""Measured with the worst file of each format at its limit: no body of 16 MiB takes 2 s or 400 MiB."""
+
+
 def plan_response_timeout(model: ModelDefinition, batch: int, models: int) -> Setting:
     """Seconds after which a worker is taken for hung."""
     beside = f"{models} models on the same cores × " if models > 1 else ""
-    if model.kind != "image":
+    if "decode_mib" not in model.limits:
         reason = f"{TIMES} × the {BATCH_S} s that the handler lets a batch take at most"
         return Setting(value=TIMES * BATCH_S, reason=f"{reason}; a late batch gets its worker killed")
     seconds = TIMES * models * batch * PICTURE_S
@@ -80,42 +111,10 @@ def plan_text_work(model: ModelDefinition, precision: str, batch: int, models: i
 
 
 def plan_limits(model: ModelDefinition, precision: str, batch: int, models: int) -> Settings:
-    """By the kind of the model, of `models` on the same cores; a kind without limits has none."""
-    if model.kind == "image":
-        return _plan_image()
-    if model.kind == "text" and model.token_lengths:
-        return plan_text_work(model, precision, batch, models)
-    return {}
-
-
-def _plan_image() -> Settings:
-    """Measured with the worst file of each format at its limit: no body of 16 MiB takes 2 s or 400 MiB."""
-    return {
-        "pixels": Setting(
-            value=24_000_000,
-            reason="a camera's; an interlaced PNG of 16 bits a channel, the slowest, takes 1.4 s of a core",
-        ),
-        "jpeg_pixels": Setting(
-            value=128_000_000,
-            reason="telephones make up to 108 million; decoded at an eighth of their size",
-        ),
-        "jpeg_samples": Setting(
-            value=72_000_000,
-            reason="what a JPEG in several scans keeps until the last one, 144 MB: 24 megapixels in full "
-            "colour, 48 as cameras store it",
-        ),
-        "jpeg_scans": Setting(
-            value=32,
-            reason="encoders write 3 to 18, and each visits every sample again: 32 took 1.4 s",
-        ),
-        "side_pixels": Setting(value=65_535, reason="the longest side that a JPEG can say"),
-        "decode_mib": Setting(
-            value=240,
-            reason="24 megapixels at 8 bytes each (Pillow's image and the one that is resized), 12 of "
-            "WebP (20)",
-        ),
-        "parts": Setting(
-            value=16_384,
-            reason="segments, chunks or blocks of a file: 16 MiB in pieces of 1 KiB; each costs some Python",
-        ),
-    }
+    """Those that the model's handler knows, of `models` on the same cores."""
+    planned: Settings = {}
+    if "decode_mib" in model.limits:
+        planned = PICTURE
+    elif "tokens_per_batch" in model.limits and model.token_lengths:
+        planned = plan_text_work(model, precision, batch, models)
+    return {name: one for name, one in planned.items() if name in model.limits}

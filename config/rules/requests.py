@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from config.definitions import ModelDefinition
 from config.errors import ConfigError, must_be_one_of
@@ -20,10 +20,10 @@ from config.rules.batching import check_by_model
 from config.rules.instances import GENERATIONS, MAX_INSTANCES
 from config.rules.network import HOST
 from config.topology import Topology
+from handlers.backends.catalogue import BACKENDS
 
-PRECISIONS = ("fp32", "bf16", "int8")
+PRECISIONS, DEFAULT_PRECISION = find("PRECISION").choices, find("PRECISION").default
 """The most exact first."""
-DEFAULT_PRECISION = PRECISIONS[0]
 
 SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
 """What the handlers can leave out (handlers/shared/options.py)."""
@@ -45,13 +45,12 @@ MIN_DELAY_MS = 1
 MAX_DELAY_MS = 10_000
 
 
-def check_request(topology: Topology, models: Sequence[ModelDefinition], inputs: Inputs) -> None:
-    """All of what is below."""
+def check_request(topology: Topology, inputs: Inputs) -> None:
+    """What was asked for, before it is looked at what the archives hold."""
     check_inputs(inputs)
     asked = find_asked(inputs)
     check_backends(topology, asked.values(), inputs.precision or DEFAULT_PRECISION)
     check_switches(asked, inputs.off)
-    check_models(models, inputs)
 
 
 def check_inputs(inputs: Inputs) -> None:
@@ -107,15 +106,22 @@ def check_machine(topology: Topology, inputs: Inputs) -> None:
     check_backends(topology, list_named(inputs), inputs.precision or DEFAULT_PRECISION)
 
 
-def check_models(models: Sequence[ModelDefinition], inputs: Inputs) -> None:
-    """What the definitions must have."""
-    needed = inputs.precision or DEFAULT_PRECISION
+def check_models(models: Sequence[ModelDefinition], variants: Mapping[str, str]) -> None:
+    """What the archives must hold to be served as these variants."""
     for model in models:
-        file = f"models/{model.name}/model.yaml"
-        if needed not in model.precisions:
+        variant = variants[model.name]
+        backend, precision = variant.split()
+        if precision not in model.precisions:
+            raise must_be_one_of(f"PRECISION of {model.name}", precision, model.precisions)
+        able = [one.name for one in BACKENDS.values() if "trace" in one.switches]
+        if not model.freeze and backend not in able:
             raise ConfigError(
-                f"PRECISION must be one of {', '.join(model.precisions)} for {model.name}: "
-                f"got {needed} (field precisions, {file})"
+                f"BACKEND of {model.name} must be one of {', '.join(able)}, because its handler has "
+                f"freeze = False: got {backend}, which needs a graph of the model"
             )
-        if needed not in model.worker_memory_mib:
-            raise ConfigError(f"field worker_memory_mib.{needed} is missing: add it ({file})")
+        if variant not in model.memory:
+            why = model.lost.get(variant, "no build was asked for it")
+            raise ConfigError(
+                f"{variant} is not in the archive of {model.name}: {why}; got {', '.join(model.memory)}; "
+                f"do: make models MODELS={model.name} BACKEND={backend} PRECISION={precision}"
+            )

@@ -86,11 +86,13 @@ def render_ms(ms: float) -> str:
     return f"{round(ms, 1):g}"
 
 
-def find_service(model: ModelDefinition, backend: str, precision: str, cores: int, timed: Timed) -> Service:
+def find_service(model: ModelDefinition, variant: str, cores: int, timed: Timed) -> Service:
     """By timings; without, by constants."""
-    service = timed.find_service(model.name, backend, precision)
-    lack = timed.explain_lack(model.name, backend, precision)
-    return fit(service) if service else _estimate(model, precision, cores, lack)
+    found = timed.find(model.name, variant)
+    if found.get("service"):
+        return fit(found["service"])
+    lack = f"no timing: {found['problem']}" if found.get("problem") else f"no timings {timed.lack}"
+    return _estimate(model, variant.split()[1], cores, lack)
 
 
 def fit(timed: Mapping[str, Mapping[str, float]]) -> Service:

@@ -21,12 +21,13 @@ from config.plan import (
     Setting,
     Settings,
 )
-from config.rules import Chosen, choose, plan_instance
+from config.rules import choose, plan_instance
 from config.rules.door import plan_door
 from config.rules.instances import Share, count_door_mib, explain_count, list_counts, plan_shares
 from config.rules.layout import check_sizes, explain_list
 from config.rules.network import plan_proxy_addresses
 from config.rules.timing import plan_timing_job
+from config.rules.variants import Chosen
 from config.timings import NO_TIMINGS, NOT_TIMED, Timed, TimingJob, Timings
 from config.topology import Topology
 from config.tuned import NOT_TUNED, Tuned

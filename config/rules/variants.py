@@ -7,20 +7,45 @@ the archive is built.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from config.definitions import ModelDefinition
-from config.plan import Inputs, Setting, Settings
+from config.knobs.table import find
+from config.plan import Inputs, Libraries, Setting, Settings
 from config.rules.backends import find_asked, is_given
-from config.rules.requests import DEFAULT_PRECISION
+from config.timings import Timed
 from config.tuned import Tuned
-from handlers.backends.catalogue import BACKENDS
+from handlers.backends.catalogue import BACKENDS, name_variant
 
 REASONS = {
     "fp32": "exact to the published weights",
     "bf16": "half the bytes and twice the arithmetic where the CPU has it; 8 bits of mantissa",
     "int8": "a quarter of the bytes; scales from calibration, accuracy judged at build",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What is the same for all instances on a machine."""
+
+    libraries: Libraries
+    """Allocator and OpenMP."""
+    backends: Settings
+    """By model."""
+    precisions: Settings
+    """By model."""
+    timed: Timed
+    """What batches take here."""
+    tuned: Tuned
+    """What was found best on this machine and is not asked otherwise."""
+
+    @property
+    def variants(self) -> dict[str, str]:
+        """Backend and precision by model (catalogue.name_variant)."""
+        return {
+            model: name_variant(self.backends[model].value, one.value)
+            for model, one in self.precisions.items()
+        }
 
 
 def choose_variants(
@@ -35,7 +60,7 @@ def _choose(model: str, inputs: Inputs, tuned: Tuned) -> tuple[Setting, Setting]
     if found := tuned.decide("variant", model):
         backend, precision = str(found.value).split()
         return replace(found, value=backend), replace(found, value=precision)
-    backend, precision = find_asked(inputs)[model], inputs.precision or DEFAULT_PRECISION
+    backend, precision = find_asked(inputs)[model], inputs.precision or find("PRECISION").default
     way = "asked for" if is_given(inputs, model) else "default"
     return (
         Setting(value=backend, reason=f"{way}: {BACKENDS[backend].reason}"),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from config.render import render_properties
 from config.rules.site import make_site
 from config.timings import NO_TIMINGS, Timings
 from config.topology import Topology, read_topology
+from handlers.backends.catalogue import BACKENDS
+from handlers.definition import Memory
 
 HERE = Path(__file__).parent
 MACHINES = HERE / "machines"
@@ -30,24 +32,36 @@ INSTALLED = Installed(
 )
 
 
-def make_model(name: str, **changes: Any) -> ModelDefinition:
-    """A definition like those in models/."""
+MIB = {"fp32": 1500, "bf16": 1200}
+LIMITS = {
+    "bert": ("batch_s", "tokens_per_batch", "json_values"),
+    "resnet50": (
+        *("pixels", "jpeg_pixels", "jpeg_samples", "jpeg_scans", "side_pixels", "decode_mib", "parts"),
+    ),
+}
+"""Of what the handlers know."""
+
+
+def make_model(
+    name: str, worker_mib: Mapping[str, int] = MIB, request_mib: int = 200, **changes: Any
+) -> ModelDefinition:
+    """Like those of the archives; a worker takes as much with each backend."""
     fields: dict[str, Any] = {
         "name": name,
-        "kind": {"bert": "text", "resnet50": "image"}.get(name, "other"),
         "batch_sizes": (1, 2, 4, 8, 16),
-        "worker_memory_mib": {"fp32": 1500, "bf16": 1200},
-        "request_memory_mib": 200,
-        "precisions": ("bf16", "fp32"),
-        "default_build": True,
+        "precisions": tuple(worker_mib),
+        "memory": {
+            f"{backend} {precision}": Memory(worker_mib=mib, request_mib=request_mib)
+            for backend in BACKENDS
+            for precision, mib in worker_mib.items()
+        },
+        "limits": LIMITS.get(name, ()),
     }
     return ModelDefinition(**{**fields, **changes})
 
 
 TEXTS = {"token_lengths": (128, 512), "tokens_per_run": 256, "max_texts_per_request": 8}
 MODELS = (make_model("bert", **TEXTS), make_model("resnet50"))
-UNLIMITED = (make_model("bert", kind="other"), make_model("resnet50", kind="other"))
-"""For tests that look at everything but what a request may cost."""
 
 
 def make_inputs(**changes: Any) -> Inputs:

@@ -12,7 +12,7 @@ from config.rules.site import make_site
 from config.topology import read_topology
 from handlers.backends.catalogue import BACKENDS
 from handlers.shared.options import OPTIONAL_STEPS
-from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs, plan_machine
+from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs, make_model, plan_machine
 
 
 def test_each_model_has_its_backend_in_the_plan_and_in_its_workers_options():
@@ -35,14 +35,10 @@ def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, swi
     assert plan.worker_environment["TS_IPEX_ENABLE"].value == switch
 
 
-INT8_TOO = {"precisions": ("fp32", "bf16", "int8"), "worker_memory_mib": {"fp32": 9, "bf16": 9, "int8": 9}}
-
-
 @pytest.mark.parametrize("backend", ["eager", "bert=eager"])
 def test_a_precision_is_asked_of_each_models_backend(backend):
-    models = tuple(dataclasses.replace(model, **INT8_TOO) for model in MODELS)
     with pytest.raises(ConfigError, match="PRECISION=int8 needs BACKEND=ipex or openvino"):
-        plan_machine("two-cores", models, backend=backend, precision="int8")
+        plan_machine("two-cores", backend=backend, precision="int8")
 
 
 def test_the_default_is_judged_too_where_another_model_has_its_own():
@@ -72,6 +68,18 @@ def test_what_a_backend_does_or_all_do_can_be_left_out(backend, off):
         plan_machine("two-cores", backend=backend, off=off).environment["CPU_KIT_OPTIONS"].value
     )
     assert {name: one["off"] for name, one in options.items()} == {"bert": [*off], "resnet50": [*off]}
+
+
+def test_a_handler_that_wants_its_model_eager_gets_that_alone():
+    models = (make_model("own", freeze=False), make_model("resnet50"))
+    for off in ((), ("packing",)):
+        plan = plan_machine("two-cores", models, backend="own=eager", off=off)
+        options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
+        assert options["own"]["off"] == sorted({*off, "trace", "freeze"})
+        assert options["resnet50"].get("off", []) == [*off]
+    assert "freeze = False: own" in plan.environment["CPU_KIT_OPTIONS"].reason
+    with pytest.raises(ConfigError, match=r"BACKEND of own must be one of ipex, eager, .*: got openvino"):
+        plan_machine("two-cores", models, backend="own=openvino")
 
 
 def test_a_backend_that_is_not_installed_is_refused_on_this_machine():

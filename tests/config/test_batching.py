@@ -27,8 +27,7 @@ def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16), tail_s=0.0) -> 
 def plan_timed(taken_ms: dict[int, float], *, tail_ms=0.0, **changes) -> ModelPlan:
     """Planned by what batches take: of texts, of which any number is a batch, where 24 are timed; else of
     what is warmed in WARMED."""
-    fields = {"worker_memory_mib": ALL, "precisions": ("bf16", "fp32", "int8")}
-    models = (make_model("bert", **fields, **TEXTS) if 24 in taken_ms else make_model("resnet50", **fields),)
+    models = (make_model("bert", ALL, **TEXTS) if 24 in taken_ms else make_model("resnet50", ALL),)
     asked = {"precision": "int8", "topology": "live", **changes}
     timings = time_job(
         make_job(models, **asked),

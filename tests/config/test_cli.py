@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("yaml")
-
 from config.__main__ import build_parser, main, read_facts
 from config.folders import hold_lock
 from config.plan import read_plan
 from config.tuned import Tuned, describe_present, read_tuned, write_tuned
 from tests.config.planning import MACHINES
+from tests.server.fakes import make_archive
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,15 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def arguments(tmp_path):
     """Options for a run on a recorded machine with one small model."""
-    model = tmp_path / "models" / "tiny"
-    model.mkdir(parents=True)
-    (model / "model.yaml").write_text(
-        "name: tiny\nkind: other\nbatch_sizes: [1, 8]\nworker_memory_mib: {fp32: 500}\n"
-        "request_memory_mib: 100\nprecisions: {fp32: {}}\ndefault_build: true\n"
-    )
+    (tmp_path / "store").mkdir()
+    memory = {"ipex fp32": {"worker_mib": 500, "request_mib": 100}}
+    make_archive(tmp_path / "store/tiny.mar", name="tiny", batch_sizes=[1, 8], memory=memory)
     return [
-        "--topology", str(MACHINES / "two-cores"), "--models-dir", str(tmp_path / "models"),
-        "--run-dir", str(tmp_path / "run"), "--prefix", "/kit/.venv", "--model-store", "/kit/model-store",
+        "--topology", str(MACHINES / "two-cores"), "--models", "tiny", "--run-dir", str(tmp_path / "run"),
+        "--prefix", "/kit/.venv", "--model-store", str(tmp_path / "store"),
     ]  # fmt: skip
 
 
@@ -90,11 +86,21 @@ def test_a_dry_run_prints_every_instance(arguments, tmp_path, capsys):
 
 
 def test_empty_means_not_given(arguments, tmp_path):
-    names = ("models", "precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port",
+    names = ("precision", "profile", "workers", "cores-per-worker", "allocator", "openmp", "port",
              "instances", "deadline-ms", "tls-cert", "tls-key", "generation", "batch",
              "delay-ms", "slo-p99-ms", "timings", "tuned")  # fmt: skip
     assert main([*arguments, *(part for name in names for part in (f"--{name}", ""))]) == 0
     assert read_plan(tmp_path / "run").inputs.port == 8080
+
+
+@pytest.mark.parametrize("given", [[], ["--models", ""]])
+def test_models_have_a_default_and_must_be_built(given, tmp_path, capsys):
+    where = ["--topology", str(MACHINES / "two-cores"), "--model-store", str(tmp_path)]
+    assert main([*where, *given, "--precision", "int8", "--run-dir", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == (
+        f"config: no archive of bert, resnet50 in {tmp_path}; "
+        "build it with: make models PRECISION=int8 MODELS='bert resnet50'\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,98 +1,77 @@
-"""Model definitions: what planning reads of them, and how a wrong one is named."""
+"""What planning reads of archives, and how one that cannot be used is named."""
 
 from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("yaml")
-
-from config.definitions import list_models, read_definitions
+from config.definitions import read_definitions
 from config.errors import ConfigError
+from config.rules.requests import check_models
+from handlers.definition import Memory
 from handlers.shared.shapes import ShapeGrid
-from tests.config.planning import HERE
+from tests.config.planning import make_model
+from tests.server.fakes import make_archive
 
-MODELS = HERE.parents[1] / "models"
-
-GOOD = {
-    "name": "m",
-    "kind": "other",
-    "batch_sizes": "[8, 1]",
-    "worker_memory_mib": "{fp32: 900}",
-    "request_memory_mib": "300",
-    "precisions": "{fp32: {}}",
-    "default_build": "true",
-}
+TEXTS = {"token_lengths": [16, 64, 512], "tokens_per_run": 128, "max_texts_per_request": 8}
 
 
-def write_model(folder, name="m", **changes):
-    (folder / name).mkdir()
-    fields = {**GOOD, "name": name, **changes}
-    text = "".join(f"{key}: {value}\n" for key, value in fields.items() if value is not None)
-    (folder / name / "model.yaml").write_text(text)
+def make(folder, name, **described):
+    make_archive(folder / f"{name}.mar", **{"name": name, **described})
 
 
-def test_definition(tmp_path):
-    write_model(tmp_path)
-    (model,) = read_definitions(tmp_path)
-    assert (model.name, model.batch_sizes, model.precisions) == ("m", (1, 8), ("fp32",))
-    assert (model.worker_memory_mib, model.request_memory_mib) == ({"fp32": 900}, 300)
+def test_what_an_archive_says_is_planned_with(tmp_path):
+    lost = {"data": "synthetic", "rejected": "agreement 90 %"}
+    make(
+        tmp_path, "b", batch_sizes=[1, 8], model=TEXTS, limits={"tokens_per_batch": 9}, freeze=False,
+        memory={"ipex fp32": {"worker_mib": 900, "request_mib": 30}}, variants={"ipex int8": lost},
+    )  # fmt: skip
+    make(tmp_path, "a")
+    texts, plain = read_definitions(tmp_path, ["b", "a"])
+    assert (texts.name, texts.batch_sizes, texts.precisions) == ("b", (1, 8), ("fp32",))
+    assert texts.memory == {"ipex fp32": Memory(worker_mib=900, request_mib=30)}
+    assert (texts.lost, [*texts.limits], texts.freeze) == (
+        {"ipex int8": "agreement 90 %"}, ["tokens_per_batch"], False,
+    )  # fmt: skip
+    assert (texts.token_lengths, texts.tokens_per_run, texts.max_texts_per_request) == ((16, 64, 512), 128, 8)
+    assert (plain.token_lengths, plain.tokens_per_run, plain.max_texts_per_request) == ((), None, 1)
+    assert (plain.freeze, plain.count_shapes()) == (True, 1)
 
 
-def test_shapes_of_texts(tmp_path):
-    write_model(tmp_path, "images", model="{top_k: 5}")
-    write_model(tmp_path, "texts", model="{token_lengths: [512, 16], tokens_per_run: 128}")
-    images, texts = read_definitions(tmp_path)
-    assert (images.token_lengths, images.tokens_per_run, images.count_shapes()) == ((), None, 2)
-    assert (texts.token_lengths, texts.tokens_per_run, texts.count_shapes()) == ((16, 512), 128, 3)
+def test_as_many_shapes_are_counted_as_the_handler_warms(tmp_path):
+    make(tmp_path, "bert", batch_sizes=[1, 2, 8], model=TEXTS)
+    (model,) = read_definitions(tmp_path, ["bert"])
+    lengths, per_run = model.token_lengths, model.tokens_per_run
+    grid = ShapeGrid(batch_sizes=model.batch_sizes, lengths=lengths, tokens_per_run=per_run)
+    assert model.count_shapes() == len(grid.list_shapes()) == 6
 
 
-@pytest.mark.parametrize("name", list_models(MODELS))
-def test_as_many_shapes_are_counted_as_the_handler_warms(name):
-    (model,) = read_definitions(MODELS, [name])
-    lengths = model.token_lengths or (0,)
-    grid = ShapeGrid(batch_sizes=model.batch_sizes, lengths=lengths, tokens_per_run=model.tokens_per_run)
-    assert model.count_shapes() == len(grid.list_shapes())
+def test_a_missing_archive_is_named_with_its_build(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"no archive of bert in .*; build it with: make models MODELS=bert$"
+    ):
+        read_definitions(tmp_path, ["bert"])
+    make(tmp_path, "a")
+    words = r"no archive of b, c in .*, which has a; build it with: make models BACKEND=eager MODELS='b c'$"
+    with pytest.raises(ConfigError, match=words):
+        read_definitions(tmp_path, ["a", "b", "c"], "make models BACKEND=eager")
 
 
-def test_named_models_and_defaults(tmp_path):
-    write_model(tmp_path, "b")
-    write_model(tmp_path, "a")
-    write_model(tmp_path, "extra", default_build="false")
-    assert [model.name for model in read_definitions(tmp_path)] == ["a", "b"]
-    assert [model.name for model in read_definitions(tmp_path, ["extra", "a", "a"])] == ["a", "extra"]
-    with pytest.raises(ConfigError, match="MODELS must be one of a, b, extra: got resnet"):
-        read_definitions(tmp_path, ["resnet"])
+def test_what_is_no_archive_of_its_name_is_refused(tmp_path):
+    (tmp_path / "a.mar").write_bytes(b"PK")
+    make_archive(tmp_path / "b.mar", name="c")
+    with pytest.raises(
+        ConfigError, match=r"a\.mar: not an archive of this kit: .*build it again: make models"
+    ):
+        read_definitions(tmp_path, ["a"])
+    with pytest.raises(ConfigError, match=r"b\.mar is an archive of c: rename it c\.mar"):
+        read_definitions(tmp_path, ["b"])
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "must"),
-    [
-        ("batch_sizes", None, "is missing"),
-        ("worker_memory_mib", None, "is missing"),
-        ("batch_sizes", "8", "must be a list that is not empty: got 8"),
-        ("batch_sizes", "[]", "must be a list that is not empty"),
-        ("batch_sizes", "[0, 8]", "must be whole numbers above 0"),
-        ("worker_memory_mib", "{fp32: big}", ".fp32 must be a whole number above 0: got 'big'"),
-        ("request_memory_mib", None, "is missing"),
-        ("request_memory_mib", "-1", "must be a whole number above 0: got -1"),
-        ("model", "{token_lengths: [a]}", ".token_lengths must be whole numbers above 0"),
-        ("model", "{tokens_per_run: 0}", ".tokens_per_run must be a whole number above 0: got 0"),
-        ("default_build", "maybe", "must be true or false: got 'maybe'"),
-    ],
-)
-def test_wrong_field_is_named_with_its_file(tmp_path, field, value, must):
-    write_model(tmp_path, **{field: value})
-    with pytest.raises(ConfigError, match=rf"{field} ?{must}.*m/model\.yaml"):
-        read_definitions(tmp_path)
-
-
-def test_name_is_the_folders(tmp_path):
-    write_model(tmp_path)
-    (tmp_path / "m").rename(tmp_path / "n")
-    with pytest.raises(ConfigError, match=r"name must be its folder's, n: got m"):
-        read_definitions(tmp_path)
-
-
-def test_no_models(tmp_path):
-    with pytest.raises(ConfigError, match=r"no model below .*: a model is a folder with model.yaml"):
-        read_definitions(tmp_path)
+def test_a_variant_that_an_archive_lacks_is_named_with_its_build():
+    model = make_model("m", {"fp32": 900, "int8": 900}, memory=make_model("m", {"fp32": 9}).memory)
+    words = "ipex int8 is not in the archive of m: no build was asked for it; got ipex fp32, .*; do: "
+    with pytest.raises(ConfigError, match=f"{words}make models MODELS=m BACKEND=ipex PRECISION=int8$"):
+        check_models([model], {"m": "ipex int8"})
+    lost = make_model("m", {"fp32": 9}, precisions=("fp32", "int8"), lost={"ipex int8": "no AVX2"})
+    with pytest.raises(ConfigError, match="ipex int8 is not in the archive of m: no AVX2; got"):
+        check_models([lost], {"m": "ipex int8"})

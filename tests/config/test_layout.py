@@ -137,21 +137,22 @@ def test_gnu_openmp_is_bound_by_no_variable():
     [(20000, 2, 4), (12000, 4, 2), (8000, 4, 2), (6200, 8, 1)],
 )
 def test_memory_limits_workers(memory_mib, workers, cores):
-    model = make_model("big", worker_memory_mib={"fp32": memory_mib - 260 - 200})
+    model = make_model("big", worker_mib={"fp32": memory_mib - 260 - 200})
     layout = plan_machine("single-socket", models=(model,)).layout
     assert (layout.workers_per_model.value, layout.cores_per_worker.value) == (workers, cores)
 
 
 def test_memory_that_holds_no_worker():
-    model = make_model("huge", worker_memory_mib={"fp32": 30000})
+    model = make_model("huge", worker_mib={"fp32": 30000})
     with pytest.raises(
-        FitError, match=r"one worker of each model \(huge fp32\): needed \d+ MiB .*, there are 22599 MiB "
+        FitError,
+        match=r"one worker of each model \(huge ipex fp32\): needed \d+ MiB .*, there are 22599 MiB ",
     ):
         plan_machine("two-cores", models=(model,))
 
 
 def test_given_workers_that_do_not_fit_the_memory():
-    model = make_model("big", worker_memory_mib={"fp32": 12000})
+    model = make_model("big", worker_mib={"fp32": 12000})
     with pytest.raises(ConfigError, match=r"WORKERS must be at most 1, which is what the memory holds"):
         plan_machine("two-cores", models=(model,), workers=2)
 

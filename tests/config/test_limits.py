@@ -6,42 +6,28 @@ import dataclasses
 
 import pytest
 
-from config.definitions import list_models, read_definitions
 from config.render import render_properties
 from config.rules import limits as limits_of
 from config.rules.java import plan_frontend_memory, set_mib, shared_mib
 from config.rules.limits import plan_limits
-from config.rules.network import MAX_REQUEST_BYTES
 from config.topology import read_topology
-from handlers.cpu_image_classifier import CpuImageClassifier
-from handlers.cpu_text_classifier import CpuTextClassifier
+from handlers.image_classifier import ImageClassifier
 from handlers.shared import texts
-from tests.config.planning import HERE, MACHINES, TEXTS, make_inputs, make_model, plan_machine
-
-MODELS = HERE.parents[1] / "models"
+from handlers.text_classifier import TextClassifier
+from tests.config.planning import MACHINES, TEXTS, make_inputs, make_model, plan_machine
 
 
 def test_the_plan_and_the_handler_say_the_same():
     planned = plan_limits(make_model("resnet50"), "fp32", 8, 2)
-    assert {name: limit.value for name, limit in planned.items()} == CpuImageClassifier.LIMITS
+    assert {name: limit.value for name, limit in planned.items()} == ImageClassifier.LIMITS
     assert all(limit.reason for limit in planned.values())
 
 
 def test_the_worst_batch_is_part_of_a_workers_memory():
-    precisions = {"big": plan_machine("two-cores").models["bert"].precision}
-
     def need(mib: int) -> int:
-        return set_mib([make_model("big", request_memory_mib=mib)], make_inputs(), precisions)
+        return set_mib([make_model("big", request_mib=mib)], make_inputs(), {"big": "ipex fp32"})
 
     assert need(700) - need(200) == 500
-
-
-@pytest.mark.parametrize("name", list_models(MODELS))
-def test_image_models_count_the_largest_picture_and_its_body(name):
-    (model,) = read_definitions(MODELS, [name])
-    if model.kind == "image":
-        body = MAX_REQUEST_BYTES >> 20
-        assert model.request_memory_mib >= body + CpuImageClassifier.LIMITS["decode_mib"]
 
 
 def test_bodies_are_counted_once_for_all_workers():
@@ -54,7 +40,7 @@ def test_bodies_are_counted_once_for_all_workers():
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_a_container_of_3_and_a_quarter_gib_serves_resnet50(precision):
     small = dataclasses.replace(read_topology(MACHINES / "two-cores"), memory_limit_mib=3328)
-    (model,) = read_definitions(MODELS, ["resnet50"])
+    model = make_model("resnet50", {"fp32": 1500, "bf16": 1400, "int8": 1400}, request_mib=260)
     plan = plan_machine(small, (model,), precision=precision)
     assert plan.layout.workers_per_model.value == 1
 
@@ -88,6 +74,12 @@ def test_pictures_get_three_times_their_worst_batch(batch, models, seconds):
     assert timeout.value >= 3 * models * batch * limits_of.PICTURE_S
 
 
+def test_only_limits_that_the_handler_knows_are_planned():
+    some = make_model("own", limits=("decode_mib", "pixels"))
+    assert plan_limits(some, "fp32", 8, 2).keys() == {"decode_mib", "pixels"}
+    assert plan_limits(make_model("own", limits=("boxes",)), "fp32", 8, 2) == {}
+
+
 def test_texts_get_three_times_what_the_handler_lets_a_batch_take():
     timeout = limits_of.plan_response_timeout(BERT, 16, 2)
     assert timeout.value == 180
@@ -96,7 +88,7 @@ def test_texts_get_three_times_what_the_handler_lets_a_batch_take():
 
 
 def test_the_handler_knows_each_limit_and_reads_as_much():
-    assert set(limits_of.plan_text_work(BERT, "fp32", 8, 2)) == set(CpuTextClassifier.LIMITS)
+    assert set(limits_of.plan_text_work(BERT, "fp32", 8, 2)) == set(TextClassifier.LIMITS)
     assert limits_of.CHARACTERS_PER_TOKEN == texts.CHARACTERS_PER_TOKEN
 
 

@@ -8,15 +8,17 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.folders import write_text_atomically
 from config.plan import Plan, read_plan
 from config.rules.network import SOCKETS
 from server.api import Client
-from server.archives import Archive
 from server.ports import inference_url
 from server.rundir import RunDir
+
+if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
+    from handlers.definition import Packed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ def write_authorization(run: RunDir, client: Client) -> Path:
 
 def render_calls(
     plan: Plan,
-    archives: Mapping[str, Archive],
+    archives: Mapping[str, Packed],
     samples: Mapping[str, Path],
     client: ServerClient,
     authorization: Path,
@@ -107,9 +109,9 @@ def render_calls(
     return "\n".join([*lines, f"# {what} is in {where}{_shorten(client.token_file)}"])
 
 
-def _render_body(archive: Archive | None, sample: Path) -> str:
+def _render_body(archive: Packed | None, sample: Path) -> str:
     """Without the archive, the sample of an earlier call as it is: the handler sees what it is."""
-    if archive is None or archive.canary.content_type.startswith("image/"):
+    if archive is None or archive.definition.example.content_type.startswith("image/"):
         path = _shorten(sample)
         literal = "-g " if set(path) & set("[]{}") else ""  # else curl reads a pattern of names
         return f"{literal}-T {shlex.quote(path)}"
@@ -117,9 +119,9 @@ def _render_body(archive: Archive | None, sample: Path) -> str:
     return f'-H "Content-Type: application/json" -d {shlex.quote(body)}'
 
 
-def _read_text(archive: Archive) -> str:
+def _read_text(archive: Packed) -> str:
     """The canary's text, whether it is sent as plain text or as JSON."""
-    text = archive.canary.body.decode("utf-8", errors="replace")
+    text = archive.body.decode("utf-8", errors="replace")
     try:
         parsed = json.loads(text)
     except ValueError:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from config.__main__ import build_parser, parse_inputs, plan_and_say, split_words
+from config.__main__ import build_parser, list_models, parse_inputs, plan_and_say
 from config.errors import ConfigError
 from config.folders import check_run_folder, explain_os_error, hold_lock
 from config.plan import Plan, read_plan
@@ -132,7 +132,7 @@ def _check_reload(run: RunDir, options: argparse.Namespace) -> int:
     """Before anything is installed or built for it."""
     plan = read_plan(run.plan)
     check_reloadable(run)
-    check_same_door(plan.inputs, parse_inputs(options, tuple(sorted({*split_words(options.models)}))))
+    check_same_door(plan.inputs, parse_inputs(options, list_models(options)))
     return 0
 
 

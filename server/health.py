@@ -15,16 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.folders import write_text_atomically
 from config.plan import Plan
 from config.terminal import Report
 from server.api import Client, count_waiting
-from server.archives import Archive, check_answer
+from server.archives import check_answer
 from server.errors import ApiError
 from server.processes import AT_WORK, Activity, read_activity
 from server.rundir import RunDir
+
+if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
+    from handlers.definition import Packed
 
 STILL_SECONDS = 30.0
 """TorchServe hands a free worker the next batch within milliseconds, so one that is sound uses its core."""
@@ -228,7 +231,7 @@ class Health:
 
     plan: Plan
     """What was asked for."""
-    archives: Mapping[str, Archive]
+    archives: Mapping[str, Packed]
     """The canaries."""
     client: Client
     """TorchServe's addresses."""
@@ -296,10 +299,11 @@ class Health:
         return answer
 
     def _await(self, name: str, answer: Future[str]) -> None:
-        canary, precision = self.archives[name].canary, str(self.plan.models[name].precision.value)
+        archive, precision = self.archives[name], str(self.plan.models[name].precision.value)
+        kind = archive.definition.example.content_type
         try:
-            got = self.client.predict(name, canary.body, canary.content_type, timeout_s=CANARY_TIMEOUT_S)
-            wrong = check_answer(canary, precision, got)
+            got = self.client.predict(name, archive.body, kind, timeout_s=CANARY_TIMEOUT_S)
+            wrong = check_answer(archive.definition, precision, got)
             answer.set_result(f"wrong answer: {wrong}" if wrong else "")
         except Exception as problem:  # of whatever kind: it must end the waiting
             answer.set_exception(problem)

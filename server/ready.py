@@ -8,13 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from config.plan import Plan
 from config.terminal import Report
 from server.api import Client
-from server.archives import Archive, check_answer
+from server.archives import check_answer
 from server.errors import ApiError
 from server.state import Failure
+
+if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
+    from handlers.definition import Packed
 
 POLL_SECONDS = 0.5
 # After the first sign of a failure its cause may still be on the way into the log.
@@ -50,7 +54,7 @@ class Surroundings:
     """Seconds."""
 
 
-def wait_until_ready(plan: Plan, archives: Mapping[str, Archive], around: Surroundings) -> float:
+def wait_until_ready(plan: Plan, archives: Mapping[str, Packed], around: Surroundings) -> float:
     """Seconds until every model was ready; StartFailed with the cause at the first failure."""
     began = around.now()
     limit = max(int(model.startup_timeout_s.value) for model in plan.models.values()) + EXTRA_SECONDS
@@ -81,16 +85,16 @@ def _raise_failure(around: Surroundings) -> None:
         raise StartFailed(failure)
 
 
-def _observe(plan: Plan, archive: Archive, around: Surroundings) -> str:
+def _observe(plan: Plan, archive: Packed, around: Surroundings) -> str:
     """The model's state now, in words; READY after a right canary answer."""
-    model = plan.models[archive.name]
+    model = plan.models[archive.definition.name]
     try:
-        workers = around.client.describe(archive.name).get("workers", [])
+        workers = around.client.describe(archive.definition.name).get("workers", [])
     except ApiError as problem:
         if problem.status != 404:
             return "TorchServe is starting"
         cause = f"TorchServe does not know the model (archive {model.archive.value})"
-        unknown = Failure(model=archive.name, step="register", cause=cause)
+        unknown = Failure(model=archive.definition.name, step="register", cause=cause)
         raise StartFailed(around.find_failure() or unknown) from problem
     up = sum(worker.get("status") == "READY" for worker in workers)
     if up < int(model.workers.value):
@@ -98,16 +102,17 @@ def _observe(plan: Plan, archive: Archive, around: Surroundings) -> str:
     return _ask_canary(archive, str(model.precision.value), around)
 
 
-def _ask_canary(archive: Archive, precision: str, around: Surroundings) -> str:
+def _ask_canary(archive: Packed, precision: str, around: Surroundings) -> str:
+    definition = archive.definition
     try:
-        answer = around.client.predict(archive.name, archive.canary.body, archive.canary.content_type)
+        answer = around.client.predict(definition.name, archive.body, definition.example.content_type)
     except ApiError as problem:
         cause = f"the canary got no answer: {problem}"
-        raise StartFailed(Failure(model=archive.name, step="canary", cause=cause)) from problem
-    wrong = check_answer(archive.canary, precision, answer)
+        raise StartFailed(Failure(model=definition.name, step="canary", cause=cause)) from problem
+    wrong = check_answer(definition, precision, answer)
     if wrong:
         cure = "the archive may be damaged or made by another version: make clean && make models"
         raise StartFailed(
-            Failure(model=archive.name, step="canary", cause=f"wrong answer: {wrong}", cure=cure)
+            Failure(model=definition.name, step="canary", cause=f"wrong answer: {wrong}", cure=cure)
         )
     return READY

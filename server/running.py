@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from config.folders import hold_lock
 from config.plan import Plan
 from config.terminal import Report
-from server.archives import Archive
 from server.errors import ServerError
 from server.processes import find_marked
 from server.rundir import RunDir
 from server.state import STARTING, State, read_state
 from server.stop import stop
+
+if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
+    from handlers.definition import Packed
 
 _RESTART = "run `make stop` first, then `make serve`"
 
@@ -33,12 +35,12 @@ def digest_file(file: Path) -> str | None:
         return None
 
 
-def identify_archives(archives: Mapping[str, Archive]) -> dict[str, str]:
+def identify_archives(archives: Mapping[str, Packed]) -> dict[str, str]:
     """Model → archive id, as server.json keeps it."""
     return {name: archive.archive_id for name, archive in archives.items()}
 
 
-def is_running(run: RunDir, archives: Mapping[str, Archive], report: Report) -> bool:
+def is_running(run: RunDir, archives: Mapping[str, Packed], report: Report) -> bool:
     """Whether a server of this plan and these archives runs, and raise when it is another one.
 
     Call it with the lock held: what an earlier start left behind is ended.

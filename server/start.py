@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from config.plan import Plan, read_plan
 from config.terminal import Report
-from server.archives import Archive, check_packed, check_precisions, read_archives
+from server.archives import check_packed, check_precisions, read_archives
 from server.call import read_instances
 from server.errors import ServerError
 from server.launch import PRIVATE_UMASK, check_machine, is_inherited, prepare_folders
@@ -32,6 +33,9 @@ from server.supervisor.door import check_configuration
 from server.supervisor.record import READY as PHASE_READY
 from server.supervisor.record import read_record
 from server.tokens import prepare_secrets
+
+if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
+    from handlers.definition import Packed
 
 POLL_S = 0.2
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -78,7 +82,7 @@ def stop_where_it_fails(run: RunDir, report: Report) -> Iterator[None]:
         raise
 
 
-def begin_state(run: RunDir, configuration: Path, archives: Mapping[str, Archive]) -> State:
+def begin_state(run: RunDir, configuration: Path, archives: Mapping[str, Packed]) -> State:
     """What is known of a start before anything runs."""
     return State(
         phase=STARTING,
@@ -112,7 +116,7 @@ def start(run: RunDir, model_store: Path, report: Report) -> subprocess.Popen[by
         return process
 
 
-def _check(run: RunDir, plan: Plan, archives: Mapping[str, Archive]) -> None:
+def _check(run: RunDir, plan: Plan, archives: Mapping[str, Packed]) -> None:
     """What can be told before anything is started."""
     check_precisions(plan, archives)
     check_packed(archives.values())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.plan import ModelPlan, Plan, read_plan
 from handlers.backends.catalogue import name_variant
 from server.api import Client, count_waiting, read_sizes
-from server.archives import Archive, read_archives_left
+from server.archives import read_archives_left
 from server.call import make_instance_client, read_instances
 from server.errors import ApiError
 from server.ports import inference_url, list_ports
@@ -20,6 +20,9 @@ from server.supervisor.record import READY as PHASE_READY
 from server.supervisor.record import Part, Record, read_record
 from server.verify.collect import describe_workers
 from server.verify.server_checks import plan_timeouts, render_batch, render_timeouts
+
+if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
+    from handlers.definition import Packed
 
 TOLD_WITHIN_S = 1.0
 """An idle worker tells in milliseconds; behind a queue that is longer nobody shall wait for it."""
@@ -118,7 +121,7 @@ def _render_head(client: Client, state: State | None, java: int) -> str:
     return f"{client.inference_url}: {state.phase}, started {state.started_at}{ready}; {memory}"
 
 
-def render_model(plan: Plan, name: str, archive: Archive | None, client: Client) -> tuple[list[str], bool]:
+def render_model(plan: Plan, name: str, archive: Packed | None, client: Client) -> tuple[list[str], bool]:
     """One model's lines, and whether all its workers serve."""
     model = plan.models[name]
     try:
@@ -167,13 +170,16 @@ def _mark(live: str, planned: str) -> str:
     return live if live == planned else f"{live}  <-- NOT AS PLANNED: {planned}"
 
 
-def _render_archive(model: ModelPlan, archive: Archive | None) -> list[str]:
+def _render_archive(model: ModelPlan, archive: Packed | None) -> list[str]:
     if archive is None:
         return [
             f"weights: unknown, {model.archive.value} is gone from the model store, or damaged: make models"
         ]
-    trained = "  <-- NOT TRAINED" if archive.weights.startswith("random") else ""
-    return [f"weights: {archive.weights}{trained}", *(f"note: {note}" for note in archive.notes)]
+    trained = "  <-- NOT TRAINED" if archive.definition.weights.startswith("random") else ""
+    return [
+        f"weights: {archive.definition.weights}{trained}",
+        *(f"note: {note}" for note in archive.definition.notes),
+    ]
 
 
 def _render_worker(worker: Mapping[str, object]) -> str:

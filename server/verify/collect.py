@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.files import parse_id_list
 from config.plan import Plan
 from config.rules.network import SOCKETS
+from handlers.sums import find_changed_files as find_changed
 from server.api import Client, count_waiting, read_sizes
-from server.archives import Archive, check_unpacked
 from server.errors import ApiError
 from server.processes import (
     AT_WORK,
@@ -35,10 +35,13 @@ from server.throttling import find_loss, read_throttled
 from server.verify.evidence import FrontendEvidence, ModelEvidence, ServerEvidence, WorkerEvidence
 from server.verify.probes import GRPC, probe, read_listening
 
+if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
+    from handlers.definition import Packed
+
 _SHARED_OBJECT = re.compile(r"\.so(\.|$)")
 
 
-def collect(plan: Plan, run: RunDir, archives: Mapping[str, Archive], client: Client) -> ServerEvidence:
+def collect(plan: Plan, run: RunDir, archives: Mapping[str, Packed], client: Client) -> ServerEvidence:
     """Everything the checks need; `archives` may lack some whose files are gone."""
     processes = find_marked(run.path)
     if not any(process.is_java for process in processes):
@@ -68,7 +71,7 @@ def _pids(processes: list[Process]) -> tuple[int, ...]:
 
 
 def _collect_model(
-    name: str, archive: Archive | None, run: RunDir, client: Client, state: State | None
+    name: str, archive: Packed | None, run: RunDir, client: Client, state: State | None
 ) -> ModelEvidence:
     try:
         described = client.describe(name)
@@ -90,14 +93,16 @@ def _collect_model(
     )
 
 
-def find_changed_files(archive: Archive | None, unpacked: Path) -> tuple[str, ...] | None:
+def find_changed_files(archive: Packed | None, unpacked: Path) -> tuple[str, ...] | None:
     """What is not as built in any folder that TorchServe unpacked this model to; None when there is none."""
     if archive is None:
         return ("no archive is left in the store to compare with",)
-    folders = [file.parent for file in unpacked.glob("*/definition.json") if _names(file) == archive.name]
+    folders = [
+        file.parent for file in unpacked.glob("*/definition.json") if _names(file) == archive.definition.name
+    ]
     if not folders:
         return None
-    return tuple(change for folder in folders for change in check_unpacked(archive, folder))
+    return tuple(change for folder in folders for change in find_changed(archive.sums, folder))
 
 
 def _names(definition: Path) -> str | None:
@@ -110,7 +115,7 @@ def _names(definition: Path) -> str | None:
 def read_worker(
     model: str,
     pid: int,
-    archive: Archive | None,
+    archive: Packed | None,
     described: Descriptions,
     state: State | None,
     proc: Path = PROC,

@@ -138,7 +138,9 @@ def check_channels_last(plan: Plan, seen: WorkerEvidence) -> Finding:
         # Weights of 1×1 kernels count as both layouts, so some always look done.
         asked, same = "off: not all, input contiguous", done != total and layout == "contiguous"
     else:
-        asked, same = "all convolutions, input", bool(total) and done == total and layout == "channels_last"
+        # A detector makes its batch of images itself.
+        good = layout in ("channels_last", "not 4-D")
+        asked, same = "all convolutions, input", bool(total) and done == total and good
     return compare("channels_last", asked, got, evidence="describe", cure=_LOG_CURE, same=same)
 
 

@@ -10,7 +10,7 @@ from config.files import render_id_list
 from config.plan import ModelPlan, Plan
 from config.render import render_properties
 from config.rules.network import SOCKETS
-from server.archives import render_changes
+from handlers.sums import render_changes
 from server.ports import list_ports
 from server.verify.evidence import (
     RECONFIGURE,

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from config.plan import Plan, write_plan
+from handlers.definition import Packed
 from server.api import Client
-from server.archives import Archive, read_archive
+from server.archives import read_archive
 from server.rundir import RunDir
 from server.verify.evidence import ServerEvidence
 from tests.server import fakes
@@ -48,7 +49,7 @@ def lines() -> list[str]:
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Archive:
+def archive(tmp_path: Path) -> Packed:
     return read_archive(fakes.make_archive(tmp_path / "echo.mar"))
 
 

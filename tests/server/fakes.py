@@ -21,6 +21,7 @@ from typing import Any
 
 from config.plan import Plan, Setting, read_plan
 from config.render import render_properties
+from handlers.definition import Definition, render_definition
 from server.processes import Process, read_process
 from server.rundir import MARK, RunDir
 from server.running import digest_plan
@@ -98,6 +99,9 @@ def _parse_worker(raw: dict[str, Any]) -> WorkerEvidence:
     return WorkerEvidence(**{**raw, **tuples, "thread_cpus": threads})
 
 
+CLOSE = {"canary_relative": 0.01, "canary_absolute": 0.001}
+
+
 def make_archive(
     file: Path,
     *,
@@ -108,21 +112,20 @@ def make_archive(
     **described: Any,
 ) -> Path:
     """An archive of our format, without a model in it; another note gives it another id."""
-    canary = {
-        "file": "canary.txt",
-        "content_type": "text/plain",
-        "expected": {"good": 0.75, "bad": 0.25},
-        "tolerance": {"fp32": {"relative": 0.01, "absolute": 0.001}},
+    expected = {"label": "good", "probabilities": {"good": 0.75, "bad": 0.25}}
+    described = {
+        "name": name,
+        "weights": "random (seed 0)",
+        "notes": [note],
+        "example": {"file": "canary.txt", "content_type": "text/plain", "expected": expected},
+        "precisions": {"fp32": {**CLOSE, "self_check_relative_error": 0.001}},
+        "origin": {"source": source, "path": "", "files": ""},
+        "built_with": {"torch": version("torch")},
+        **described,
     }
-    definition = {"name": name, "weights": "random (seed 0)", "notes": [note], "accuracy": {}}
-    definition |= {"request": {"source": source}, "judged_with": {}, "refused": {}, "not_built": {}}
-    definition["built_with"] = {"torch": version("torch")}
-    definition |= described
-    members = {
-        "definition.json": json.dumps(definition).encode(),
-        "canary.json": json.dumps(canary).encode(),
-        "canary.txt": text.encode(),
-    }
+    empty = {"handler": "", "batch_sizes": [1], "model": {}, "inputs": ""}
+    definition = Definition(**{**empty, **described})
+    members = {"definition.json": render_definition(definition).encode(), "canary.txt": text.encode()}
     sums = "".join(f"{hashlib.sha256(body).hexdigest()}  {name}\n" for name, body in members.items())
     with zipfile.ZipFile(file, "w") as archive:
         for member, body in {**members, "SHA256SUMS": sums.encode()}.items():

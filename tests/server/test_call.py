@@ -64,8 +64,9 @@ def test_curl_reads_header_and_body_from_files_of_any_name(one, run, client, ber
         threading.Thread(target=server.handle_request, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         client = dataclasses.replace(client, inference_url=url)
-        image = dataclasses.replace(bert.canary, content_type="image/jpeg", file="a.jpg")
-        archives = {"bert": dataclasses.replace(bert, canary=image)}
+        example = bert.definition.example.model_copy(update={"content_type": "image/jpeg", "file": "a.jpg"})
+        definition = bert.definition.model_copy(update={"example": example})
+        archives = {"bert": dataclasses.replace(bert, definition=definition)}
         samples = write_samples(archives, tmp_path / "the 'server' [1-2]{a,b} \"$(touch F) é\\")
         line = render_calls(one, archives, samples, client, write_authorization(run, client))
         # An office's proxy, which knows no address of this machine.
@@ -75,5 +76,5 @@ def test_curl_reads_header_and_body_from_files_of_any_name(one, run, client, ber
             env={**kept, "http_proxy": "http://127.0.0.1:9"},
             check=True, timeout=20, capture_output=True, cwd=tmp_path,
         )  # fmt: skip
-    assert seen == [(f"Bearer {TOKEN}", image.body)]
+    assert seen == [(f"Bearer {TOKEN}", bert.body)]
     assert not (tmp_path / "F").exists()

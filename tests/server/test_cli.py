@@ -117,8 +117,10 @@ def test_check_plan_takes_the_arguments_of_config(run, dummy, capsys):
     run.state.write_text("{}")
     run.plan.write_text("{}")
     write_running(run, READY)
+    memory = {"ipex fp32": {"worker_mib": 500, "request_mib": 100}}
+    store = make_archive(run.path.parent / "echo.mar", memory=memory).parent
     machine = str(ROOT / "tests/config/machines/two-cores")
-    words = ["--models", "resnet50", "--precision", "bf16", "--topology", machine]
+    words = ["--models", "echo", "--model-store", str(store), "--topology", machine]
     assert cli.main(["check-plan", *words, "--run-dir", str(run.path)]) == 1
     assert "it has another plan; run `make stop` first" in capsys.readouterr().err
     assert run.plan.read_text() == "{}"

@@ -65,7 +65,7 @@ def test_the_first_exception_of_a_chain_through_torchserves_own_handlers_is_the_
         "ModuleNotFoundError: No module named 'safetensors'",
         "During handling of the above exception, another exception occurred:",
         "Traceback (most recent call last):",
-        "ModuleNotFoundError: No module named 'ts.torch_handler.cpu_image_classifier'",
+        "ModuleNotFoundError: No module named 'ts.torch_handler.image_classifier'",
     ]
     assert find_exception(lines) == "ModuleNotFoundError: No module named 'safetensors'"
     model_log = "\n".join(PREFIX + line for line in lines)

@@ -94,7 +94,7 @@ def test_a_worker_that_is_stopped_is_told(health, torchserve):
     [
         ([UP, UP], (200, RIGHT), "ready"),
         ([UP, DOWN], (200, RIGHT), "not ready: bert: 1 of 2 workers ready"),
-        ([UP, UP], (200, WRONG), "not ready: bert: wrong answer: expected the label 'good'"),
+        ([UP, UP], (200, WRONG), "not ready: bert: wrong answer: expected 'good': got 'bad'"),
         ([UP, UP], (200, b"<html>"), "not ready: bert: http://127.0.0.1:"),
         ([UP, UP], (500, {"code": 500}), "not ready: bert: http://127.0.0.1:"),
         ([UP, UP], (503, {"code": 503}), "ready"),

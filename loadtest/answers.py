@@ -2,7 +2,7 @@
 
 What a server under test answers is no proof of what it should answer. So each payload is answered by the
 archive's own handler twice, away from the server and before any load: at the precision that is served (the
-expected answer), and in eager FP32 (whose labels the run must agree with). Plain TorchServe, with another
+expected answer), and in eager FP32 (whose labels a classifier must answer). Plain TorchServe, with another
 preprocessing, is held to the labels alone. Of other servers nothing is known: their status counts alone.
 """
 
@@ -23,14 +23,14 @@ from typing import Any
 
 import pandas as pd
 
+from handlers.answers import Tolerance, find_best, find_fault, read_scores
 from handlers.backends.catalogue import BACKENDS
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload, write_manifest
 from loadtest.rows import NO_ANSWER, find_good
 from loadtest.servers.base import Running
 from loadtest.servers.inprocess import WORKER
-from server.archives import read_archive
-from server.archives import read_scores as read_own
+from server.archives import find_tolerance, read_archive
 
 EXAMPLES = 3
 """Wrong answers that are shown; one bug mostly shows the same way each time."""
@@ -47,17 +47,6 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tolerance:
-    """How far a probability may be from the expected one."""
-
-    relative: float
-    absolute: float
-
-    def allow(self, expected: float) -> float:
-        return self.absolute + self.relative * expected
-
-
-@dataclass(frozen=True, kw_only=True)
 class Expected:
     """What each payload's answer must be."""
 
@@ -67,8 +56,9 @@ class Expected:
     """Of each payload, by the eager FP32 model."""
     answers: tuple[tuple[Any, Tolerance], ...] | None
     """Of each payload, at the precision that is served; None where the labels alone are judged."""
-    pairs_told_apart: float = 1.0
-    """Share of pairs of payloads whose expected answers differ so much that a mix-up would be seen."""
+    pairs_told_apart: float | None = None
+    """Share of pairs of payloads whose expected answers differ so much that a mix-up would be seen; None for
+    a single payload, and where the labels alone are judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,47 +70,17 @@ class AnswerCheck:
     examples: tuple[str, ...] = ()
     source: str = NOT_JUDGED
     labels_judged: int = 0
-    """Answers whose label was compared with that of eager FP32, near ties left out."""
+    """Answers of classifiers whose label was compared with that of eager FP32, near ties left out."""
     labels_same: int = 0
     largest_difference: float | None = None
-    """Of a probability to eager FP32's, over all answers."""
-    pairs_told_apart: float = 1.0
+    """Of a probability to eager FP32's, over all answers; None where no classifier answered."""
+    pairs_told_apart: float | None = None
 
 
-def read_probabilities(answer: Any) -> dict[str, float]:
-    """Label → probability of an image model's list, a text model's object, or an object of nothing else.
-
-    The last is what TorchServe's own image_classifier answers. Empty when it is none of them.
-    """
-    if own := read_own(answer):
-        return own
-    try:
-        bare = {str(label): float(p) for label, p in answer.items()}
-    except (TypeError, ValueError, AttributeError):
-        return {}
-    return bare if all(0 <= p <= 1 for p in bare.values()) else {}
-
-
-def find_fault(answer: Any, expected: Any, tolerance: Tolerance) -> str | None:
-    """None when right, else what is wrong."""
-    actual, wanted = read_probabilities(answer), read_probabilities(expected)
-    if not actual:
-        return f"no answer of this model: {json.dumps(answer)[:120]}"
-    label = find_best(wanted)
-    allowed = tolerance.allow(wanted[label])
-    # An image model answers its best few labels: one left out has at most the least one's probability.
-    likely = actual.get(label, min(wanted[label], min(actual.values())))
-    if not abs(likely - wanted[label]) <= allowed:
-        return f"expected {label!r} with {wanted[label]:.4f} ± {allowed:.4f}: got {likely:.4f}"
-    best = find_best(actual)
-    if best != label and wanted[label] - wanted.get(best, 0.0) > 2 * allowed:
-        return f"expected {label!r}: got {best!r} with {actual[best]:.4f}"
-    return None
-
-
-def find_best(probabilities: Mapping[str, float]) -> str:
-    """The label with the highest probability."""
-    return max(probabilities, key=lambda one: probabilities[one])
+def read_bare(answer: Any, labels: Any) -> list[dict[str, float]]:
+    """As `read_scores`; TorchServe's own image_classifier answers an object of probabilities alone."""
+    bare = read_scores({"probabilities": answer}, labels)
+    return bare if all(0 <= p <= 1 for p in bare[0].values()) else [{}, bare[1]]
 
 
 def find_difference(actual: Mapping[str, float], wanted: Mapping[str, float]) -> float:
@@ -137,19 +97,21 @@ def check_answers(rows: pd.DataFrame, answers: Sequence[str], expected: Expected
     checked = wrong = judged = same = 0
     examples, differences = [], []
     for (payload, number), count in kept.groupby(["payload", "answer"]).size().items():
-        answer = _parse(answers[number])
-        actual, wanted = read_probabilities(answer), read_probabilities(expected.fp32[payload])
+        answer, reference = _parse(answers[number]), expected.fp32[payload]
+        actual, wanted = read_scores(answer, reference)
         checked += count
-        fault = None if actual else f"no answer of this model: {json.dumps(answer)[:120]}"
         if expected.answers is not None:
             fault = find_fault(answer, *expected.answers[payload])
+        else:
+            actual, wanted = (actual, wanted) if actual else read_bare(answer, reference)
+            fault = None if actual else f"no answer of this model: {json.dumps(answer)[:120]}"
         if fault:
             wrong += count
             examples.append(f"payload {payload}: {fault}")
-        if actual:
+        if actual and wanted:
             differences.append(find_difference(actual, wanted))
         ranked = sorted(wanted.values(), reverse=True)
-        if len(ranked) < 2 or ranked[0] - ranked[1] > NEAR_TIE:
+        if len(ranked) == 1 or (ranked and ranked[0] - ranked[1] > NEAR_TIE):
             judged += count
             same += count if actual and find_best(actual) == find_best(wanted) else 0
     return AnswerCheck(
@@ -175,7 +137,7 @@ def add_checks(checks: Sequence[AnswerCheck]) -> AnswerCheck:
         labels_judged=sum(one.labels_judged for one in checks),
         labels_same=sum(one.labels_same for one in checks),
         largest_difference=max(differences, default=None),
-        pairs_told_apart=min((one.pairs_told_apart for one in checks), default=1.0),
+        pairs_told_apart=min((p for one in checks if (p := one.pairs_told_apart) is not None), default=None),
     )
 
 
@@ -186,12 +148,12 @@ def _parse(text: str) -> Any:
         return text
 
 
-def find_pairs_told_apart(known: Sequence[tuple[Any, Tolerance]]) -> float:
-    """Over evenly chosen payloads; 1.0 for a single one, which cannot be mixed up."""
+def find_pairs_told_apart(known: Sequence[tuple[Any, Tolerance]]) -> float | None:
+    """Over evenly chosen payloads; None for a single one."""
     chosen = [known[number] for number in range(0, len(known), -(-len(known) // MOST_COMPARED))]
     pairs = list(itertools.permutations(chosen, 2))
     seen = [find_fault(answer, expected, tolerance) for (answer, _), (expected, tolerance) in pairs]
-    return sum(fault is not None for fault in seen) / len(pairs) if pairs else 1.0
+    return sum(fault is not None for fault in seen) / len(pairs) if pairs else None
 
 
 def find_expected(running: Running, payloads: Sequence[Payload], cache: Path, say: Say) -> Expected | None:
@@ -207,7 +169,7 @@ def find_expected(running: Running, payloads: Sequence[Payload], cache: Path, sa
         fp32 |= zip(places, _compute_once(archive, REFERENCE, asked, cache, say), strict=True)
         if kit:
             precision = running.precision(model)
-            tolerance = Tolerance(**read_archive(archive).canary.tolerance[precision])
+            tolerance = find_tolerance(read_archive(archive).definition, precision)
             variant = REFERENCE if precision == FP32 else running.variant(model)
             own = _compute_once(archive, variant, asked, cache, say)
             answers |= zip(places, [(one, tolerance) for one in own], strict=True)
@@ -219,7 +181,7 @@ def find_expected(running: Running, payloads: Sequence[Payload], cache: Path, sa
         source=(own_source if kit else "") + "labels by eager FP32",
         fp32=tuple(fp32[number] for number in range(len(payloads))),
         answers=in_order,
-        pairs_told_apart=find_pairs_told_apart([*different.values()]) if kit else 1.0,
+        pairs_told_apart=find_pairs_told_apart([*different.values()]) if kit else None,
     )
 
 
@@ -233,11 +195,6 @@ def _compute_once(
     if not file.exists():
         say(f"  expected answers: {len(different)} payloads through {archive.name} at {variant}, once …")
         computed = compute(archive, variant, [*different.values()])
-        for one, answer in zip(different.values(), computed, strict=True):
-            if not read_probabilities(answer):
-                raise LoadTestError(
-                    f"{archive.name} must answer {one.name} by labels with probabilities: got {answer!r:.200}"
-                )
         cache.mkdir(parents=True, exist_ok=True)
         scratch = file.with_suffix(".part")
         scratch.write_text(json.dumps(computed), encoding="utf-8")
@@ -268,17 +225,21 @@ def compute(archive: Path, variant: str, payloads: Sequence[Payload]) -> list[An
         job = {"model": definition["name"], "directory": name, "batch_size": 1}
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         write_manifest(payloads, folder / "payloads")
-        files = [str(folder / "payloads" / f"{number:04d}.body") for number in range(len(payloads))]
+        asked = [(str(folder / "payloads" / f"{number:04d}.body"), one.content_type)
+                 for number, one in enumerate(payloads)]  # fmt: skip
         try:
             done = subprocess.run(
-                [sys.executable, str(WORKER), str(folder / "job.json")], input=json.dumps({"ask": files}),
+                [sys.executable, str(WORKER), str(folder / "job.json")], input=json.dumps({"ask": asked}),
                 cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS,
                 check=False,
             )  # fmt: skip
-            _, answers = done.stdout.splitlines()
-            return [json.loads(answer) for answer in json.loads(answers)]
+            answers = json.loads(done.stdout.splitlines()[1])
         except subprocess.TimeoutExpired as problem:
             raise LoadTestError(f"{archive.name} did not answer within {LONGEST_SECONDS} s") from problem
-        except (ValueError, TypeError) as problem:
+        except (ValueError, IndexError) as problem:
             why = done.stderr.strip()[-500:]
             raise LoadTestError(f"{archive.name} cannot be run for its expected answers: {why}") from problem
+    for one, (status, answer) in zip(payloads, answers, strict=True):
+        if status != 200:
+            raise LoadTestError(f"{archive.name} must answer {one.name}: got {status} {answer:.200}")
+    return [_parse(answer) for _, answer in answers]

@@ -29,7 +29,7 @@ from loadtest.drivers import HERE, Generators, Outcome, run_ab, run_locust
 from loadtest.errors import CapacityError, LoadTestError, NotMeasuredError, RejectedError
 from loadtest.load import Load
 from loadtest.machine import CpuWatch, find_cpu_use
-from loadtest.payloads import Payload, make_payloads
+from loadtest.payloads import Payload, find_usual, make_payloads
 from loadtest.results import Block, Facts, Kept, Series, Window, plain, read_result, start_result, write_json
 from loadtest.rows import cut_window, find_good, find_latency, write_rows
 from loadtest.servers.base import Running, Server, Site
@@ -249,6 +249,8 @@ class Turn:
             )
         auto = load.users is None and not load.is_open
         self.load = replace(load, users=running.auto_users(load.models)) if auto else load
+        if not load.payloads and not load.locustfile:
+            self.load = replace(self.load, payloads=find_usual(load.models[0], running.archives))
         self.payloads: list[Payload] = []
         self.expected: Expected | None = None
         self.facts = Facts(name=running.name)

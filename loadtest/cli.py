@@ -32,7 +32,8 @@ from loadtest.command import (
 from loadtest.drivers import LOCUSTFILE, ROOT, make_locust_arguments, parse_generators
 from loadtest.errors import LoadTestError, NotMeasuredError
 from loadtest.experiments import ablation, compare, loadtest, slo, soak
-from loadtest.load import DRIVERS, Load, Scenario, change_scenario, list_scenarios, parse_share, read_scenario
+from loadtest.load import DRIVERS, LOOPS, Load, Scenario, change_scenario, parse_share, read_scenario
+from loadtest.payloads import USUAL, make_payloads, write_manifest
 from loadtest.profile import experiment as profile
 from loadtest.profile.command import run_profile
 from loadtest.report import Result, render_markdown
@@ -82,22 +83,23 @@ REPEATS = click.option("--repeats", type=click.IntRange(1, 100), default=None, h
 
 
 def choose_scenarios(given: Mapping[str, Any], models: Sequence[str], loop: str = "") -> list[Scenario]:
-    """Those that are named; else all whose model is served (`models` empty: unknown) and whose loop fits."""
+    """Those that are named; else the closed and the open loop, or which fits, of each model that is served;
+    where nobody knows (`models` empty), of the kit's own."""
     users, rate, driver = given["users"], given["rate"], given.get("driver", "")
     if users and rate:
         raise LoadTestError("USERS are of a closed loop, RATE of an open one: got both")
     if given["locustfile"]:
         return [make_own_scenario(given)]
     named = given["scenario"].replace(",", " ").split()
-    chosen = [read_scenario(name) for name in named or list_scenarios()]
+    usual = [f"{model}-{loop}" for model in models or USUAL for loop in LOOPS]
+    chosen = [read_scenario(name) for name in named or usual]
     if not named:
-        chosen = [one for one in chosen if not models or one.load.models[0] in models]
         chosen = [one for one in chosen if not (one.is_open and (users or driver == "ab"))]
         chosen = [one for one in chosen if one.is_open or not rate]
     chosen = [one for one in chosen if loop in ("", "open" if one.is_open else "closed")]
     if not chosen:
         wanted = f" with a {loop} loop" if loop else ""
-        raise LoadTestError(f"no scenario{wanted} fits; SCENARIO= names one of {', '.join(list_scenarios())}")
+        raise LoadTestError(f"no scenario{wanted} fits; SCENARIO= names one, such as {usual[0]}")
     for one in chosen:
         if wrong := "RATE" if rate and not one.is_open else "USERS" if users and one.is_open else "":
             raise LoadTestError(f"{wrong} does not fit the loop of {one.name}; choose another SCENARIO")
@@ -238,8 +240,8 @@ def run_ablation(**given: Any) -> int:
     folder = find_result(given["resume"], given["results"], name=name) if given["resume"] else None
     backends = given["steps"] == ablation.BACKENDS
     build_store(given["models"], given["store"], *(["--all-backends"] if backends else []))
-    if not backends:
-        build_store(given["models"], given["store"], "--backend", "inductor", "--precision", "fp32")
+    for backend in () if backends else ("eager", "inductor"):
+        build_store(given["models"], given["store"], "--backend", backend, "--precision", "fp32")
     with open_site(given["store"], given["first_port"]) as site:
         seconds, only = given["duration"] or ablation.SECONDS, given["only"].split()
         asked, servers = ablation.prepare(given["models"], given["steps"], site, seconds=seconds, only=only)
@@ -275,9 +277,9 @@ def run_ui(**given: Any) -> int:
     """Locust's own web page with the kit's users; users and rate can be changed in it."""
     where = find_where(given)
     scenario = choose_scenarios(given, list_served(where))[0]
-    load = scenario.at(scenario.levels[0]) if not parse_share(scenario.levels[0]) else None
-    if load is None:
+    if parse_share(scenario.levels[0]):
         raise LoadTestError(f"the page needs a rate in requests/s: got {scenario.levels[0]}; give RATE=")
+    load = scenario.at(scenario.levels[0])
     with open_site() as site, running_server(where).open(site) as running:
         token_file = site.folder / "token"
         token_file.touch(mode=0o600)
@@ -290,7 +292,11 @@ def run_ui(**given: Any) -> int:
         if load.locustfile:
             command += ["--host", running.url]
         else:
-            file = str(token_file) if token else ""
-            command += make_locust_arguments(load, url=running.url, payloads=load.payloads, token_file=file)
+            made = make_payloads(load.payloads, model=load.models[0], archives=running.archives)
+            where, file = (
+                str(write_manifest(made, site.folder / "payloads")),
+                str(token_file) if token else "",
+            )
+            command += make_locust_arguments(load, url=running.url, payloads=where, token_file=file)
         say(f"{scenario.name}: http://127.0.0.1:{WEB_PORT} (Ctrl-C ends it; what the page shows is not kept)")
         return subprocess.run(command, cwd=ROOT, check=False).returncode

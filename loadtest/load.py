@@ -1,4 +1,7 @@
-"""A load: what is sent, how it arrives, for how long. Scenarios are loads in files (scenarios/*.yaml)."""
+"""A load: what is sent, how it arrives, for how long. Scenarios are loads in files (scenarios/*.yaml).
+
+closed.yaml and open.yaml are of every model that is served; `<model>-open.yaml` stands in for one of them.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,19 @@ from typing import Any
 import yaml
 
 from loadtest.errors import LoadTestError
+from loadtest.stats import least_requests
 
 SCENARIOS = Path(__file__).with_name("scenarios")
 DRIVERS = ("locust", "ab")
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 AUTO = "auto"
+LOOPS = ("closed", "open")
 LONGEST_S = 3600
 """Longer ones belong to a soak test."""
+MOST_S = 120.0
+"""Of a repeat of an open loop, where nobody asked for more."""
+MARGIN = 1.2
+"""More requests than the percentile needs: Poisson arrivals of 240 differ by 15 from run to run."""
 Level = float | str
 """Users or requests a second; `auto`; or a share of the capacity, such as `60%`."""
 
@@ -31,7 +40,7 @@ class Load:
     models: tuple[str, ...]
     """Empty with a locustfile of one's own, which sends what it likes."""
     payloads: str = ""
-    """photos, texts, another set's name, or a folder (payloads/sets.py)."""
+    """A set's name or a folder (payloads/sets.py); empty: what suits the model (`find_usual` there)."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Model → its share of the requests, where several are asked; empty: as many as there are payloads."""
     users: int | None = None
@@ -88,6 +97,8 @@ class Scenario:
     levels: tuple[Level, ...]
     is_open: bool
     repeats: int = 3
+    fixed: bool = True
+    """False: an open loop lasts as long as its percentile needs."""
 
     @property
     def name(self) -> str:
@@ -98,7 +109,14 @@ class Scenario:
         if not self.is_open:
             return replace(self.load, users=None if level == AUTO else int(level))
         share = parse_share(level)
-        return replace(self.load, rate=round(share * capacity, 2) if share else float(level))
+        load = replace(self.load, rate=float(f"{share * capacity:.4g}" if share else level))
+        return load if self.fixed else replace(load, duration_s=find_duration(load, self.repeats))
+
+
+def find_duration(load: Load, repeats: int, most_s: float = MOST_S) -> float:
+    """Seconds of a repeat of an open loop: 15 s of a slow model are too few requests for its percentile."""
+    needed = MARGIN * least_requests(load.percentile) / (repeats * load.level)
+    return max(load.duration_s, min(most_s, math.ceil(needed)))
 
 
 KEYS = (
@@ -108,22 +126,21 @@ KEYS = (
 """Of a scenario's file, fields of Load, beside `model`, `users` or `rate`, and `repeats`."""
 
 
-def list_scenarios(folder: Path = SCENARIOS) -> list[str]:
-    """Names of all scenarios, sorted."""
-    return sorted(path.stem for path in folder.glob("*.yaml"))
-
-
 def read_scenario(name: str, folder: Path = SCENARIOS) -> Scenario:
-    """A scenario by its name, or by the path of a file of one's own."""
+    """`<model>-closed` or `<model>-open`, by the file of that name or the one of every model; or a file of
+    one's own by its path."""
     path = Path(name) if name.endswith(".yaml") else folder / f"{name}.yaml"
+    (model, _, loop), of_model = name.rpartition("-"), {}
+    if not path.is_file() and model and loop in LOOPS:
+        path, of_model = folder / f"{loop}.yaml", {"model": model}
     if not path.is_file():
-        known = ", ".join(list_scenarios(folder))
-        raise LoadTestError(f"SCENARIO must be one of {known}, or a .yaml file: got {name}")
+        raise LoadTestError(f"SCENARIO must be MODEL-closed, MODEL-open, or a .yaml file: got {name}")
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise LoadTestError(f"{path}: not YAML: {error}") from error
-    return parse_scenario(raw, name=path.stem, source=str(path))
+    whole = {**of_model, **raw} if isinstance(raw, dict) else raw
+    return parse_scenario(whole, name=name if of_model else path.stem, source=str(path))
 
 
 def parse_scenario(raw: Any, *, name: str, source: str) -> Scenario:
@@ -133,8 +150,8 @@ def parse_scenario(raw: Any, *, name: str, source: str) -> Scenario:
         raise LoadTestError(f"a scenario must be a mapping with {', '.join(allowed)}: got {raw!r} ({source})")
     if unknown := [key for key in raw if key not in allowed]:
         raise LoadTestError(f"a scenario may hold {', '.join(allowed)}: got {unknown[0]!r} ({source})")
-    if missing := [key for key in ("model", "payloads") if not isinstance(raw.get(key), str)]:
-        raise LoadTestError(f"a scenario must name its {' and '.join(missing)} ({source})")
+    if not isinstance(raw.get("model"), str) or not isinstance(raw.get("payloads", ""), str):
+        raise LoadTestError(f"a scenario must name its model, and may name its payloads ({source})")
     if ("users" in raw) == ("rate" in raw):
         raise LoadTestError(f"a scenario must have users (closed loop) or a rate (open loop) ({source})")
     levels = raw["rate" if "rate" in raw else "users"]
@@ -142,7 +159,8 @@ def parse_scenario(raw: Any, *, name: str, source: str) -> Scenario:
     load = Load(name=name, models=(raw["model"],), **values)
     listed = tuple(levels) if isinstance(levels, list) else (levels,)
     repeats = raw.get("repeats", 3)
-    return check_scenario(Scenario(load=load, levels=listed, is_open="rate" in raw, repeats=repeats), source)
+    known = {"is_open": "rate" in raw, "repeats": repeats, "fixed": "duration_s" in raw}
+    return check_scenario(Scenario(load=load, levels=listed, **known), source)
 
 
 def check_scenario(scenario: Scenario, source: str) -> Scenario:
@@ -203,7 +221,8 @@ def change_scenario(
     given = {key: value for key, value in changes.items() if value not in (None, "")}
     assert {*given} <= known
     times = scenario.repeats if repeats is None else repeats
-    changed = replace(scenario, load=replace(scenario.load, **given), repeats=times)
+    fixed = scenario.fixed or "duration_s" in given
+    changed = replace(scenario, load=replace(scenario.load, **given), repeats=times, fixed=fixed)
     if levels:
         words = [word for word in re.split(r"[ ,]+", levels) if word]
         changed = replace(changed, levels=tuple(_parse_level(word) for word in words))

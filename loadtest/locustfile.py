@@ -29,12 +29,10 @@ from locust.runners import WorkerRunner
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from loadtest.errors import LoadTestError
-from loadtest.payloads import Payload, make_payloads, read_manifest
+from loadtest.payloads import USUAL, Payload, make_payloads, read_manifest
 from loadtest.record import State, count_users
 from loadtest.schedule import list_gaps, order_payloads
 
-USUAL = {"resnet50": "photos", "bert": "texts"}
-"""Model → what it is sent where --payloads is not given."""
 MOST_CONNECTIONS = 20_000
 """Of an open loop; more requests under way than this would be more than a machine has ports."""
 
@@ -47,7 +45,7 @@ def add_arguments(parser: LocustArgumentParser) -> None:
         help="requests a second of all users together, in an open loop; 0: a closed loop")  # fmt: skip
     add("--model", default="", help="ask this model alone, by its name on the server")
     add("--payloads", default="", env_var="LOCUST_PAYLOADS",
-        help="a folder with images or .txt files, or a set: photos, texts, one-photo, one-text")  # fmt: skip
+        help="a folder (images, .txt, .json, .bin) or a set: photos, texts, one-photo, one-text")  # fmt: skip
     add("--in-order", action="store_true", help="send them as they are listed; else each round is shuffled")
     add("--seed", type=int, default=1, help="of arrivals and order (default: 1)")
     add("--request-timeout", type=float, default=60.0, help="seconds until an answer is whole (default: 60)")
@@ -111,12 +109,9 @@ def find_models() -> list[str]:
 
 def choose_payloads(asked: str, models: list[str]) -> list[Payload]:
     """Of the models."""
-    for model in models:
-        if not asked and model not in USUAL:
-            raise LoadTestError(f"--payloads must be given for --model {model}: a folder, or a set")
     if asked and len(models) > 1:
         raise LoadTestError(f"--payloads are of one model: got {', '.join(models)}; add --model or --tags")
-    return [one for model in models for one in make_payloads(asked or USUAL[model], model=model)]
+    return [one for model in models for one in make_payloads(asked, model=model)]
 
 
 @events.test_start.add_listener

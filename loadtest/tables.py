@@ -37,11 +37,7 @@ def find_latency_ms(series: Series, percentile: float) -> Interval | None:
     """Over all repeats; None with too few requests. Of ab, whole milliseconds by its own report."""
     reports = [one.ab for one in series.windows if one.ab]
     if reports:
-        told = [
-            one.percentiles_ms[f"{percentile:g}"]
-            for one in reports
-            if f"{percentile:g}" in one.percentiles_ms
-        ]
+        told = [ms for one in reports if (ms := one.percentiles_ms.get(f"{percentile:g}")) is not None]
         enough = sum(one.complete for one in reports) >= least_requests(percentile)
         return (
             Interval(value=float(np.median(told)), low=min(told), high=max(told)) if told and enough else None
@@ -148,18 +144,15 @@ def _make_answers_row(group: Sequence[Series]) -> dict[str, Any]:
         verified[None if result is None else bool(result.get("good"))]
         for result in (facts.verify_before, facts.verify_after)
     )
-    judged = bool(answers.checked)
+    judged, far = bool(answers.checked), answers.largest_difference
+    same = answers.labels_same / answers.labels_judged if answers.labels_judged else None
     return {
         "load": group[0].load.name,
         "server": facts.name,
         "validated": answers.checked if judged else "answers not judged",
         "wrong": (f"{answers.wrong} WRONG" if answers.wrong else "0") if judged else None,
-        "labels as eager FP32 %": answers.labels_same / answers.labels_judged
-        if answers.labels_judged
-        else None,
-        "largest difference": None
-        if answers.largest_difference is None
-        else f"{answers.largest_difference:.4f}",
+        "labels as eager FP32 %": same,
+        "largest difference": far if far is None else f"{far:.4f}",
         "told apart %": answers.pairs_told_apart if judged else None,
         "verify before / after": f"{before} / {after}",
     }

@@ -226,6 +226,17 @@ def note_unjudged(series: Series) -> Found:
         )
 
 
+def note_mix_ups(series: Series) -> Found:
+    """Every answer is right for the only payload, whichever request it belongs to."""
+    answers = add_checks([one.answers for one in series.windows])
+    if series.facts.is_kit and answers.checked and answers.pairs_told_apart is None:
+        yield (
+            "a mix-up of answers cannot be seen",
+            "one payload was sent again and again",
+            "send several: PAYLOADS=, a folder with requests of your own",
+        )
+
+
 Rule = Callable[[Series], Found]
 
 # What makes figures meaningless first, then what makes them doubtful; reports print them in this order.
@@ -245,6 +256,7 @@ NOTES: Mapping[str, Rule] = {
     "repeats differ": note_spread,
     "not verified": note_unverified,
     "not judged": note_unjudged,
+    "mix-ups": note_mix_ups,
 }
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from config.definitions import read_definition
+from config.definitions import ModelDefinition, read_definitions
 from config.plan import Layout
+from handlers.backends.catalogue import name_variant
 from loadtest.bench import Bench
-from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError
 from loadtest.experiments.steps import (
     BERT,
@@ -91,9 +91,9 @@ def prepare(
     arguments = ["--precision", "int8", "--model-store", str(site.store)]
     layout = write_plan(folder, port=port, models=[model], arguments=arguments).layout
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
-    memory = read_definition(ROOT / "models" / model / "model.yaml").worker_memory_mib
+    (definition,) = read_definitions(site.store, [model])
     each_length = pick_each_length(payloads, archive)
-    servers = {step.name: make_server(step, model, layout, memory, each_length) for step in steps}
+    servers = {step.name: make_server(step, definition, layout, each_length) for step in steps}
     known = read_archive(archive)
     free = USABLE_MEMORY * read_available_mib()
     groups = cut_groups(steps, lambda name: servers[name].memory_mib, free)
@@ -104,7 +104,11 @@ def prepare(
         "what": what,
         "seconds": seconds,
         "host": read_host(),
-        "archive": {"id": known.archive_id, "weights": known.weights, "notes": list(known.notes)},
+        "archive": {
+            "id": known.archive_id,
+            "weights": known.definition.weights,
+            "notes": list(known.definition.notes),
+        },
         "payloads": hashlib.sha256("".join(one.digest for one in payloads).encode()).hexdigest()[:16],
         "arguments": {step.name: make_arguments(step.settings, layout, model) for step in steps},
         "steps": [asdict(step) for step in steps],
@@ -114,13 +118,16 @@ def prepare(
 
 
 def make_server(
-    step: Step, model: str, layout: Layout, memory_mib: Mapping[str, int], each_length: Sequence[Payload]
+    step: Step, definition: ModelDefinition, layout: Layout, each_length: Sequence[Payload]
 ) -> Server:
     """A length that is new to a worker without buckets costs it a compile, and in a turn of seconds it would
     meet more new ones than in any hour of serving: `each_length` is sent before it is measured."""
-    settings = step.settings
+    settings, model = step.settings, definition.name
     workers = 1 if settings.workers == ONE_WORKER else int(layout.workers_per_model.value)
-    needed = SERVER_MIB + round(workers * OWN_SHARE * memory_mib[settings.precision])
+    memory = definition.memory
+    # The kit will reject a variant that has none, and says why.
+    one = memory.get(name_variant(settings.backend, settings.precision)) or next(iter(memory.values()))
+    needed = SERVER_MIB + round(workers * OWN_SHARE * one.worker_mib)
     if settings.server == PLAIN:
         size = None if settings.workers != ONE_WORKER else BATCH_SIZE if settings.batches == FILLED else 1
         return stock_server(step.name, model, batch_size=size, memory_mib=needed)
@@ -304,17 +311,11 @@ def _draw(rows: Sequence[Row], title: str) -> Picture | None:
     drawn = []
     for row in rows:
         if row.series and not find_doubts(row.series):
-            plain, ratio = (
-                row.step.settings.server == PLAIN,
-                row.to_before if row.step.left_out else row.to_first,
-            )
+            left, plain = row.step.left_out, row.step.settings.server == PLAIN
+            ratio = row.to_before if left else row.to_first
             words = (
-                f"{ratio.value:.2f}× the top"
-                if ratio and row.step.left_out
-                else f"{ratio.value:.1f}×"
-                if ratio
-                else ""
+                f"{ratio.value:.2f}× the top" if ratio and left else f"{ratio.value:.1f}×" if ratio else ""
             )
-            colour = COLOURS[1] if row.step.left_out else GREY if plain else COLOURS[0]
+            colour = COLOURS[1] if left else GREY if plain else COLOURS[0]
             drawn.append((row.step.label, find_rate(row.series), words, colour))
     return draw_steps(drawn, title=title)

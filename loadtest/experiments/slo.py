@@ -9,12 +9,12 @@ from typing import Any
 
 from loadtest.bench import Bench
 from loadtest.errors import CapacityError
-from loadtest.load import Load
+from loadtest.load import Load, find_duration
 from loadtest.plots import draw_curve
 from loadtest.report import INVALID, Result, Verdict, make_table
 from loadtest.results import Series, plain, structure
 from loadtest.servers.base import Server, kept_server
-from loadtest.stats import Interval, least_requests
+from loadtest.stats import Interval
 from loadtest.tables import (
     PERCENTILE_METHOD,
     describe_servers,
@@ -39,8 +39,6 @@ BISECTIONS = 2
 """The interval left is a quarter of a step: 7 % of the rate, about what repeats differ by."""
 LEAST_DONE = 0.95
 """Of what arrived: less means that a backlog grows, and that a longer run would break any limit."""
-MARGIN = 1.1
-"""More requests than the percentile needs, as Poisson arrivals and errors take some."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +67,9 @@ def run(bench: Bench, server: Server | None = None) -> Result:
     every: list[Series] = []
     tried: list[Tried] = []
     while rate is not None:
-        seconds = max(load.duration_s, round(MARGIN * least_requests(PERCENTILE) / rate, 1))
-        name = f"rate-{len(tried) + 1:02d}"
-        every.append(bench.measure(name, server, replace(load, rate=rate, duration_s=seconds)))
+        one = replace(load, rate=rate)
+        one = replace(one, duration_s=find_duration(one, 1, math.inf))
+        every.append(bench.measure(f"rate-{len(tried) + 1:02d}", server, one))
         if find_doubts(every[-1], without=ENDS_OF_A_SEARCH):
             break  # something else than the server is the limit
         tried.append(judge_rate(every[-1]))

@@ -63,18 +63,9 @@ def run(bench: Bench, server: Server | None = None) -> Result:
         for number in range(1, LEGS + 1)
     ]
     every = [first, *legs]
-    ends = [one.windows[-1] for one in every]
-    workers = dict.fromkeys(worker for end in ends for worker in end.memory_mib)
-    memory = [
-        {
-            "worker": worker,
-            **{
-                f"after {one.load.name}, MiB": end.memory_mib.get(worker)
-                for one, end in zip(every, ends, strict=True)
-            },
-        }
-        for worker in workers
-    ]
+    ends = {f"after {one.load.name}, MiB": one.windows[-1].memory_mib for one in every}
+    workers = dict.fromkeys(worker for mib in ends.values() for worker in mib)
+    memory = [{"worker": one, **{end: mib.get(one) for end, mib in ends.items()}} for one in workers]
     return Result(
         title=f"Soak of {server.name}",
         verdicts=judge(every, bench.asked["seconds"]),

@@ -55,13 +55,6 @@ def make_plain_text(name: str, text: str, *, model: str) -> Payload:
     return Payload(name=name, body=text.encode(), content_type=PLAIN, model=model)
 
 
-def read_text(payload: Payload) -> str | None:
-    """What a text says; None for a picture."""
-    if payload.content_type == JSON:
-        return str(json.loads(payload.body)["text"])
-    return payload.body.decode() if payload.content_type == PLAIN else None
-
-
 def write_manifest(payloads: Sequence[Payload], folder: Path) -> Path:
     """The bodies and what they are, for generators that cannot make them themselves; the folder."""
     folder.mkdir(parents=True, exist_ok=True)

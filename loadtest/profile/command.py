@@ -25,6 +25,7 @@ def run_profile(**given: Any) -> int:
     model, precision = given["models"], given["precision"]
     sides = profile.make_sides(model, against=given["against"], precision=precision)
     build_store(model, given["store"])
+    build_store(model, given["store"], "--backend", "eager", "--precision", "fp32")
     seconds, run = given["duration"] or profile.SECONDS, partial(profile.run, sides=sides)
     with open_site(given["store"], given["first_port"]) as site:
         asked = profile.ask(model, site.store, sides, precision, seconds)

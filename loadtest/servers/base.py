@@ -134,7 +134,9 @@ class Running:
     def accuracy(self, model: str) -> Mapping[str, Any] | None:
         """What the accuracy gate saw at build of the precision served; None for FP32, its reference."""
         archive = self.archives.get(model)
-        return None if archive is None else read_archive(archive).accuracy.get(self.variant(model))
+        return (
+            None if archive is None else read_archive(archive).definition.find_accuracy(self.variant(model))
+        )
 
     def auto_users(self, models: tuple[str, ...]) -> int:
         """Twice as many as fill a batch in every worker: one is computed while the next one gathers."""

@@ -32,12 +32,13 @@ class Context:
         self.model_name = model
         self.system_properties = {"model_dir": directory, "gpu_id": None}
         self.metrics = Metrics()
-        self.describe = False
+        self.headers: dict[str, str] = {}
+        """Of every request of the batch."""
         self.refused: dict[int, tuple[int, str]] = {}
         """Place in the batch → status and phrase."""
 
     def get_all_request_header(self, _position: int) -> dict[str, str]:
-        return {"describe": "True"} if self.describe else {}
+        return self.headers
 
     def get_request_id(self, position: int) -> str:
         return str(position)
@@ -61,8 +62,7 @@ def main(job_file: str) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if "ask" in order:
-            bodies = (bytearray(Path(file).read_bytes()) for file in order["ask"])
-            say(answers, [decode(handler.handle([{"body": body}], context)[0]) for body in bodies])
+            say(answers, [ask(handler, context, *one) for one in order["ask"]])
         else:
             say(answers, run(handler, context, job["batch_size"], order))
 
@@ -97,10 +97,18 @@ def load_handler(directory: str, context: Context) -> Any:
 
 def describe(handler: Any, context: Context) -> dict[str, Any]:
     """The handler's own account of what is in effect in this process."""
-    context.describe = True
+    context.headers = {"describe": "True"}
     answer = json.loads(handler.handle([{}], context)[0])
-    context.describe = False
+    context.headers = {}
     return dict(answer)
+
+
+def ask(handler: Any, context: Context, file: str, content_type: str) -> tuple[int, str]:
+    """(status, answer) of one request alone."""
+    context.headers = {"Content-Type": content_type}
+    context.refused.clear()
+    answer = decode(handler.handle([{"body": bytearray(Path(file).read_bytes())}], context)[0])
+    return context.refused.get(0, (200, ""))[0], answer
 
 
 def run(handler: Any, context: Context, size: int, order: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from loadtest.errors import LoadTestError
 from loadtest.servers.base import Running, Server, Site
+from server.archives import read_archive
 from server.errors import ApiError
 from server.rundir import MARK, RunDir
 from server.stop import stop
@@ -49,7 +50,7 @@ MODEL_FILES = {
 }
 """With torchvision's own arguments of `resnet50` and `densenet121`."""
 TEXT_HANDLER = Path(__file__).with_name("stock_transformer.py")
-TEXT_FILES = ("config.json", "tokenizer.json", "labels.json", "model.safetensors")
+TEXT_FILES = ("config.json", "tokenizer.json", "definition.json", "model.safetensors")
 
 
 def build_image_archive(archive: Path, folder: Path, name: str) -> None:
@@ -58,7 +59,8 @@ def build_image_archive(archive: Path, folder: Path, name: str) -> None:
     from safetensors.torch import load
 
     with zipfile.ZipFile(archive) as packed:
-        state, labels = load(packed.read("model.safetensors")), json.loads(packed.read("labels.json"))
+        state = load(packed.read("model.safetensors"))
+    labels = read_archive(archive).definition.labels
     torch.save(state, folder / "stock.pth")
     (folder / "model.py").write_text(MODEL_FILES[name], encoding="utf-8")
     names = {str(index): label for index, label in enumerate(labels)}

@@ -24,7 +24,7 @@ class TransformerHandler(BaseHandler):
     def initialize(self, context: Any) -> None:
         folder = Path(context.system_properties["model_dir"])
         self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-        self.labels = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+        self.labels = json.loads((folder / "definition.json").read_text(encoding="utf-8"))["labels"]
         # The example's AutoTokenizer makes the same of a folder that has a tokenizer_config.json too.
         file = str(folder / "tokenizer.json")
         self.tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, pad_token="[PAD]")

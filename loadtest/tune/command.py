@@ -67,8 +67,8 @@ def run_tune(words: Sequence[str], budget_minutes: float, payloads: str, mix: st
             prepare.check_resumed(folder, prepare.ask_first(wish, models))
             folders[models] = folder
     if folders:
-        call("server", "check-plan", *plan_options)
         call("models", "build", *(build_options or ["--models", " ".join(wish.models)]))
+        call("server", "check-plan", *plan_options)
         with open_site(given["store"], given["first_port"]) as site:
             stored = [*wish.arguments, "--model-store", str(site.store)]
             prepare.time_batches(" ".join(wish.models), stored, wish, site)

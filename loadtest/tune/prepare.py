@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from config.__main__ import KNOBS, build_parser, parse_number, split_words
-from config.definitions import read_definition
+from config.definitions import read_definitions
 from config.knobs.table import find
 from config.plan import Plan
 from config.rules.backends import find_need
@@ -19,10 +19,10 @@ from config.rules.batching import DEFAULT_SLO_P99_MS
 from config.rules.service import list_sizes
 from config.topology import read_topology
 from handlers.backends.catalogue import BACKENDS, SETS, find_missing, name_variant
+from handlers.definition import Packed
 from loadtest.bench import resume_result
 from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError
-from loadtest.load import list_scenarios, read_scenario
 from loadtest.machine import read_host
 from loadtest.payloads import make_payloads
 from loadtest.results import Kept, read_result
@@ -30,7 +30,7 @@ from loadtest.servers.base import Server, Site
 from loadtest.servers.kit import kit_server, write_plan
 from loadtest.tune import plans
 from loadtest.tune.experiment import KIND
-from server.archives import Archive, read_archive
+from server.archives import read_archive
 from server.supervisor.moving import read_available_mib
 
 OWN = ("MODELS", "PORT", "SLO_P99_MS")
@@ -57,7 +57,7 @@ class Wish:
     tunings: list[tuple[str, ...]]
     """The models of each race."""
     asked: Mapping[str, Any]
-    """The same of each race; the payloads are empty for those of the model's open loop."""
+    """The same of each race; empty payloads are what suits the model."""
     arguments: list[str]
     """Of `python -m config`."""
     timings: str
@@ -111,16 +111,7 @@ def parse_mix(text: str, models: Sequence[str]) -> dict[str, float]:
 
 def ask_first(wish: Wish, models: Sequence[str]) -> dict[str, Any]:
     """What is known before anything is built or timed."""
-    payloads = wish.asked["payloads"] or find_payloads(*models)
-    return {**wish.asked, "models": list(models), "payloads": payloads, "host": read_host()}
-
-
-def find_payloads(model: str) -> str:
-    """Of the model's own open loop."""
-    for scenario in map(read_scenario, list_scenarios()):
-        if scenario.is_open and scenario.load.models == (model,):
-            return scenario.load.payloads
-    raise LoadTestError(f"no open scenario of {model}: PAYLOADS= names a set or a folder to send")
+    return {**wish.asked, "models": list(models), "host": read_host()}
 
 
 def check_resumed(folder: Path | None, known: Mapping[str, Any]) -> Kept | None:
@@ -150,11 +141,11 @@ def prepare(
         **ask_first(wish, models), "variants": variants, "instances": len(plan.instances),
         "payload_models": [payload.model for payload in sent],
         "archives": {model: archive.archive_id for model, archive in archives.items()},
-        "weights": {model: archive.weights for model, archive in archives.items()},
+        "weights": {model: archive.definition.weights for model, archive in archives.items()},
     }  # fmt: skip
     kept = check_resumed(folder, asked)
     default = plans.read_candidate(plan, models)
-    sizes = {model: list_sizes(read_definition(ROOT / "models" / model / "model.yaml")) for model in models}
+    sizes = {model.name: list_sizes(model) for model in read_definitions(site.store, models)}
     others = [] if len(models) > 1 else list_others(wish, archives[models[0]], plan, site)
     # Workers are one number for all models, and stay as they are where somebody named them.
     free = len(wish.tunings) == 1 and not {"WORKERS", "CORES_PER_WORKER"} & {*wish.asked["given"]}
@@ -184,17 +175,17 @@ def fix(variants: Mapping[str, str]) -> list[str]:
     return ["--backend", backends, "--precision", *precisions] if len(precisions) == 1 else []
 
 
-def list_others(wish: Wish, archive: Archive, plan: Plan, site: Site) -> list[plans.Candidate]:
+def list_others(wish: Wish, archive: Packed, plan: Plan, site: Site) -> list[plans.Candidate]:
     """The plans of the other backends and precisions that a model's archive holds, each with the batch that
     the rules give it by its own batch profile; of what a person named none but that."""
-    model, topology, found = archive.name, read_topology(), []
+    model, topology, found = archive.definition.name, read_topology(), []
     there = {*SETS[plan.inputs.package_set]} - find_missing()
     if absent := [backend for backend in BACKENDS if backend not in there]:
         site.say(f"{model}: not installed beside these, so not measured: {', '.join(absent)} (BACKEND=…)")
     default = find_variants(plan, [model])[model]
     words = zip(("BACKEND", "PRECISION"), default.split(), strict=True)
     named = {word for name, word in words if name in wish.asked["given"]}
-    for variant in sorted({*archive.accuracy} - {*archive.lost} - {default}):
+    for variant in sorted({*archive.definition.served} - {default}):
         backend, precision = variant.split()
         if backend in there and named <= {backend, precision} and not find_need(topology, backend, precision):
             more = plans.variant_arguments(variant)

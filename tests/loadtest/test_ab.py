@@ -10,7 +10,7 @@ from loadtest.answers import AnswerCheck
 from loadtest.bench import make_window
 from loadtest.drivers import parse_ab_report, run_ab
 from loadtest.errors import LoadTestError
-from loadtest.payloads import make_text
+from loadtest.payloads import Payload, make_text
 from loadtest.tables import find_latency_ms
 from loadtest.validity import find_doubts
 from tests.loadtest.fake_server import Behaviour, serving
@@ -18,6 +18,7 @@ from tests.loadtest.making import make_load, make_series
 
 RECORDED = Path(__file__).parent / "recorded"
 TEXT = make_text("a", "first", model="bert")
+BYTES = Payload(name="bytes", body=b"\x00\xff{", content_type="application/octet-stream", model="other")
 
 
 def report(name: str):
@@ -51,12 +52,14 @@ def make_ab_load(**changes):
     )
 
 
-def test_one_ab_sends_one_payload_and_its_figures_are_kept_as_its_own(tmp_path):
+@pytest.mark.parametrize("payload", [TEXT, BYTES])
+def test_one_ab_sends_one_payload_and_its_figures_are_kept_as_its_own(tmp_path, payload):
     load = make_ab_load()
     with serving(Behaviour(error_each=7)) as server:
-        outcome = run_ab(load, url=server.url, token="secret", payload=TEXT, folder=tmp_path)
+        outcome = run_ab(load, url=server.url, token="secret", payload=payload, folder=tmp_path)
         assert server.asked.list_values("Authorization") == {"Bearer secret"}
-        assert {body for _, body, _ in server.asked.received} == {TEXT.body}
+        assert {(path, body) for path, body, _ in server.asked.received} == {(payload.path, payload.body)}
+        assert server.asked.list_values("Content-type") == {payload.content_type}
     window = make_window(load, outcome, AnswerCheck())
     assert len(outcome.rows) == 0  # no row is invented
     assert window.ab == outcome.ab

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from handlers.answers import Tolerance, find_fault
 from loadtest import answers as module
-from loadtest.answers import AnswerCheck, Expected, Tolerance, add_checks, check_answers, find_fault
+from loadtest.answers import AnswerCheck, Expected, add_checks, check_answers
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload, make_text
 from loadtest.rows import NO_ANSWER, make_rows
@@ -33,31 +34,6 @@ def text(good):
 def image(**probabilities):
     listed = enumerate(sorted(probabilities.items(), key=lambda pair: -pair[1]))
     return [{"label": label, "index": n, "probability": p} for n, (label, p) in listed]
-
-
-CAT = image(cat=0.5, dog=0.3)
-
-
-@pytest.mark.parametrize(
-    ("got", "expected", "tolerance", "fault"),
-    [
-        (text(0.905), text(0.9), TIGHT, None),
-        (text(0.92), text(0.9), TIGHT, "expected 'good' with 0.9000 ± 0.0100: got 0.9200"),
-        (text(math.nan), text(0.9), TIGHT, "expected 'good' with 0.9000"),
-        ({"code": 503}, text(0.9), TIGHT, "no answer of this model"),
-        ([], CAT, TIGHT, "no answer of this model"),
-        (CAT, CAT, TIGHT, None),
-        # Left out of the best few, it may have as much as the least of them.
-        (image(dog=0.3, cow=0.2999), image(cat=0.3, dog=0.3), TIGHT, None),
-        # TorchServe's own image_classifier answers labels alone.
-        ({"cat": 0.5, "dog": 0.3}, CAT, TIGHT, None),
-        ({"cat": 0.4, "dog": 0.3}, CAT, TIGHT, "expected 'cat' with 0.5000"),
-        (image(dog=0.9, cat=0.75), image(cat=0.9, dog=0.05), LOOSE, "expected 'cat': got 'dog' with 0.9000"),
-    ],
-)
-def test_faults(got, expected, tolerance, fault):
-    found = find_fault(got, expected, tolerance)
-    assert found is None if fault is None else fault in found
 
 
 def check(expected, *answered, status=200):
@@ -106,6 +82,46 @@ def test_labels_alone_are_judged_where_no_answer_is_known():
     assert (tie.labels_judged, tie.largest_difference) == (0, pytest.approx(0.01))
 
 
+def embed(*values):
+    return {"embedding": [*values, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]}
+
+
+OF_ANY_KIND = {
+    "embeddings": (embed(0.9, -0.3), embed(-0.3, 0.9), embed(0.901, -0.301)),
+    "boxes": (
+        {"boxes": [{"label": "cat", "score": 0.9, "box": [0.0, 1.0, 2.0, 3.0]}]},
+        {"boxes": []},
+        {"boxes": [{"label": "cat", "score": 0.905, "box": [0.0, 1.0, 2.0, 3.0]}]},
+    ),
+    "entities": (
+        {"entities": [{"text": "Ada", "label": "PER", "score": 0.99}]},
+        {"entities": [{"text": "Ulm", "label": "LOC", "score": 0.99}]},
+        {"entities": [{"text": "Ada", "label": "PER", "score": 0.985}]},
+    ),
+    "texts together": ([text(0.9), text(0.2)], [text(0.2), text(0.9)], [text(0.901), text(0.2)]),
+}
+
+
+@pytest.mark.parametrize("kind", OF_ANY_KIND)
+def test_answers_of_any_model_are_judged_and_have_no_labels(kind):
+    one, other, near = OF_ANY_KIND[kind]
+    expected = expect(one, other)
+    good = check(expected, (0, one), (1, other), (0, near))
+    assert (good.checked, good.wrong, good.labels_judged, good.labels_same) == (3, 0, 0, 0)
+    assert good.largest_difference is None
+    swapped = check(expected, (0, other), (1, one))
+    assert (swapped.wrong, len(swapped.examples)) == (2, 2)
+    assert check(expected, (0, {"code": 500}), (0, "text"), (1, math.nan)).wrong == 3
+    assert module.find_pairs_told_apart(expected.answers) == 1.0
+    assert module.find_pairs_told_apart([(one, TIGHT), (near, TIGHT)]) == 0.0
+
+
+def test_models_of_several_kinds_in_one_window_are_told_together():
+    found = check(expect(text(0.9), embed(0.9, -0.3)), (0, text(0.85)), (1, embed(0.9, -0.3)))
+    assert (found.checked, found.wrong, found.labels_judged, found.labels_same) == (2, 1, 1, 1)
+    assert found.largest_difference == pytest.approx(0.05)
+
+
 def test_several_windows_add_up():
     one, other = check(TWO, (0, text(0.9)), (1, text(0.8))), check(TWO, (0, text(0.899)))
     found = add_checks([one, other])
@@ -117,7 +133,7 @@ def test_several_windows_add_up():
 
 def test_how_many_payloads_can_be_told_apart_is_known():
     known = [(text(good), TIGHT) for good in (0.9, 0.9, 0.2)]
-    assert [module.find_pairs_told_apart(known[n:]) for n in range(3)] == [pytest.approx(4 / 6), 1.0, 1.0]
+    assert [module.find_pairs_told_apart(known[n:]) for n in range(3)] == [pytest.approx(4 / 6), 1.0, None]
     # Of many, evenly chosen ones are compared: of these 60, of which 30 are equal.
     many = [text(0.9)] * 300 + [text(0.55 + number / 1000) for number in range(300)]
     found = module.find_pairs_told_apart([(one, Tolerance(relative=0, absolute=1e-4)) for one in many])
@@ -154,7 +170,8 @@ def test_equal_payloads_are_computed_once_and_all_is_kept(computed, tiny_text_ar
     assert computed == [("tiny_text", how, ["t2", "t1"]) for how in ("eager fp32", "ipex bf16")]
     answers = tuple(answer_to(one.body) for one in TEXTS)
     assert (tuple(one for one, _ in first.answers), first.fp32) == (answers, answers)
-    known = read_archive(tiny_text_archive).canary.tolerance["bf16"]
+    rules = read_archive(tiny_text_archive).definition.precisions["bf16"]
+    known = {"relative": rules.canary_relative, "absolute": rules.canary_absolute}
     assert first.answers[0][1] == Tolerance(**known)
     assert (first.pairs_told_apart, "the archive's own handler at bf16" in first.source) == (1.0, True)
     find(make_kit({"tiny_text": tiny_text_archive}, "fp32"), TEXTS[1:2], tmp_path)
@@ -175,27 +192,61 @@ def test_payloads_of_several_models_come_back_in_order(computed, tiny_text_archi
 def test_stock_is_held_to_labels_and_a_foreign_server_to_nothing(computed, tiny_text_archive, tmp_path):
     stock = Running(name="stock", models=("tiny_text",), archives={"tiny_text": tiny_text_archive})
     found = find(stock, TEXTS, tmp_path)
-    assert (found.answers, found.source, found.pairs_told_apart) == (None, "labels by eager FP32", 1.0)
+    assert (found.answers, found.source, found.pairs_told_apart) == (None, "labels by eager FP32", None)
     assert [precision for _, precision, _ in computed] == ["eager fp32"]
     assert find(Running(name="url", url="http://127.0.0.1:1"), TEXTS, tmp_path) is None
 
 
-def test_an_answer_without_labels_is_never_what_is_expected(monkeypatch, tiny_text_archive, tmp_path):
-    monkeypatch.setattr(module, "compute", lambda *_: [{"code": 415, "error": "no text"}])
-    wanted = r"tiny_text\.mar must answer t0 by labels with probabilities: got \{'code': 415"
+def test_an_error_is_never_what_is_expected(tiny_text_archive, tmp_path):
+    payload = Payload(name="no text", body=b"\xff", content_type="text/plain", model="tiny_text")
     for _ in range(2):  # nor is it kept
-        with pytest.raises(LoadTestError, match=wanted):
-            find(make_kit({"tiny_text": tiny_text_archive}), TEXTS[:1], tmp_path)
+        with pytest.raises(LoadTestError, match=r'tiny_text\.mar must answer no text: got 4\d\d \{"code"'):
+            find(make_kit({"tiny_text": tiny_text_archive}), [payload], tmp_path)
 
 
 def test_the_archives_own_handler_answers_in_a_process_of_its_own(tiny_text_archive, tmp_path):
-    canary = read_archive(tiny_text_archive).canary
-    payload = Payload(name="c", body=canary.body, content_type=canary.content_type, model="tiny_text")
-    (found,) = module.compute(tiny_text_archive, "eager fp32", [payload])
-    assert module.read_probabilities(found) == pytest.approx(dict(canary.expected), abs=1e-3)
+    archive = read_archive(tiny_text_archive)
+    canary = archive.definition.example
+    payload = Payload(name="c", body=archive.body, content_type=canary.content_type, model="tiny_text")
+    # What its content type says is a text is one, whatever it looks like.
+    braces = Payload(name="{", body=b'{"text": ', content_type="text/plain", model="tiny_text")
+    found, other = module.compute(tiny_text_archive, "eager fp32", [payload, braces])
+    assert find_fault(found, canary.expected, Tolerance(relative=0.0, absolute=1e-3)) is None
+    assert find_fault(other, canary.expected, Tolerance(relative=0.0, absolute=0.0))
     broken = tmp_path / "broken.mar"
     with zipfile.ZipFile(broken, "w") as packed:
         packed.writestr("definition.json", json.dumps({"name": "broken"}))
     wanted = r"(?s)broken\.mar cannot be run for its expected answers: .*MANIFEST"
     with pytest.raises(LoadTestError, match=wanted):
         module.compute(broken, "eager fp32", TEXTS[:1])
+
+
+EMBEDDER = """
+from handlers.text_classifier import TextClassifier
+
+class Embedder(TextClassifier):
+    def encode(self, output, sample):
+        return {"embedding": [float(one) for one in output.tolist() * 4], "tokens": len(sample.ids)}
+"""
+
+
+def test_a_model_without_labels_is_judged_by_its_own_archive(tiny_text_archive, tmp_path):
+    """A handler of one's own that answers embeddings: right, of another text, and changed by little."""
+    archive = tmp_path / "tiny_text.mar"
+    with zipfile.ZipFile(tiny_text_archive) as old, zipfile.ZipFile(archive, "w") as new:
+        for name in old.namelist():
+            body = old.read(name)
+            if name == "MAR-INF/MANIFEST.json":
+                manifest = json.loads(body)
+                body = json.dumps({**manifest, "model": {**manifest["model"], "handler": "embedder.py"}})
+            new.writestr(name, body)
+        new.writestr("embedder.py", EMBEDDER)
+    texts = [make_text(name, text, model="tiny_text") for name, text in (("a", "one two"), ("b", "a room"))]
+    expected = find(make_kit({"tiny_text": archive}, "fp32"), texts, tmp_path / "cache")
+    (first, _), (second, _) = expected.answers
+    assert len(first["embedding"]) == 12
+    near = {**first, "embedding": [0.999 * one for one in first["embedding"]]}
+    other = {**first, "embedding": second["embedding"]}
+    found = check(expected, (0, first), (1, second), (0, near), (0, other), (1, first))
+    assert (found.checked, found.wrong, found.labels_judged) == (5, 2, 0)
+    assert (found.pairs_told_apart, found.largest_difference) == (1.0, None)

@@ -13,8 +13,10 @@ from loadtest.drivers import Outcome
 from loadtest.errors import CapacityError, LoadTestError, NotMeasuredError, RejectedError
 from loadtest.results import read_result
 from loadtest.servers.base import Running, Server, Site
+from loadtest.validity import find_findings
 from tests.loadtest.making import ANSWER, GOOD, QUIET, list_rows, make_load
 from tests.loadtest.virtual import EXPECTED
+from tests.server.fakes import make_archive
 
 LOAD = make_load(payloads="one-text", leave_out_first_round=True)
 
@@ -73,13 +75,13 @@ def world(monkeypatch):
     return world
 
 
-def make_server(name, world, *, rejected="", models=(), **more):
+def make_server(name, world, *, rejected="", models=(), archives=None, **more):
     @contextlib.contextmanager
     def start(_):
         if rejected:
             raise RejectedError("long text", rejected)
         world.states.setdefault(name, []).append("up")
-        yield FakeServer(name=name, models=models, world=world)
+        yield FakeServer(name=name, models=models, archives=archives or {}, world=world)
         world.states[name].append("down")
 
     return Server(name=name, open=start, **more)
@@ -214,6 +216,24 @@ def test_the_capacity_is_a_closed_loops_rate_and_none_where_it_is_in_doubt(tmp_p
         world.disturbed = 9
         with pytest.raises(CapacityError, match="the host gave CPU time to others"):
             bench.capacity(make_server("a", world), replace(load, name="busy"))
+
+
+def test_of_any_model_what_suits_it_is_sent_and_one_payload_shows_no_mix_up(tmp_path, world, monkeypatch):
+    monkeypatch.setattr(module, "find_expected", lambda *_: replace(EXPECTED, pairs_told_apart=None))
+    example = {"file": "canary.txt", "content_type": "application/json", "expected": {"boxes": []}}
+    archive = make_archive(tmp_path / "any.mar", name="any", text="[1]", example=example)
+    server = make_server("a", world, models=("any",), archives={"any": archive})
+    with opened(tmp_path, world) as bench:
+        load = replace(LOAD, models=("any",), payloads="")
+        block = bench.turns("block", [(server, replace(load, payloads=asked)) for asked in ("", "one-text")])
+    assert [one.load.payloads for one in block.series] == ["example", "one-text"]
+    (sent,) = block.payloads["example"]
+    assert (sent["content_type"], sent["bytes"]) == ("application/json", 3)
+    kit = replace(block.series[0], facts=replace(block.series[0].facts, is_kit=True))
+    assert [str(one) for one in find_findings(kit)] == [
+        "note: a mix-up of answers cannot be seen (one payload was sent again and again); "
+        "send several: PAYLOADS=, a folder with requests of your own"
+    ]
 
 
 def test_a_model_that_is_not_served_is_named(tmp_path, world):

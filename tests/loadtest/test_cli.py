@@ -33,12 +33,11 @@ def choose(models=("bert",), loop="", **values):
 
 def test_without_a_name_all_that_fit_are_chosen():
     assert choose() == [("bert-closed", ("auto",)), ("bert-open", ("60%",))]
-    assert [name for name, _ in choose(models=())] == [
-        "bert-closed",
-        "bert-open",
-        "resnet50-closed",
-        "resnet50-open",
-    ]
+    any_model = choose(models=("my-detector", "bert"))
+    assert [name for name, _ in any_model[:3]] == ["my-detector-closed", "my-detector-open", "bert-closed"]
+    kit = ["bert-closed", "bert-open", "resnet50-closed", "resnet50-open"]
+    assert [name for name, _ in choose(models=())] == kit  # of a URL, where nobody knows
+    assert choose(scenario="router-open") == [("router-open", ("60%",))]
     assert choose(users="8,32") == [("bert-closed", (8.0, 32.0))]
     assert choose(rate="20 80%") == [("bert-open", (20.0, "80%"))]
     assert choose(driver="ab") == [("bert-closed", ("auto",))]
@@ -61,7 +60,7 @@ def test_a_locustfile_of_ones_own_is_a_scenario_of_its_own(tmp_path):
     ("values", "wrong"),
     [
         ({"users": "3", "rate": "3"}, "USERS are of a closed loop, RATE of an open one: got both"),
-        ({"scenario": "no-such"}, "SCENARIO must be one of bert-closed"),
+        ({"scenario": "no-such"}, "SCENARIO must be MODEL-closed, MODEL-open, or a .yaml file: got no-such"),
         ({"scenario": "bert-open", "users": "3"}, "USERS does not fit the loop of bert-open"),
         ({"users": "none"}, "users must be 1 to 10000, or auto: got 'none'"),
         ({"users": "2.5"}, "users must be 1 to 10000"),

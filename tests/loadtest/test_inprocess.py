@@ -25,8 +25,8 @@ PORT = 9640
 
 
 def plan_tiny(archive, run_dir):
-    folders = ["--models-dir", str(archive.parent), "--model-store", str(archive.parent)]
-    return write_plan(run_dir, port=PORT, models=[archive.stem], arguments=[*PLAIN, *folders])
+    arguments = [*PLAIN, "--model-store", str(archive.parent)]
+    return write_plan(run_dir, port=PORT, models=[archive.stem], arguments=arguments)
 
 
 def send(running, payloads, folder, **changes):
@@ -39,9 +39,7 @@ def test_an_image_handler_answers_whole_batches_and_nothing_stays_behind(tiny_im
     site = Site(store=tiny_image_archive.parent, folder=tmp_path, first_port=PORT, say=said.append)
     (photo,) = make_payloads("one-photo", model="tiny_image")
     broken = dataclasses.replace(photo, body=b"no image")
-    server = in_process_server(
-        "limit", "tiny_image", [*PLAIN, "--models-dir", str(tiny_image_archive.parent)]
-    )
+    server = in_process_server("limit", "tiny_image", PLAIN)
     with server.open(site) as running:
         batch = running.plan.models["tiny_image"].batch_size.value
         outcome = send(running, [photo], tmp_path / "job")

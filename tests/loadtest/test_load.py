@@ -7,8 +7,7 @@ import re
 import pytest
 
 from loadtest.errors import LoadTestError
-from loadtest.load import change_scenario, list_scenarios, parse_scenario, parse_share, read_scenario
-from loadtest.payloads import SETS
+from loadtest.load import change_scenario, find_duration, parse_scenario, parse_share, read_scenario
 from tests.loadtest.making import make_load
 
 CLOSED = {"model": "bert", "payloads": "texts", "users": 8}
@@ -19,12 +18,31 @@ def parse(raw):
     return parse_scenario(raw, name="mine", source="mine.yaml")
 
 
-def test_there_is_a_closed_and_an_open_scenario_for_each_model():
-    found = [read_scenario(name) for name in list_scenarios()]
-    loops = {(one.load.models, one.is_open) for one in found}
-    assert loops == {((model,), loop) for model in ("resnet50", "bert") for loop in (True, False)}
-    assert all(one.load.payloads in SETS for one in found)
-    assert [one.name for one in found] == list_scenarios()
+@pytest.mark.parametrize(("model", "limit_ms"), [("bert", 1000), ("resnet50", 2000), ("my-v1.2_x", None)])
+def test_there_is_a_closed_and_an_open_scenario_for_any_model(model, limit_ms):
+    closed, opened = (read_scenario(f"{model}-{loop}") for loop in ("closed", "open"))
+    assert (closed.is_open, closed.levels, opened.is_open, opened.levels) == (
+        False,
+        ("auto",),
+        True,
+        ("60%",),
+    )
+    assert {one.load.models for one in (closed, opened)} == {(model,)}
+    assert [one.name for one in (closed, opened)] == [f"{model}-closed", f"{model}-open"]
+    assert {one.load.payloads for one in (closed, opened)} == {""}  # what suits the model
+    assert (opened.load.limit_ms, opened.load.percentile) == (limit_ms, 95)
+
+
+def test_an_open_loop_of_a_slow_model_lasts_until_its_percentile_can_be_quoted():
+    """p95 needs 200 requests; three repeats together have a fifth more."""
+    opened = read_scenario("any-open")
+    durations = {capacity: opened.at("60%", capacity).duration_s for capacity in (100.0, 2.0, 0.001)}
+    assert durations == {100.0: 15.0, 2.0: 67, 0.001: 120.0}
+    assert opened.at("60%", 0.001).rate == 0.0006
+    assert find_duration(make_load(2.0), 1, 1e9) == 120
+    # Who asks for a duration gets that.
+    assert change_scenario(opened, duration_s=5.0).at("60%", 2.0).duration_s == 5.0
+    assert read_scenario("any-closed").at(4).duration_s == 12
 
 
 @pytest.mark.parametrize(
@@ -33,6 +51,7 @@ def test_there_is_a_closed_and_an_open_scenario_for_each_model():
         (3, "a scenario must be a mapping with model, payloads, .*: got 3"),
         ({**CLOSED, "warmup": 3}, "a scenario may hold .*warm_up_s.*: got 'warmup'"),
         ({"payloads": "texts", "users": 8}, "must name its model"),
+        ({**CLOSED, "payloads": 3}, "may name its payloads"),
         ({**CLOSED, "rate": 5}, r"must have users \(closed loop\) or a rate \(open loop\)"),
         ({**CLOSED, "users": []}, "at least one value"),
         ({**CLOSED, "users": [8, 0]}, "users must be 1 to 10000, or auto: got 0"),
@@ -64,7 +83,9 @@ def test_a_file_of_ones_own_is_read_and_named_where_it_is_wrong(tmp_path):
     file.write_bytes(b"model: [\xff")
     with pytest.raises(LoadTestError, match=r"mine\.yaml: not YAML"):
         read_scenario(str(file))
-    with pytest.raises(LoadTestError, match=r"SCENARIO must be one of mine, or a \.yaml file: got other"):
+    with pytest.raises(
+        LoadTestError, match=r"SCENARIO must be MODEL-closed, MODEL-open, or a \.yaml file: got other"
+    ):
         read_scenario("other", tmp_path)
 
 

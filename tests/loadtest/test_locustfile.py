@@ -18,13 +18,15 @@ import pytest
 
 from loadtest.drivers import HERE, LOCUSTFILE, ROOT, Generators, Outcome, parse_generators, run_locust
 from loadtest.errors import LoadTestError
-from loadtest.payloads.payload import make_plain_text, make_text
+from loadtest.payloads.payload import Payload, make_plain_text, make_text
 from loadtest.rows import cut_window, find_good, find_latency
 from tests.loadtest.fake_server import Asked, Behaviour, answer_to, serving
 from tests.loadtest.making import make_load
 
-PAYLOADS = [make_text(f"text {n}", "word " * n, model="bert") for n in range(1, 5)]
+PAYLOADS = [make_text(f"text {n}", "word " * n, model="bert") for n in range(1, 4)]
 PAYLOADS.append(make_plain_text("plain", "a text", model="other"))
+BYTES = Payload(name="bytes", body=b"\x00\xff{", content_type="application/octet-stream", model="other")
+PAYLOADS.append(BYTES)
 READS_NO_TOKEN = """
 import sys, locust.main, pathlib
 whole = pathlib.Path.read_text
@@ -206,6 +208,17 @@ def test_it_runs_alone_with_tags_and_locusts_own_files(tmp_path):
     assert (tmp_path / "x.html").stat().st_size > 1000
 
 
+def test_a_folder_of_bodies_is_sent_to_any_model(tmp_path):
+    bodies = {b"[1, 2]": "application/json", b"\x00\xff": "application/octet-stream"}
+    for number, (body, kind) in enumerate(bodies.items()):
+        (tmp_path / f"{number}.{'json' if kind.endswith('json') else 'bin'}").write_bytes(body)
+    with serving() as server:
+        done = locust("--host", server.url, "--model", "router", "--payloads", str(tmp_path), "-t", "2")
+    assert done.returncode == 0, done.stderr
+    sent = {body: (path, headers["Content-Type"]) for path, body, headers in server.asked.received}
+    assert sent == {body: ("/predictions/router", kind) for body, kind in bodies.items()}
+
+
 def test_a_folder_of_ones_own_a_rate_and_a_token(tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "mine.txt").write_text("one text\n\nanother text\n")
@@ -224,7 +237,7 @@ def test_a_folder_of_ones_own_a_rate_and_a_token(tmp_path):
     ("line", "wrong"),
     [
         ("--tags bert --payloads nothing-there", "PAYLOADS must be one of"),
-        ("--model router", "--payloads must be given for --model router"),
+        ("--model router", "PAYLOADS must be a folder or a set that needs no archive: got none of router"),
         ("--payloads one-text", "--payloads are of one model: got bert, resnet50; add --model or --tags"),
         ("--tags bert --token-file /nothing/there", "No such file"),
     ],

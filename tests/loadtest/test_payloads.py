@@ -7,17 +7,25 @@ import json
 import math
 import random
 import statistics
-import zipfile
 
 import pytest
 from PIL import Image
 
 from loadtest.errors import LoadTestError
-from loadtest.payloads import SETS, make_payloads, pick_each_length, read_manifest, texts, write_manifest
+from loadtest.payloads import (
+    SETS,
+    find_usual,
+    make_payloads,
+    pick_each_length,
+    read_manifest,
+    texts,
+    write_manifest,
+)
 from loadtest.payloads.payload import JSON, MANIFEST, PLAIN
 from loadtest.payloads.photos import FORMS
 from loadtest.payloads.sets import MIXED, MOST
 from loadtest.payloads.texts import draw_lengths, read_token_counter, write_exactly
+from tests.server.fakes import make_archive
 
 EXACT = ("texts-128", "texts-grouped")
 
@@ -59,7 +67,9 @@ def test_sets_are_the_same_every_time_and_sent_as_clients_send_them(made, tiny_t
     words = sorted(len(json.loads(one.body)["text"].split()) for one in made["texts"])
     assert (statistics.median(words), words[0], words[-1]) == (22, 3, 153)
     assert {one.content_type for name in ("texts", "one-text") for one in made[name]} == {JSON}
-    assert {one.content_type for name in EXACT for one in made[name]} == {PLAIN}
+    assert {one.content_type for name in (*EXACT, "plain-texts") for one in made[name]} == {PLAIN}
+    plain = [one.body.decode() for one in made["plain-texts"]]
+    assert plain == [json.loads(one.body)["text"] for one in made["texts"]]
 
 
 def test_exact_texts_have_the_tokens_that_were_drawn_and_need_the_archive(made, count_tokens, tmp_path):
@@ -67,10 +77,9 @@ def test_exact_texts_have_the_tokens_that_were_drawn_and_need_the_archive(made, 
     assert counts["texts-128"] == [128] * 64
     assert counts["texts-grouped"] == MIXED
     assert len({one.digest for one in made["texts-128"]}) == 64
-    with pytest.raises(LoadTestError, match=r"need the archive of bert .* got none"):
+    with pytest.raises(LoadTestError, match=r"a set that needs no archive: got none of bert"):
         make("texts-128")
-    with zipfile.ZipFile(tmp_path / "image.mar", "w") as archive:
-        archive.writestr("definition.json", "{}")
+    make_archive(tmp_path / "image.mar")
     with pytest.raises(LoadTestError, match=r"image\.mar: no tokenizer\.json"):
         make("texts-128", tmp_path / "image.mar")
 
@@ -105,8 +114,58 @@ def test_a_folder_of_images_or_of_texts_a_line_each(tmp_path):
     assert 100 <= len(make(str(tmp_path / "texts"))) <= MOST
 
 
+def test_a_folder_of_bodies_is_sent_as_it_is(tmp_path):
+    for name in ("deep/a.json", "b.BIN", "readme.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b'{"a": 1}\n')
+    found = {one.name: (one.content_type, one.body) for one in make(str(tmp_path))}
+    kinds = {"b.BIN": "application/octet-stream", "deep/a.json": "application/json"}
+    assert found == {name: (kind, b'{"a": 1}\n') for name, kind in kinds.items()}
+
+
+@pytest.fixture
+def archives(tmp_path, tiny_text_archive, tiny_image_archive):
+    """Model → its archive, of several kinds."""
+
+    def describe(name, content_type, expected):
+        example = {"file": "canary.txt", "content_type": content_type, "expected": expected}
+        return make_archive(tmp_path / f"{name}.mar", name=name, text="[1, 2]", example=example)
+
+    return {
+        "image": tiny_image_archive,
+        "text": tiny_text_archive,
+        "detector": describe("detector", "image/jpeg", {"boxes": [{"label": "cat", "score": 0.9}]}),
+        "plain": describe("plain", "text/plain", {"embedding": [0.1]}),  # and no tokenizer
+        "json": describe("json", "application/json", [0.5]),
+        "bytes": describe("bytes", "application/octet-stream", None),
+    }
+
+
+def test_what_suits_a_model_is_found_by_its_archive_and_only_then_by_its_name(archives):
+    found = {model: find_usual(model, archives) for model in archives}
+    example = dict.fromkeys(("detector", "plain", "json", "bytes"), "example")
+    assert found == {"image": "photos", "text": "plain-texts", **example}
+    (one,) = make_payloads("", model="json", archives=archives)
+    assert (one.body, one.content_type, one.path) == (b"[1, 2]", "application/json", "/predictions/json")
+    assert find_usual("bert", {"bert": archives["json"]}) == "example"
+    assert [find_usual(model, {}) for model in ("bert", "resnet50")] == ["texts", "photos"]
+    for asked in ("", "example"):
+        with pytest.raises(LoadTestError, match=r"PAYLOADS must be a folder .*: got none of router"):
+            make_payloads(asked, model="router")
+
+
+def test_a_mixture_has_of_each_model_what_suits_it(archives):
+    found = make_payloads("mixture", model="image text json", archives=archives)
+    assert {(one.model, one.content_type.partition("/")[0]) for one in found} == {
+        ("image", "image"), ("text", "text"), ("json", "application"),
+    }  # fmt: skip
+    # As often as others, and still one payload.
+    assert [one.model for one in found].count("json") == [one.model for one in found].count("text") == 128
+    assert len({one.digest for one in found if one.model == "json"}) == 1
+
+
 def test_a_folder_that_cannot_be_sent_is_refused(tmp_path):
-    faults = {"": "got neither", "a.txt": "got only empty lines", "b.png": "got both"}
+    faults = {"": "got none", "a.txt": "got only empty lines", "b.png": "got a.txt and b.png"}
     for name, message in faults.items():
         if name:
             (tmp_path / name).write_text("\n")

@@ -31,7 +31,8 @@ def test_settings_hold_for_every_plan_and_each_model_has_its_own_payloads():
     assert wish.arguments[:5] == ["--precision", "int8", "--slo-p99-ms", "200", "--timings"]
     alone, mix = ask(models="bert resnet50"), ask(models="bert resnet50", mix="resnet50:7, bert:3")
     assert (mix.shares, mix.tunings, alone.tunings) == (MIX, [BOTH], [("bert",), (MODEL,)])
-    assert [prepare.ask_first(alone, [model])["payloads"] for model in BOTH] == ["texts", "photos"]
+    assert {prepare.ask_first(alone, [model])["payloads"] for model in BOTH} == {""}  # what suits each
+    assert prepare.ask_first(ask(payloads="cuts"), [MODEL])["payloads"] == "cuts"
 
 
 TWO = {"models": "bert resnet50"}
@@ -60,10 +61,10 @@ def test_what_cannot_be_fixed_is_refused_before_anything_is_built(options, how, 
     ("options", "count"), [([], 2), (["--backend", "ipex"], 2), (["--precision", "fp32"], 0)]
 )
 def test_other_backends_and_precisions_that_passed_the_gate_are_raced(monkeypatch, options, count):
-    """The default is FP32; eager's BF16 was refused, OpenVINO is of another package set."""
+    """The default is FP32; OpenVINO is of another package set."""
     told, plan = [], plan_machine("two-cores", MODELS)
-    held = ("ipex bf16", "ipex int8", "eager bf16", "openvino int8")
-    archive = SimpleNamespace(name=MODEL, accuracy=dict.fromkeys(held), lost={"eager bf16": "refused"})
+    definition = SimpleNamespace(name=MODEL, served=["ipex bf16", "ipex int8", "openvino int8"])
+    archive = SimpleNamespace(definition=definition)
     monkeypatch.setattr(prepare, "read_topology", lambda: read_topology(MACHINES / "two-cores"))
     monkeypatch.setattr(prepare, "find_missing", frozenset)
     monkeypatch.setattr(prepare, "time_batches", lambda *_: None)
@@ -78,8 +79,9 @@ def test_other_backends_and_precisions_that_passed_the_gate_are_raced(monkeypatc
 
 def test_what_is_resumed_is_compared_before_anything_is_timed(monkeypatch, tmp_path):
     """The memory that was there when it began decides on."""
-    archive = SimpleNamespace(archive_id="1", weights="random")
+    archive = SimpleNamespace(archive_id="1", definition=SimpleNamespace(weights="random"))
     monkeypatch.setattr(prepare, "read_archive", lambda path: archive)
+    monkeypatch.setattr(prepare, "read_definitions", lambda *_: MODELS)
     monkeypatch.setattr(prepare, "list_others", lambda *_: [])
     plan, site = plan_machine("two-cores", MODELS), SimpleNamespace(store=tmp_path)
     asked, servers = prepare.prepare(ask(), [MODEL], plan, site)
@@ -130,7 +132,7 @@ def tune(whole, monkeypatch, tmp_path):
         monkeypatch.setattr(prepare, "prepare", fake)
         monkeypatch.setattr(command, "measure_race", end)
         monkeypatch.setattr(
-            command, "call", lambda *words: (tmp_path / "prepared").write_text(" ".join(words))
+            command, "call", lambda *words: print(*words, file=(tmp_path / "prepared").open("a"))
         )
         monkeypatch.setattr(prepare, "time_batches", lambda *_: None)
         words = ["--results", str(tmp_path), "--budget-minutes", ""]
@@ -144,7 +146,9 @@ def tune(whole, monkeypatch, tmp_path):
 
 def test_one_file_is_written_for_all_models(tune, tmp_path):
     assert tune(BOTH) == 0
-    assert (tmp_path / "prepared").read_text() == "models build --weights random"
+    built, checked = (tmp_path / "prepared").read_text().splitlines()
+    assert built == "models build --weights random"
+    assert checked.startswith("server check-plan --models bert resnet50 --precision int8 ")
     inputs = make_inputs(models=BOTH, precision="int8")
     assert explain_stale(read_tuned(tmp_path / "tuned.json"), read_topology(), inputs) == ""
 

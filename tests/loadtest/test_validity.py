@@ -52,6 +52,7 @@ MADE = {
     "workers": (make_series(facts={"pids_after": (1, 7)}), "processes 2, 7"),
     "repeats differ": (make_series(rates=(10.0, 8.0)), "8.0 to 10.0 requests/s"),
     "not verified": (make_series(facts=STOCK), "has no plan"),
+    "mix-ups": (make_series(answers=replace(RIGHT, pairs_told_apart=None)), "one payload"),
     "not judged": (make_series(load=make_load(driver="ab"), answers=AnswerCheck()), "ab keeps none"),
 }
 

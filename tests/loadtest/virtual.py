@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from loadtest.answers import Expected, Tolerance, check_answers
+from handlers.answers import Tolerance
+from loadtest.answers import Expected, check_answers
 from loadtest.bench import make_window
 from loadtest.drivers import Outcome
 from loadtest.load import Load
@@ -23,8 +24,9 @@ from tests.loadtest.making import ANSWER, QUIET, make_facts
 
 TRUE_ANSWER = {"label": "good", "probabilities": {"good": 0.9, "bad": 0.1}}
 EXPECTED = Expected(
-    source="test", fp32=(TRUE_ANSWER,), answers=((TRUE_ANSWER, Tolerance(relative=0.01, absolute=0.001)),)
-)
+    source="test", fp32=(TRUE_ANSWER,), pairs_told_apart=1.0,
+    answers=((TRUE_ANSWER, Tolerance(relative=0.01, absolute=0.001)),),
+)  # fmt: skip
 
 
 @dataclass(kw_only=True)

@@ -8,14 +8,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = {
-    "config": 6350,
+    "config": 6260,
     "docker": 100,
-    "handlers": 5300,
+    "handlers": 5980,
     "loadtest": 7900,
-    "models": 5270,
-    "server": 7180,
+    "models": 5970,
+    "server": 7040,
     "setup": 380,
-    "tests": 25720,
+    "tests": 27360,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

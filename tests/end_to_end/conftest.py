@@ -84,38 +84,28 @@ def load_with(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
 
 
 @pytest.fixture(scope="session")
-def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A models/ folder with two small models, for servers that start quickly."""
-    folder = tmp_path_factory.mktemp("models")
-    for raw in (TINY_IMAGE, TINY_TEXT):
-        write_definition(folder, with_bf16(raw))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_store(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small models' archives."""
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archives of two small models, for servers that start quickly."""
     with for_all_workers(tmp_path_factory, "tiny-store") as folder:
         for raw in (TINY_IMAGE, TINY_TEXT):
-            build_archive(write_definition(tiny_models, with_bf16(raw)), RANDOM, store=folder)
+            definition = write_definition(folder / "models", with_bf16(raw))
+            build_archive(definition, RANDOM, store=folder, backends=("ipex", "eager"))
     return folder
 
 
 @pytest.fixture
-def tiny_kit(tmp_path: Path, tiny_models: Path, tiny_store: Path) -> Iterator[Kit]:
+def tiny_kit(tmp_path: Path, tiny_store: Path) -> Iterator[Kit]:
     """A run directory for the small models; whatever a test leaves running is stopped."""
-    kit = Kit(run_dir=tmp_path / "run", store=tiny_store, port=find_port(), models_dir=tiny_models)
+    kit = Kit(run_dir=tmp_path / "run", store=tiny_store, port=find_port())
     yield kit
     kit.stop()
 
 
 @pytest.fixture(scope="session")
-def tiny_server(
-    tiny_models: Path, tiny_store: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Kit]:
+def tiny_server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
     """A small model served, for tests that leave it good."""
     folder = tmp_path_factory.mktemp("tiny")
-    kit = Kit(run_dir=folder / "run", store=tiny_store, port=find_port(), models_dir=tiny_models)
+    kit = Kit(run_dir=folder / "run", store=tiny_store, port=find_port())
     kit.plan("tiny_image")
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
@@ -126,4 +116,4 @@ def tiny_server(
 def canary(store: Path) -> bytes:
     """ResNet50's canary picture."""
     with zipfile.ZipFile(store / "resnet50.mar") as archive:
-        return archive.read("canary.jpg")
+        return archive.read("example.jpg")

@@ -47,7 +47,6 @@ class Kit:
     run_dir: Path
     store: Path
     port: int
-    models_dir: Path = ROOT / "models"
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", *arguments, "--run-dir", str(self.run_dir)]
@@ -59,9 +58,9 @@ class Kit:
 
     def plan(self, models: str, *arguments: str, instances: int | None = 1) -> None:
         """`make plan`, and nothing is started; None for as many instances as the plan has by itself."""
-        folders = ["--models-dir", str(self.models_dir), "--model-store", str(self.store)]
+        places = ["--port", str(self.port), "--model-store", str(self.store)]
         own = ["--instances", str(instances)] if instances else []
-        done = self.call("config", "--models", models, "--port", str(self.port), *folders, *own, *arguments)
+        done = self.call("config", "--models", models, *places, *own, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> subprocess.CompletedProcess[str]:

@@ -47,7 +47,7 @@ def test_openvino_serves_int8_with_the_newer_torch(served: Kit, archive: Path):
     assert described["versions"]["torch"].partition("+")[0] == pin
     assert served.verify() == (0, {})
     with zipfile.ZipFile(archive) as packed:
-        answer = served.predict("resnet50", packed.read("canary.jpg"))
+        answer = served.predict("resnet50", packed.read("example.jpg"))
     assert (answer.status, len(answer.json)) == (200, 5)
 
 

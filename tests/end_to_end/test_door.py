@@ -58,14 +58,14 @@ class DoorKit(Kit):
 
 
 @pytest.fixture(scope="module")
-def door_kit(tmp_path_factory, tiny_models, tiny_store) -> Iterator[DoorKit]:
+def door_kit(tmp_path_factory, tiny_store) -> Iterator[DoorKit]:
     """A folder with a short name: sockets are in it."""
     folder = tmp_path_factory.mktemp("door")
     store = folder / "store"
     store.mkdir()
     for archive in tiny_store.glob("*.mar"):
         shutil.copy(archive, store)
-    kit = DoorKit(run_dir=folder / "run", store=store, port=find_ports(), models_dir=tiny_models)
+    kit = DoorKit(run_dir=folder / "run", store=store, port=find_ports())
     kit.plan("tiny_image tiny_text", instances=2)
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
@@ -81,7 +81,7 @@ def find_ports() -> int:
 @pytest.fixture(scope="module")
 def photo(door_kit) -> bytes:
     """The canary with bytes behind its end, which decoders leave alone."""
-    canary = door_kit.run_dir / "samples" / "tiny_image-canary.jpg"
+    canary = door_kit.run_dir / "samples" / "tiny_image-example.jpg"
     return canary.read_bytes().ljust(BYTES, b"\0")
 
 
@@ -202,8 +202,8 @@ def test_a_door_that_is_killed_is_back_and_refuses_nobody_who_comes(door_kit, ph
 
 def reload(kit: DoorKit, *arguments: str):
     """`make reload`."""
-    folders = ["--models-dir", str(kit.models_dir), "--model-store", str(kit.store)]
-    asked = ["--models", "tiny_image tiny_text", "--port", str(kit.port), *folders, "--instances", "2"]
+    own = ["--port", str(kit.port), "--model-store", str(kit.store), "--instances", "2"]
+    asked = ["--models", "tiny_image tiny_text", *own]
     places = ["--run-dir", str(kit.run_dir), *asked, *arguments]
     return kit.call("server", "reload", "--run-dir", str(kit.run_dir), "--", *places)
 

@@ -36,14 +36,14 @@ def store_with(tiny_kit: Kit, tmp_path, name: str, change, *, sums: bool = True)
     with zipfile.ZipFile(store / "tiny_image.mar", "w") as new:
         for member, content in members.items():
             new.writestr(member, content)
-    return Kit(run_dir=tiny_kit.run_dir, store=store, port=tiny_kit.port, models_dir=tiny_kit.models_dir)
+    return Kit(run_dir=tiny_kit.run_dir, store=store, port=tiny_kit.port)
 
 
 @pytest.mark.parametrize(
     ("member", "change", "cause"),
     [
         (
-            "cpu_image_classifier.py",
+            "image_classifier.py",
             lambda code: code.replace(b"import numpy", b"import no_such_module\nimport numpy"),
             "no_such_module",
         ),
@@ -131,8 +131,8 @@ def test_a_killed_launcher_takes_even_a_hung_worker_along(tiny_server):
 
 def test_another_plan_is_refused_while_a_server_runs(tiny_server):
     kit = tiny_server
-    again = ["--models", "tiny_image", "--port", str(kit.port), "--models-dir", str(kit.models_dir),
-             "--model-store", str(kit.store), "--instances", "1"]  # fmt: skip
+    again = ["--models", "tiny_image", "--port", str(kit.port), "--model-store", str(kit.store)]
+    again += ["--instances", "1"]
     assert kit.call("server", "check-plan", *again).returncode == 0
     assert "in the background" in kit.call("server", "start", "--foreground").stderr
     done = kit.call("server", "check-plan", *again, "--backend", "eager")

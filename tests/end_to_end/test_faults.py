@@ -79,7 +79,7 @@ def test_another_archive_in_the_store_is_caught(tiny_kit, tmp_path):
     store = tmp_path / "store"
     store.mkdir()
     shutil.copy(tiny_kit.store / "tiny_image.mar", store)
-    kit = Kit(run_dir=tiny_kit.run_dir, store=store, port=tiny_kit.port, models_dir=tiny_kit.models_dir)
+    kit = Kit(run_dir=tiny_kit.run_dir, store=store, port=tiny_kit.port)
     kit.plan("tiny_image")
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
@@ -189,13 +189,13 @@ def test_a_worker_ends_with_its_launcher_and_another_takes_its_place(tiny_server
 
 
 def test_an_unpacked_file_changed_after_the_start_is_seen(tiny_server):
-    (labels,) = RunDir.at(tiny_server.instance).temporary.glob("models/*/labels.json")
-    unpacked = labels.read_bytes()
-    labels.write_bytes(unpacked + b" ")
+    (file,) = RunDir.at(tiny_server.instance).temporary.glob("models/*/requirements.txt")
+    unpacked = file.read_bytes()
+    file.write_bytes(unpacked + b" ")
     try:
         code, differing = tiny_server.verify()
     finally:
-        labels.write_bytes(unpacked)
+        file.write_bytes(unpacked)
     assert (code, set(differing)) == (1, {"archive files"})
-    assert differing["archive files"][0]["got"].startswith("labels.json has sha256 ")
+    assert differing["archive files"][0]["got"].startswith("requirements.txt has sha256 ")
     assert tiny_server.verify() == (0, {})

@@ -21,9 +21,7 @@ def test_each_head_answers_over_rest_as_transformers_pipeline_does(tmp_path):
         definition = write_definition(tmp_path / "models", {**DEFINITION, "name": name})
         weights = WeightsRequest(source="path", path=KINDS[kind](tmp_path / kind))
         build_archive(definition, weights, store=tmp_path / "store", workspaces=tmp_path / "work")
-    kit = Kit(
-        run_dir=tmp_path / "run", store=tmp_path / "store", port=find_port(), models_dir=tmp_path / "models"
-    )
+    kit = Kit(run_dir=tmp_path / "run", store=tmp_path / "store", port=find_port())
     kit.plan(" ".join(HEADS), "--workers", "1")
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr

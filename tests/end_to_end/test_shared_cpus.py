@@ -57,9 +57,8 @@ def group() -> Iterator[Path]:
 
 
 @pytest.fixture
-def shared_kit(tmp_path, tiny_models, tiny_store, group) -> GroupKit:
-    places = {"run_dir": tmp_path / "run", "store": tiny_store, "models_dir": tiny_models}
-    return GroupKit(group=group, port=find_port(), **places)
+def shared_kit(tmp_path, tiny_store, group) -> GroupKit:
+    return GroupKit(group=group, port=find_port(), run_dir=tmp_path / "run", store=tiny_store)
 
 
 def read_masks(pid: int) -> list[set[int]]:

@@ -77,7 +77,7 @@ def store(engine: str) -> Path:
 @pytest.fixture(scope="session")
 def photo(store: Path) -> bytes:
     with zipfile.ZipFile(store / "resnet50.mar") as archive:
-        return archive.read(json.loads(archive.read("canary.json"))["file"])
+        return archive.read(json.loads(archive.read("definition.json"))["example"]["file"])
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,11 @@ from tests.reliability.surroundings import Volume, settable_clock
 MODELS = f"{IMAGE} {TEXT}"
 # Pictures and texts as large as ResNet-50's and BERT's, and little to compute: what is judged is the server.
 SIZE = {"resize": 256, "crop": 224}
-IMAGE_MODEL = {**TINY_IMAGE, "request_memory_mib": 260, "model": {**TINY_IMAGE["model"], "size": SIZE}}
+IMAGE_MODEL = {
+    **TINY_IMAGE,
+    "memory": {"worker_mib": 500, "request_mib": 260},
+    "options": {**TINY_IMAGE["options"], "size": SIZE},
+}
 WIDTHS = {
     "token_lengths": [16, 64, 256, 512],
     "row_tokens": 64,
@@ -48,9 +52,9 @@ WIDTHS = {
 }
 TEXT_MODEL = {
     **TINY_TEXT,
-    "request_memory_mib": 160,
+    "memory": {"worker_mib": 500, "request_mib": 160},
     "architecture_options": {**TINY_TEXT["architecture_options"], "max_position_embeddings": 512},
-    "model": {**TINY_TEXT["model"], **WIDTHS},
+    "options": {**TINY_TEXT["options"], **WIDTHS},
 }
 LARGE_BYTES, SMALL_OF = 300_000, 9
 """One photograph in ten is larger than HAProxy's buffers are by default."""
@@ -116,8 +120,8 @@ class Server(Kit):
 
     def reload(self) -> subprocess.CompletedProcess[str]:
         """`make reload` with the same settings."""
-        folders = ["--models-dir", str(self.models_dir), "--model-store", str(self.store)]
-        asked = ["--models", MODELS, "--port", str(self.port), *folders, "--instances", "2"]
+        own = ["--port", str(self.port), "--model-store", str(self.store), "--instances", "2"]
+        asked = ["--models", MODELS, *own]
         place = ["--run-dir", str(self.run_dir)]
         return self.call("server", "reload", *place, "--", *place, *asked)
 
@@ -185,15 +189,15 @@ class Server(Kit):
 
     def canary(self, model: str) -> Request:
         """The request whose answer is known."""
-        canary = read_archive(self.store / f"{model}.mar").canary
-        return self.make(model, canary.body, canary.content_type)
+        archive = read_archive(self.store / f"{model}.mar")
+        return self.make(model, archive.body, archive.definition.example.content_type)
 
     def is_right(self, model: str, outcome: Outcome) -> bool:
         """Whether a canary's outcome is its known answer."""
         if outcome.status != 200:
             return False
-        canary = read_archive(self.store / f"{model}.mar").canary
-        return check_answer(canary, "fp32", json.loads(outcome.body)) is None
+        definition = read_archive(self.store / f"{model}.mar").definition
+        return check_answer(definition, "fp32", json.loads(outcome.body)) is None
 
     def ask_canaries(self) -> list[Outcome]:
         """Of each model; those that are not answered right within AGAIN_S."""
@@ -265,8 +269,8 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         if any("clock" in name for name in names):
             clock = stack.enter_context(settable_clock(folder / "clock"))
         server = Server(
-            run_dir=run_dir, store=folder / "store", models_dir=folder / "models", volume=volume, clock=clock,
-            port=16080 + os.getpid() % 8 * 100,
+            run_dir=run_dir, store=folder / "store", port=16080 + os.getpid() % 8 * 100,
+            volume=volume, clock=clock,
         )  # fmt: skip
         stack.callback(lambda: end_all(lambda: find_marked(run_dir), graceful_seconds=5.0))
         stack.callback(server.stop)

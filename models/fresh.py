@@ -47,7 +47,7 @@ class BuildPlan:
     precisions: tuple[str, ...]
     """Both, in the definition's order: all to be judged in an archive that is built anew."""
     served: tuple[str, ...]
-    """Those that are asked for or were, FP32 too where it is: what a worker of each takes must be known."""
+    """Those that are asked for or were, FP32 always: what a worker of each takes must be known."""
     data: str
     """What precisions are calibrated with and judged on, by its hash."""
 
@@ -119,7 +119,7 @@ def _list_served(
     asked = {
         name_variant(backend, precision)
         for backend in backends
-        for precision in precisions
+        for precision in (BASELINE, *precisions)
         if precision in BACKENDS[backend].flags
     }
     had = {*packed.memory, *packed.variants} if packed else set[str]()

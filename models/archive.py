@@ -54,7 +54,8 @@ def unpack_archive(archive: Path, folder: Path) -> None:
 
 def repack_archive(folder: Path, target: Path) -> None:
     """Write an unpacked archive anew, with what was changed or added; the old one stays whole until then."""
-    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    files = {str(path.relative_to(folder)): path for path in paths}
     del files[SUMS_FILE]
     with _replace_whole(target) as draft:
         _write_archive(draft, {name: partial(_open_file, path) for name, path in files.items()})

@@ -121,7 +121,8 @@ def read_definition(name: str, folder: Path = MODELS_FOLDER) -> ModelDefinition:
         raise BuildError(f"{path}: {_explain(error)}") from error
     if definition.name != name:
         raise BuildError(f"{path}: name must be that of its folder, {name}: got {definition.name}")
-    if own and not (definition.is_own and (path.parent / definition.handler).is_file()):
+    beside = definition.is_own and (path.parent / definition.handler).is_file()
+    if own and (not beside or Path(definition.handler).stem in OPTIONS):
         raise BuildError(
             f"{path}: handler must be one of {', '.join(OPTIONS)}, or a file beside it such as handler.py: "
             f"got {definition.handler}"

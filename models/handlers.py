@@ -11,6 +11,7 @@ from types import ModuleType
 from handlers.definition import read_folder
 from handlers.kit_handler import KitHandler
 from models.errors import BuildError
+from models.options import OPTIONS
 
 
 def load_handler(staging: Path) -> KitHandler:
@@ -25,7 +26,8 @@ def find_handler(name: str, folder: Path) -> type[KitHandler]:
     """The one KitHandler class of a shipped handler file, or of `folder`/`name`.py; BuildError says what is
     there instead."""
     own = folder / f"{name}.py"
-    module = _import_file(own) if own.is_file() else importlib.import_module(f"handlers.{name}")
+    # An unpacked archive has a copy of a shipped one, too.
+    module = importlib.import_module(f"handlers.{name}") if name in OPTIONS else _import_file(own)
     # Imported classes do not count: the handler file holds exactly one of its own.
     kinds = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
     kinds = [kind for kind in kinds if issubclass(kind, KitHandler)]
@@ -42,10 +44,12 @@ def _import_file(file: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.parent))
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # it would be packed
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise BuildError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
+        sys.dont_write_bytecode = written
         sys.path.remove(str(file.parent))
     return module

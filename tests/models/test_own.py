@@ -89,6 +89,7 @@ def test_it_answers_as_the_net_itself(tmp_path, define):
         names = set(archive.namelist())
         archive.extractall(tmp_path / "unpacked")
     assert {"handler.py", "scale.py", "row.json", "model.safetensors"} <= names
+    assert not [name for name in names if name.endswith(".pyc")]
     assert not names & {"net.pth", "model.yaml"}
     done = subprocess.run(
         [sys.executable, "-c", LOAD_ALONE],

@@ -44,7 +44,7 @@ def store_with(tiny_kit: Kit, tmp_path, name: str, change, *, sums: bool = True)
     [
         (
             "image_classifier.py",
-            lambda code: code.replace(b"import numpy", b"import no_such_module\nimport numpy"),
+            lambda code: code.replace(b"import torch", b"import no_such_module\nimport torch"),
             "no_such_module",
         ),
         ("model.safetensors", lambda content: content[:100_000], "build_eager"),

@@ -58,6 +58,9 @@ from models.workspace import open_workspace
 
 ROOT = Path(__file__).parent.parent
 WORKSPACES = ROOT / "run" / "build"
+PREFIX = "kit_"
+"""Of a shipped handler's file in an archive: TorchServe has an image_classifier and a text_classifier of its
+own, and where a file of that name cannot be imported it takes those and loses the cause (model_loader.py)."""
 
 
 def build_archive(
@@ -156,8 +159,10 @@ def _build(
     requirements = work / "requirements.txt"
     requirements.write_text(render_requirements(handler.libraries), encoding="utf-8")
     file = f"{description.handler}.py"
-    # An own one leaves the staging folder: the archiver would find it twice.
-    packed = (staging / file).rename(work / file) if definition.is_own else ROOT / "handlers" / file
+    if definition.is_own:  # else the archiver would find it twice
+        packed = (staging / file).rename(work / file)
+    else:
+        packed = Path(shutil.copy(ROOT / "handlers" / file, work / f"{PREFIX}{file}"))
     with doing(f"{name}: packing"):
         pack_archive(name=name, staging=staging, handler=packed, requirements=requirements, target=target)
     return description

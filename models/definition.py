@@ -12,6 +12,8 @@ from models.errors import BuildError, InputError
 from models.names import MODELS_FOLDER, list_models
 from models.options import OPTIONS
 
+TORCHSERVES = ("base_handler", "image_segmenter", "object_detector", "text_handler", "vision_handler")
+"""Handlers of TorchServe's own, which it would take where one of that name cannot be imported."""
 OWN = ".py"
 """Ends the name of a handler that lies beside model.yaml."""
 FP32 = Precision(self_check_relative_error=0.0005, canary_relative=0.01, canary_absolute=0.001)
@@ -122,7 +124,7 @@ def read_definition(name: str, folder: Path = MODELS_FOLDER) -> ModelDefinition:
     if definition.name != name:
         raise BuildError(f"{path}: name must be that of its folder, {name}: got {definition.name}")
     beside = definition.is_own and (path.parent / definition.handler).is_file()
-    if own and (not beside or Path(definition.handler).stem in OPTIONS):
+    if own and (not beside or Path(definition.handler).stem in {*OPTIONS, *TORCHSERVES}):
         raise BuildError(
             f"{path}: handler must be one of {', '.join(OPTIONS)}, or a file beside it such as handler.py: "
             f"got {definition.handler}"

@@ -30,10 +30,12 @@ def find_handler(name: str, folder: Path) -> type[KitHandler]:
     module = importlib.import_module(f"handlers.{name}") if name in OPTIONS else _import_file(own)
     # Imported classes do not count: the handler file holds exactly one of its own.
     kinds = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
-    kinds = [kind for kind in kinds if issubclass(kind, KitHandler)]
-    if len(kinds) != 1:
+    if len(kinds) != 1 or not issubclass(kinds[0], KitHandler):
         held = ", ".join(kind.__name__ for kind in kinds) or "none"
-        raise BuildError(f"{own} must hold one class of KitHandler: got {held}")
+        raise BuildError(
+            f"{own} must hold one class, a KitHandler, for TorchServe takes no other: got {held}; put what "
+            "else it needs into a file beside it"
+        )
     return kinds[0]
 
 

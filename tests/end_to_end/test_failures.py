@@ -43,7 +43,7 @@ def store_with(tiny_kit: Kit, tmp_path, name: str, change, *, sums: bool = True)
     ("member", "change", "cause"),
     [
         (
-            "image_classifier.py",
+            "kit_image_classifier.py",
             lambda code: code.replace(b"import torch", b"import no_such_module\nimport torch"),
             "no_such_module",
         ),

@@ -119,12 +119,12 @@ def test_an_archive_holds_no_pickle_no_stray_files_and_no_settings_of_torchserve
     with zipfile.ZipFile(tiny_image_archive) as archive:
         names = archive.namelist()
         manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))
-    assert manifest["model"]["handler"] == "image_classifier.py"
+    assert manifest["model"]["handler"] == "kit_image_classifier.py"
     assert "configFile" not in manifest["model"]  # it would beat config.properties
     assert names == [*sorted(names[:-1]), "SHA256SUMS"]
     assert not [name for name in names if name.endswith((".pt", ".pth", ".bin", ".pkl", ".pyc"))]
     outside = {name for name in names if "/" not in name}
     assert outside == {
-        "SHA256SUMS", "example.jpg", "image_classifier.py", "definition.json",
+        "SHA256SUMS", "example.jpg", "kit_image_classifier.py", "definition.json",
         "model.safetensors", "requirements.txt",
     }  # fmt: skip

@@ -117,7 +117,11 @@ def test_a_changed_handler_is_built_anew(tmp_path, define):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"handler": HANDLER.replace("KitHandler)", "object)")}, "one class of KitHandler: got none"),
+        ({"handler": HANDLER.replace("KitHandler)", "object)")}, "one class, a KitHandler, .* got Risk"),
+        (
+            {"handler": HANDLER + "\n\nclass Other:\n    pass\n"},
+            "one class, a KitHandler, .* got Risk, Other",
+        ),
         ({"handler": "import nothing_of_that_name"}, "cannot be imported: ModuleNotFoundError"),
         ({"options": {"width": 5}}, "0.weight"),
         ({"handler": HANDLER.replace("!= 4", "!= 5")}, "the example of risk is refused"),
@@ -141,17 +145,20 @@ def test_weights_of_elsewhere_are_taken_for_once(tmp_path, define):
 
 def test_what_a_worker_takes_is_measured(tmp_path, define):
     """The weights, 400 MB, are in it."""
-    big = HANDLER.replace("torch.nn.Sequential(*layers)", "torch.nn.Sequential(*layers, Big())").replace(
-        "class Risk", BIG + "\n\nclass Risk"
-    )
+    big = HANDLER.replace("torch.nn.Sequential(*layers)", "torch.nn.Sequential(*layers, Big())")
+    big = big.replace("from scale import SCALE", "from big import Big\nfrom scale import SCALE")
     small = build(tmp_path, define(memory=None), RANDOM).definition.memory
     (tmp_path / "risk.mar").unlink()
+    (tmp_path / "models" / "risk" / "big.py").write_text(BIG)
     large = build(tmp_path, define(big, memory=None), RANDOM).definition.memory
     assert list(small) == ["ipex fp32"]
     assert large["ipex fp32"].worker_mib - small["ipex fp32"].worker_mib > 350
 
 
 BIG = """
+import torch
+
+
 class Big(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -20,7 +20,8 @@ from tests.cpu import NARROW
 
 LOAD_ALONE = """
 import importlib, json, pathlib, sys
-module = importlib.import_module(json.load(open("definition.json"))["handler"])
+manifest = json.load(open("MAR-INF/MANIFEST.json"))
+module = importlib.import_module(manifest["model"]["handler"].removesuffix(".py"))
 classes = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
 assert len(classes) == 1, classes
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from handlers.definition import WEIGHTS_FILE
 from models.checkpoint import State, describe_failure, pick_tensors
 from models.errors import BuildError
 from models.files import SUFFIXES, list_shards
@@ -37,6 +38,12 @@ def read_checkpoint(path: Path, *, allow_pickle: bool = False) -> tuple[State, s
         raise
     except Exception as error:
         raise BuildError(describe_failure(path.name, error)) from error
+
+
+def save_weights(state: State, folder: Path) -> None:
+    """As the archive's model.safetensors; tensors that share memory, which it refuses, each whole."""
+    tensors = {key: value.contiguous().clone() for key, value in state.items()}
+    save_file(tensors, folder / WEIGHTS_FILE)
 
 
 def strip_prefix(state: State, model: torch.nn.Module, *, source: str) -> State:

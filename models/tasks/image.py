@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torchvision.models import get_model, get_model_weights
 
 from handlers.shared.outputs import choose_activation
@@ -21,7 +20,7 @@ from models.labels import read_labels
 from models.progress import say
 from models.random_weights import SEED, make_random_classifier
 from models.request import WeightsRequest
-from models.state import State, load_state, read_checkpoint, strip_prefix
+from models.state import State, load_state, read_checkpoint, save_weights, strip_prefix
 from models.tasks.prepared import Prepared, prefer_pretrained
 
 PRESET_FIELDS = {"size", "interpolation", "antialias", "mean", "std"}
@@ -39,8 +38,7 @@ OLD_DENSENET = re.compile(
 def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path) -> Prepared:
     """Fill `staging`; BuildError when the weights asked for cannot be had or do not fit."""
     model, labels, weights, notes = _SOURCES[request.source](definition, request)
-    tensors = {key: value.contiguous() for key, value in model.state_dict().items()}
-    save_file(tensors, staging / "model.safetensors")
+    save_weights(model.state_dict(), staging)
     return Prepared(
         weights=weights,
         notes=notes,

@@ -6,9 +6,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
-from handlers.definition import WEIGHTS_FILE
 from models.definition import ModelDefinition
 from models.errors import BuildError
 from models.example import stage_example
@@ -17,7 +15,7 @@ from models.handlers import load_handler
 from models.labels import read_labels
 from models.random_weights import SEED
 from models.request import WeightsRequest
-from models.state import read_checkpoint
+from models.state import read_checkpoint, save_weights
 from models.tasks.prepared import Prepared
 
 NOT_PACKED = ("model.yaml", "__pycache__", ".*")
@@ -32,7 +30,7 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     if request.path is not None:
         file = find_weights_file(request.path)
         state, note = read_checkpoint(file, allow_pickle=request.allow_pickle)
-        save_file({key: value.contiguous().clone() for key, value in state.items()}, staging / WEIGHTS_FILE)
+        save_weights(state, staging)
         weights, notes = f"user ({file.name}, sha256:{hash_file(file)[:12]})", [note] if note else []
         packed = [file, *list_shards(file)]
     elif request.source != "random" and (definition.public or request.source == "pretrained"):
@@ -69,6 +67,4 @@ def fill_weights(staging: Path) -> None:
     torch.manual_seed(SEED)
     handler = load_handler(staging)
     setattr(handler, "load_weights", lambda model: model.eval())  # noqa: B010  there are none yet
-    model = handler.load_model()
-    tensors = {key: value.contiguous().clone() for key, value in model.state_dict().items()}
-    save_file(tensors, staging / WEIGHTS_FILE)
+    save_weights(handler.load_model().state_dict(), staging)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from transformers import AutoConfig, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
@@ -51,7 +50,7 @@ from models.progress import say
 from models.random_weights import SEED, capture_features, find_head, fit_head
 from models.repository import fetch_repository, find_cached_repository, locate_repository
 from models.request import WeightsRequest
-from models.state import load_state, read_checkpoint
+from models.state import load_state, read_checkpoint, save_weights
 from models.synthetic import SUBJECTS, write_member
 from models.tasks.prepared import Prepared, prefer_pretrained
 from models.vocabulary import NOTE, make_tokenizer
@@ -181,8 +180,7 @@ def fetch_public(definition: ModelDefinition) -> None:
 
 
 def _save(source: Source, staging: Path) -> None:
-    tensors = {key: value.contiguous().clone() for key, value in source.model.state_dict().items()}
-    save_file(tensors, staging / "model.safetensors")
+    save_weights(source.model.state_dict(), staging)
     config = source.config.to_dict()
     if source.labels:
         config["num_labels"] = len(source.labels)

@@ -54,7 +54,7 @@ RESERVED = (".door", ".queue", ".large")
 
 LARGEST_DEADLINE_MS = 300_000
 
-RETRIES = 2
+RETRIES = 3
 """The first finds out that a server is gone or failing, the second that its port is closed, which marks it
 down. Each one more would let a request that kills workers kill another one."""
 
@@ -154,8 +154,9 @@ def _plan_times(inputs: Inputs) -> dict[str, Setting]:
         "check_ms": Setting(value=CHECK_MS, reason="how often each instance is asked whether it lives"),
         "retries": Setting(
             value=RETRIES,
-            reason="the first finds out that a server is gone or failing, the second that its port is "
-            "closed; more would let a request that kills workers kill another one",
+            reason="one try each for a killed process that closes this connection, one that waits in its "
+            "listener, then the listener; the fourth goes elsewhere. More would let a request that kills "
+            "workers kill another one",
         ),
     }
 

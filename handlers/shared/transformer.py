@@ -119,8 +119,8 @@ class PackedEmbeddings(_Embeddings):
 
 
 def average(hidden: Tensor, own: Tensor) -> Tensor:
-    """(N, tokens, hidden) → (N, texts, hidden): the mean of the tokens that `own`, (N, texts, tokens), marks as
-    a text's."""
+    """(N, tokens, hidden) → (N, texts, hidden): the mean of the tokens that `own`, (N, texts, tokens), marks
+    as a text's."""
     weights = own.float()
     return weights @ hidden.float() / weights.sum(-1, keepdim=True)
 

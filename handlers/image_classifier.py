@@ -16,6 +16,7 @@ from handlers.shared.classifier import Classifier
 from handlers.shared.images import LIMITS, decode_image
 from handlers.shared.outputs import NONE
 from handlers.shared.preprocessing import make_preprocessing
+from handlers.shared.weights import without_random_values
 
 JSON_FORM = '{"data": "<base64 of an image>"} or the image\'s own bytes'
 
@@ -38,7 +39,8 @@ class ImageClassifier(Classifier, KitHandler):
 
         settings = self.definition.model
         options = settings.get("architecture_options", {})
-        model = get_model(settings["architecture"], weights=None, num_classes=len(self.labels), **options)
+        with without_random_values():
+            model = get_model(settings["architecture"], weights=None, num_classes=len(self.labels), **options)
         return self.load_weights(model)
 
     def decode(self, request: Request) -> torch.Tensor:

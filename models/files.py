@@ -75,6 +75,18 @@ def list_shards(file: Path) -> list[Path]:
     return shards
 
 
+def list_travelling(folder: Path) -> list[Path]:
+    """Files and folders beside model.yaml that go into the archive with a handler of their own. Weights files do
+    not: the weights that are asked for are packed as safetensors."""
+    return [
+        one
+        for one in sorted(folder.iterdir())
+        if one.name not in ("model.yaml", "__pycache__")
+        and not one.name.startswith(".")
+        and not one.name.endswith((*SUFFIXES, INDEX))
+    ]
+
+
 def find_labels_file(folder: Path) -> Path | None:
     """The labels beside a user's weights, if there are any."""
     return next((folder / name for name in LABEL_FILES if (folder / name).is_file()), None)

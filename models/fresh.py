@@ -18,7 +18,7 @@ from handlers.backends.catalogue import BACKENDS, DEFAULT, has_wide_sums, name_v
 from handlers.definition import Definition, NotOursError, Origin, Packed, Variant, read_packed
 from models.definition import ModelDefinition
 from models.errors import BuildError, DownloadError
-from models.files import hash_data, hash_user_files
+from models.files import hash_data, hash_user_files, list_travelling
 from models.request import BASELINE, DataRequest, WeightsRequest
 from models.tasks import find_task
 
@@ -158,12 +158,10 @@ def _recall(definition: ModelDefinition, packed: Definition | None) -> Origin:
 def fingerprint(definition: ModelDefinition, origin: Origin) -> str:
     """SHA-256 over all that decides an archive's bytes but the precisions and what they were judged with."""
     digest = hashlib.sha256()
-    own = [definition.path]
-    if definition.is_own:
-        own = sorted(
-            file for file in definition.folder.rglob("*") if file.is_file() and file.suffix != ".pyc"
-        )
-    for path in [*own, *_own_sources()]:
+    beside = list_travelling(definition.folder) if definition.is_own else []
+    own = [file for one in beside for file in ([one] if one.is_file() else sorted(one.rglob("*")))]
+    files = [file for file in own if file.is_file() and file.suffix != ".pyc"]
+    for path in [definition.path, *files, *_own_sources()]:
         digest.update(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}\0".encode())
         digest.update(path.read_bytes())
     digest.update(f"{origin.source}\0{origin.files}\0".encode())

@@ -1,9 +1,13 @@
-"""Loads the archive's safetensors into a model; every key must find its place."""
+"""Makes a model without the random values that would be overwritten, and loads the archive's safetensors into
+it; every key must find its place."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file
@@ -12,6 +16,16 @@ from handlers.definition import BUILD_AGAIN, WEIGHTS_FILE
 from handlers.shared.errors import LoadError
 
 SHOWN_CHARACTERS = 400
+
+
+@contextmanager
+def without_random_values() -> Iterator[None]:
+    """Parameters that modules make hold what their memory held: 0.2 s of 8 for a ResNet50 on one core. All of
+    them must be loaded then, as `load_weights` does."""
+    with ExitStack() as stack:
+        for name in (one for one in dir(torch.nn.init) if one.endswith("_") and not one.startswith("_")):
+            stack.enter_context(patch.object(torch.nn.init, name, lambda tensor, *_, **__: tensor))
+        yield
 
 
 def load_weights(model: torch.nn.Module, directory: Path) -> torch.nn.Module:

@@ -10,7 +10,7 @@ import torch
 from models.definition import ModelDefinition
 from models.errors import BuildError
 from models.example import stage_example
-from models.files import find_labels_file, find_weights_file, hash_file, list_shards
+from models.files import find_labels_file, find_weights_file, hash_file, list_travelling
 from models.handlers import load_handler
 from models.labels import read_labels
 from models.random_weights import SEED
@@ -18,27 +18,22 @@ from models.request import WeightsRequest
 from models.state import read_checkpoint, save_weights
 from models.tasks.prepared import Prepared
 
-NOT_PACKED = ("model.yaml", "__pycache__", ".*")
-"""Of the folder; everything else travels with the handler."""
-
 
 def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path) -> Prepared:
     """Fill `staging`; BuildError when the weights asked for cannot be read. Whether they fit is seen when the
     handler loads them."""
     weights, notes = f"random (seed {SEED})", ["random weights: the answers mean nothing"]
-    packed: list[Path] = []
     if request.path is not None:
         file = find_weights_file(request.path)
         state, note = read_checkpoint(file, allow_pickle=request.allow_pickle)
         save_weights(state, staging)
         weights, notes = f"user ({file.name}, sha256:{hash_file(file)[:12]})", [note] if note else []
-        packed = [file, *list_shards(file)]
     elif request.source != "random" and (definition.public or request.source == "pretrained"):
         raise BuildError(
             f"{definition.path}: the weights of a handler of your own must be a path that exists: got "
             f"{definition.public or request.source}"
         )
-    _copy(definition.folder, staging, without=packed)
+    _copy(definition.folder, staging)
     labels = find_labels_file(definition.folder)
     return Prepared(
         weights=weights,
@@ -49,10 +44,8 @@ def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path)
     )
 
 
-def _copy(folder: Path, staging: Path, *, without: list[Path]) -> None:
-    for one in folder.iterdir():
-        if any(one.match(pattern) for pattern in NOT_PACKED) or one in without:
-            continue
+def _copy(folder: Path, staging: Path) -> None:
+    for one in list_travelling(folder):
         if (staging / one.name).exists() or one.name == "handlers":
             raise BuildError(f"{one}: the archive has a {one.name} of its own; give yours another name")
         (shutil.copytree if one.is_dir() else shutil.copy)(one, staging / one.name)

@@ -141,6 +141,8 @@ def test_weights_of_elsewhere_are_taken_for_once(tmp_path, define):
     torch.save(net.state_dict(), other)
     packed = build(tmp_path, define(weights="net.pth"), from_path(other))
     assert packed.definition.example.expected["risk"] == pytest.approx(expect(net), rel=1e-3)
+    with zipfile.ZipFile(tmp_path / "risk.mar") as archive:
+        assert not {"net.pth", "other.pth"} & set(archive.namelist()), "a pickle travels"
 
 
 def test_what_a_worker_takes_is_measured(tmp_path, define):

@@ -76,8 +76,8 @@ def list_shards(file: Path) -> list[Path]:
 
 
 def list_travelling(folder: Path) -> list[Path]:
-    """Files and folders beside model.yaml that go into the archive with a handler of their own. Weights files do
-    not: the weights that are asked for are packed as safetensors."""
+    """Files and folders beside model.yaml that go into the archive with a handler of their own. Weights files
+    do not: the weights that are asked for are packed as safetensors."""
     return [
         one
         for one in sorted(folder.iterdir())

@@ -1,6 +1,6 @@
 """Whether an answer is the expected one, for any model: one rule for start, health, verify and load tests.
 
-Classifiers are judged by their best label; anything else as JSON, with room for another arithmetic's
+Classifiers are validated by their best label; anything else as JSON, with room for another arithmetic's
 rounding. Standard library alone.
 """
 

@@ -35,8 +35,8 @@ class Precision(_Part):
 
     self_check_relative_error: float
     """Largest error (Task.compare) that a load accepts."""
-    canary_relative: float
-    canary_absolute: float
+    answer_relative: float
+    answer_absolute: float
     """What a score of the example's answer may differ by: absolute + relative × expected."""
     backends: dict[str, dict[str, Any]] = {}
     """Backend → what only that backend's load reads."""
@@ -46,7 +46,7 @@ class Variant(_Part):
     """What became of a backend and precision that a build was asked for."""
 
     data: str
-    """What it was calibrated with and judged on, by its hash."""
+    """What it was calibrated with and validated on, by its hash."""
     accuracy: dict[str, Any] | None = None
     """How it compared with FP32 eager on held-out inputs (models/gate/figures.py)."""
     rejected: str = ""
@@ -111,7 +111,7 @@ class Definition(_Part):
     precisions: dict[str, Precision]
     variants: dict[str, Variant] = {}
     """Of those beside FP32 as it comes, all that were asked for (catalogue.name_variant); no other was
-    judged."""
+    validated."""
     memory: dict[str, Memory] = {}
     """Of all variants that were asked for, FP32 too."""
     limits: dict[str, int] = {}

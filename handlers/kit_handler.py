@@ -32,7 +32,7 @@ from handlers.shared.options import LoadOptions, read_options
 from handlers.shared.outputs import is_finite
 from handlers.shared.process import end_with_launcher
 from handlers.shared.profiling import RESULT, Phases, Profiler, find_wish
-from handlers.shared.shapes import Fill, Run
+from handlers.shared.shapes import PackingEfficiency, Run
 from handlers.shared.steps import StepRecord, run_steps
 from handlers.shared.weights import load_weights
 from handlers.sums import identify_folder
@@ -159,10 +159,10 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
     def take(self, loaded: LoadedModel, records: Sequence[StepRecord] = (), seconds: float = 0.0) -> None:
         """Answer by a model that is loaded."""
         self.loaded, self.model, self.records, self.seconds = loaded, loaded.model, records, seconds
-        self.fill, self.phases, self.profiler = Fill(), Phases(), Profiler()
+        self.efficiency, self.phases, self.profiler = PackingEfficiency(), Phases(), Profiler()
         self.model_seconds = 0.0
         """All the time inside the model, apart from decoding, collating and encoding."""
-        self.fill_report = FillReport()
+        self.efficiency_report = EfficiencyReport()
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[Any]:
         """Answer one batch; also the describe call, which TorchServe sends as a batch of one."""
@@ -172,7 +172,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
             return [to_json(self._describe(headers[0]))]
         replies = self.answer([read_request(row, said) for row, said in zip(data, headers, strict=True)])
         answers = [self._send(context, position, reply) for position, reply in enumerate(replies)]
-        self._report_fill(context)
+        self._report_efficiency(context)
         return answers
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
@@ -276,7 +276,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         for run in self.layout.plan_runs(needed):
             for position, output in zip(run.samples, self._run(run, samples), strict=True):
                 result[position] = output
-            self.fill.count(run, needed)
+            self.efficiency.count(run, needed)
         return result
 
     def _run(self, run: Run, samples: Sequence[Any]) -> list[Any]:
@@ -294,13 +294,13 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
 
     def _describe(self, headers: Mapping[str, Any]) -> dict[str, Any]:
         """The account of what is in effect; with a wish (profiling.HEADER), also what becomes of it."""
-        wish, refused = find_wish(headers), ""
+        wish, rejected = find_wish(headers), ""
         if wish and wish != RESULT:
             try:
                 self.profiler.ask(wish)
             except BadRequest as error:
-                refused = str(error)
-        profile = {"profile": {**self.profiler.describe(), "refused": refused}} if wish else {}
+                rejected = str(error)
+        profile = {"profile": {**self.profiler.describe(), "rejected": rejected}} if wish else {}
         return {**self.describe(), **profile}
 
     def describe(self) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
             "accuracy": loaded.accuracy,
             "packing": self.describe_packing(),
             "shapes": [asdict(shape) for shape in self.layout.list_shapes()],
-            "fill": self.fill.describe(),
+            "packing_efficiency": self.efficiency.describe(),
             "phases": self.phases.describe(),
             "work": asdict(loaded.work),
         }
@@ -351,30 +351,30 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
             log("request_failed", self.definition.name, request=context.get_request_id(position), **facts)
         return reply.body
 
-    def _report_fill(self, context: Any) -> None:
+    def _report_efficiency(self, context: Any) -> None:
         """Counters are no reason to lose a batch that is answered."""
         try:
-            self.fill_report.send(self.fill, context.metrics)
+            self.efficiency_report.send(self.efficiency, context.metrics)
         except Exception as error:
             log("metrics_failed", self.definition.name, cause=f"{type(error).__name__}: {error}")
 
 
-class FillReport:
+class EfficiencyReport:
     """Adds the texts' own tokens and those computed to TorchServe's counters: Prometheus divides them."""
 
     def __init__(self) -> None:
-        self._sent = Fill()
+        self._sent = PackingEfficiency()
         self._next = 0.0
 
-    def send(self, fill: Fill, metrics: Any) -> None:
+    def send(self, efficiency: PackingEfficiency, metrics: Any) -> None:
         """At most once in METRIC_SECONDS, because each metric is a line that TorchServe parses."""
         now = time.monotonic()
-        if now < self._next or fill.computed_tokens == self._sent.computed_tokens:
+        if now < self._next or efficiency.computed_tokens == self._sent.computed_tokens:
             return
         self._next = now + METRIC_SECONDS
-        metrics.add_counter(TOKENS_METRIC, fill.tokens - self._sent.tokens)
-        metrics.add_counter(COMPUTED_METRIC, fill.computed_tokens - self._sent.computed_tokens)
-        self._sent = replace(fill)
+        metrics.add_counter(TOKENS_METRIC, efficiency.tokens - self._sent.tokens)
+        metrics.add_counter(COMPUTED_METRIC, efficiency.computed_tokens - self._sent.computed_tokens)
+        self._sent = replace(efficiency)
 
 
 def is_describe(rows: Sequence[Mapping[str, Any]], headers: Sequence[Mapping[str, Any]]) -> bool:

@@ -34,7 +34,7 @@ def fail(error: BaseException, doing: str) -> Reply:
     if isinstance(error, PASSING):
         raise error
     if isinstance(error, MemoryError):
-        # The system overcommits: only one huge allocation is refused, and that is this request's own.
+        # The system overcommits: only one huge allocation is rejected, and that is this request's own.
         error = BadRequest(413, "the request does not fit into the worker's memory")
     if isinstance(error, BadRequest):
         body = _to_error(error.status, str(error))

@@ -18,7 +18,7 @@ import codecs
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -119,20 +119,22 @@ class Request:
         """The only field of a JSON object or a form."""
         return self.fields(name, wanted=wanted)[0]
 
-    def fields(self, name: str, *optional: str, wanted: str, max_values: int = MAX_VALUES) -> list[Any]:
-        """Of a JSON object or a form, in this order; another is wrong: what is sent and not read would change
-        no answer."""
+    def fields(
+        self, *names: str, optional: Sequence[str] = (), wanted: str, max_values: int = MAX_VALUES
+    ) -> list[Any]:
+        """Of a JSON object or a form, in this order, None for an optional one that is not there. Another is
+        wrong: what is sent and not read would change no answer. One of a form is a Request of its own."""
         parsed = self.json(wanted=wanted, max_values=max_values)
-        if name not in parsed:
-            missing = f'the request has no "{name}"'
-            raise BadRequest(400, f"{missing}: got {_name_keys(parsed)}; send {wanted}", cause=missing)
-        names = (name, *optional)
-        others = [key for key in parsed if key not in names]
+        missing = next((name for name in names if name not in parsed), None)
+        if missing is not None:
+            cause = f'the request has no "{missing}"'
+            raise BadRequest(400, f"{cause}: got {_name_keys(parsed)}; send {wanted}", cause=cause)
+        known = (*names, *optional)
+        others = [key for key in parsed if key not in known]
         if others:
-            beside = f"there must be no field but {', '.join(names)}"
-            raise BadRequest(400, f"{beside}: got {_name_keys(others)} too; send {wanted}", cause=beside)
-        found = [parsed[one] for one in names if one in parsed]
-        # A form's fields, which have charsets of their own.
+            cause = f"there must be no field but {', '.join(known)}"
+            raise BadRequest(400, f"{cause}: got {_name_keys(others)} too; send {wanted}", cause=cause)
+        found = [parsed.get(name) for name in known]
         return [Request(content=one) if isinstance(one, RAW) else one for one in found]
 
     def check_content_type(self) -> None:

@@ -47,7 +47,7 @@ CACHE = ".expected"
 """In the results' folder: expected answers are computed once for an archive and its payloads."""
 DESCRIBED = (
     *("pid", "archive_id", "weights", "notes", "precision", "load_seconds", "steps", "threads", "versions"),
-    *("allocator", "openmp", "self_check", "accuracy", "packing", "fill"),
+    *("allocator", "openmp", "self_check", "accuracy", "packing", "packing_efficiency"),
 )
 
 

@@ -1,1 +1,1 @@
-"""How each archive is made: definition, weights, labels, canary, packing."""
+"""How each archive is made: definition, weights, labels, example, packing."""

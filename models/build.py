@@ -119,12 +119,12 @@ def _introduce(
 
 def render_precisions(description: Definition) -> str:
     """What an archive can serve, and what became of the others that were asked for."""
-    judged = [f"{name}{_render_loss(variant)}" for name, variant in description.variants.items()]
-    return ", ".join([BASELINE, *judged])
+    validated = [f"{name}{_render_loss(variant)}" for name, variant in description.variants.items()]
+    return ", ".join([BASELINE, *validated])
 
 
 def _render_loss(variant: Variant) -> str:
-    return " (not built)" if variant.not_built else " (refused)" if variant.rejected else ""
+    return " (not built)" if variant.not_built else " (rejected)" if variant.rejected else ""
 
 
 def _check_path(definition: ModelDefinition, plan: BuildPlan) -> None:
@@ -153,6 +153,10 @@ def _build(
         fill_weights(staging)
     with doing(f"{name}: asking FP32 eager for the example's answer"):
         example = prepared.example.model_copy(update={"expected": answer_example(staging)})
+    if not example.expected:
+        print(
+            f"{name}: the answer to the example is {example.expected}: it proves little; choose another example"
+        )
     _write(description.model_copy(update={"example": example}), staging)
     _judge(definition, plan, data, staging, plan.precisions)
     description = _measure(definition, plan, staging)
@@ -171,7 +175,7 @@ def _build(
 def _gain(
     definition: ModelDefinition, plan: BuildPlan, data: DataRequest, target: Path, work: Path
 ) -> Definition:
-    """The archive as it is, with the precisions it lacks: only they are judged."""
+    """The archive as it is, with the precisions it lacks: only they are validated."""
     staging = work / "staging"
     with doing(f"{definition.name}: unpacking"):
         unpack_archive(target, staging)
@@ -192,8 +196,8 @@ def _judge(
 ) -> None:
     """Let the gate judge these variants, and write what became of them into the staged description."""
     description = read_folder(staging)
-    judged = judge_variants(definition, data, staging, plan.data, names=precisions)
-    merged = {**description.variants, **judged}
+    validated = judge_variants(definition, data, staging, plan.data, names=precisions)
+    merged = {**description.variants, **validated}
     # In one order, so that it does not show in which one they were asked for.
     ordered = {name: merged[name] for name in list_others(definition) if name in merged}
     _write(description.model_copy(update={"variants": ordered}), staging)
@@ -306,7 +310,7 @@ def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         cause = errors[-1].removeprefix("error: ") if errors else done.stderr[-1500:]
-        raise BuildError(f"the precisions of {name} cannot be judged: {cause}")
+        raise BuildError(f"the precisions of {name} cannot be validated: {cause}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 

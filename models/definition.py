@@ -16,11 +16,11 @@ TORCHSERVES = ("base_handler", "image_segmenter", "object_detector", "text_handl
 """Handlers of TorchServe's own, which it would take where one of that name cannot be imported."""
 OWN = ".py"
 """Ends the name of a handler that lies beside model.yaml."""
-FP32 = Precision(self_check_relative_error=0.0005, canary_relative=0.01, canary_absolute=0.001)
+FP32 = Precision(self_check_relative_error=0.0005, answer_relative=0.01, answer_absolute=0.001)
 """Against FP32 eager 1e-6 was measured: another order of the same sums."""
-BF16 = Precision(self_check_relative_error=0.05, canary_relative=0.15, canary_absolute=0.02)
+BF16 = Precision(self_check_relative_error=0.05, answer_relative=0.15, answer_absolute=0.02)
 """0.6 % was measured: BF16 has 8 bits of mantissa."""
-INT8 = Precision(self_check_relative_error=0.3, canary_relative=0.3, canary_absolute=0.05)
+INT8 = Precision(self_check_relative_error=0.3, answer_relative=0.3, answer_absolute=0.05)
 ROUTED = FP32.model_copy(update={"backends": {"ipex": {"auto_kernel_selection": True}}})
 """MKL leaves AVX-512 unused on AMD; this routes Linear through oneDNN (2.2 times as fast there)."""
 JUDGED = {"fp32": FP32, "bf16": BF16, "int8": INT8}
@@ -60,8 +60,9 @@ class ModelDefinition(BaseModel):
     its commit: NAME@REVISION. Empty: random ones."""
     weights_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     """What a public file must hash to, where that is known; empty: trusted when first used."""
-    example: str = ""
-    """The request that proves a worker right: a file beside model.yaml, a text, or `image`: one drawn."""
+    example: str | dict[str, Any] | list[Any] = ""
+    """The request that proves a worker right: a file beside model.yaml, a text, JSON (a mapping or list), or
+    `image`: one that is drawn."""
     architecture: str = ""
     """A torchvision classifier (by default the model's name), or the transformers model type of random
     weights."""

@@ -11,7 +11,7 @@ from handlers.backends.loader import LoadedModel, open_loader
 from handlers.request import read_request
 from handlers.shared.options import OPTIONAL_STEPS, LoadOptions
 from models.errors import BuildError
-from models.handlers import load_handler
+from models.handlers import check_replies, load_handler
 from models.request import BASELINE
 
 SIGNIFICANT_DIGITS = 4
@@ -29,8 +29,7 @@ def answer_example(staging: Path) -> Any:
     handler.take(LoadedModel(task=handler, options=options, loader=loader, model=handler.load_model()))
     headers = {"Content-Type": handler.definition.example.content_type}
     (reply,) = handler.answer([read_request({"body": handler.example}, headers)])
-    if reply.status != 200:
-        raise BuildError(f"the example of {handler.definition.name} is refused: {reply.body.decode()}")
+    check_replies([reply], f"the example of {handler.definition.name}")
     answer = round_floats(json.loads(reply.body))
     if fault := find_fault(answer, answer, Tolerance(relative=0.0, absolute=0.0)):
         raise BuildError(f"the example's answer cannot be told from others: {fault}")

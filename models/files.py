@@ -1,6 +1,6 @@
 """Which of a person's files make up their model: the weights, and what is read beside them.
 
-Standard library only: values are judged before anything is installed.
+Standard library only: values are validated before anything is installed.
 """
 
 from __future__ import annotations

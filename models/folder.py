@@ -20,11 +20,11 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from handlers.shared.outputs import NONE, SIGMOID, SOFTMAX, choose_activation
 from handlers.shared.texts import Text, TextTokenizer
 from handlers.shared.transformer import answer_alone
-from models.canary import CANARY_TEXT
 from models.errors import BuildError
 from models.files import SENTENCEPIECE_FILES, TOKENIZER_FILES, find_labels_file, has_tokenizer
 from models.labels import read_labels
 from models.packing import TOLERANCE, find_positions
+from models.samples import SAMPLE_TEXT
 
 OWN_ATTENTIONS = ("eager", "sdpa")
 """Implementations that are part of transformers and torch."""
@@ -41,7 +41,7 @@ CROSS_ENCODER_ACTIVATIONS = {
 }
 """What sentence-transformers keeps of a CrossEncoder → how its outputs are read."""
 PROOF_TEXTS = (
-    CANARY_TEXT,
+    SAMPLE_TEXT,
     "Ünïcödé NAÏVE Café — ΑΒΓ, 部屋 は 静か, пять ½ ﬁ 🙂",
     "  spaces,\ttabs\nand lines ",
     "[CLS] [SEP] [MASK] [UNK] <s> </s> <pad> <unk> <mask> <|endoftext|>",
@@ -284,7 +284,7 @@ def prove_reading(
     """BuildError where the kit reads a text or a pair, or feeds it to the model, other than transformers
     would."""
     taken = inspect.signature(model.forward).parameters
-    head, tail = f"{CANARY_TEXT} " * longest, f"{PROOF_TEXTS[1]} " * longest
+    head, tail = f"{SAMPLE_TEXT} " * longest, f"{PROOF_TEXTS[1]} " * longest
     texts: list[Text] = [*PROOF_TEXTS, head[: 4 * longest] + tail[: 4 * longest]]
     texts += [(PROOF_TEXTS[0], text) for text in texts if pairs and isinstance(text, str)]
     for text in texts:

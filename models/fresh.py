@@ -1,8 +1,8 @@
 """Decides what a build has to do: what an archive was built from, and holds, against what is asked for now.
 
 Two things are told apart. What everything in an archive comes of (weights, definition, code, versions) makes
-its fingerprint: another one means to build anew. What a precision was judged with (CALIBRATION, EVAL) stands
-beside that precision: with other data it alone is judged again, once it is asked for.
+its fingerprint: another one means to build anew. What a precision was validated with (CALIBRATION, EVAL)
+stands beside that precision: with other data it alone is validated again, once it is asked for.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class BuildPlan:
     inputs: str
     """The fingerprint."""
     asked: tuple[str, ...]
-    """The variants (backend and precision) to be judged that are asked for, in the definition's order; what
-    needs no judgement is there unasked."""
+    """The variants (backend and precision) to be validated that were requested, in the definition's
+    order; what needs no validation is there without."""
     had: tuple[str, ...]
     """Those that were asked for at an earlier build. They are kept, and built anew with the rest: a server
     elsewhere may be started with them, and would find an archive that lost what it held."""
     precisions: tuple[str, ...]
-    """Both, in the definition's order: all to be judged in an archive that is built anew."""
+    """Both, in the definition's order: all to be validated in an archive that is built anew."""
     served: tuple[str, ...]
     """Those that are asked for or were, FP32 always: what a worker of each takes must be known."""
     data: str
-    """What precisions are calibrated with and judged on, by its hash."""
+    """What precisions are calibrated with and validated on, by its hash."""
 
 
 def read_built(archive: Path) -> Packed | None:
@@ -87,12 +87,12 @@ def plan_build(
 
 
 def list_others(definition: ModelDefinition, backends: Iterable[str] = BACKENDS) -> list[str]:
-    """All variants that have to be judged."""
+    """All variants that have to be validated."""
     return [
         name_variant(backend, precision)
         for backend in backends
         for precision in definition.precisions
-        if precision in BACKENDS[backend].flags and BACKENDS[backend].must_be_judged(precision)
+        if precision in BACKENDS[backend].flags and BACKENDS[backend].must_be_validated(precision)
     ]
 
 
@@ -156,7 +156,7 @@ def _recall(definition: ModelDefinition, packed: Definition | None) -> Origin:
 
 
 def fingerprint(definition: ModelDefinition, origin: Origin) -> str:
-    """SHA-256 over all that decides an archive's bytes but the precisions and what they were judged with."""
+    """SHA-256 over all that decides an archive's bytes but the precisions and what validated them."""
     digest = hashlib.sha256()
     beside = list_travelling(definition.folder) if definition.is_own else []
     own = [file for one in beside for file in ([one] if one.is_file() else sorted(one.rglob("*")))]
@@ -206,12 +206,12 @@ def _explain_one(known: Variant | None, plan: BuildPlan) -> str:
     if known is None:
         return "not asked for before"
     if known.data != plan.data:
-        return "CALIBRATION or EVAL is not what it was judged with"
+        return "CALIBRATION or EVAL is not what it was validated with"
     accuracy = known.accuracy or {}
     if needs_wide_sums(accuracy):
         return "it was calibrated on a CPU that adds products of INT8 in 32 bits; this one adds them in 16"
     if known.rejected and accuracy.get("wide_sums") is False and has_wide_sums():
-        return "it was refused with seven bits, which this CPU does not need"
+        return "it was rejected with seven bits, which this CPU does not need"
     # An archive from a machine with AVX2 alone can lack BF16 on a server; a compiler can come later.
     return CHANGED_MEANS if known.not_built and known.means != tuple(read_means()) else ""
 

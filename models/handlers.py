@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import http
 import importlib
 import importlib.util
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from handlers.definition import read_folder
 from handlers.kit_handler import KitHandler
+from handlers.replies import Reply
 from models.errors import BuildError
 from models.options import OPTIONS
 
@@ -37,6 +41,20 @@ def find_handler(name: str, folder: Path) -> type[KitHandler]:
             "else it needs into a file beside it"
         )
     return kinds[0]
+
+
+def check_replies(replies: Sequence[Reply], what: str) -> None:
+    """BuildError where one is an error: of a bug in the handler with its exception and line."""
+    failed = next((one for one in replies if one.status != http.HTTPStatus.OK), None)
+    if failed is None:
+        return
+    said = json.loads(failed.body)["error"]
+    if failed.trace:
+        frames = failed.trace.split(" > ")
+        own = [one for one in frames if "/site-packages/" not in one and "/handlers/" not in one]
+        file, _, line = (own or frames)[-1].rpartition("/")[2].partition(":")
+        said = f"{failed.cause} ({file} line {line})"
+    raise BuildError(f"{what} is rejected: {said}")
 
 
 def _import_file(file: Path) -> ModuleType:

@@ -20,7 +20,7 @@ from handlers.request import Request
 from handlers.shared.errors import LoadError
 from handlers.shared.options import OPTIONS_VARIABLE, read_options
 from models.errors import BuildError
-from models.handlers import load_handler
+from models.handlers import check_replies, load_handler
 
 ROOT = Path(__file__).parent.parent
 SPARE = 1.1
@@ -54,9 +54,7 @@ def _measure(staging: Path) -> Memory:
     handler.load(options)
     ready = read_status("VmHWM")
     requests = [Request(content=handler.example)] * (options.batch or 1)
-    refused = [reply for reply in handler.answer(requests) if reply.status != 200]
-    if refused:
-        raise BuildError(f"the example is refused: {refused[0].body.decode()}")
+    check_replies(handler.answer(requests), "the example")
     decoded = handler.limits.get("decode_mib")
     floor = JSON_MIB if decoded is None else decoded + BODY_MIB
     return Memory(
@@ -82,7 +80,7 @@ def main() -> int:
     try:
         found = _measure(Path(sys.argv[1]))
     except (LoadError, BuildError, RuntimeError, OSError) as error:
-        print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     print(found.model_dump_json())
     return 0

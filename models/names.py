@@ -1,4 +1,4 @@
-"""Which models there are. Standard library only: names are judged before anything is installed."""
+"""Which models there are. Standard library only: names are validated before anything is installed."""
 
 from __future__ import annotations
 

@@ -87,7 +87,10 @@ def render(name: str, source: Path, found: Recognised, architecture: str) -> str
 def recognise(source: Path, handler: str = "", architecture: str = "") -> Recognised:
     """InputError where nothing tells the task, or no handler is shipped for it."""
     if handler and handler not in SHIPPED:
-        raise InputError(f"HANDLER must be one of {', '.join(SHIPPED)}: got {handler}")
+        raise InputError(
+            f"HANDLER must be one of {', '.join(SHIPPED)}: got {handler}; for another task write "
+            "models/NAME/handler.py and model.yaml yourself (docs/models.md)"
+        )
     config = source / "config.json"
     if handler == "image_classifier":
         if not architecture:

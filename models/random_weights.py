@@ -1,7 +1,7 @@
-"""Seeded random weights that behave like a trained network's, so that speed and precision can be judged.
+"""Seeded random weights that behave like a trained network's, so that speed and precision can be validated.
 
 A freshly initialised deep network gives every input one answer, and rounding changes it at random. Here the
-batch norms take the statistics of synthetic pictures, residual branches are damped, and the last layer
+batch norms take the statistics of synthetic images, residual branches are damped, and the last layer
 tells families of synthetic inputs apart by their mean features, as a trained head would.
 """
 
@@ -19,7 +19,7 @@ SEED = 0
 MEMBERS = 3
 """Inputs of each family from which the head learns; 6 took twice as long and made it no surer (measured)."""
 ROWS = 8
-"""Pictures of one run: with 16 the allocator gives memory back and fetches it anew, a quarter of the time."""
+"""Images of one run: with 16 the allocator gives memory back and fetches it anew, a quarter of the time."""
 RESIDUAL_GAIN = 0.1
 """Scale of each residual branch. At 1 the network is chaotic: BF16's rounding changes 5 of 8 answers; at 0.1
 none, as with trained weights (measured)."""
@@ -47,10 +47,10 @@ def make_random_classifier(build: Callable[[], torch.nn.Module], *, size: ImageS
 
 
 def _make_batch(size: ImageSize, *, member: int) -> torch.Tensor:
-    """One picture of each family as the handler decodes it, float32 (FAMILIES, 3, crop, crop), normalised."""
+    """One image of each family as the handler decodes it, float32 (FAMILIES, 3, crop, crop), normalised."""
     preprocessing = FastPreprocessing(size, mean=[MEAN / 255] * 3, std=[DEVIATION / 255] * 3)
-    pictures = [decode_image(encode_member(family, member), preprocessing) for family in range(FAMILIES)]
-    return preprocessing.pack(pictures).contiguous()
+    images = [decode_image(encode_member(family, member), preprocessing) for family in range(FAMILIES)]
+    return preprocessing.pack(images).contiguous()
 
 
 def _damp_residual_branches(model: torch.nn.Module) -> None:

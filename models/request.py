@@ -1,6 +1,6 @@
 """Parses what a person asks for with MODELS=, WEIGHTS=, PRECISION=, CALIBRATION= and EVAL=.
 
-The one parser of these values. Standard library only: they are judged before anything is installed.
+The one parser of these values. Standard library only: they are validated before anything is installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Synthetic pictures and texts in families: what stands in for data where a person gives none.
+"""Synthetic images and texts in families: what stands in for data where a person gives none.
 
-A family is a picture with its own colours and shapes, or a subject with its own words; its members differ
+A family is an image with its own colours and shapes, or a subject with its own words; its members differ
 as photographs of one thing do.
 """
 
@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from models.canary import draw_image
+from models.samples import draw_image
 
 FAMILIES = 16
-"""Different pictures; enough that top-1 agreement means something, few enough for clear margins."""
+"""Different images; enough that top-1 agreement means something, few enough for clear margins."""
 SUBJECTS = (
     tuple("rude clerk dirty carpet broken lift cold soup awful noise endless queue".split()),  # noqa: SIM905
     tuple("friendly staff spotless room sunny terrace fine breakfast lovely view warm welcome".split()),  # noqa: SIM905
@@ -28,7 +28,7 @@ LONGEST_TEXT = 60
 
 
 def draw_member(family: int, member: int, *, width: int = 500, height: int = 375) -> Image.Image:
-    """One picture of a family: shifted, cut and lit differently for each member."""
+    """One image of a family: shifted, cut and lit differently for each member."""
     random = np.random.RandomState(1_000_003 * family + member)
     scene = _draw_scene(family, width * 17 // 16, height * 17 // 16)
     left, top = int(random.randint(0, width // 16 + 1)), int(random.randint(0, height // 16 + 1))

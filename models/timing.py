@@ -27,7 +27,7 @@ from handlers.shared.errors import LoadError
 from handlers.shared.options import read_options
 from handlers.task import Task
 from models.errors import BuildError
-from models.handlers import load_handler
+from models.handlers import check_replies, load_handler
 from models.slots import READY
 
 TEXTS = 240
@@ -47,19 +47,16 @@ class Batches:
         self._requests = itertools.cycle([Request(content=body) for body in bodies])
 
     def answer(self, size: int) -> None:
-        """BuildError where one is refused."""
-        replies = self._handler.answer(list(itertools.islice(self._requests, size)))
-        refused = [reply for reply in replies if reply.status != 200]
-        if refused:
-            raise BuildError(f"what is timed is refused: {refused[0].body.decode()}")
+        """BuildError where one is rejected."""
+        check_replies(self._handler.answer(list(itertools.islice(self._requests, size))), "what is timed")
 
 
-def write_bodies(task: Task, canary: bytes) -> list[bytes]:
+def write_bodies(task: Task, example: bytes) -> list[bytes]:
     """The example; of texts one of each length that requests have, in random order."""
     plain = task.definition.example.content_type.startswith("text/")
-    if not plain or not _measure(task, canary):
-        return [canary]
-    return [_write_text(task, canary.decode().split(), tokens) for tokens in draw_lengths(TEXTS)]
+    if not plain or not _measure(task, example):
+        return [example]
+    return [_write_text(task, example.decode().split(), tokens) for tokens in draw_lengths(TEXTS)]
 
 
 def draw_lengths(count: int) -> list[int]:
@@ -72,7 +69,7 @@ def draw_lengths(count: int) -> list[int]:
 
 
 def _write_text(task: Task, words: Sequence[str], tokens: int) -> bytes:
-    """The canary's words, again and again, until it is as long, or what is more is cut off."""
+    """The example's words, again and again, until it is as long, or what is more is cut off."""
     text, length = "", 0
     for word in itertools.cycle(words):
         text, before = f"{text} {word}".strip(), length

@@ -158,8 +158,8 @@ class Trial:
     def _check_asked(self) -> None:
         """What needs a build that asked for it must have had one."""
         backend, precision = self._variant.split()
-        judged = self._variant in self._known
-        if BACKENDS[backend].must_be_judged(precision) and not judged:
+        validated = self._variant in self._known
+        if BACKENDS[backend].must_be_validated(precision) and not validated:
             raise BuildError(
                 f"no build of {self.packed.path} was asked for {self._variant}; do: make models "
                 f"MODELS={self.name} BACKEND={backend} PRECISION={precision}"
@@ -170,7 +170,7 @@ class Trial:
         known = self._known.get(self._variant)
         if known and known.not_built:
             return f"not built: {known.not_built}"
-        return f"refused at build: {known.rejected}" if known and known.rejected else ""
+        return f"rejected at build: {known.rejected}" if known and known.rejected else ""
 
     def _measure(self) -> dict[str, Any]:
         """In all workers' places at once."""

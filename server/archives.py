@@ -81,7 +81,7 @@ def explain_absence(archive: Packed, model: ModelPlan) -> str | None:
         )
     if needs_wide_sums(definition.find_accuracy(variant) or {}):
         return f"{archive.path}: {variant} {OTHER_SUMS}; calibrate it here: {build}"
-    if known or not backend.must_be_judged(precision):
+    if known or not backend.must_be_validated(precision):
         return None
     held = ", ".join([BASELINE, *sorted(definition.served)])
     return (
@@ -110,7 +110,7 @@ def _read_release(version: str) -> str:
 def find_tolerance(definition: Definition, precision: str) -> Tolerance:
     """How far the numbers of an answer at this precision may be from the expected ones."""
     rules = definition.precisions[precision]
-    return Tolerance(relative=rules.canary_relative, absolute=rules.canary_absolute)
+    return Tolerance(relative=rules.answer_relative, absolute=rules.answer_absolute)
 
 
 def check_answer(definition: Definition, precision: str, answer: Any) -> str | None:

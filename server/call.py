@@ -111,23 +111,19 @@ def render_calls(
 
 def _render_body(archive: Packed | None, sample: Path) -> str:
     """Without the archive, the sample of an earlier call as it is: the handler sees what it is."""
-    if archive is None or archive.definition.example.content_type.startswith("image/"):
+    kind = archive.definition.example.content_type if archive else ""
+    if archive is None or not kind.startswith(("text/", "application/json")):
         path = _shorten(sample)
         literal = "-g " if set(path) & set("[]{}") else ""  # else curl reads a pattern of names
         return f"{literal}-T {shlex.quote(path)}"
-    body = json.dumps({"text": _read_text(archive)}, ensure_ascii=False)
-    return f'-H "Content-Type: application/json" -d {shlex.quote(body)}'
-
-
-def _read_text(archive: Packed) -> str:
-    """The canary's text, whether it is sent as plain text or as JSON."""
-    text = archive.body.decode("utf-8", errors="replace")
+    text = archive.body.decode("utf-8", errors="replace").strip()
     try:
-        parsed = json.loads(text)
+        body = json.loads(text)
     except ValueError:
-        return text.strip()
-    found = parsed.get("text", text) if isinstance(parsed, dict) else text
-    return str(found[0] if isinstance(found, list) else found)
+        body = text
+    if kind.startswith("text/") and not isinstance(body, dict):
+        body = {"text": text}
+    return f'-H "Content-Type: application/json" -d {shlex.quote(json.dumps(body, ensure_ascii=False))}'
 
 
 def _shorten(path: Path) -> str:

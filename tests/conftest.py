@@ -23,11 +23,11 @@ def from_path(path: Path) -> WeightsRequest:
     return WeightsRequest(source="path", path=path)
 
 
-FP32_ONLY = {"fp32": {"self_check_relative_error": 0.001, "canary_relative": 0.01, "canary_absolute": 0.001}}
+FP32_ONLY = {"fp32": {"self_check_relative_error": 0.001, "answer_relative": 0.01, "answer_absolute": 0.001}}
 """Without other precisions a build needs no accuracy gate, which takes ten seconds."""
 PRECISIONS = {
     **FP32_ONLY,
-    "bf16": {"self_check_relative_error": 0.1, "canary_relative": 0.2, "canary_absolute": 0.05},
+    "bf16": {"self_check_relative_error": 0.1, "answer_relative": 0.2, "answer_absolute": 0.05},
 }
 TINY_IMAGE = {
     "name": "tiny_image",
@@ -79,7 +79,7 @@ def with_bf16(raw: dict) -> dict:
     return {**raw, "precisions": PRECISIONS, "accuracy_gate": LENIENT}
 
 
-INT8_RECIPE = {"self_check_relative_error": 0.5, "canary_relative": 0.5, "canary_absolute": 0.2}
+INT8_RECIPE = {"self_check_relative_error": 0.5, "answer_relative": 0.5, "answer_absolute": 0.2}
 
 
 def with_int8(raw: dict, *, agreement: float = LENIENT["agreement"]) -> dict:

@@ -91,7 +91,7 @@ class Backend:
         """Whether a worker's load takes minutes, with these steps switched off."""
         return bool(self.compiles_without) and self.compiles_without in off
 
-    def must_be_judged(self, precision: str) -> bool:
+    def must_be_validated(self, precision: str) -> bool:
         """Whether a build prepares or judges it: only FP32 as it comes can be left to a load's own check."""
         return precision != BASELINE or precision in self.files
 
@@ -192,7 +192,7 @@ ALL = ""
 
 
 def name_variant(backend: str, precision: str) -> str:
-    """What is built and judged as one: `ipex int8`."""
+    """What is built and validated as one: `ipex int8`."""
     return f"{backend} {precision}"
 
 
@@ -212,9 +212,10 @@ def has_wide_sums() -> bool:
     return has_flags(WIDE_SUMS)
 
 
-def needs_wide_sums(judged: Mapping[str, Any]) -> bool:
-    """Whether what the gate judged on another CPU would saturate on this one; `judged` is of one variant."""
-    return bool(judged.get("wide_sums")) and not has_wide_sums()
+def needs_wide_sums(validated: Mapping[str, Any]) -> bool:
+    """Whether what the gate validated on another CPU would saturate on this one, by one variant's
+    figures."""
+    return bool(validated.get("wide_sums")) and not has_wide_sums()
 
 
 def parse_backend(text: str) -> dict[str, str]:

@@ -59,7 +59,7 @@ def load_library(state: LoadState) -> None:
 
 
 class InductorLoader(Loader):
-    """FP32, BF16 and static INT8; code for another CPU must not run before it is refused."""
+    """FP32, BF16 and static INT8; code for another CPU must not run before it is rejected."""
 
     steps = (
         Step(name="check_library", run=check_library, skip=unless_compiled),

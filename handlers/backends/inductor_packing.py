@@ -78,8 +78,8 @@ def _is_symbolic_linear(match: Any) -> bool:
 def _is_symbolic_convolution(match: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import has_free_symbols
 
-    picture, weight, *_ = match.output_node().args
-    return weight.op == "get_attr" and has_free_symbols(picture.meta["val"].shape)
+    image, weight, *_ = match.output_node().args
+    return weight.op == "get_attr" and has_free_symbols(image.meta["val"].shape)
 
 
 def _pack_linear(match: Any, *_: Any, **__: Any) -> None:
@@ -100,12 +100,12 @@ def _pack_linear(match: Any, *_: Any, **__: Any) -> None:
 def _pack_convolution(match: Any, *_: Any, **__: Any) -> None:
     """The weight of PyTorch's node is replaced by its packed form; constants are folded afterwards."""
     node, graph = match.output_node(), match.graph
-    picture, weight, bias, padding, stride, dilation, groups, *rest = node.args
-    size = [_read_hint(side) for side in picture.meta["val"].shape]
+    image, weight, bias, padding, stride, dilation, groups, *rest = node.args
+    size = [_read_hint(side) for side in image.meta["val"].shape]
     with graph.inserting_before(node):
         arguments = (weight, padding, stride, dilation, groups, size)
         packed = graph.call_function(torch.ops.mkldnn._reorder_convolution_weight, arguments)
-    node.args = (picture, packed, bias, padding, stride, dilation, groups, *rest)
+    node.args = (image, packed, bias, padding, stride, dilation, groups, *rest)
 
 
 def _pack_quantised(match: Any, *_: Any, **__: Any) -> None:

@@ -171,7 +171,7 @@ RECIPES = (
 
 HEAD = "MatMul"
 """What stays as it is in a convolutional model: the last layer, a thousandth of its arithmetic. Features of
-other pictures than it was calibrated by go beyond the range seen and would be cut: ResNet50 gave 2 of 15
+other images than it was calibrated by go beyond the range seen and would be cut: ResNet50 gave 2 of 15
 photographs another label, with probabilities 0.07 off in the mean and 0.01 without."""
 
 

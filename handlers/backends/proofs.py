@@ -18,8 +18,8 @@ Graph = Mapping[str, Any]
 class Proof:
     """What was planned for a live model's graph, and what it shows."""
 
-    asked: str
-    got: str
+    expected: str
+    actual: str
     good: bool
 
 
@@ -58,7 +58,7 @@ def judge_eager(graph: Graph, *, precision: str, threads: int, off: frozenset[st
     foreign = sorted(kind for kind in graph.get("operators") or () if not kind.startswith(PYTORCH))
     kind = str(graph.get("kind", "unknown"))
     got = f"{kind}, with {', '.join(foreign)}" if foreign else kind
-    return Proof(asked=plan_kind(off), got=got, good=got == plan_kind(off))
+    return Proof(expected=plan_kind(off), actual=got, good=got == plan_kind(off))
 
 
 def judge_ipex(graph: Graph, *, precision: str, threads: int, off: frozenset[str]) -> Proof:
@@ -69,8 +69,8 @@ def judge_ipex(graph: Graph, *, precision: str, threads: int, off: frozenset[str
     # oneDNN Graph's INT8 partitions hold their packed weights inside the fused operators.
     there = fused > 0 and (prepacked > 0 or precision == "int8")
     return Proof(
-        asked=f"{kind}, prepacked and fused" if fuses else kind,
-        got=f"{graph.get('kind', 'unknown')}, {prepacked} prepacked, {fused} fused",
+        expected=f"{kind}, prepacked and fused" if fuses else kind,
+        actual=f"{graph.get('kind', 'unknown')}, {prepacked} prepacked, {fused} fused",
         good=graph.get("kind") == kind and (there or not fuses),
     )
 
@@ -103,13 +103,14 @@ def judge_openvino(graph: Graph, *, precision: str, threads: int, off: frozenset
     narrow = sum(layers[name] for name in EXECUTED[precision])
     total = sum(layers.values())
     needed = INT8_SHARE * total if precision == "int8" else total
-    asked = {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": PINNING}
+    planned = {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": PINNING}
     live = graph.get("properties") or {}
     seen = ", ".join(f"{count} {name}" for name, count in sorted(layers.items())) or "no layers"
     return Proof(
-        asked=f"{OPENVINO}, layers in {'/'.join(sorted(EXECUTED[precision]))}, {_render_properties(asked)}",
-        got=f"{graph.get('kind', 'unknown')}, {seen}, {_render_properties(live)}",
-        good=graph.get("kind") == OPENVINO and 0 < needed <= narrow and dict(live) == asked,
+        expected=f"{OPENVINO}, layers in {'/'.join(sorted(EXECUTED[precision]))}, "
+        f"{_render_properties(planned)}",
+        actual=f"{graph.get('kind', 'unknown')}, {seen}, {_render_properties(live)}",
+        good=graph.get("kind") == OPENVINO and 0 < needed <= narrow and dict(live) == planned,
     )
 
 
@@ -147,8 +148,8 @@ def judge_inductor(graph: Graph, *, precision: str, threads: int, off: frozenset
     if "freeze" in off:
         packed, _ = count_products(graph.get("operators") or {}, "fp32")
         return Proof(
-            asked=f"{COMPILED}, no weights packed, {threads} threads, graphs compiled here",
-            got=f"{kind}, {packed} products by packed weights, {live} threads, "
+            expected=f"{COMPILED}, no weights packed, {threads} threads, graphs compiled here",
+            actual=f"{kind}, {packed} products by packed weights, {live} threads, "
             f"{compiled or 0} graphs compiled here",
             good=kind == COMPILED and not packed and live == threads and (compiled or 0) > 0,
         )
@@ -161,9 +162,9 @@ def judge_inductor(graph: Graph, *, precision: str, threads: int, off: frozenset
     where = f" for a CPU with {', '.join(lacking)}" if lacking else ""
     told = ", ".join(f"{count} {one}" for one, count in sorted(weights.items())) or "no weights"
     return Proof(
-        asked=f"{LIBRARY} as built for this CPU, all products by packed {WEIGHTS[precision]} weights, "
+        expected=f"{LIBRARY} as built for this CPU, all products by packed {WEIGHTS[precision]} weights, "
         f"{threads} threads, 0 graphs compiled here",
-        got=f"{kind}{'' if sound else ' that was not built'}{where}, {packed} products by packed weights, "
+        actual=f"{kind}{'' if sound else ' that was not built'}{where}, {packed} products by packed weights, "
         f"{plain} by others, {told}, {live} threads, {compiled} graphs compiled here",
         good=kind == LIBRARY
         and sound

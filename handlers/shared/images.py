@@ -1,7 +1,7 @@
 """Turns encoded image bytes into one uint8 sample of the model's size, whatever a client may send.
 
-Pillow reads the headers, which decodes nothing; by them is judged what decoding will cost; then the image is
-decoded, turned upright, made RGB and resized. Pillow is given only what makes pixels: it reads metadata in
+Pillow reads the headers, which decodes nothing; they say what decoding will cost; then the image is decoded,
+turned upright, made RGB and resized. Pillow is given only what makes pixels: it reads metadata in
 Python and without bounds, of 16 MiB for 6 s (comments of a JPEG) or into 600 MiB (those of a GIF).
 """
 
@@ -131,7 +131,7 @@ def _decode_or_refuse(
         form = _name_format(data)
         file = TRIMMERS[form](data, limits)
         with warnings.catch_warnings():
-            # Pillow's of sizes, which are judged here, and PyTorch's of bytes that are read, never written.
+            # Pillow's of sizes, which are checked here, and PyTorch's of bytes that are read, never written.
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(file.data), formats=(form,))
             scale = _choose_scale(image, preprocessing)
@@ -309,7 +309,7 @@ def _trim_webp(data: bytes, limits: Mapping[str, int]) -> Trimmed:
     elif data[12:16] == b"VP8 ":
         width, height = (int.from_bytes(start[at : at + 2], "little") & 0x3FFF for at in (6, 8))
     else:
-        raise BrokenError("it does not begin with a picture")
+        raise BrokenError("it does not begin with an image")
     _judge("WEBP", (width, height), limits)
     return Trimmed(data)
 

@@ -1,7 +1,7 @@
 """Gives memory that is free back to the system.
 
 The plan tells jemalloc to keep every page it was ever given (dirty_decay_ms:-1), because a model's batches
-use them again and again; one huge picture would stay in the worker's size for ever.
+use them again and again; one huge image would stay in the worker's size for ever.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ ALL_ARENAS = 4096
 
 
 BATCH_S = 1.0
-"""A batch's bodies are freed when it has been answered; its pictures take less than this to follow them."""
+"""A batch's bodies are freed when it has been answered; its images take less than this to follow them."""
 
 
 class MemoryReturn:
-    """Gives back what a large picture took: at once, and when its batch, bodies and all, is surely gone."""
+    """Gives back what a large image took: at once, and when its batch, bodies and all, is surely gone."""
 
     def __init__(self) -> None:
         self._owed_since: float | None = None
 
     def after_large(self) -> None:
-        """A large picture has been decoded; what it took is free, its batch is not yet."""
+        """A large image has been decoded; what it took is free, its batch is not yet."""
         return_memory()
         self._owed_since = time.monotonic()
 
     def before_next(self) -> None:
-        """A picture of a later batch comes; costs nothing where nothing is owed."""
+        """An image of a later batch comes; costs nothing where nothing is owed."""
         if self._owed_since is not None and time.monotonic() - self._owed_since > BATCH_S:
             self._owed_since = None
             return_memory()

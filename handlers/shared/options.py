@@ -67,7 +67,7 @@ def read_options(definition: Definition, environment: Mapping[str, str]) -> Load
     _require(off <= set(SWITCHES), f"off must be among {', '.join(SWITCHES)}: got {sorted(off)}")
     lacking = off & set(OPTIONAL_STEPS) - BACKENDS[backend].switches
     _require(not lacking, f"off must be among the steps of {backend}: got {sorted(lacking)}")
-    _check_judged(definition, BACKENDS[backend], precision)
+    _check_validated(definition, BACKENDS[backend], precision)
     numbers = {name: asked.get(name) for name in ("threads", "batch")}
     for name, number in numbers.items():
         _require(
@@ -85,7 +85,7 @@ def _find_switched(environment: Mapping[str, str]) -> str:
     return EAGER
 
 
-def _check_judged(definition: Definition, backend: Backend, precision: str) -> None:
+def _check_validated(definition: Definition, backend: Backend, precision: str) -> None:
     """LoadError for what the archive does not hold, or what may not be served."""
     instead = f"use PRECISION={BASELINE}"
     if precision not in backend.flags:
@@ -108,9 +108,9 @@ def _check_judged(definition: Definition, backend: Backend, precision: str) -> N
             f"{variant} {OTHER_SUMS}",
             cure=f"build it on this machine: {build}; or {instead}",
         )
-    if backend.must_be_judged(precision) and known is None:
+    if backend.must_be_validated(precision) and known is None:
         raise LoadError(
-            f"{variant} is not in the archive: no build was asked for it, so it was never judged",
+            f"{variant} is not in the archive: no build was asked for it, so it was never validated",
             cure=f"{build}; or {instead}",
         )
 

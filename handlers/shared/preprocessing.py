@@ -1,4 +1,4 @@
-"""From a decoded picture to the model's input: resize, crop, pack and normalise.
+"""From a decoded image to the model's input: resize, crop, pack and normalise.
 
 Two ways, chosen by `preprocess` in the model's definition. Both follow torchvision.transforms presets: the
 shorter side, or both, are resized, the centre is cropped, (x / 255 − mean) / std.
@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 
 LONGEST_RATIO = 3.0
-"""Of a picture's sides; beyond, resizing the whole of it costs more than resampling just the square."""
+"""Of an image's sides; beyond, resizing the whole of it costs more than resampling just the square."""
 
 LONGEST_REFERENCE_RATIO = 100.0
-"""Beyond, the resized picture that torchvision makes before it crops is past 21 MB: 65,535 × 1 pixels would
+"""Beyond, the resized image that torchvision makes before it crops is past 21 MB: 65,535 × 1 pixels would
 become 10 GB."""
 
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -30,10 +30,10 @@ Side = int | Sequence[int]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSize:
-    """The model's input size in pixels, and how a picture is brought to it."""
+    """The model's input size in pixels, and how an image is brought to it."""
 
     resize: Side
-    """The shorter side's length; or height and width, which squashes pictures of another shape."""
+    """The shorter side's length; or height and width, which squashes images of another shape."""
     crop: Side | None = None
     """What the model sees of the centre, a square or (height, width); None: all, resized to both sides."""
     interpolation: str = "bilinear"
@@ -47,18 +47,18 @@ class ImageSize:
 
     @property
     def largest(self) -> int:
-        """The longest side that a picture is known to be resized to."""
+        """The longest side that an image is known to be resized to."""
         return max(_pair(self.resize))
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
-        """(width, height) of the whole picture before the crop."""
+        """(width, height) of the whole image before the crop."""
         if isinstance(self.resize, int):
             return resized_size(width, height, self.resize)
         rows, columns = self.resize
         return columns, rows
 
     def is_long(self, width: int, height: int, ratio: float) -> bool:
-        """Whether resizing the whole picture makes much that the crop throws away."""
+        """Whether resizing the whole image makes much that the crop throws away."""
         return isinstance(self.resize, int) and max(width, height) > ratio * min(width, height)
 
 
@@ -93,7 +93,7 @@ class FastPreprocessing(Preprocessing):
         # Without antialiasing a model has learnt from single pixels, which a smaller decoding has averaged.
         self.scaled_decode = size.antialias
         height, width = size.seen
-        # A whole row of the picture long, so that the loop over it is vectorised: 0.03 ms a picture, not 0.2.
+        # A whole row of the image long, so that the loop over it is vectorised: 0.03 ms an image, not 0.2.
         self._scale = (1 / (255 * self.std)).repeat(width)
         self._shift = (-self.mean / self.std).repeat(width)
         self._batch = torch.empty(0, height, width, 3)

@@ -43,7 +43,7 @@ class Run:
 
 
 @dataclass(kw_only=True)
-class Fill:
+class PackingEfficiency:
     """How much of what a worker computed since it loaded was asked for."""
 
     runs: int = 0
@@ -60,12 +60,12 @@ class Fill:
 
     def describe(self) -> dict[str, float]:
         """The counts, and the share of the model's tokens that were texts' own (0 to 1)."""
-        fill = self.tokens / self.computed_tokens if self.computed_tokens else 1.0
+        share = self.tokens / self.computed_tokens if self.computed_tokens else 1.0
         return {
             "runs": self.runs,
             "tokens": self.tokens,
             "computed_tokens": self.computed_tokens,
-            "fill": round(fill, 4),
+            "share": round(share, 4),
         }
 
 

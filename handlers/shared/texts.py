@@ -73,7 +73,8 @@ def read_texts(request: Request, *, pairs: bool, most: int, max_values: int) -> 
     wanted = PAIRS if pairs else FORM
     fields: list[Any] = [request]
     if request.is_json:
-        fields = request.fields("text", "text_pair", wanted=wanted, max_values=max_values)
+        text, pair = request.fields("text", optional=["text_pair"], wanted=wanted, max_values=max_values)
+        fields = [text] if pair is None else [text, pair]
     if len(fields) > 1 and not pairs:
         raise BadRequest(400, f'this model takes single texts, and no "text_pair"; send {wanted}')
     values = [one.text(wanted=wanted) if isinstance(one, Request) else one for one in fields]

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import load_file
 
-from handlers.definition import BUILD_AGAIN, WEIGHTS_FILE
+from handlers.definition import WEIGHTS_FILE
 from handlers.shared.errors import LoadError
 
 SHOWN_CHARACTERS = 400
@@ -36,10 +36,12 @@ def load_weights(model: torch.nn.Module, directory: Path) -> torch.nn.Module:
     try:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:
-        # PyTorch's message names every key; the first few tell what is wrong.
-        message = " ".join(str(error).split())
+        # PyTorch names every key, each in its line below the first; one tells what is wrong.
+        _, *lines = str(error).splitlines() or [""]
+        first, others = " ".join((lines or [""])[0].split())[:SHOWN_CHARACTERS], len(lines) - 1
         raise LoadError(
-            f"{WEIGHTS_FILE} does not fit the model that is made for it: {message[:SHOWN_CHARACTERS]}",
-            cure=BUILD_AGAIN,
+            f"the weights do not fit the model that the handler makes: {first.rstrip('.')}"
+            f"{f', and {others} more' if others > 0 else ''}",
+            cure="check weights, labels and options of its model.yaml, then build it again: make models",
         ) from error
     return model

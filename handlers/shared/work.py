@@ -1,7 +1,7 @@
 """What answering costs, as timed when the model loads, and how much of it one batch and one request may ask.
 
 TorchServe hands over whole batches and kills a worker that answers one too late, and with it the whole batch.
-A batch is therefore bounded in seconds: what it has no room for is refused, not computed too late.
+A batch is therefore bounded in seconds: what it has no room for is rejected, not computed too late.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Work:
     def admit(self, costs: Sequence[int]) -> list[BadRequest | None]:
         """For each request of a batch, in order, why it is not computed, or None.
 
-        The first is always computed if it may be asked at all; where a large one is refused, a small one
+        The first is always computed if it may be asked at all; where a large one is rejected, a small one
         after it may still have room.
         """
-        used, refused = 0, []
+        used, rejected = 0, []
         for cost in costs:
             refusal = self._find_refusal(cost, used)
             used += cost if refusal is None else 0
-            refused.append(refusal)
-        return refused
+            rejected.append(refusal)
+        return rejected
 
     def _find_refusal(self, cost: int, used: int) -> BadRequest | None:
         if self.per_request is not None and cost > self.per_request:

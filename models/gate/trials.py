@@ -1,4 +1,4 @@
-"""Makes INT8's recipes of one model and tries each: written, loaded as a worker loads it, judged, timed."""
+"""Makes INT8's recipes of one model and tries each: written, loaded as a worker does, validated, timed."""
 
 from __future__ import annotations
 

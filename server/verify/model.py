@@ -118,8 +118,8 @@ def check_graph(plan: Plan, seen: WorkerEvidence) -> Finding:
     )
     return compare(
         "graph",
-        proof.asked,
-        proof.got,
+        proof.expected,
+        proof.actual,
         evidence=f"describe ({len(graph.get('operators') or ())} kinds of operators in the executed graph)",
         cure=_LOG_CURE,
         same=proof.good,
@@ -153,8 +153,8 @@ def check_packing(plan: Plan, seen: WorkerEvidence) -> Finding:
         return compare("packing", why, why, evidence="describe", cure="")
     asked = "off" if _NO_STEPS & set(plan_off(plan, seen.model)) else "on"
     got = "unknown" if "on" not in found else "on" if found["on"] else "off"
-    fill = (_facts(seen).get("fill") or {}).get("fill")
-    evidence = f"describe (fill {fill})"
+    share = (_facts(seen).get("packing_efficiency") or {}).get("share")
+    evidence = f"describe (packing efficiency {share})"
     return compare("packing", asked, got, evidence=evidence, cure=_LOG_CURE)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from handlers.definition import Definition, Example, Origin, Precision, render_definition
 from models.packing import find_positions
 
-RULES = Precision(self_check_relative_error=1e-3, canary_relative=0.01, canary_absolute=0.001)
+RULES = Precision(self_check_relative_error=1e-3, answer_relative=0.01, answer_absolute=0.001)
 TEXT = "The staff was nice and the room clean, no cold food."
 
 

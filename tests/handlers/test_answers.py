@@ -42,7 +42,7 @@ CAT = image(cat=0.5, dog=0.3)
         # Left out of the best few, it may have as much as the least of them.
         (image(dog=0.3, cow=0.2999), image(cat=0.3, dog=0.3), TIGHT, None),
         (image(dog=0.9, cat=0.75), image(cat=0.9, dog=0.05), LOOSE, "expected 'cat': got 'dog' with 0.9000"),
-        # A value of a regression is judged by its size, below zero too.
+        # A value of a regression is validated by its size, below zero too.
         ({"scores": {"stars": -2.01}}, {"scores": {"stars": -2.0}}, TIGHT, None),
         ({"scores": {"stars": -1.5}}, {"scores": {"stars": -2.0}}, TIGHT, "expected 'stars' with -2.0000"),
         ([text(0.9), text(0.2)], [text(0.9), text(0.2)], TIGHT, None),
@@ -50,7 +50,7 @@ CAT = image(cat=0.5, dog=0.3)
         ([text(0.9)], [text(0.9), text(0.2)], TIGHT, "expected 2 items: got 1"),
     ],
 )
-def test_classifiers_are_judged_by_their_best_label(got, expected, tolerance, fault):
+def test_classifiers_are_validated_by_their_best_label(got, expected, tolerance, fault):
     found = find_fault(got, expected, tolerance)
     assert found is None if fault is None else found and found.startswith(fault)
 

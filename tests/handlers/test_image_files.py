@@ -1,4 +1,4 @@
-"""What is no image is named, what costs too much is refused before it is decoded, what is broken is a 400."""
+"""What is no image is named, what costs too much is rejected before it is decoded, broken is a 400."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import ExifTags, Image
 from handlers.shared.errors import BadRequest
 from handlers.shared.images import LIMITS, SIGNATURES, decode_image, read_orientation
 from handlers.shared.preprocessing import FastPreprocessing, ImageSize
-from models.canary import draw_image
+from models.samples import draw_image
 from tests.handlers.files import (
     chunk,
     encode,
@@ -86,7 +86,7 @@ def test_names_are_found_at_once_in_any_body():
 
 
 @pytest.mark.parametrize("form", SIGNATURES)
-def test_a_file_that_is_cut_anywhere_is_refused_and_nothing_else(form):
+def test_a_file_that_is_cut_anywhere_is_rejected_and_nothing_else(form):
     data = encode(draw_image(20, 15, seed=1), form, **({"lossless": True} if form == "WEBP" else {}))
     for length in range(1, len(data) - 20, 7):
         assert refuse(data[:length]).status in (400, 415)
@@ -197,7 +197,7 @@ def test_a_sequential_jpeg_in_several_scans_is_counted_too():
     assert refuse(JPEG[:start] + (one_component + b"\0") * 40).status == 413
 
 
-def test_what_a_progressive_jpeg_keeps_is_judged_by_its_samples():
+def test_what_a_progressive_jpeg_keeps_is_validated_by_its_samples():
     for subsampling, samples in ((0, 96 * 96 * 3), (2, 96 * 96 * 3 // 2)):
         data = encode(draw_image(96, 96, seed=1), "JPEG", progressive=True, subsampling=subsampling)
         assert refuse(data, jpeg_samples=samples - 1).status == 413
@@ -206,7 +206,7 @@ def test_what_a_progressive_jpeg_keeps_is_judged_by_its_samples():
 
 
 @pytest.mark.parametrize("frame", [0xC3, 0xC9, 0xCA])
-def test_jpegs_that_no_browser_shows_are_refused(frame):
+def test_jpegs_that_no_browser_shows_are_rejected(frame):
     assert refuse(JPEG.replace(b"\xff\xc0", bytes([0xFF, frame]), 1)).status == 415
 
 
@@ -244,7 +244,7 @@ def test_a_gif_frame_that_is_larger_than_its_screen_counts():
 
 
 @pytest.mark.parametrize("packing", [1, 2, 4, 5])
-def test_compressed_bmps_are_refused(packing):
+def test_compressed_bmps_are_rejected(packing):
     assert refuse(make_bmp(16, 16, packing=packing, pixels=b"\x10\x01" * 16)).status == 415
     assert decode_image(make_bmp(16, 16, packing=0, pixels=bytes(256)), FAST).shape == (64, 64, 3)
 

@@ -85,13 +85,13 @@ def describe(images, folder, wish):
 
 def test_the_describe_call_alone_asks_for_a_look_at_the_next_runs(images, tiny_image, canary):
     assert describe(images, tiny_image, "operators=1 onednn=1") == {
-        "left": {"operators": 1, "onednn": 1}, "refused": "",
+        "left": {"operators": 1, "onednn": 1}, "rejected": "",
     }  # fmt: skip
     ask(images, tiny_image, [canary])
     ask(images, tiny_image, [canary])
     seen = describe(images, tiny_image, "result")
     assert (seen["left"], seen["operators"]["runs"], seen["onednn"]["runs"]) == ({}, 1, 1)
-    assert describe(images, tiny_image, "operators=99")["refused"].endswith("got operators=99")
+    assert describe(images, tiny_image, "operators=99")["rejected"].endswith("got operators=99")
     rows, context = rows_and_context(tiny_image, plain(canary, **{"X-Cpu-Kit-Profile": "operators=1"}))
     images.handle(rows, context)
     assert images.profiler.describe()["left"] == {}

@@ -19,7 +19,7 @@ from handlers.shared.preprocessing import (
     ImageSize,
     ReferencePreprocessing,
 )
-from models.canary import draw_image
+from models.samples import draw_image
 from tests.handlers.files import encode
 
 SIZE = ImageSize(resize=72, crop=64)

@@ -20,7 +20,7 @@ from handlers.shared.options import LoadOptions
 from handlers.shared.steps import StepError
 from tests.handlers.stub import StubHandler, take_stub
 
-RULES = Precision(self_check_relative_error=1e-3, canary_relative=0.01, canary_absolute=0.001)
+RULES = Precision(self_check_relative_error=1e-3, answer_relative=0.01, answer_absolute=0.001)
 
 
 class House(torch.nn.Module):

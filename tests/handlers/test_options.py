@@ -1,4 +1,4 @@
-"""What the environment asks for, and how a wrong value is refused."""
+"""What the environment asks for, and how a wrong value is rejected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_everything_asked_for_is_taken(definition):
         {"precison": "fp32"},
     ],
 )
-def test_wrong_values_are_refused_by_their_name(definition, asked):
+def test_wrong_values_are_rejected_by_their_name(definition, asked):
     with pytest.raises(LoadError, match=[*asked][-1]):
         read(definition, asked)
     with pytest.raises(LoadError, match="CPU_KIT_OPTIONS"):
@@ -76,14 +76,14 @@ def test_a_precision_that_was_not_built_elsewhere_is_cured_by_building_it_here(d
 def test_int8_that_would_saturate_here_is_cured_by_building_it_here(definition, monkeypatch):
     asked = {"backend": "ipex", "precision": "int8"}
     for wide_sums, here, good in ((True, True, True), (True, False, False), (False, False, True)):
-        judged = became(definition, "ipex int8", accuracy={"wide_sums": wide_sums})
+        validated = became(definition, "ipex int8", accuracy={"wide_sums": wide_sums})
         monkeypatch.setattr(catalogue, "has_wide_sums", lambda here=here: here)
-        assert read(judged).precision == "fp32"
-        refused = pytest.raises(
+        assert read(validated).precision == "fp32"
+        rejected = pytest.raises(
             LoadError, match=r"ipex int8 was calibrated on a CPU .* 32 bits.*PRECISION=int8"
         )
-        with contextlib.nullcontext() if good else refused:
-            assert read(judged, asked).precision == "int8"
+        with contextlib.nullcontext() if good else rejected:
+            assert read(validated, asked).precision == "int8"
 
 
 def test_a_precision_that_no_build_was_asked_for_is_cured_by_asking(definition):

@@ -96,3 +96,15 @@ def test_a_body_is_found_with_its_content_type(tmp_path, sent, content, content_
 )
 def test_a_request_is_read_as_torchserves_own_handlers_read_a_row(content, name, found):
     assert Request(content=content).get(name) == found
+
+
+def test_several_fields_are_all_there_but_the_optional_ones():
+    def read(body):
+        return Request(content=body).fields("rooms", "area", optional=["year"], wanted='{"rooms": 3}')
+
+    assert read({"area": 80, "rooms": 3}) == [3, 80, None]
+    assert read({"area": 80, "rooms": 3, "year": 1995}) == [3, 80, 1995]
+    with pytest.raises(BadRequest, match='the request has no "area"'):
+        read({"rooms": 3, "year": 1995})
+    with pytest.raises(BadRequest, match="no field but rooms, area, year: got 'garden' too"):
+        read({"rooms": 3, "area": 80, "garden": 1})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handlers.shared.shapes import RUN_COST, Fill, Run, ShapeGrid, WholeBatch
+from handlers.shared.shapes import RUN_COST, PackingEfficiency, Run, ShapeGrid, WholeBatch
 
 TEXTS = ShapeGrid(batch_sizes=(1, 2, 4), lengths=(8, 16, 32), tokens_per_run=32)
 
@@ -77,7 +77,7 @@ def test_the_baseline_pads_all_to_the_longest():
 
 
 def test_fill_is_counted():
-    fill = Fill()
-    assert fill.describe()["fill"] == 1
-    fill.count(Run(rows=((0, 1), (2,)), length=8), [2, 4, 4])
-    assert fill.describe() == {"runs": 1, "tokens": 10, "computed_tokens": 16, "fill": 0.625}
+    efficiency = PackingEfficiency()
+    assert efficiency.describe()["share"] == 1
+    efficiency.count(Run(rows=((0, 1), (2,)), length=8), [2, 4, 4])
+    assert efficiency.describe() == {"runs": 1, "tokens": 10, "computed_tokens": 16, "share": 0.625}

@@ -154,13 +154,13 @@ def test_what_the_plan_leaves_no_room_for_is_refused_and_the_rest_answered(tiny_
     assert small["code"] == 503
 
 
-def test_the_fill_of_a_batch_is_counted(tiny_text):
+def test_the_packing_efficiency_of_a_batch_is_counted(tiny_text):
     handler = TextClassifier()
     handler.initialize(FakeContext(tiny_text))
     ask(handler, tiny_text, "word " * 6, {"text": ["word " * 14, "word " * 20]}, b"\xff", "word " * 30)
     # Two special tokens each; what does not fit into 32 tokens is cut; 22 and 8 share a row.
-    described = handler.describe()["fill"]
-    assert described == {"runs": 3, "tokens": 8 + 16 + 22 + 32, "computed_tokens": 80, "fill": 0.975}
+    described = handler.describe()["packing_efficiency"]
+    assert described == {"runs": 3, "tokens": 8 + 16 + 22 + 32, "computed_tokens": 80, "share": 0.975}
 
 
 def test_without_buckets_a_batch_is_run_whole_and_padded_to_its_longest(tiny_text, monkeypatch):
@@ -174,6 +174,6 @@ def test_without_buckets_a_batch_is_run_whole_and_padded_to_its_longest(tiny_tex
         ask(baseline, tiny_text, *texts)[0], ask(handler, tiny_text, *texts)[0], strict=True
     ):
         assert got["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
-    assert baseline.describe()["fill"] == {
-        "runs": 1, "tokens": 3 + 11 + 19, "computed_tokens": 3 * 19, "fill": pytest.approx(0.5789),
+    assert baseline.describe()["packing_efficiency"] == {
+        "runs": 1, "tokens": 3 + 11 + 19, "computed_tokens": 3 * 19, "share": pytest.approx(0.5789),
     }  # fmt: skip

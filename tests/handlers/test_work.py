@@ -1,4 +1,4 @@
-"""What a batch may hold: what is admitted, what is refused, and how the bounds come from a timing."""
+"""What a batch may hold: what is admitted, what is rejected, and how the bounds come from a timing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_slow_machine_gets_smaller_batches_not_later_answers(seconds_each, per
     assert 3 * 2 * work.worst_batch_s <= 180
 
 
-def test_a_refused_request_stays_refused_when_its_batch_is_tried_again():
+def test_a_rejected_request_stays_rejected_when_its_batch_is_tried_again():
     handler = take_stub(StubHandler(), Work(per_batch=600, per_request=512))
 
     def raise_for_the_bad_one(stage: str, value: object) -> None:

@@ -171,7 +171,7 @@ def test_equal_payloads_are_computed_once_and_all_is_kept(computed, tiny_text_ar
     answers = tuple(answer_to(one.body) for one in TEXTS)
     assert (tuple(one for one, _ in first.answers), first.fp32) == (answers, answers)
     rules = read_archive(tiny_text_archive).definition.precisions["bf16"]
-    known = {"relative": rules.canary_relative, "absolute": rules.canary_absolute}
+    known = {"relative": rules.answer_relative, "absolute": rules.answer_absolute}
     assert first.answers[0][1] == Tolerance(**known)
     assert (first.pairs_told_apart, "the archive's own handler at bf16" in first.source) == (1.0, True)
     find(make_kit({"tiny_text": tiny_text_archive}, "fp32"), TEXTS[1:2], tmp_path)

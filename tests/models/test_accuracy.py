@@ -21,8 +21,8 @@ HELD_OUT = Dataset(source="mine", bodies=(b"a", b"b", b"c", b"d"), labels=("cat"
 def test_calibration_and_held_out_inputs_are_never_the_same():
     for kind in ("image", "text"):
         assert not set(make_calibration(kind).bodies) & set(make_held_out(kind).bodies)
-    own, judged = split_dataset(HELD_OUT)
-    assert (own.bodies, judged.bodies) == ((b"a", b"c"), (b"b", b"d"))
+    own, validated = split_dataset(HELD_OUT)
+    assert (own.bodies, validated.bodies) == ((b"a", b"c"), (b"b", b"d"))
 
 
 def test_folders_of_images_name_their_classes(tmp_path):
@@ -99,7 +99,7 @@ def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(build_int8, monkeypatc
     assert not build_int8(int8=good(wide_sums=False))[0]
 
 
-def test_int8_refused_with_seven_bits_is_tried_again_with_eight(build_int8, monkeypatch):
+def test_int8_rejected_with_seven_bits_is_tried_again_with_eight(build_int8, monkeypatch):
     monkeypatch.setattr(fresh, "has_wide_sums", lambda: False)
     seven = good(wide_sums=False, agreement_decided=0.1)
     assert build_int8(int8=seven)[1]["ipex int8"].rejected

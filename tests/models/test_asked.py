@@ -27,7 +27,7 @@ def definition(tmp_path):
 
 
 @pytest.fixture
-def judged(monkeypatch):
+def validated(monkeypatch):
     """The precisions of each call of the gate, by a stand-in that writes a recipe and passes all."""
     calls: list[list[str]] = []
 
@@ -77,9 +77,9 @@ def make_texts(file, first):
     return file
 
 
-def test_fp32_judges_nothing(tmp_path, make, judged):
+def test_fp32_judges_nothing(tmp_path, make, validated):
     assert make("fp32")
-    assert judged == []
+    assert validated == []
     assert read(tmp_path) == {}
     assert "int8.json" not in read_members(tmp_path / "tiny_image.mar")
 
@@ -88,28 +88,28 @@ def test_fp32_judges_nothing(tmp_path, make, judged):
     ("precision", "gate"),
     [("bf16", ["ipex bf16"]), ("int8", ["ipex int8"]), ("fp32 bf16 int8", ["ipex bf16", "ipex int8"])],
 )
-def test_only_what_is_asked_for_is_judged(tmp_path, make, judged, precision, gate):
+def test_only_what_is_asked_for_is_judged(tmp_path, make, validated, precision, gate):
     assert make(precision)
-    assert judged == [gate]
+    assert validated == [gate]
     assert read_data(tmp_path) == dict.fromkeys(gate, "synthetic")
     assert not make(precision)
     assert not make("fp32")
 
 
-def test_backends_are_judged_each_and_stand_side_by_side(tmp_path, make, judged):
+def test_backends_are_validated_each_and_stand_side_by_side(tmp_path, make, validated):
     assert make("bf16 int8", backends=("ipex", "eager"))
     assert not make("bf16 int8", backends=("eager",))
-    assert judged == [["ipex bf16", "ipex int8", "eager bf16"]]
+    assert validated == [["ipex bf16", "ipex int8", "eager bf16"]]
     assert make("int8", backends=("ipex", "openvino"))
-    assert judged[1:] == [["openvino fp32", "openvino int8"]]
+    assert validated[1:] == [["openvino fp32", "openvino int8"]]
 
 
-def test_an_archive_gains_a_precision_and_keeps_its_weights(tmp_path, make, judged, prepared):
+def test_an_archive_gains_a_precision_and_keeps_its_weights(tmp_path, make, validated, prepared):
     make("fp32")
     archive = tmp_path / "tiny_image.mar"
     before = read_members(archive)
     assert make("int8")
-    assert (judged, prepared) == ([["ipex int8"]], ["image_classifier"])
+    assert (validated, prepared) == ([["ipex int8"]], ["image_classifier"])
     after = read_members(archive)
     assert after.pop("int8.json") == b"recipe 1"
     changed = {name for name in before if before[name] != after[name]}
@@ -119,11 +119,11 @@ def test_an_archive_gains_a_precision_and_keeps_its_weights(tmp_path, make, judg
     assert not make("int8")
 
 
-def test_what_an_archive_has_is_kept(tmp_path, make, judged):
+def test_what_an_archive_has_is_kept(tmp_path, make, validated):
     make("int8")
     assert not make("fp32")
     assert make("bf16")
-    assert judged == [["ipex int8"], ["ipex bf16"]]
+    assert validated == [["ipex int8"], ["ipex bf16"]]
     assert list(read(tmp_path)) == ["ipex bf16", "ipex int8"]
     assert read_members(tmp_path / "tiny_image.mar")["int8.json"] == b"recipe 1"
 
@@ -139,41 +139,41 @@ def test_in_which_order_precisions_were_asked_for_does_not_show(tmp_path, raw):
     assert gained.read_bytes() == at_once.read_bytes()
 
 
-def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, prepared):
+def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, validated, prepared):
     make("int8")
     changed = with_int8({**TINY_IMAGE, "batch_sizes": [1, 2]})
     again = write_definition(tmp_path / "models", changed)
     assert build_archive(again, RANDOM, store=tmp_path, precisions=["bf16"])
     assert prepared == ["image_classifier", "image_classifier"]
-    assert judged == [["ipex int8"], ["ipex bf16", "ipex int8"]]
+    assert validated == [["ipex int8"], ["ipex bf16", "ipex int8"]]
 
 
-def test_a_damaged_archive_is_built_anew_with_what_it_had(tmp_path, make, judged, prepared):
+def test_a_damaged_archive_is_built_anew_with_what_it_had(tmp_path, make, validated, prepared):
     make("int8")
     archive = tmp_path / "tiny_image.mar"
     whole = archive.read_bytes()
     archive.write_bytes(whole.replace(b"recipe 1", b"recipe 7"))
     assert make("fp32")
-    assert judged == [["ipex int8"], ["ipex int8"]]
+    assert validated == [["ipex int8"], ["ipex int8"]]
     assert prepared == ["image_classifier", "image_classifier"]
 
 
-def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, judged, prepared):
+def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, validated, prepared):
     make("bf16 int8")
     data = DataRequest(calibration=make_texts(tmp_path / "own.txt", 0))
     assert make("int8", data=data)
-    assert (judged, prepared) == ([["ipex bf16", "ipex int8"], ["ipex int8"]], ["image_classifier"])
+    assert (validated, prepared) == ([["ipex bf16", "ipex int8"], ["ipex int8"]], ["image_classifier"])
     assert read_members(tmp_path / "tiny_image.mar")["int8.json"] == b"recipe 2"
     assert not make("int8", data=data)
     make_texts(tmp_path / "own.txt", 1)
     assert make("int8", data=data)
     assert not make("fp32")
     assert make("int8")
-    assert judged[2:] == [["ipex int8"], ["ipex int8"]]
+    assert validated[2:] == [["ipex int8"], ["ipex int8"]]
     assert read_data(tmp_path) == {"ipex bf16": "synthetic", "ipex int8": "synthetic"}
 
 
-def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make, judged, monkeypatch):
+def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make, validated, monkeypatch):
     make("int8")
     failed = {"ipex int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
     monkeypatch.setattr(build, "_run_gate", lambda *_: failed)
@@ -227,7 +227,7 @@ def test_precisions_are_those_of_the_server():
         parse_precisions("fp32 int9")
 
 
-def test_data_that_would_judge_nothing_are_refused(tmp_path):
+def test_data_that_would_judge_nothing_are_rejected(tmp_path):
     own = DataRequest(calibration=tmp_path)
     check_used(["fp32", "int8"], [own])
     check_used(["fp32"], [DataRequest()])

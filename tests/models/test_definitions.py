@@ -33,7 +33,7 @@ def test_four_lines_are_enough(tmp_path):
     definition = write_definition(tmp_path, lines)
     assert definition.batch_sizes[0] == 1
     assert definition.options.token_lengths[-1] == 512
-    assert definition.precisions["int8"].canary_relative > definition.precisions["fp32"].canary_relative
+    assert definition.precisions["int8"].answer_relative > definition.precisions["fp32"].answer_relative
 
 
 def test_a_handler_of_your_own_lies_beside_it(tmp_path):
@@ -76,7 +76,7 @@ FP32 = TINY_IMAGE["precisions"]["fp32"]
         ({"handler": "audio"}, "handler"),
         ({"memory": {"worker_mib": 1}}, r"memory\.request_mib"),
         ({"weights_sha256": "abc"}, "weights_sha256"),
-        ({"precisions": {"fp32": {**FP32, "canary_relative": "much"}}}, r"fp32\.canary_relative"),
+        ({"precisions": {"fp32": {**FP32, "answer_relative": "much"}}}, r"fp32\.answer_relative"),
         ({"accuracy_gate": {"agrement": 0.9}}, "agrement"),
         ({"options": {"top_k": 0}}, "top_k"),
         ({"colour": "red"}, "colour"),

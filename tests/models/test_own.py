@@ -1,4 +1,4 @@
-"""A model with its own handler is built, served and judged like a shipped one; what is wrong is named."""
+"""A model with its own handler is built, served and validated like a shipped one; what is wrong is named."""
 
 from __future__ import annotations
 
@@ -99,6 +99,13 @@ def test_it_answers_as_the_net_itself(tmp_path, define):
     assert json.loads(done.stdout.splitlines()[-1])["answer"]["risk"] == pytest.approx(expect(), rel=1e-3)
 
 
+def test_an_example_may_be_json_as_it_is(tmp_path, define):
+    packed = build(tmp_path, define(weights="net.pth", example=ROW))
+    assert packed.definition.example.content_type == "application/json"
+    assert json.loads(packed.body) == ROW
+    assert packed.definition.example.expected["risk"] == pytest.approx(expect(), rel=1e-3)
+
+
 def test_without_weights_it_keeps_the_ones_it_was_made_with(tmp_path, define):
     first = build(tmp_path, define(), RANDOM)
     assert first.definition.weights.startswith("random")
@@ -124,7 +131,11 @@ def test_a_changed_handler_is_built_anew(tmp_path, define):
         ),
         ({"handler": "import nothing_of_that_name"}, "cannot be imported: ModuleNotFoundError"),
         ({"options": {"width": 5}}, "0.weight"),
-        ({"handler": HANDLER.replace("!= 4", "!= 5")}, "the example of risk is refused"),
+        ({"handler": HANDLER.replace("!= 4", "!= 5")}, 'the example of risk is rejected: "row" must hold'),
+        (
+            {"handler": HANDLER.replace("len(row) != 4", "len(rows) != 4")},
+            r"rejected: NameError: name 'rows' is not defined \(handler.py line 19 decode\)",
+        ),
         ({"example": ""}, "example must name a file"),
     ],
 )

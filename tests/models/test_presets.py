@@ -17,9 +17,9 @@ from torchvision.transforms import InterpolationMode
 from handlers.shared.images import decode_image
 from handlers.shared.preprocessing import make_preprocessing
 from models.build import build_archive
-from models.canary import draw_image
 from models.errors import BuildError, DownloadError
 from models.request import WeightsRequest
+from models.samples import draw_image
 from models.state import load_state
 from models.tasks import image as kind
 from models.tasks.image import prepare, read_preset

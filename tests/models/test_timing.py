@@ -290,7 +290,7 @@ def test_models_that_are_not_asked_for_are_kept(store, measured, tiny_text_archi
 @pytest.mark.parametrize(
     ("became", "problem"),
     [
-        ({"rejected": "agreement is 90.0%"}, "refused at build: agreement is 90.0%"),
+        ({"rejected": "agreement is 90.0%"}, "rejected at build: agreement is 90.0%"),
         ({"not_built": "no compiler"}, "not built: no compiler"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from handlers.definition import render_definition
-from handlers.shared.steps import JUDGED_ERROR_SLACK
+from handlers.shared.steps import VALIDATED_ERROR_SLACK
 from server.archives import check_answer
 from tests.cpu import BF16, HAS_BF16, NARROW
 from tests.models.trained import FLOOR, ROWS, Packed, measure_accuracy, pack
@@ -77,7 +77,7 @@ def test_texts_that_share_rows_are_answered_as_texts_alone(trained, packed, work
     for precision in PRECISIONS:
         shared, own = workers[precision], alone[precision]
         assert (shared.describe["packing"]["on"], own.describe["packing"]["on"]) == (True, False)
-        assert shared.describe["fill"]["fill"] > own.describe["fill"]["fill"]
+        assert shared.describe["packing_efficiency"]["share"] > own.describe["packing_efficiency"]["share"]
         # A rounding decides an answer now and then where a precision is narrow.
         assert measure_agreement(shared, own) >= (1.0 if precision == "fp32" else 0.98)
         assert abs(measure_accuracy(shared, trained) - measure_accuracy(own, trained)) <= 0.01
@@ -97,7 +97,7 @@ def test_the_gates_figures_are_what_clients_see(trained, packed, workers, precis
     assert narrow.describe["accuracy"] == figures
 
 
-def test_the_gate_judged_by_the_users_data(trained, packed):
+def test_the_gate_validated_by_the_users_data(trained, packed):
     definition = packed.definition
     assert {*definition.served} == {f"ipex {precision}" for precision in NARROW}
     for precision, figures in ((name, definition.find_accuracy(name)) for name in definition.served):
@@ -134,13 +134,13 @@ def test_what_passes_the_gate_passes_the_servers_own_check(packed, workers, prec
 def test_a_loads_self_check_expects_the_error_that_the_gate_has_judged(packed, workers):
     # On made-up texts INT8 may be further off than a definition foresees, and lose no right answer for it.
     foreseen = packed.definition.precisions["int8"].self_check_relative_error
-    seen, judged = (
+    seen, validated = (
         workers["int8"].describe["self_check"],
         workers["int8"].describe["accuracy"]["relative_error"],
     )
-    print(f"foreseen {foreseen}, judged {judged}, at load {seen}")
-    assert seen["tolerance"] == max(foreseen, JUDGED_ERROR_SLACK * judged)
-    assert seen["relative_error"] == pytest.approx(judged, rel=0.25)
+    print(f"foreseen {foreseen}, validated {validated}, at load {seen}")
+    assert seen["tolerance"] == max(foreseen, VALIDATED_ERROR_SLACK * validated)
+    assert seen["relative_error"] == pytest.approx(validated, rel=0.25)
     assert workers["bf16" if HAS_BF16 else "fp32"].describe["self_check"]["tolerance"] < foreseen
 
 
@@ -172,7 +172,7 @@ def spoilt_workers(digits, spoilt, tmp_path_factory) -> dict[str, Worker]:
     return ask_workers(directories, digits)
 
 
-def test_int8_that_lost_its_accuracy_is_refused_with_figures(spoilt):
+def test_int8_that_lost_its_accuracy_is_rejected_with_figures(spoilt):
     variant = spoilt.definition.variants["ipex int8"]
     figures, tried = variant.accuracy, variant.tried
     assert [one["recipe"] for one in tried] == ["histogram", "min-max"]
@@ -183,7 +183,7 @@ def test_int8_that_lost_its_accuracy_is_refused_with_figures(spoilt):
     assert figures["labelled_accuracy"] <= figures["labelled_accuracy_fp32"] - 0.2
 
 
-def test_a_refused_precision_does_not_load_and_says_why(digits, spoilt):
+def test_a_rejected_precision_does_not_load_and_says_why(digits, spoilt):
     with pytest.raises(WorkerError) as caught:
         ask_worker(spoilt.directory, precision="int8", requests=digits.requests[:1], rows=ROWS)
     assert spoilt.definition.variants["ipex int8"].rejected in str(caught.value)
@@ -194,10 +194,10 @@ def test_the_other_precisions_stay_right(digits, spoilt_workers, precision):
     assert measure_accuracy(spoilt_workers[precision], digits) >= FLOOR["image"]
 
 
-def test_what_was_refused_would_really_answer_wrong(digits, spoilt, spoilt_workers):
+def test_what_was_rejected_would_really_answer_wrong(digits, spoilt, spoilt_workers):
     accuracy = measure_accuracy(spoilt_workers["int8"], digits)
-    print(f"{digits.definition.name}: accuracy of the refused INT8 {accuracy:.4f}")
+    print(f"{digits.definition.name}: accuracy of the rejected INT8 {accuracy:.4f}")
     assert accuracy <= measure_accuracy(spoilt_workers["fp32"], digits) - 0.2
     # Sums of saturated values depend on the order and the batch.
-    judged = spoilt.definition.find_accuracy("ipex int8")["labelled_accuracy"]
-    assert accuracy == pytest.approx(judged, abs=0.05)
+    validated = spoilt.definition.find_accuracy("ipex int8")["labelled_accuracy"]
+    assert accuracy == pytest.approx(validated, abs=0.05)

@@ -1,4 +1,4 @@
-"""Trained models in INT8 by each backend that is here: as right for clients as the gate judged."""
+"""Trained models in INT8 by each backend that is here: as right for clients as the gate validated."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def worker(trained: Trained, packed: Packed, backend: str) -> Worker:
 
 def test_its_answers_are_right_and_as_right_as_the_gate_says(trained, packed, backend, worker):
     accuracy, definition = measure_accuracy(worker, trained), packed.definition
-    judged = definition.find_accuracy(name_variant(backend, INT8))
-    print(f"{trained.definition.name} by {backend}: accuracy through the worker {accuracy:.4f}, {judged}")
+    validated = definition.find_accuracy(name_variant(backend, INT8))
+    print(f"{trained.definition.name} by {backend}: accuracy through the worker {accuracy:.4f}, {validated}")
     assert name_variant(backend, INT8) in definition.served
     assert accuracy >= FLOOR[trained.takes]
-    assert judged["labelled_accuracy_fp32"] - accuracy <= 0.01
+    assert validated["labelled_accuracy_fp32"] - accuracy <= 0.01
     # The gate lays its inputs out in other runs, so that a few answers round elsewhere.
-    assert accuracy == pytest.approx(judged["labelled_accuracy"], abs=3 / len(trained.answers))
+    assert accuracy == pytest.approx(validated["labelled_accuracy"], abs=3 / len(trained.answers))
 
 
 def test_it_was_that_backend_by_what_executed(backend, worker):

@@ -99,7 +99,7 @@ def _parse_worker(raw: dict[str, Any]) -> WorkerEvidence:
     return WorkerEvidence(**{**raw, **tuples, "thread_cpus": threads})
 
 
-CLOSE = {"canary_relative": 0.01, "canary_absolute": 0.001}
+CLOSE = {"answer_relative": 0.01, "answer_absolute": 0.001}
 
 
 def make_archive(

@@ -118,6 +118,6 @@ def test_a_canary_answer_is_right_within_the_tolerance_of_its_precision(archive,
         definition = definition.model_copy(update={"example": example})
     found = check_answer(definition, "fp32", answer)
     assert found is None if wrong is None else found and found.startswith(wrong)
-    loose = definition.precisions["fp32"].model_copy(update={"canary_absolute": 0.2, "canary_relative": 0.0})
+    loose = definition.precisions["fp32"].model_copy(update={"answer_absolute": 0.2, "answer_relative": 0.0})
     bf16 = definition.model_copy(update={"precisions": {"bf16": loose}})
     assert (check_answer(bf16, "bf16", answer) is None) is (wrong is None or "±" in wrong)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import http.server
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import threading
@@ -43,6 +45,25 @@ def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == f"Authorization: Bearer {TOKEN}\n"
     assert [found.name for found in run.path.iterdir() if "authorization" in found.name] == ["authorization"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "sent"),
+    [
+        (b"it's good\n", "text/plain; charset=utf-8", {"text": "it's good"}),
+        (b'{"text": "it"}', "text/plain; charset=utf-8", {"text": "it"}),
+        (b'{\n "rooms": 3, "area": 80}', "application/json", {"rooms": 3, "area": 80}),
+        (b"[1, 2]", "application/json", [1, 2]),
+    ],
+)
+def test_the_line_sends_what_proves_the_model(one, run, client, bert, body, content_type, sent):
+    example = bert.definition.example.model_copy(update={"content_type": content_type})
+    definition = bert.definition.model_copy(update={"example": example})
+    archive = dataclasses.replace(bert, definition=definition, body=body)
+    file = run.path / "bert.txt"
+    line = render_calls(one, {"bert": archive}, {"bert": file}, client, run.authorization).splitlines()[0]
+    words = shlex.split(line)
+    assert json.loads(words[words.index("-d") + 1]) == sent
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")

@@ -131,8 +131,8 @@ EAGER = {"kind": FROZEN, "operators": {"aten::conv2d": 53}}
 def test_a_backend_is_known_by_what_executes(backend, precision, graph, good):
     proof = BACKENDS[backend].judge(graph, precision=precision, threads=2, off=frozenset())
     assert proof.good is good, proof
-    assert proof.asked
-    assert proof.got
+    assert proof.expected
+    assert proof.actual
 
 
 def test_a_new_backend_is_an_entry_and_a_file(tiny_image, monkeypatch):

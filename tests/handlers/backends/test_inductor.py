@@ -1,4 +1,4 @@
-"""Inductor's library is compiled once for all shapes, refused where it cannot run, and told from all else."""
+"""Inductor's library is compiled once for all shapes, rejected if it cannot run, told from all else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ THREADS = torch.get_num_threads()
 needs_pt2e = pytest.mark.skipif("int8" not in INDUCTOR.flags, reason="no quantiser of exports is installed")
 
 
-LOOSE = {"canary_relative": 1.0, "canary_absolute": 1.0}
+LOOSE = {"answer_relative": 1.0, "answer_absolute": 1.0}
 
 
 class TinyImages(StubHandler):
@@ -165,7 +165,7 @@ def test_int8_multiplies_in_int8_in_all_shapes(compiled, tmp_path):
 
 
 @needs_pt2e
-def test_a_graph_that_pytorch_did_not_quantise_is_refused(tmp_path, monkeypatch):
+def test_a_graph_that_pytorch_did_not_quantise_is_rejected(tmp_path, monkeypatch):
     """As by a quantizer that finds nothing to do, of which PyTorch says no word."""
     from handlers.backends import inductor_int8
     from handlers.backends.inductor_int8 import RECIPES, quantise_export
@@ -184,7 +184,7 @@ def change_record(folder: Path, **changes: Any) -> None:
 
 
 def name_another_cpu(folder: Path) -> None:
-    """It is refused before its code runs."""
+    """It is rejected before its code runs."""
     change_record(folder, cpu_flags=[*read_cpu_flags(), "amx_fp64"])
     (folder / LIBRARY).write_bytes(b"nothing that could be opened")
 
@@ -197,7 +197,7 @@ def name_another_cpu(folder: Path) -> None:
         (lambda folder: (folder / LIBRARY).open("ab").write(b"\0"), "is not what was compiled"),
     ],
 )
-def test_a_library_that_is_not_for_here_is_refused(own, spoil, cause):
+def test_a_library_that_is_not_for_here_is_rejected(own, spoil, cause):
     spoil(own)
     with pytest.raises(StepError, match=cause):
         run_steps(load(own, "inductor"))

@@ -13,7 +13,7 @@ from handlers.shared.shapes import Shape
 
 
 def judge_toy(graph: Graph, *, precision: str, threads: int, off: frozenset[str]) -> Proof:
-    return Proof(asked="toy", got=str(graph["kind"]), good=graph["kind"] == "toy")
+    return Proof(expected="toy", actual=str(graph["kind"]), good=graph["kind"] == "toy")
 
 
 ENTRY = Backend(

@@ -1,4 +1,4 @@
-"""The sample requests that prove a worker right: a drawn picture and a sentence, the same everywhere."""
+"""The sample requests that prove a worker right: a drawn image and a sentence, the same everywhere."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-CANARY_TEXT = (
+SAMPLE_TEXT = (
     "The room was quiet, the staff were kind and the breakfast was the best we had on the whole journey."
 )
 
 
 def draw_image(width: int, height: int, *, seed: int) -> Image.Image:
-    """A picture with gradients, edges, shapes and some noise, decided by `seed` alone."""
+    """An image with gradients, edges, shapes and some noise, decided by `seed` alone."""
     random = np.random.RandomState(seed)  # the legacy generator's stream is frozen across numpy versions
     rows = np.linspace(0, 1, height)[:, None, None]
     columns = np.linspace(0, 1, width)[None, :, None]
@@ -31,6 +31,6 @@ def draw_image(width: int, height: int, *, seed: int) -> Image.Image:
     return image
 
 
-def write_canary_image(path: Path) -> None:
+def write_sample_image(path: Path) -> None:
     """A 500×375 JPEG, the size of a typical ImageNet photograph."""
     draw_image(500, 375, seed=2026).save(path, format="JPEG", quality=90, subsampling=0)

@@ -154,9 +154,8 @@ def _build(
     with doing(f"{name}: asking FP32 eager for the example's answer"):
         example = prepared.example.model_copy(update={"expected": answer_example(staging)})
     if not example.expected:
-        print(
-            f"{name}: the answer to the example is {example.expected}: it proves little; choose another example"
-        )
+        empty = f"the answer to the example is {example.expected}"
+        print(f"{name}: {empty}, which proves little; choose another example in model.yaml")
     _write(description.model_copy(update={"example": example}), staging)
     _judge(definition, plan, data, staging, plan.precisions)
     description = _measure(definition, plan, staging)

@@ -34,7 +34,16 @@ TOKENIZER_SETTINGS = (
     "added_tokens.json",
     "merges.txt",
 )
-BESIDE = (*LABEL_FILES, "config.json", *TOKENIZER_FILES, *SENTENCEPIECE_FILES, *TOKENIZER_SETTINGS)
+CROSS_ENCODER_FILE = "config_sentence_transformers.json"
+"""Where sentence-transformers 5.2 and later keep what earlier ones wrote into config.json."""
+BESIDE = (
+    *LABEL_FILES,
+    "config.json",
+    CROSS_ENCODER_FILE,
+    *TOKENIZER_FILES,
+    *SENTENCEPIECE_FILES,
+    *TOKENIZER_SETTINGS,
+)
 
 
 def find_weights_file(path: Path) -> Path:

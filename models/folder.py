@@ -23,6 +23,7 @@ from handlers.shared.transformer import answer_alone
 from models.errors import BuildError
 from models.files import SENTENCEPIECE_FILES, TOKENIZER_FILES, find_labels_file, has_tokenizer
 from models.labels import read_labels
+from models.new import read_cross_encoder
 from models.packing import TOLERANCE, find_positions
 from models.samples import SAMPLE_TEXT
 
@@ -165,13 +166,12 @@ def _read_activation(folder: Path, config: PretrainedConfig) -> str:
         activation = choose_activation(config.problem_type, config.num_labels)
     except KeyError as error:
         raise BuildError(f"{folder}/config.json: problem_type {error} is not one of transformers'") from error
-    cross_encoder = getattr(config, "sentence_transformers", None) or {}
-    said = cross_encoder.get("activation_fn", getattr(config, "sbert_ce_default_activation_function", None))
-    if said is None:
+    said = read_cross_encoder(folder, config.to_dict())
+    if not said:
         return activation
     if said not in CROSS_ENCODER_ACTIVATIONS:
         raise BuildError(
-            f"{folder}/config.json: the activation function of a CrossEncoder must be one of "
+            f"{folder}: the activation function of a CrossEncoder must be one of "
             f"{', '.join(CROSS_ENCODER_ACTIVATIONS)}: got {said!r}"
         )
     return CROSS_ENCODER_ACTIVATIONS[said]

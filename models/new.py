@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import InputError
-from models.files import find_weights_file
+from models.files import CROSS_ENCODER_FILE, find_weights_file
 from models.names import MODELS_FOLDER
 
 SHIPPED = ("image_classifier", "text_classifier", "text_embeddings", "token_classifier")
@@ -25,12 +25,11 @@ TASKS = {
 """End of a class of transformers → handler."""
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 """As sentence-transformers writes them."""
-CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")
-"""Fields of config.json that only a CrossEncoder of sentence-transformers has, which scores pairs."""
 ENTAILMENT = "entailment"
 """A label that only classifiers of pairs have (MNLI, RTE)."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 EXAMPLE_TEXT = "The parcel came late and the box was open, but nothing is missing."
+EXAMPLE_QUERY = "Was the parcel complete?"
 
 
 @dataclass(kw_only=True)
@@ -64,7 +63,7 @@ def write_model(
     found = recognise(source, handler, architecture)
     target = folder / name / "model.yaml"
     if target.parent.exists():
-        raise InputError(f"{target.parent} is there already; give another name with SERVE_AS, or remove it")
+        raise InputError(f"{target.parent} is there already; edit its model.yaml, or give SERVE_AS=NAME")
     target.parent.mkdir(parents=True)
     target.write_text(render(name, source, found, architecture), encoding="utf-8")
     return [f"{target}: {found.handler}, {found.why}", f"next: make serve MODELS={name}"]
@@ -78,7 +77,9 @@ def render(name: str, source: Path, found: Recognised, architecture: str) -> str
     if found.handler == "image_classifier":
         lines.append("# example: image.jpg   # beside this file; one that you know the answer to proves most")
     else:
-        lines.append(f"example: {json.dumps(EXAMPLE_TEXT)}   # or one of yours")
+        pair = {"text": EXAMPLE_QUERY, "text_pair": EXAMPLE_TEXT}
+        example = pair if found.options.get("pairs") else EXAMPLE_TEXT
+        lines.append(f"example: {json.dumps(example)}   # or one of yours")
     if found.options:
         lines.append(f"options: {json.dumps(found.options)}   # {found.why}")
     return "\n".join(lines) + "\n"
@@ -125,8 +126,9 @@ def recognise(source: Path, handler: str = "", architecture: str = "") -> Recogn
         return Recognised(handler=task, why=why + doubt, options=options)
     if task == "token_classifier":
         return Recognised(handler=task, why=f"{named}, {_count(said)} labels")
-    pairs = takes_pairs(said)
-    what = f"{named}, {_count(said)} labels" + (", pairs of texts" if pairs else "")
+    pairs = takes_pairs(source, said)
+    labels = _count(said)
+    what = f"{named}, {labels} label{'s' * (labels != 1)}" + (", pairs of texts" if pairs else "")
     return Recognised(handler=task, why=what, options={"pairs": True} if pairs else {})
 
 
@@ -134,10 +136,23 @@ def _count(config: dict[str, Any]) -> int:
     return len(config.get("id2label") or {}) or int(config.get("num_labels", 2))
 
 
-def takes_pairs(config: dict[str, Any]) -> bool:
-    """Whether a sequence classifier's config.json says that it was trained on pairs of texts."""
+def takes_pairs(folder: Path, config: dict[str, Any]) -> bool:
+    """Whether a sequence classifier's files say that it was trained on pairs of texts."""
     labels = [str(one).lower() for one in (config.get("id2label") or {}).values()]
-    return any(config.get(one) for one in CROSS_ENCODER) or ENTAILMENT in labels
+    return read_cross_encoder(folder, config) is not None or ENTAILMENT in labels
+
+
+def read_cross_encoder(folder: Path, config: dict[str, Any]) -> str | None:
+    """The activation function of a CrossEncoder of sentence-transformers, of which three versions wrote three
+    fields; empty where it names none, None where it is no CrossEncoder."""
+    file = folder / CROSS_ENCODER_FILE
+    apart = _read(file) if file.is_file() else {}
+    if apart.get("model_type") == "CrossEncoder":
+        return str(apart.get("activation_fn") or "")
+    if config.get("sentence_transformers"):
+        return str(config["sentence_transformers"].get("activation_fn") or "")
+    earliest = config.get("sbert_ce_default_activation_function")
+    return str(earliest) if earliest else None
 
 
 def read_pooling(folder: Path) -> dict[str, Any]:

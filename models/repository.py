@@ -8,7 +8,7 @@ from pathlib import Path
 
 from models.download import check_reachable
 from models.errors import BuildError, DownloadError
-from models.files import TOKENIZER_FILES, find_weights_file, has_tokenizer, hash_file
+from models.files import CROSS_ENCODER_FILE, TOKENIZER_FILES, find_weights_file, has_tokenizer, hash_file
 
 CHECKPOINT_FILES = (
     "config.json",
@@ -17,6 +17,9 @@ CHECKPOINT_FILES = (
     *TOKENIZER_FILES,
     "*tokenizer*.json",
     "merges.txt",
+    "modules.json",
+    "1_Pooling/config.json",
+    CROSS_ENCODER_FILE,
 )
 
 

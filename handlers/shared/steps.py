@@ -104,7 +104,7 @@ def self_check(state: LoadState) -> None:
         raise LoadError(
             "the optimised model differs from eager FP32: "
             f"relative error {worst:.3g}, tolerance {tolerance:.3g}",
-            cure="serve it with PRECISION=fp32 or BACKEND=eager, or check its weights; where rounding decides "
+            cure="use PRECISION=fp32 or BACKEND=eager, or check its weights; where rounding decides "
             "the answer to model.yaml's example (ties), choose another",
         )
 

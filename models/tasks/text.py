@@ -138,7 +138,7 @@ def _describe_task(definition: ModelDefinition, source: Source) -> dict[str, Any
         return {"activation": SOFTMAX}
     pairs = options.pairs
     if pairs is None:
-        pairs = folder is not None and takes_pairs(source.config.to_dict())
+        pairs = folder is not None and takes_pairs(folder.path, source.config.to_dict())
     given = folder.tokenizer.model_input_names if folder else ()
     taken = inspect.signature(source.model.forward).parameters
     types = pairs and "token_type_ids" in given and "token_type_ids" in taken

@@ -197,9 +197,16 @@ def test_a_model_whose_answer_depends_on_padding_is_rejected(tmp_path):
         build(tmp_path, folder)
 
 
-def test_a_cross_encoder_is_read_by_its_own_activation_function(tmp_path):
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_cross_encoder_is_read_by_its_own_activation_function(tmp_path, apart):
+    """Which sentence-transformers 5.2 writes into a file of its own."""
     folder = KINDS["yes or no"](tmp_path / "folder")
-    edit(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
+    said = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    if apart:
+        file = folder / "config_sentence_transformers.json"
+        file.write_text(json.dumps({"model_type": "CrossEncoder", **said}))
+    else:
+        edit(folder / "config.json", sentence_transformers=said)
     model = BertForSequenceClassification.from_pretrained(folder)
     with torch.no_grad():
         logit = model(**make_bert_tokenizer(tmp_path / "t")(TEXTS[0], return_tensors="pt")).logits.item()

@@ -57,6 +57,15 @@ def test_a_folder_says_its_task(tmp_path, architecture, fields, handler, options
     assert (found.handler, found.options) == (handler, options)
 
 
+def test_a_cross_encoder_says_in_a_file_of_its_own_that_it_takes_pairs(tmp_path):
+    folder = make_folder(tmp_path / "reranker", "BertForSequenceClassification", id2label={"0": "LABEL_0"})
+    (folder / "config_sentence_transformers.json").write_text('{"model_type": "CrossEncoder"}')
+    write_model(folder, folder=tmp_path / "models")
+    definition = read_definition("reranker", tmp_path / "models")
+    assert definition.options.pairs
+    assert set(definition.example) == {"text", "text_pair"}
+
+
 @pytest.mark.parametrize(
     ("pooling", "last", "options"),
     [

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -48,7 +45,7 @@ from models.gate.figures import Figures
 from models.gate.search import render_tried, tell_best
 from models.gate.verdict import describe, judge
 from models.handlers import find_handler
-from models.memory import measure_memory
+from models.memory import measure_memory, run_module
 from models.progress import doing
 from models.request import BASELINE, DataRequest, WeightsRequest
 from models.tasks import find_task
@@ -274,7 +271,11 @@ def judge_variants(
         "thresholds": definition.accuracy_gate.model_dump(),
     }
     with doing(f"{definition.name}: {_describe_gate(names)}"):
-        outcomes = _run_gate(definition.name, staging, job)
+        outcomes = run_module(
+            "models.accuracy", str(staging), json.dumps(job),
+            environment={"OMP_NUM_THREADS": str(THREADS)},
+            failing=f"the precisions of {definition.name} cannot be validated",
+        )  # fmt: skip
     return {name: _judge_one(definition, name, digest, outcome) for name, outcome in outcomes.items()}
 
 
@@ -299,18 +300,6 @@ def _describe_gate(precisions: Sequence[str]) -> str:
     calibrated = [name for name in precisions if name.endswith(INT8)]
     calibrating = f"calibrating {', '.join(calibrated)}, " if calibrated else ""
     return f"{calibrating}comparing {', '.join(precisions)} with FP32"
-
-
-def _run_gate(name: str, staging: Path, job: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "models.accuracy", str(staging), json.dumps(job)]
-    # Else a backend may start a pool of compilers: 600 MiB for nothing.
-    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "TORCH_WARM_POOL": "0"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        cause = errors[-1].removeprefix("error: ") if errors else done.stderr[-1500:]
-        raise BuildError(f"the precisions of {name} cannot be validated: {cause}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def render_requirements(distributions: Sequence[str]) -> str:

@@ -13,7 +13,9 @@ import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from handlers.definition import Memory
 from handlers.request import Request
@@ -38,14 +40,22 @@ def measure_memory(name: str, staging: Path, variant: str, *, batch: int) -> Mem
     """Of a worker that computes batches of `batch` requests; BuildError where the variant does not load."""
     backend, precision = variant.split()
     options = {"backend": backend, "precision": precision, "threads": THREADS, "batch": batch}
-    environment = {**os.environ, OPTIONS_VARIABLE: json.dumps({name: options}), "TORCH_WARM_POOL": "0"}
-    command = [sys.executable, "-m", "models.memory", str(staging)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    environment = {OPTIONS_VARIABLE: json.dumps({name: options})}
+    failing = f"{variant} cannot be loaded as a worker loads it"
+    return Memory(**run_module("models.memory", str(staging), environment=environment, failing=failing))
+
+
+def run_module(module: str, *arguments: str, environment: Mapping[str, str], failing: str) -> Any:
+    """The JSON on the last line of another process; BuildError with its last `error: …`."""
+    command = [sys.executable, "-m", module, *arguments]
+    # Else a backend may start a pool of compilers: 600 MiB for nothing.
+    alone = {**os.environ, "TORCH_WARM_POOL": "0", **environment}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        cause = errors[-1].removeprefix("error: ") if errors else done.stderr[-1000:]
-        raise BuildError(f"{variant} cannot be loaded as a worker loads it: {cause}")
-    return Memory(**json.loads(done.stdout.splitlines()[-1]))
+        cause = errors[-1].removeprefix("error: ") if errors else done.stderr[-1500:]
+        raise BuildError(f"{failing}: {cause}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _measure(staging: Path) -> Memory:

@@ -52,9 +52,7 @@ class ImageOptions(_Options):
     mean: tuple[Level, Level, Level] | None = None
     """Of red, green, blue in levels from 0 to 1; values of 0 to 255 are divided by 255."""
     std: tuple[Level, Level, Level] | None = None
-    problem_type: (
-        Literal["single_label_classification", "multi_label_classification", "regression"] | None
-    ) = None
+    problem_type: ProblemType | None = None
     """By default one class of several; with one output, yes or no."""
 
     @field_validator("std")

@@ -21,7 +21,7 @@ from models.progress import say
 from models.random_weights import SEED, make_random_classifier
 from models.request import WeightsRequest
 from models.state import State, load_state, read_checkpoint, save_weights, strip_prefix
-from models.tasks.prepared import Prepared, prefer_pretrained
+from models.tasks.prepared import RANDOM_NOTE, Prepared, obtain
 
 PRESET_FIELDS = {"size", "interpolation", "antialias", "mean", "std"}
 """How images are brought to a model."""
@@ -37,7 +37,7 @@ OLD_DENSENET = re.compile(
 
 def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path) -> Prepared:
     """Fill `staging`; BuildError when the weights asked for cannot be had or do not fit."""
-    model, labels, weights, notes = _SOURCES[request.source](definition, request)
+    model, labels, weights, notes = obtain(definition, request, _MAKERS)
     save_weights(model.state_dict(), staging)
     return Prepared(
         weights=weights,
@@ -74,8 +74,7 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
     model = make_random_classifier(
         lambda: build_model(definition, len(labels)), size=make_preprocessing(read_preset(definition)).size
     )
-    note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
-    return model, labels, f"random (seed {SEED})", (note,)
+    return model, labels, f"random (seed {SEED})", (RANDOM_NOTE,)
 
 
 def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -87,12 +86,6 @@ def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> So
     model = build_model(definition, len(labels)).eval()
     load_state(model, rename_old(state), source=f"torchvision {definition.public}")
     return model, labels, f"pretrained (torchvision {definition.public}, sha256:{hash_file(file)})", ()
-
-
-def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
-    return prefer_pretrained(
-        definition, lambda: _from_pretrained(definition, request), lambda: _from_random(definition, request)
-    )
 
 
 def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -123,7 +116,7 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
     return model, labels, f"user ({file.name}, sha256:{hash_file(file)[:12]})", (note,) if note else ()
 
 
-_SOURCES = {"auto": _from_auto, "pretrained": _from_pretrained, "random": _from_random, "path": _from_path}
+_MAKERS = {"pretrained": _from_pretrained, "random": _from_random, "path": _from_path}
 
 
 def read_preset(definition: ModelDefinition) -> dict[str, Any]:

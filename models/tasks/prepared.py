@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -10,8 +10,10 @@ from handlers.definition import Example
 from models.definition import ModelDefinition
 from models.errors import DownloadError
 from models.progress import say
+from models.request import WeightsRequest
 
 Source = TypeVar("Source")
+Maker = Callable[[ModelDefinition, WeightsRequest], Source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +31,23 @@ class Prepared:
     notes: tuple[str, ...] = field(default_factory=tuple)
 
 
-def prefer_pretrained(
-    definition: ModelDefinition, pretrained: Callable[[], Source], random: Callable[[], Source]
+RANDOM_NOTE = (
+    "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
+)
+
+
+def obtain(
+    definition: ModelDefinition, request: WeightsRequest, makers: Mapping[str, Maker[Source]]
 ) -> Source:
-    """WEIGHTS=auto: public weights, and random ones where they cannot be had, which is said, or where
-    model.yaml names none."""
-    if not definition.weights:
-        return random()
+    """By the maker for WEIGHTS: `pretrained`, `random`, `path`. `auto` takes public weights, and random ones
+    where they cannot be had, which is said, or where model.yaml names none."""
+    source = request.source
+    if source == "auto":
+        source = "pretrained" if definition.weights else "random"
     try:
-        return pretrained()
+        return makers[source](definition, request)
     except DownloadError as error:
+        if request.source != "auto":
+            raise
         say(f"  {definition.name}: pretrained weights cannot be had ({error})")
-        return random()
+        return makers["random"](definition, request)

@@ -52,7 +52,7 @@ from models.repository import fetch_repository, find_cached_repository, locate_r
 from models.request import WeightsRequest
 from models.state import load_state, read_checkpoint, save_weights
 from models.synthetic import SUBJECTS, write_member
-from models.tasks.prepared import Prepared, prefer_pretrained
+from models.tasks.prepared import RANDOM_NOTE, Prepared, obtain
 from models.vocabulary import NOTE, make_tokenizer
 
 CLASSES = {
@@ -88,7 +88,7 @@ class Source:
 def prepare(definition: ModelDefinition, request: WeightsRequest, staging: Path) -> Prepared:
     """Fill `staging`; BuildError when the weights asked for cannot be had or do not fit."""
     transformers_logging.set_verbosity_error()
-    source = _SOURCES[request.source](definition, request)
+    source = obtain(definition, request, _MAKERS)
     check_different(source.labels, source=source.weights)
     folder = source.folder
     longest = read_longest(folder.path) if folder else None
@@ -211,7 +211,6 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
     torch.manual_seed(SEED)
     labels = list(definition.labels) or (["LABEL_0", "LABEL_1"] if definition.handler in LABELLED else [])
     config = _make_config(definition, labels=labels)
-    note = "random weights: the labels mean nothing; give WEIGHTS=pretrained or WEIGHTS=PATH for real answers"
     model, tokenizer = _make_model(config, definition), make_tokenizer()
     if definition.handler == "text_classifier":
         _fit_random_head(model, tokenizer, longest=definition.options.token_lengths[-1])
@@ -222,7 +221,7 @@ def _from_random(definition: ModelDefinition, request: WeightsRequest) -> Source
         tokenizer=tokenizer,
         padding_id=0,
         weights=f"random (seed {SEED})",
-        notes=(note, NOTE),
+        notes=(RANDOM_NOTE, NOTE),
     )
 
 
@@ -246,12 +245,6 @@ def _from_pretrained(definition: ModelDefinition, request: WeightsRequest) -> So
     digest = check_file(file, sha256=definition.weights_sha256)
     weights = f"pretrained ({definition.public}, sha256:{digest})"
     return _from_file(file, definition, request, weights=weights, labels=list(definition.labels))
-
-
-def _from_auto(definition: ModelDefinition, request: WeightsRequest) -> Source:
-    return prefer_pretrained(
-        definition, lambda: _from_pretrained(definition, request), lambda: _from_random(definition, request)
-    )
 
 
 def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
@@ -329,4 +322,4 @@ def _make_config(definition: ModelDefinition, *, labels: list[str]) -> Pretraine
     return AutoConfig.for_model(definition.architecture or "bert", **options)
 
 
-_SOURCES = {"auto": _from_auto, "pretrained": _from_pretrained, "random": _from_random, "path": _from_path}
+_MAKERS = {"pretrained": _from_pretrained, "random": _from_random, "path": _from_path}

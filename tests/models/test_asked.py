@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -31,14 +33,15 @@ def validated(monkeypatch):
     """The precisions of each call of the gate, by a stand-in that writes a recipe and passes all."""
     calls: list[list[str]] = []
 
-    def run(name, staging, job):
+    def run(_, staging, arguments, **__):
+        job = json.loads(arguments)
         calls.append(job["precisions"])
         if "ipex int8" in job["precisions"]:
-            (staging / "int8.json").write_text(f"recipe {len(calls)}")
+            (Path(staging) / "int8.json").write_text(f"recipe {len(calls)}")
         outcome = {"figures": FIGURES, "failure": None, "tried": []}
         return dict.fromkeys(job["precisions"], outcome)
 
-    monkeypatch.setattr(build, "_run_gate", run)
+    monkeypatch.setattr(build, "run_module", run)
     return calls
 
 
@@ -176,7 +179,7 @@ def test_other_data_judge_again_only_what_is_asked_for(tmp_path, make, validated
 def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make, validated, monkeypatch):
     make("int8")
     failed = {"ipex int8": {"figures": None, "failure": "no INT8 here", "tried": []}}
-    monkeypatch.setattr(build, "_run_gate", lambda *_: failed)
+    monkeypatch.setattr(build, "run_module", lambda *_, **__: failed)
     assert make("int8", data=DataRequest(calibration=make_texts(tmp_path / "own.txt", 0)))
     assert "int8.json" not in read_members(tmp_path / "tiny_image.mar")
     assert {name: (one.accuracy, one.not_built) for name, one in read(tmp_path).items()} == {
@@ -185,12 +188,12 @@ def test_an_old_recipe_does_not_outlive_a_calibration_that_fails(tmp_path, make,
 
 
 def test_a_gate_that_fails_leaves_the_archive_as_it_was(tmp_path, make, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise BuildError("planted")
 
     make("fp32")
     before = (tmp_path / "tiny_image.mar").read_bytes()
-    monkeypatch.setattr(build, "_run_gate", fail)
+    monkeypatch.setattr(build, "run_module", fail)
     with pytest.raises(BuildError, match="planted"):
         make("int8")
     assert (tmp_path / "tiny_image.mar").read_bytes() == before

@@ -92,7 +92,7 @@ def test_the_four_lines_are_written_once(tmp_path):
     assert lines[-1] == "next: make serve MODELS=ticket-router"
     definition = read_definition("ticket-router", tmp_path / "models")
     assert (definition.handler, definition.local_weights) == ("text_classifier", source)
-    with pytest.raises(InputError, match="is there already; edit its model.yaml, or give SERVE_AS"):
+    with pytest.raises(InputError, match=r"is there already; edit its model\.yaml, or give SERVE_AS"):
         write_model(source, folder=tmp_path / "models")
     write_model(source, name="other", folder=tmp_path / "models")
 

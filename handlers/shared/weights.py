@@ -37,11 +37,12 @@ def load_weights(model: torch.nn.Module, directory: Path) -> torch.nn.Module:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:
         # PyTorch names every key, each in its line below the first; one tells what is wrong.
-        _, *lines = str(error).splitlines() or [""]
-        first, others = " ".join((lines or [""])[0].split())[:SHOWN_CHARACTERS], len(lines) - 1
+        lines = str(error).splitlines()
+        lines = lines[1:] or lines or [type(error).__name__]
+        first, others = " ".join(lines[0].split())[:SHOWN_CHARACTERS], len(lines) - 1
         raise LoadError(
             f"the weights do not fit the model that the handler makes: {first.rstrip('.')}"
-            f"{f', and {others} more' if others > 0 else ''}",
+            f"{f', and {others} more' if others else ''}",
             cure="check weights, labels and options of its model.yaml, then build it again: make models",
         ) from error
     return model

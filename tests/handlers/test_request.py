@@ -108,3 +108,5 @@ def test_several_fields_are_all_there_but_the_optional_ones():
         read({"rooms": 3, "year": 1995})
     with pytest.raises(BadRequest, match="no field but rooms, area, year: got 'garden' too"):
         read({"rooms": 3, "area": 80, "garden": 1})
+    with pytest.raises(BadRequest, match='"year" is null: leave it out'):
+        read({"rooms": 3, "area": 80, "year": None})

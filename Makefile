@@ -170,7 +170,7 @@ test-reliability: dev #- Faults under load, hostile requests, 5,500 broken bodie
 
 CURRENT_TESTS = tests/config/test_launcher.py tests/config/test_sets.py $(CURRENT_E2E) \
 	tests/handlers/backends/test_backends.py tests/handlers/backends/test_inductor.py \
-	tests/models/test_trained_backends.py
+	tests/models/test_trained_backends.py tests/models/test_trained_embeddings.py
 
 CURRENT_E2E = $(E2E)/test_current.py
 

@@ -162,10 +162,10 @@ def _choose_data(job: dict[str, Any]) -> tuple[Dataset, Dataset]:
     """(calibration, held out); never the same inputs."""
     kind = job["takes"]
     own = read_dataset(kind, Path(job["calibration"])) if job["calibration"] else None
-    validated = read_dataset(kind, Path(job["eval"]), most_labelled=MOST_LABELLED) if job["eval"] else None
-    if own is not None and validated is None:
+    held_out = read_dataset(kind, Path(job["eval"]), most_labelled=MOST_LABELLED) if job["eval"] else None
+    if own is not None and held_out is None:
         return split_dataset(own)
-    return own or make_calibration(kind), validated or make_held_out(kind)
+    return own or make_calibration(kind), held_out or make_held_out(kind)
 
 
 def _load_eager(staging: Path, *, channels_last: bool = False) -> LoadState:

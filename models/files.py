@@ -35,7 +35,7 @@ TOKENIZER_SETTINGS = (
     "merges.txt",
 )
 CROSS_ENCODER_FILE = "config_sentence_transformers.json"
-"""Where sentence-transformers 5.2 and later keep what earlier ones wrote into config.json."""
+"""Where sentence-transformers 5.7 keeps what earlier ones wrote into config.json."""
 BESIDE = (
     *LABEL_FILES,
     "config.json",

@@ -159,9 +159,8 @@ def fingerprint(definition: ModelDefinition, origin: Origin) -> str:
     """SHA-256 over all that decides an archive's bytes but the precisions and what validated them."""
     digest = hashlib.sha256()
     beside = list_travelling(definition.folder) if definition.is_own else []
-    own = [file for one in beside for file in ([one] if one.is_file() else sorted(one.rglob("*")))]
-    files = [file for file in own if file.is_file() and file.suffix != ".pyc"]
-    for path in [definition.path, *files, *_own_sources()]:
+    own = [file for one in beside for file in (one, *sorted(one.rglob("*"))) if file.is_file()]
+    for path in [definition.path, *(file for file in own if file.suffix != ".pyc"), *_own_sources()]:
         digest.update(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}\0".encode())
         digest.update(path.read_bytes())
     digest.update(f"{origin.source}\0{origin.files}\0".encode())

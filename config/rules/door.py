@@ -55,8 +55,6 @@ RESERVED = (".door", ".queue", ".large")
 LARGEST_DEADLINE_MS = 300_000
 
 RETRIES = 3
-"""The first finds out that a server is gone or failing, the second that its port is closed, which marks it
-down. Each one more would let a request that kills workers kill another one."""
 
 CHECK_MS = 1000
 HEADERS_S = 10

@@ -47,8 +47,8 @@ class Backend:
         self.answers = threading.Event()
         """Cleared, a request that was read waits."""
         self.answers.set()
-        self.resets_to_death: int | None = None
-        """In the mode reset: after so many, nobody listens any more."""
+        self.resets_to_death = 0
+        """In the mode reset: after so many, nobody listens any more; 0 for never."""
         self.requests: list[Seen] = []
         self.checks: list[Seen] = []
         """Requests for /ping."""
@@ -134,10 +134,9 @@ class Backend:
         self.answers.wait()
         self._wait(connection)
         if self.mode == "reset":
-            if self.resets_to_death is not None and (left := self.resets_to_death - 1) >= 0:
-                self.resets_to_death = left
-                if left == 0:
-                    self.die()
+            self.resets_to_death -= 1
+            if self.resets_to_death == 0:
+                self.die()
             self._reset(connection)
             return False
         if self.mode == "cut":

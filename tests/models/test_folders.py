@@ -199,7 +199,7 @@ def test_a_model_whose_answer_depends_on_padding_is_rejected(tmp_path):
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_cross_encoder_is_read_by_its_own_activation_function(tmp_path, apart):
-    """Which sentence-transformers 5.2 writes into a file of its own."""
+    """Which sentence-transformers 5.7 writes into a file of its own."""
     folder = KINDS["yes or no"](tmp_path / "folder")
     said = {"activation_fn": "torch.nn.modules.linear.Identity"}
     if apart:

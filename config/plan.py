@@ -1,5 +1,4 @@
-"""The plan: every decided value with its reason, as frozen dataclasses that become plan.json and come back
-from it."""
+"""The plan: a machine, its instances, the models of each. Values are plain; why they are so stands in `reasons`."""
 
 from __future__ import annotations
 
@@ -10,225 +9,203 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from config.errors import ConfigError
 from config.folders import PLAN_FILE, write_text_atomically
-from handlers.backends.catalogue import DEFAULT_SET
 
-SCHEMA = 4
+SCHEMA = 5
 PROPERTIES_FILE = "config.properties"
-ENVIRONMENT_FILE = "environment"
-HAPROXY_FILE = "haproxy.cfg"
+PROXY_FILE = "haproxy.cfg"
 INSTANCES_FOLDER = "instances"
-"""Each instance has a run directory of its own in it."""
+"""In the run directory: a folder for each instance, with its config.properties, logs and sockets."""
 NEXT_FOLDER = "next"
-"""What a reload moves to."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One decided value and why it is what it is."""
-
-    value: Any
-    """The decision: a JSON value (string, number, boolean, list, mapping or None)."""
-    reason: str
-    """One sentence a person can check; rendered as the comment above the generated line."""
-
-
-Settings = Mapping[str, Setting]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """What was asked for; None means "decide for me"."""
-
-    models: tuple[str, ...]
-    """Names of the folders in models/, in alphabetical order."""
-    precision: str = ""
-    """Arithmetic of the models: fp32, bf16 or int8; "" is what `make tune` found, else fp32."""
-    backend: str = ""
-    """Backends of the models: a name, "bert=eager,resnet50=openvino", or "" for what
-    `make tune` found, else the default."""
-    package_set: str = DEFAULT_SET
-    """What the environment was made for: which backends it can have, and which of them is the default."""
-    profile: str = "throughput"
-    """What to favour: throughput or latency."""
-    workers: int | None = None
-    """Workers per model."""
-    cores_per_worker: int | None = None
-    """Physical cores per worker."""
-    allocator: str | None = None
-    """jemalloc, tcmalloc or system."""
-    openmp: str | None = None
-    """intel or gnu."""
-    batch: str | None = None
-    """Requests in a batch: one number, or by model as "bert=8,resnet50=4"."""
-    delay_ms: str | None = None
-    """How long a batch waits to fill, likewise."""
-    slo_p99_ms: int | None = None
-    """What 99 of 100 requests shall be answered within; None is the tuned plan's limit, else 200."""
-    port: int = 8080
-    """The inference port; all others are counted from it."""
-    bind: str = "127.0.0.1"
-    """The IPv4 address that HAProxy serves predictions on; everything else stays on loopback."""
-    token_file: str = ""
-    """A file with the inference token; "" makes one."""
-    instances: int | None = None
-    """TorchServes behind HAProxy, in all."""
-    deadline_ms: int = 60_000
-    """When the door answers at the latest, for requests that name no time of their own."""
-    tls_cert: str = ""
-    """The door's certificate with its chain (PEM, absolute); "" serves without TLS."""
-    tls_key: str = ""
-    """Its private key (PEM, absolute)."""
-    generation: str = "a"
-    """Which of the two sets of instances' names and ports, a or b: a reload starts the other one beside."""
-    pinning: bool = True
-    """False writes cpu_launcher_enable=false: the baseline without the launcher."""
-    off: tuple[str, ...] = ()
-    """What the handlers shall leave out, of requests.SWITCHES: the baselines without it."""
-    topology: str = "live"
-    """"live" or the folder of a recorded machine."""
-    prefix: str
-    """The virtual environment TorchServe runs in (absolute)."""
-    model_store: str
-    """The folder with the archives (absolute)."""
-    run_dir: str = "/nowhere"
-    """The run directory (absolute): TorchServe's Unix sockets are below it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Which CPUs do the work, and for whom."""
-
-    workers_per_model: Setting
-    """int: worker processes of each model; one number for all, because cpu_launcher_args is one global
-    string."""
-    cores_per_worker: Setting
-    """int: physical cores, and OpenMP threads, of one worker."""
-    core_list: Setting
-    """[cpu …]: all CPUs that work, one per physical core, in rank order; where workers are not pinned, all
-    that they may run on."""
-    worker_cpus: Setting
-    """[[cpu …] per rank]: the CPUs worker `rank` of every model may run on."""
-    memory_nodes: Setting
-    """[[node …] or None per rank]: the NUMA nodes `numactl -m` binds worker `rank` to; None = not bound."""
-    server_cpus: Setting
-    """[cpu …] TorchServe itself is confined to before it starts anything; None = not confined."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Libraries:
-    """The two libraries that are preloaded into the workers."""
-
-    allocator: Setting
-    """"jemalloc", "tcmalloc" or "system"."""
-    allocator_path: Setting
-    """The real file, or None (system allocator, or not found on this machine)."""
-    allocator_link: Setting
-    """The name under <prefix>/lib the launcher looks up; a link to allocator_path. None for system."""
-    openmp: Setting
-    """"intel" or "gnu"."""
-    openmp_path: Setting
-    """<prefix>/lib/libiomp5.so, the name the launcher looks up; None for gnu."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Java:
-    """The JVM of TorchServe's frontend."""
-
-    bodies_mib: Setting
-    """int: what the bodies of all unanswered requests may take together, MiB."""
-    heap_mib: Setting
-    """int: fixed heap (-Xms = -Xmx), MiB."""
-    direct_mib: Setting
-    """int: memory outside the heap for buffers (-XX:MaxDirectMemorySize), MiB."""
-    vmargs: Setting
-    """The flags as one string, split by blanks."""
+"""In the run directory: plan and haproxy.cfg that a reload moves to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """What one model's workers do."""
+    """One model in one instance."""
 
-    backend: Setting
-    """What computes it, of handlers.backends.catalogue.BACKENDS."""
-    precision: Setting
+    kit: bool = True
+    """Its archive was built by this kit. False: an archive that others made. It is sent no describe and no smoke
+    request, and has no backend, precision, limits or steps."""
+    version: str = "1.0"
+    """The one that is asked where a request names none."""
+    archives: Mapping[str, str]
+    """Version → file name in the model store (of a foreign archive: its absolute path)."""
+    backend: str = ""
+    """A name of handlers.backends.catalogue.BACKENDS."""
+    precision: str = ""
     """fp32, bf16 or int8."""
-    batch_size: Setting
-    """int: requests TorchServe puts into one batch; one of the sizes the handler warms."""
-    max_batch_delay_ms: Setting
-    """int: how long a batch waits to fill."""
-    workers: Setting
-    """int: worker processes."""
-    queue_size: Setting
-    """int: requests that may wait; the next one is answered 503."""
-    response_timeout_s: Setting
-    """int: a batch that takes longer gets its worker killed."""
-    startup_timeout_s: Setting
-    """int: a load that takes longer gets its worker killed."""
-    archive: Setting
-    """File name in the model store."""
-    limits: Settings = field(default_factory=dict)
-    """What one request may cost, by name (config/rules/limits.py): whole numbers, the unit in the name."""
+    workers: int
+    """Worker processes of each version."""
+    batch_size: int
+    """Requests in a batch."""
+    max_batch_delay_ms: int
+    response_timeout_s: int
+    """A batch that takes longer gets its worker killed."""
+    startup_timeout_s: int
+    """A load that takes longer gets its worker killed."""
+    maxconn: int
+    """Requests that the reverse proxy hands over at once."""
+    large_maxconn: int
+    """The same of bodies above ProxyPlan.small_bytes."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """What one request may cost, by the handler's name for it."""
+    off: tuple[str, ...] = ()
+    """Load steps that are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JavaPlan:
+    """The JVM of an instance's TorchServe."""
+
+    bodies_mib: int
+    """What the bodies of all requests in the instance may take together."""
+    heap_mib: int
+    """-Xms and -Xmx."""
+    direct_mib: int
+    """-XX:MaxDirectMemorySize."""
+    flags: tuple[str, ...]
+    """All of vmargs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstancePlan:
-    """One TorchServe behind HAProxy; its own plan is in its own folder."""
+    """One TorchServe behind the reverse proxy."""
 
     port: int
-    """Where it takes predictions, on loopback; the four after it are its other ports."""
-    models: tuple[str, ...]
-    """What it serves."""
+    """The first of its ports, on loopback: + 3 and + 4 are gRPC, + 920 upwards name the workers' sockets."""
+    kit: bool = True
+    """Its archives were built by this kit. False: archives that others made, with TorchServe's own defaults."""
+    models: Mapping[str, ModelPlan]
     cpus: tuple[int, ...]
-    """The CPUs of its share of the machine."""
-    workers: int
-    """Of each of its models."""
+    """CPUs of its share of the machine."""
+    memory_mib: int
+    """Memory of its share: what all its processes may hold together."""
+    cores_per_worker: int
+    """Physical cores, and OpenMP threads, of one worker."""
+    worker_cpus: tuple[tuple[int, ...], ...]
+    """By rank: the CPUs that worker `rank` of each model may run on."""
+    memory_nodes: tuple[tuple[int, ...] | None, ...]
+    """By rank: the NUMA nodes that `numactl -m` binds it to; None: not bound."""
+    server_cpus: tuple[int, ...] | None
+    """CPUs that TorchServe itself is confined to; None: not confined."""
+    launched: bool
+    """The launcher starts the workers (cpu_launcher_enable)."""
+    pinned: bool
+    """And keeps each on CPUs of its own."""
+    queue_size: int
+    """Requests of each model that may wait in TorchServe (job_queue_size)."""
+    java: JavaPlan
+    environment: Mapping[str, str]
+    """Variables of the TorchServe process; workers inherit them."""
+    worker_environment: Mapping[str, str | tuple[str, ...]]
+    """Variables that the workers must be seen with besides. LD_PRELOAD is a tuple of paths."""
+    properties: Mapping[str, str]
+    """config.properties, whole: key → value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Libraries:
+    """What the workers preload."""
+
+    allocator: str
+    """jemalloc, tcmalloc or system."""
+    allocator_path: str | None
+    """The real file; None for system, or where a recorded machine has none."""
+    allocator_link: str | None
+    """<prefix>/lib/lib<name>.so, which the launcher looks for; a link to allocator_path. None for system."""
+    openmp: str
+    """intel or gnu."""
+    openmp_path: str | None
+    """<prefix>/lib/libiomp5.so; None for gnu."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyPlan:
+    """HAProxy in front of the instances."""
+
+    host: str
+    port: int
+    """Of predictions, /ready and /live."""
+    metrics_port: int
+    """Of HAProxy's Prometheus metrics, on loopback."""
+    tls_cert: str = ""
+    """PEM files, absolute; "" serves without TLS."""
+    tls_key: str = ""
+    token_file: str = ""
+    """A file with the token; "": one is made."""
+    threads: int
+    connections: int
+    memory_mib: int
+    buffer_bytes: int
+    rewrite_bytes: int
+    header_bytes: int
+    small_bytes: int
+    max_request_bytes: int
+    places: int
+    """Requests of one model that may wait."""
+    large_places: int
+    deadline_ms: int
+    largest_deadline_ms: int
+    headers_s: int
+    body_s: int
+    idle_s: int
+    check_ms: int
+    retries: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that was decided: for the whole server, all instances together, or for one instance."""
+    """Everything that was decided."""
 
     schema: int = SCHEMA
-    """Version of this format."""
-    inputs: Inputs
-    """What was asked for."""
+    settings: Mapping[str, Any]
+    """What was asked for: Settings.model_dump(mode="json", exclude_defaults=True)."""
     machine: Mapping[str, Any]
     """The machine as it was seen: Topology.to_dict()."""
-    layout: Layout
-    """Workers and CPUs."""
+    live: bool = True
+    """It is for this machine, not for a recorded one."""
+    package_set: str
+    """ipex or current (handlers.backends.catalogue.SETS)."""
+    prefix: str
+    """The virtual environment that TorchServe runs in, absolute."""
+    model_store: str
+    """The folder with the archives, absolute."""
+    run_dir: str
+    """The run directory, absolute."""
+    generation: str = "a"
+    """a or b: a reload starts the other set of instances beside."""
+    slo_p99_ms: int
+    """What batches are planned for."""
     libraries: Libraries
-    """Allocator and OpenMP."""
-    environment: Settings
-    """Variables to set on the TorchServe process; workers inherit them."""
-    worker_environment: Settings
-    """Variables the workers must be seen with besides; the launcher sets them. LD_PRELOAD is a list of
-    paths."""
-    properties: Settings
-    """config.properties without `models`."""
-    java: Java
-    """JVM flags."""
-    models: Mapping[str, ModelPlan]
-    """By model name."""
-    timings: Mapping[str, Any] = field(default_factory=dict)
-    """What batches were planned by, as `python -m models time` wrote it; empty where there are none that
-    hold."""
-    door: Settings = field(default_factory=dict)
-    """What HAProxy does; empty in an instance's own plan."""
-    instances: Mapping[str, InstancePlan] = field(default_factory=dict)
-    """What is behind HAProxy, by name; empty in an instance's own plan."""
+    proxy: ProxyPlan
+    instances: Mapping[str, InstancePlan]
+    """By name: a1, a2 … or b1, b2 …; in order."""
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    """The batch profile that batches were planned by; empty where there is none that holds."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Path of a value → one short sentence: "a1.cores_per_worker", "a1.bert.batch_size", "proxy.retries",
+    "libraries.allocator", "a1.properties.job_queue_size"."""
 
     @property
-    def launched(self) -> bool:
-        """Whether the launcher starts the workers; it may not on a machine that it cannot read."""
-        return str(self.properties["cpu_launcher_enable"].value).lower() == "true"
+    def models(self) -> dict[str, ModelPlan]:
+        """By name, of the first instance that serves each; workers and slots are that instance's alone."""
+        found: dict[str, ModelPlan] = {}
+        for instance in self.instances.values():
+            for name, model in instance.models.items():
+                found.setdefault(name, model)
+        return dict(sorted(found.items()))
 
-    @property
-    def pinned(self) -> bool:
-        """Whether it binds them to CPUs, too; asked of an instance's plan."""
-        args = self.properties["cpu_launcher_args"].value if self.launched else "--disable_taskset"
-        return "--disable_taskset" not in args.split(" ")
+    def list_serving(self, model: str) -> list[str]:
+        """Names of the instances that serve a model."""
+        return [name for name, instance in self.instances.items() if model in instance.models]
+
+    def count_workers(self, model: str) -> int:
+        """Of all instances together."""
+        return sum(one.models[model].workers for one in self.instances.values() if model in one.models)
 
     def to_json(self) -> str:
         """Sorted keys, so the same plan is the same bytes."""
@@ -236,16 +213,20 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, source: str = PLAN_FILE) -> Plan:
-        """The plan back from its JSON; `source` is named in errors."""
-        raw = _parse_object(text, source)
-        if raw.get("schema") != SCHEMA:
-            raise ConfigError(
-                f"{source}: schema must be {SCHEMA}: got {raw.get('schema')}; run `make plan` again"
-            )
+        """The plan back from its JSON; `source` is named in errors. ConfigError where it is none of this schema."""
+        cure = "run `make serve` again"
         try:
-            return _parse_plan(raw)
-        except (KeyError, TypeError) as problem:
-            raise ConfigError(f"{source}: not a plan: {problem}; run `make plan` again") from problem
+            raw = json.loads(text)
+            if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+                got = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
+                raise ConfigError(f"{source}: schema must be {SCHEMA}: got {got}; {cure}")
+            return TypeAdapter(Plan).validate_python(raw)
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ConfigError(f"{source}: not a plan: {where}: {first['msg']}; {cure}") from problem
+        except json.JSONDecodeError as problem:
+            raise ConfigError(f"{source}: not JSON: {problem}; {cure}") from problem
 
 
 def read_plan(path: Path | str) -> Plan:
@@ -254,51 +235,10 @@ def read_plan(path: Path | str) -> Plan:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as problem:
-        raise ConfigError(f"no plan: {file}: {problem.strerror}; run `make plan` first") from problem
+        raise ConfigError(f"no plan: {file}: {problem.strerror}; run `make serve` first") from problem
     return Plan.from_json(text, str(file))
 
 
 def write_plan(plan: Plan, path: Path) -> None:
     """Whole or not at all: a half-written plan must never be read."""
     write_text_atomically(path, plan.to_json())
-
-
-def _parse_object(text: str, source: str) -> dict[str, Any]:
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise ConfigError(f"{source}: not JSON: {problem}; run `make plan` again") from problem
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{source}: must be a JSON object: got {type(raw).__name__}; run `make plan` again")
-    return raw
-
-
-def _parse_plan(raw: dict[str, Any]) -> Plan:
-    asked = raw["inputs"]
-    return Plan(
-        schema=raw["schema"],
-        inputs=Inputs(**{**asked, "models": tuple(asked["models"]), "off": tuple(asked.get("off", ()))}),
-        machine=raw["machine"],
-        layout=Layout(**_parse_settings(raw["layout"])),
-        libraries=Libraries(**_parse_settings(raw["libraries"])),
-        environment=_parse_settings(raw["environment"]),
-        worker_environment=_parse_settings(raw["worker_environment"]),
-        properties=_parse_settings(raw["properties"]),
-        java=Java(**_parse_settings(raw["java"])),
-        models={name: _parse_model(model) for name, model in raw["models"].items()},
-        timings=raw.get("timings", {}),
-        door=_parse_settings(raw["door"]),
-        instances={
-            name: InstancePlan(**{**one, "models": tuple(one["models"]), "cpus": tuple(one["cpus"])})
-            for name, one in raw["instances"].items()
-        },
-    )
-
-
-def _parse_model(raw: Mapping[str, Any]) -> ModelPlan:
-    own = {name: value for name, value in raw.items() if name != "limits"}
-    return ModelPlan(**_parse_settings(own), limits=_parse_settings(raw["limits"]))
-
-
-def _parse_settings(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Setting]:
-    return {name: Setting(**setting) for name, setting in raw.items()}

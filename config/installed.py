@@ -56,14 +56,18 @@ def read_installed(prefix: Path) -> Installed:
     """What is on this machine, and in the environment at `prefix`."""
     found = {name: _find(files) for name, files in ALLOCATOR_FILES.items()}
     openmp = prefix / "lib" / OPENMP_FILE
-    own = prefix.absolute() == Path(sys.prefix).absolute()
-    packages = sys.path if own else [*map(str, prefix.glob("lib/python*/site-packages"))]
     return Installed(
         allocators={name: file for name, file in found.items() if file},
         openmp=str(openmp) if openmp.is_file() else None,
-        missing_backends=find_missing(packages),
+        missing_backends=find_missing(list_packages(prefix)),
         haproxy=find_haproxy(prefix),
     )
+
+
+def list_packages(prefix: Path) -> list[str]:
+    """Folders with the packages of an environment."""
+    own = prefix.absolute() == Path(sys.prefix).absolute()
+    return sys.path if own else [*map(str, prefix.glob("lib/python*/site-packages"))]
 
 
 def find_haproxy(prefix: Path) -> str | None:

@@ -1,0 +1,140 @@
+"""Memory of an instance, its JVM, and the libraries that workers preload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from config.archives import ForeignArchive, ModelDefinition
+from config.errors import ConfigError, FitError
+from config.installed import ALLOCATOR_PACKAGES, OPENMP_FILE, Installed
+from config.plan import JavaPlan, Libraries
+from config.settings import Settings
+from config.topology import Topology
+
+LAUNCHER_MIB = 260
+"""The launcher imports torch and stays the parent of its worker: 259 MiB of anonymous memory (torch 2.8, seen)."""
+FOREIGN_MIB, FOREIGN_COPIES = 600, 3
+"""An estimate of a worker whose memory nobody measured: Python and torch, and the archive as it is unpacked, read
+and held."""
+RESERVE_SHARE = 0.05
+"""Left to the page cache and the rest of the system."""
+IN_WORKERS = 1.25
+"""Memory of the workers for each byte of the bodies in their batches: 320 MiB for 256 (BERT, measured)."""
+
+BODIES_PER_CORE_MIB, MAX_BODIES_MIB = 128, 1024
+BODIES_SHARE = 48
+"""The bodies may be a 48th of the memory: all their copies together are then about an eighth."""
+MIN_BODIES_MIB = 64
+"""Four of the largest requests."""
+COPIES, HEAP_BASE_MIB = 4, 128
+"""The bodies; as many that clients left behind in the queue or a batch; and a batch while it is encoded, when its
+buffer grows into a larger one (TorchServe's ModelRequestEncoder); TorchServe itself, and a form's fields."""
+DIRECT_BASE_MIB = 128
+"""netty's arenas of 16 MiB for what is being read and written, and forms: its decoder copies one once more, in each
+of two threads. The bodies of batches are copied there on their way to a worker."""
+JVM_BEYOND_MIB = 192
+"""Classes, compiled code and thread stacks of TorchServe, and netty's buffers in use: 140 were seen beside a heap
+that an overload had filled."""
+FEW_CORES = 8
+"""Up to here one collecting thread keeps up and a pause never wakes a thread on every worker's core, and a few
+hundred requests a second are all there are: on two cores at 85/s the thread of the optimising compiler (C2) took
+0.7-1.3 s of CPU in 24 s, all request threads together 0.5 (measured)."""
+
+REASONS = {
+    "jemalloc": "with page return off it keeps the activations' memory: ResNet50 doubled over glibc's malloc",
+    "tcmalloc": "as fast as jemalloc for these models",
+    "system": "glibc's malloc gives large blocks back after each batch and pays in page faults",
+    "intel": "Intel's kernels are tuned for it, and KMP_AFFINITY can pin its threads one to a core",
+    "gnu": "torch's own libgomp, which no launcher setting pins inside the worker's CPUs",
+}
+
+
+def count_frontend_threads(topology: Topology) -> int:
+    """Threads that only pass bytes on: one per 8 cores that compute, at least 2."""
+    return max(2, min(topology.usable_cores // 8, 16))
+
+
+def plan_java(topology: Topology, why: dict[str, str]) -> JavaPlan:
+    """Without java.io.tmpdir: the sockets' folder belongs to the run directory, which `server` knows."""
+    wanted = min(BODIES_PER_CORE_MIB * topology.usable_cores, MAX_BODIES_MIB)
+    bodies = max(MIN_BODIES_MIB, min(wanted, topology.memory_limit_mib // BODIES_SHARE))
+    heap, direct, few = HEAP_BASE_MIB + COPIES * bodies, DIRECT_BASE_MIB + bodies, topology.usable_cores <= FEW_CORES
+    why["java.bodies_mib"] = (
+        f"bodies of all requests in the instance: {BODIES_PER_CORE_MIB} MiB a core, within a {BODIES_SHARE}th of the "
+        f"memory, at least {MIN_BODIES_MIB}; heap and direct memory hold them and their copies"
+    )
+    return JavaPlan(
+        bodies_mib=bodies,
+        heap_mib=heap,
+        direct_mib=direct,
+        flags=(
+            f"-Xms{heap}m",
+            f"-Xmx{heap}m",
+            f"-XX:MaxDirectMemorySize={direct}m",
+            f"-XX:+Use{'Serial' if few else 'G1'}GC",
+            f"-XX:ActiveProcessorCount={count_frontend_threads(topology)}",
+            "-XX:+ExitOnOutOfMemoryError",
+            *(["-XX:TieredStopAtLevel=1"] if few else []),
+        ),
+    )
+
+
+def count_shared_mib(topology: Topology, java: JavaPlan) -> int:
+    """Memory that is needed once: TorchServe, the bodies of requests in the workers, and the reserve."""
+    jvm = java.heap_mib + java.direct_mib + JVM_BEYOND_MIB
+    return jvm + int(java.bodies_mib * IN_WORKERS) + int(topology.memory_limit_mib * RESERVE_SHARE)
+
+
+def count_workers_in_memory(
+    topology: Topology, java: JavaPlan, needed_mib: Mapping[str, int], settings: Settings
+) -> int:
+    """Workers of each model that fit; FitError where it is less than one. `needed_mib`: one of each, by what it is.
+
+    All workers may have their worst batch at once: nothing tells one what the others are decoding.
+    """
+    launcher_mib = LAUNCHER_MIB if settings.pinning else 0
+    each, shared = sum(mib + launcher_mib for mib in needed_mib.values()), count_shared_mib(topology, java)
+    workers = (topology.memory_limit_mib - shared) // each
+    if workers < 1:
+        raise FitError(
+            f"not enough memory for one worker of each model ({', '.join(needed_mib)}): needed {each + shared} MiB "
+            f"(workers {each}, TorchServe and reserve {shared}), there are {topology.memory_limit_mib} MiB "
+            f"({topology.memory_source}); serve fewer models (MODELS=…) or raise the limit"
+        )
+    return workers
+
+
+def need_mib(model: ModelDefinition, variant: str) -> int:
+    """Of a worker, with what its worst batch is made into; the bodies have a bound of their own."""
+    return model.memory[variant].worker_mib + model.memory[variant].request_mib
+
+
+def need_foreign_mib(archives: Sequence[ForeignArchive]) -> int:
+    """Of a worker of each version."""
+    return sum(FOREIGN_MIB + FOREIGN_COPIES * archive.size_mib for archive in archives)
+
+
+def plan_libraries(
+    settings: Settings, installed: Installed, prefix: str, live: bool, why: dict[str, str]
+) -> Libraries:
+    """Real files, and the names that the launcher looks for; one that is missing is an error on a live machine."""
+    allocator, openmp = settings.allocator or "jemalloc", settings.openmp or "intel"
+    for name, given, chosen in (("allocator", settings.allocator, allocator), ("openmp", settings.openmp, openmp)):
+        why[f"libraries.{name}"] = f"{f'{name.upper()} was given' if given else 'default'}: {REASONS[chosen]}"
+    if live and allocator != "system" and allocator not in installed.allocators:
+        raise ConfigError(
+            f"ALLOCATOR={allocator}: its library is not on this machine: install it (apt install "
+            f"{ALLOCATOR_PACKAGES[allocator]}) or use ALLOCATOR=system"
+        )
+    if live and openmp == "intel" and installed.openmp is None:
+        raise ConfigError(
+            f"OPENMP=intel: {prefix}/lib/{OPENMP_FILE} is missing: run `make setup` (pip install intel-openmp) "
+            "or use OPENMP=gnu"
+        )
+    return Libraries(
+        allocator=allocator,
+        allocator_path=installed.allocators.get(allocator),
+        allocator_link=None if allocator == "system" else f"{prefix}/lib/lib{allocator}.so",
+        openmp=openmp,
+        openmp_path=f"{prefix}/lib/{OPENMP_FILE}" if openmp == "intel" else None,
+    )

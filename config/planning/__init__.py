@@ -21,12 +21,25 @@ from config.archives import (
 from config.errors import ConfigError, FitError
 from config.files import render_id_list
 from config.installed import Installed, list_packages, read_installed
-from config.plan import INSTANCES_FOLDER, InstancePlan, JavaPlan, Libraries, Plan
-from config.planning import environment, instances, models, proxy, resources
-from config.planning.backends import check_backends, choose_package_set, choose_variants, find_backend
+from config.plan import INSTANCES_FOLDER, InstancePlan, Libraries, Plan
+from config.planning import instances, models, proxy, resources
+from config.planning.backends import (
+    check_backends,
+    check_variants,
+    choose_package_set,
+    choose_variants,
+    find_backend,
+)
 from config.planning.batching import DEFAULT_SLO_P99_MS, list_sizes, list_timed
+from config.planning.environment import (
+    plan_environment,
+    plan_profile_environment,
+    plan_properties,
+    plan_worker_environment,
+)
+from config.planning.instances import Draft, Share
 from config.planning.launcher import UNBOUND, Launch, choose_launch
-from config.planning.layout import Layout, check_sizes, choose_layout
+from config.planning.layout import check_sizes, choose_layout
 from config.planning.profile import NO_PROFILE, BatchProfile, ModelJob, ProfileJob, read_profile
 from config.settings import Settings
 from config.topology import Topology, read_topology
@@ -110,53 +123,21 @@ def read_facts(settings: Settings) -> Facts:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Draft:
-    """An instance before its batches are planned."""
-
-    share: instances.Share
-    layout: Layout
-    launch: Launch
-    java: JavaPlan
-    server_cpus: tuple[int, ...] | None
-    why: dict[str, str]
-
-    @property
-    def worker_cpus(self) -> tuple[tuple[int, ...], ...]:
-        if self.launch.bound:
-            return self.layout.chunks
-        return (self.server_cpus or self.share.topology.cpus_allowed,) * len(self.layout.chunks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Decided:
-    """What no batch changes."""
-
-    settings: Settings
-    """With what was tuned."""
-    libraries: Libraries
-    variants: Mapping[str, str]
-    """By kit model (catalogue.name_variant)."""
-    drafts: list[_Draft]
-    why: dict[str, str]
-
-
 def make_profile_job(facts: Facts, tuned: Tuned = NOT_TUNED) -> ProfileJob:
     """What `python -m models time` shall time: the kit's models, in the places of their workers."""
-    return _make_job(facts, _decide(facts, tuned, "a"))
+    return _make_job(facts, _draft_instances(facts, tuned, "a", {}))
 
 
 def make_plan(
     facts: Facts, *, profile: BatchProfile = NO_PROFILE, tuned: Tuned = NOT_TUNED, generation: str = "a"
 ) -> Plan:
     """Everything decided; ConfigError where something asked for cannot be. `generation`: a or b."""
-    decided = _decide(facts, tuned, generation)
-    chosen = profile.select(_make_job(facts, decided))
-    plans = {one.share.name: _plan_instance(facts, decided, one, chosen, tuned) for one in decided.drafts}
-    served = {name for plan in plans.values() for name in plan.models}
-    why = dict(decided.why)
-    for draft in decided.drafts:
-        why |= {f"{draft.share.name}.{path}": reason for path, reason in draft.why.items()}
+    why: dict[str, str] = {}
+    drafts = _draft_instances(facts, tuned, generation, why)
+    chosen = profile.select(_make_job(facts, drafts))
+    plans = {draft.name: _plan_instance(facts, draft, chosen, tuned) for draft in drafts}
+    for draft in drafts:
+        why |= {f"{draft.name}.{path}": reason for path, reason in draft.why.items()}
     return Plan(
         settings=facts.settings.model_dump(mode="json", exclude_defaults=True),
         machine=facts.machine.to_dict(),
@@ -167,13 +148,12 @@ def make_plan(
         run_dir=facts.run_dir,
         generation=generation,
         slo_p99_ms=models.find_limit_ms(facts.settings, tuned),
-        libraries=decided.libraries,
+        libraries=drafts[0].libraries,
         proxy=proxy.plan_proxy(
             facts.settings,
-            models=len(served),
-            cores=sum(one.layout.used for one in decided.drafts),
+            models=len(facts.archives),
+            cores=sum(draft.layout.used for draft in drafts),
             memory_mib=instances.count_proxy_mib(facts.machine),
-            max_request_bytes=environment.MAX_REQUEST_BYTES,
             why=why,
         ),
         instances=plans,
@@ -182,16 +162,16 @@ def make_plan(
     )
 
 
-def _decide(facts: Facts, tuned: Tuned, generation: str) -> _Decided:
-    settings, why = tuned.fill(facts.settings), dict[str, str]()
+def _draft_instances(facts: Facts, tuned: Tuned, generation: str, why: dict[str, str]) -> list[Draft]:
+    """As many as fit of what would be best."""
     check_backends(facts)
-    libraries = resources.plan_libraries(settings, facts.installed, facts.prefix, facts.live, why)
-    of_variants: dict[str, str] = {}
-    variants = choose_variants(facts, tuned, of_variants)
-    models.check_variants(facts.kit, variants, settings.off)
+    libraries = resources.plan_libraries(facts.settings, facts.installed, facts.prefix, facts.live, why)
+    variants, why_variants = choose_variants(facts, tuned)
+    check_variants(facts, variants)
     proxy.check_names(facts.archives)
     if facts.live and facts.installed.haproxy is None:
         raise ConfigError("haproxy is not on this machine: run `make setup`")
+    settings = tuned.fill(facts.settings)
     check_sizes(settings, facts.machine)
     kit, foreign = bool(facts.kit), bool(facts.foreign)
     counts, too_small = instances.list_counts(facts.machine, settings, mixed=kit and foreign), ""
@@ -200,7 +180,7 @@ def _decide(facts: Facts, tuned: Tuned, generation: str) -> _Decided:
             facts.machine, settings, count, kit=kit, foreign=foreign, generation=generation
         )
         try:
-            drafts = [_draft(facts, share, variants, count) for share in shares]
+            drafts = [_draft(facts, share, variants, libraries, count) for share in shares]
         except FitError as problem:
             if count == counts[-1]:
                 raise
@@ -208,18 +188,19 @@ def _decide(facts: Facts, tuned: Tuned, generation: str) -> _Decided:
             continue
         why["instances"] = instances.explain_count(facts.machine, settings, count, too_small)
         for draft in drafts:
-            draft.why.update(of_variants if draft.share.kit else {})
-        for draft, name in ((one, name) for one in drafts for name in ("worker_cpus", "cores_per_worker")):
-            given = {"worker_cpus": "workers"}.get(name, name)
-            if given in tuned.chosen and getattr(facts.settings, given) is None:
-                draft.why[name] = tuned.explain()
-        return _Decided(settings=settings, libraries=libraries, variants=variants, drafts=drafts, why=why)
+            draft.why.update(why_variants if draft.kit else {})
+            for setting, path in (("workers", "worker_cpus"), ("cores_per_worker", "cores_per_worker")):
+                if setting in tuned.chosen and getattr(facts.settings, setting) is None:
+                    draft.why[path] = tuned.explain()
+        return drafts
     raise AssertionError("there is always one instance to try")
 
 
-def _draft(facts: Facts, share: instances.Share, variants: Mapping[str, str], count: int) -> _Draft:
-    topology, why = share.topology, dict[str, str]()
-    java, settings = resources.plan_java(topology, why), share.settings
+def _draft(
+    facts: Facts, share: Share, variants: Mapping[str, str], libraries: Libraries, count: int
+) -> Draft:
+    topology, settings, why = share.topology, share.settings, dict[str, str]()
+    java = resources.plan_java(topology, why)
     if share.kit:
         needed = {f"{one.name} {variants[one.name]}": resources.need_mib(one, variants[one.name]) for one in facts.kit}
     else:
@@ -234,93 +215,82 @@ def _draft(facts: Facts, share: instances.Share, variants: Mapping[str, str], co
         raise FitError(f"{problem} ({of}{do})") from problem
     if not share.kit:
         why["memory_mib"] = (
-            f"memory of a worker is an estimate: {resources.FOREIGN_MIB} MiB + {resources.FOREIGN_COPIES} × the archive"
+            f"of a worker's memory only an estimate is known: {resources.FOREIGN_MIB} MiB + "
+            f"{resources.FOREIGN_COPIES} × the archive"
         )
-        if settings != share.settings:
-            why["worker_cpus"] = "minWorkers of the YAML in the archives: it beats config.properties"
-    launch = choose_launch(
-        topology, layout.chunks, why, counted=facts.package_set != DEFAULT_SET, pinning=settings.pinning
-    )
-    # Where nothing else keeps it off the others' CPUs.
-    confined = launch.args is None and topology.owns_cpus
-    if confined:
-        why["server_cpus"] = "confined to this instance's share, as nothing pins its workers"
-    return _Draft(
-        share=share,
+    if settings != share.settings:
+        why["worker_cpus"] = "minWorkers of the archives' YAML: it beats config.properties"
+    counted = facts.package_set != DEFAULT_SET
+    launch = choose_launch(topology, layout.chunks, why, counted=counted, pinning=settings.pinning)
+    names = {variants[one.name].split()[0] for one in facts.kit} if share.kit else {
+        find_backend(facts, name) for name in facts.foreign
+    }  # fmt: skip
+    return Draft(
+        **{**vars(share), "settings": settings},
+        models=facts.kit if share.kit else (),
+        foreign={} if share.kit else facts.foreign,
+        variants=variants,
+        backends=names,
+        libraries=libraries,
+        java=java,
         layout=layout,
         launch=launch,
-        java=java,
-        server_cpus=topology.cpus_allowed if confined else None,
         why=why,
     )
 
 
-def _make_job(facts: Facts, decided: _Decided) -> ProfileJob:
+def _make_job(facts: Facts, drafts: Sequence[Draft]) -> ProfileJob:
     """Its settings are nothing of what is chosen by the profile."""
     pinning, owns = facts.settings.pinning, facts.machine.owns_cpus
-    args = None if not pinning else "" if owns else UNBOUND
-    kit = [draft for draft in decided.drafts if draft.share.kit]
+    launch = Launch(args=None if not pinning else "" if owns else UNBOUND, memory_nodes=())
+    kit = [draft for draft in drafts if draft.kit]
     cores = min((draft.layout.cores for draft in kit), default=1)
-    launch = Launch(args=args, memory_nodes=())
+    alike = [replace(one, launch=launch, layout=replace(one.layout, cores=cores)) for one in kit[:1]]
     return ProfileJob(
         settings={
             "cpu_model": facts.machine.model_name,
             "slots": [list(cpus) for draft in kit for cpus in draft.worker_cpus],
             "threads": cores,
             "off": sorted(facts.settings.off),
-            "environment": environment.plan_profile_environment(facts.kit, decided.libraries, cores, launch),
+            "environment": plan_profile_environment(alike[0]) if alike else {},
         },
         models={
-            one.name: ModelJob(variant=decided.variants[one.name], batches=list_timed(one, facts.settings.mode))
-            for one in facts.kit
+            one.name: ModelJob(variant=draft.variants[one.name], batches=list_timed(one, facts.settings.mode))
+            for draft in kit[:1]
+            for one in draft.models
         },
     )
 
 
-def _plan_instance(
-    facts: Facts, decided: _Decided, draft: _Draft, profile: BatchProfile, tuned: Tuned
-) -> InstancePlan:
-    share, layout, launch, java, why = draft.share, draft.layout, draft.launch, draft.java, draft.why
-    folder = Path(facts.run_dir, INSTANCES_FOLDER, share.name)
-    kit: Sequence[ModelDefinition] = facts.kit if share.kit else ()
-    workers, store = len(layout.chunks), facts.model_store
-    if share.kit:
-        plans, queue = models.plan_models(
-            kit, decided.variants, profile, tuned, facts.settings,
-            workers=workers, cores=layout.cores, bodies_mib=java.bodies_mib, why=why,
-        )  # fmt: skip
-        backends = {one.backend for one in plans.values()}
-        why["properties.ipex_enable"] = "on where ipex computes a model; the handler does it"
+def _plan_instance(facts: Facts, draft: Draft, profile: BatchProfile, tuned: Tuned) -> InstancePlan:
+    folder, store, why = Path(facts.run_dir, INSTANCES_FOLDER, draft.name), facts.model_store, draft.why
+    if draft.kit:
+        plans, queue = models.plan_models(draft, profile, tuned, facts.settings)
+        why["properties.ipex_enable"] = f"its models are computed by {', '.join(sorted(draft.backends))}"
     else:
-        plans, queue = models.plan_foreign(
-            facts.foreign, facts.settings, workers=workers, bodies_mib=java.bodies_mib, why=why
-        )
-        backends = {find_backend(facts, name) for name in facts.foreign}
+        plans, queue = models.plan_foreign(draft, facts.settings)
         store = str(folder / STORE_FOLDER)
         why["properties.ipex_enable"] = (
-            "ipex is this environment's backend; TorchServe's BaseHandler applies ipex.optimize to eager models only, "
-            "and it does nothing for TorchScript"
+            "by this environment's backend; TorchServe's BaseHandler applies ipex.optimize to eager models only, and it "
+            "does nothing for TorchScript"
         )
+    if draft.server_cpus:
+        why["server_cpus"] = "confined to this instance's share, as nothing pins its workers"
     return InstancePlan(
-        port=share.port,
-        kit=share.kit,
+        port=draft.port,
+        kit=draft.kit,
         models=plans,
-        cpus=share.topology.cpus_allowed,
-        memory_mib=share.topology.memory_limit_mib,
-        cores_per_worker=layout.cores,
+        cpus=draft.topology.cpus_allowed,
+        memory_mib=draft.topology.memory_limit_mib,
+        cores_per_worker=draft.layout.cores,
         worker_cpus=draft.worker_cpus,
-        memory_nodes=launch.memory_nodes,
+        memory_nodes=draft.launch.memory_nodes,
         server_cpus=draft.server_cpus,
-        launched=launch.args is not None,
-        pinned=launch.bound,
+        launched=draft.launch.args is not None,
+        pinned=draft.launch.bound,
         queue_size=queue,
-        java=java,
-        environment=environment.plan_environment(kit, plans, decided.libraries, layout.cores, launch, why),
-        worker_environment=environment.plan_worker_environment(
-            decided.libraries, layout.cores, launch, backends, kit=share.kit
-        ),
-        properties=environment.plan_properties(
-            share.topology, decided.libraries, launch, plans, backends, store=store, folder=folder,
-            port=share.port, workers=workers, queue=queue, kit=share.kit,
-        ),
-    )  # fmt: skip
+        java=draft.java,
+        environment=plan_environment(draft, plans),
+        worker_environment=plan_worker_environment(draft),
+        properties=plan_properties(draft, plans, queue, store=store, folder=folder),
+    )

@@ -3,6 +3,7 @@ each offers and needs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from config.planning import Facts
 
 DEFAULT_PRECISION = "fp32"
+EAGER = ("trace", "freeze")
+"""Steps to a graph that are left out for a handler with freeze = False."""
 REASONS = {
     "fp32": "exact to the published weights",
     "bf16": "half the bytes and twice the arithmetic where the CPU has it; 8 bits of mantissa",
@@ -70,10 +73,10 @@ def check_backends(facts: Facts) -> None:
             )
 
 
-def choose_variants(facts: Facts, tuned: Tuned, why: dict[str, str]) -> dict[str, str]:
-    """Backend and precision (catalogue.name_variant) by kit model: as asked for, else as tuned here, else the default.
+def choose_variants(facts: Facts, tuned: Tuned) -> tuple[dict[str, str], dict[str, str]]:
+    """With the reasons, by path within an instance: backend and precision (catalogue.name_variant) by kit model: as asked for, else as tuned here, else the default.
     Whether a variant answers well enough was decided by the accuracy gate when the archive was built."""
-    variants = {}
+    variants, why = {}, {}
     for model in (one.name for one in facts.kit):
         if found := tuned.find("variant", model):
             variants[model] = str(found)
@@ -84,7 +87,7 @@ def choose_variants(facts: Facts, tuned: Tuned, why: dict[str, str]) -> dict[str
         way = "BACKEND was given" if facts.settings.of_model("backend", model) else "default"
         why[f"{model}.backend"] = f"{way}: {BACKENDS[backend].reason}"
         why[f"{model}.precision"] = REASONS[precision]
-    return variants
+    return variants, why
 
 
 def find_need(topology: Topology, backend: str, precision: str) -> str | None:
@@ -98,3 +101,32 @@ def find_need(topology: Topology, backend: str, precision: str) -> str | None:
         return None
     there = ", ".join(topology.flags) or "none of the known ones"
     return f"a CPU with {'one of ' * (len(flags) > 1)}{', '.join(flags)}: {topology.model_name} has {there}"
+
+
+def check_variants(facts: Facts, variants: Mapping[str, str]) -> None:
+    """ConfigError for what an archive does not hold, and for a step that its backend has not."""
+    for model in facts.kit:
+        variant = variants[model.name]
+        backend, precision = variant.split()
+        having = {step: one.name for one in reversed(BACKENDS.values()) for step in one.switches}
+        for step in sorted({*facts.settings.off} & {*having} - BACKENDS[backend].switches):
+            raise ConfigError(
+                f"--off {step} needs a backend with that step: got BACKEND={model.name}={backend}; leave it out, or "
+                f"use BACKEND={model.name}={having[step]}"
+            )
+        if precision not in model.precisions:
+            raise ConfigError(
+                f"PRECISION of {model.name} must be one of {', '.join(model.precisions)}: got {precision}"
+            )
+        able = [one.name for one in BACKENDS.values() if {*EAGER} <= one.switches]
+        if not model.freeze and backend not in able:
+            raise ConfigError(
+                f"BACKEND of {model.name} must be one of {', '.join(able)}, because its handler has freeze = False: "
+                f"got {backend}, which needs a graph of the model"
+            )
+        if variant not in model.memory:
+            why = model.lost.get(variant, "no build was asked for it")
+            raise ConfigError(
+                f"{variant} is not in the archive of {model.name}: {why}; got {', '.join(model.memory)}; "
+                f"do: make models MODELS={model.name} BACKEND={backend} PRECISION={precision}"
+            )

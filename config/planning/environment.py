@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from config.archives import ModelDefinition
 from config.plan import Libraries, ModelPlan
-from config.planning.launcher import Launch
+from config.planning.instances import Draft
+from config.planning.proxy import MAX_REQUEST_BYTES
 from config.planning.resources import count_frontend_threads
 from config.proxy import SOCKETS, find_socket
-from config.topology import Topology
 from handlers.backends.catalogue import BACKENDS, SWITCHED
 
 MALLOC_CONF = (
@@ -31,7 +31,7 @@ ALLOCATOR_FLAGS = {
 }
 KMP_AFFINITY = "granularity=fine,compact,1,0"
 """The launcher's value: thread n on the worker's n-th core, SMT siblings last."""
-UNBOUND = "none"
+UNBOUND_AFFINITY = "none"
 """KMP_AFFINITY where CPUs are shared: the launcher keeps a value that is there, and would bind each worker's threads
 to the first CPUs. Not `disabled`: with that IPEX finds no CPUs, and its import fails (2.8)."""
 KMP_BLOCKTIME_MS = "1"
@@ -39,27 +39,15 @@ KMP_BLOCKTIME_MS = "1"
 PRIMITIVES_PER_SHAPE = 256
 """Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers, DenseNet121 121,
 BERT 74."""
-EAGER = ("trace", "freeze")
-"""Steps to a graph that are left out for a handler with freeze = False."""
 HOST = "127.0.0.1"
-MAX_REQUEST_BYTES = 16 << 20
-"""A phone's photo is up to 12 MB; base64 in JSON adds a third."""
 
 
-def plan_off(model: ModelDefinition, off: Collection[str]) -> tuple[str, ...]:
-    """Load steps that are left out."""
-    return tuple(sorted({*off, *(() if model.freeze else EAGER)}))
-
-
-def plan_environment(
-    models: Sequence[ModelDefinition], plans: Mapping[str, ModelPlan], libraries: Libraries, cores: int,
-    launch: Launch, why: dict[str, str],
-) -> dict[str, str]:  # fmt: skip
-    """What is set on TorchServe and inherited by the workers; `models` are the kit's."""
-    environment = _plan_process(models, libraries)
-    if models:
-        largest = max(models, key=ModelDefinition.count_shapes)
-        why["environment.ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = (
+def plan_environment(draft: Draft, plans: Mapping[str, ModelPlan]) -> dict[str, str]:
+    """What is set on TorchServe and inherited by the workers."""
+    environment, launch = _plan_process(draft.models, draft.libraries), draft.launch
+    if draft.kit:
+        largest = max(draft.models, key=ModelDefinition.count_shapes)
+        draft.why["environment.ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = (
             f"{largest.count_shapes()} shapes that {largest.name} may warm × {PRIMITIVES_PER_SHAPE} kernels"
         )
         options = {
@@ -67,7 +55,7 @@ def plan_environment(
                 "backend": plan.backend,
                 "precision": plan.precision,
                 "batch": plan.batch_size,
-                "threads": cores,
+                "threads": draft.layout.cores,
                 **({"off": plan.off} if plan.off else {}),
                 **({"limits": dict(plan.limits)} if plan.limits else {}),
             }
@@ -75,35 +63,31 @@ def plan_environment(
         }
         environment["CPU_KIT_OPTIONS"] = json.dumps(options, sort_keys=True, separators=(",", ":"))
     if launch.args is None:
-        preloads = ":".join(_list_preloads(libraries))
-        return {**environment, **_plan_threads(libraries, cores), **({"LD_PRELOAD": preloads} if preloads else {})}
-    return environment if launch.bound else {**environment, **_plan_affinity(libraries, launch)}
+        preloads = {"LD_PRELOAD": ":".join(list_preloads(draft.libraries))}
+        return {**environment, **_plan_threads(draft), **(preloads if preloads["LD_PRELOAD"] else {})}
+    return environment if launch.bound else {**environment, **_plan_affinity(draft)}
 
 
-def plan_worker_environment(
-    libraries: Libraries, cores: int, launch: Launch, backends: Collection[str], *, kit: bool
-) -> dict[str, str | tuple[str, ...]]:
+def plan_worker_environment(draft: Draft) -> dict[str, str | tuple[str, ...]]:
     """What workers must be seen with: set by the launcher, which is the proof that it ran and found the libraries,
     or by TorchServe from its properties (ConfigManager.getBackendConfiguration)."""
     return {
-        "TS_DECODE_INPUT_REQUEST": str(not kit).lower(),
-        **{BACKENDS[one].switch_variable: str(one in backends).lower() for one in SWITCHED.values()},
-        **_plan_threads(libraries, cores),
-        "LD_PRELOAD": _list_preloads(libraries),
-        **({} if launch.args is None else _plan_affinity(libraries, launch)),
+        "TS_DECODE_INPUT_REQUEST": str(not draft.kit).lower(),
+        **{BACKENDS[one].switch_variable: str(one in draft.backends).lower() for one in SWITCHED.values()},
+        **_plan_threads(draft),
+        "LD_PRELOAD": list_preloads(draft.libraries),
+        **({} if draft.launch.args is None else _plan_affinity(draft)),
     }
 
 
-def plan_profile_environment(
-    models: Sequence[ModelDefinition], libraries: Libraries, cores: int, launch: Launch
-) -> dict[str, str]:
+def plan_profile_environment(draft: Draft) -> dict[str, str]:
     """Of a worker that is timed, without the options of its model, which name its backend: the switch that TorchServe
     hands over is not read then."""
     switches = {BACKENDS[backend].switch_variable for backend in SWITCHED.values()}
-    seen = plan_worker_environment(libraries, cores, launch, (), kit=True)
     # The files themselves: the names the launcher looks for are linked when a server starts.
-    files = [path for path in (libraries.openmp_path, libraries.allocator_path) if path]
-    values = {**_plan_process(models, libraries), **seen, "LD_PRELOAD": ":".join(files)}
+    files = [path for path in (draft.libraries.openmp_path, draft.libraries.allocator_path) if path]
+    values = {**_plan_process(draft.models, draft.libraries), **plan_worker_environment(draft)}
+    values["LD_PRELOAD"] = ":".join(files)
     return {name: str(value) for name, value in sorted(values.items()) if name not in switches}
 
 
@@ -122,55 +106,54 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
     return {**environment, "MALLOC_CONF": MALLOC_CONF} if libraries.allocator == "jemalloc" else environment
 
 
-def _plan_threads(libraries: Libraries, cores: int) -> dict[str, str]:
+def _plan_threads(draft: Draft) -> dict[str, str]:
     """Without KMP_AFFINITY: unpinned workers would all put their first thread on the same CPU."""
-    blocktime = {"KMP_BLOCKTIME": KMP_BLOCKTIME_MS} if libraries.openmp == "intel" else {}
-    return {"OMP_NUM_THREADS": str(cores), **blocktime}
+    blocktime = {"KMP_BLOCKTIME": KMP_BLOCKTIME_MS} if draft.libraries.openmp == "intel" else {}
+    return {"OMP_NUM_THREADS": str(draft.layout.cores), **blocktime}
 
 
-def _plan_affinity(libraries: Libraries, launch: Launch) -> dict[str, str]:
-    if libraries.openmp != "intel":
+def _plan_affinity(draft: Draft) -> dict[str, str]:
+    if draft.libraries.openmp != "intel":
         return {}
-    return {"KMP_AFFINITY": KMP_AFFINITY if launch.bound else UNBOUND}
+    return {"KMP_AFFINITY": KMP_AFFINITY if draft.launch.bound else UNBOUND_AFFINITY}
 
 
-def _list_preloads(libraries: Libraries) -> tuple[str, ...]:
+def list_preloads(libraries: Libraries) -> tuple[str, ...]:
     """In the launcher's order: each library it finds goes in front, the allocator before OpenMP."""
     return tuple(path for path in (libraries.openmp_path, libraries.allocator_link) if path)
 
 
 def plan_properties(
-    topology: Topology, libraries: Libraries, launch: Launch, models: Mapping[str, ModelPlan],
-    backends: Collection[str], *, store: str, folder: Path, port: int, workers: int, queue: int, kit: bool,
-) -> dict[str, str]:  # fmt: skip
+    draft: Draft, plans: Mapping[str, ModelPlan], queue: int, *, store: str, folder: Path
+) -> dict[str, str]:
     """All of config.properties but `models` and vmargs, which are rendered from the plan's models and JVM (keys of
-    TorchServe 0.12's ConfigManager.java). `folder`: the instance's."""
-    flags = (launch.args, ALLOCATOR_FLAGS[libraries.allocator], "" if libraries.openmp == "intel" else "--disable_iomp")
-    launched = {"cpu_launcher_args": " ".join(filter(None, flags))} if launch.args is not None else {}
-    threads = str(count_frontend_threads(topology))
+    TorchServe 0.12's ConfigManager.java). `folder`: the instance's; `store`: of its archives."""
+    args, libraries = draft.launch.args, draft.libraries
+    flags = (args, ALLOCATOR_FLAGS[libraries.allocator], "" if libraries.openmp == "intel" else "--disable_iomp")
+    threads = str(count_frontend_threads(draft.topology))
     # A default version is the one that is loaded first (ModelVersionedRefs.java).
     files = [
         f"{name}={Path(file).name}"
-        for name, model in models.items()
+        for name, model in plans.items()
         for _, file in sorted(model.archives.items(), key=lambda item: item[0] != model.version)
     ]
     return {
-        **{switch: str(backend in backends).lower() for switch, backend in SWITCHED.items()},
-        "cpu_launcher_enable": str(launch.args is not None).lower(),
-        **launched,
+        **{switch: str(backend in draft.backends).lower() for switch, backend in SWITCHED.items()},
+        "cpu_launcher_enable": str(args is not None).lower(),
+        **({} if args is None else {"cpu_launcher_args": " ".join(filter(None, flags))}),
         "model_store": store,
         "workflow_store": store,
         "load_models": ",".join(files),
-        "default_workers_per_model": str(workers),
+        "default_workers_per_model": str(len(draft.layout.chunks)),
         "job_queue_size": str(queue),
-        "default_response_timeout": str(max(model.response_timeout_s for model in models.values())),
+        "default_response_timeout": str(max(model.response_timeout_s for model in plans.values())),
         "number_of_gpu": "0",
         **{f"{name}_address": f"unix:{find_socket(folder, name)}" for name in SOCKETS},
         "grpc_inference_address": HOST,
-        "grpc_inference_port": str(port + 3),
+        "grpc_inference_port": str(draft.port + 3),
         "grpc_management_address": HOST,
-        "grpc_management_port": str(port + 4),
-        "initial_worker_port": str(port + 920),
+        "grpc_management_port": str(draft.port + 4),
+        "initial_worker_port": str(draft.port + 920),
         "max_request_size": str(MAX_REQUEST_BYTES),
         "disable_token_authorization": "true",
         "enable_model_api": "false",
@@ -179,7 +162,7 @@ def plan_properties(
         "install_py_dep_per_model": "false",
         "number_of_netty_threads": threads,
         "netty_client_threads": threads,
-        "decode_input_request": str(not kit).lower(),
+        "decode_input_request": str(not draft.kit).lower(),
         "metrics_mode": "prometheus",
         "model_metrics_auto_detect": "true",
         "disable_system_metrics": "true",

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from config.archives import ForeignArchive, ModelDefinition
 from config.errors import ConfigError
-from config.planning.layout import choose_cores, group_cores
+from config.plan import JavaPlan, Libraries
+from config.planning.launcher import Launch
+from config.planning.layout import Layout, choose_cores, group_cores
 from config.proxy import GENERATIONS, MAX_INSTANCES, PORTS_OF_INSTANCE
 from config.settings import Settings
 from config.topology import Core, Topology
@@ -40,6 +43,39 @@ class Share:
     """The machine as if there were nothing but its part."""
     settings: Settings
     """As given; `workers` are those of each model in this instance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft(Share):
+    """An instance, as far as no batch changes it."""
+
+    models: Sequence[ModelDefinition]
+    """The kit's that it serves."""
+    foreign: Mapping[str, Sequence[ForeignArchive]]
+    """Or those that others made, by model."""
+    variants: Mapping[str, str]
+    """By kit model (catalogue.name_variant)."""
+    backends: Collection[str]
+    """That compute in it."""
+    libraries: Libraries
+    java: JavaPlan
+    layout: Layout
+    launch: Launch
+    why: dict[str, str]
+    """Reasons, by path within the instance."""
+
+    @property
+    def server_cpus(self) -> tuple[int, ...] | None:
+        """Confined where nothing else keeps it off the others' CPUs."""
+        owns = self.launch.args is None and self.topology.owns_cpus
+        return self.topology.cpus_allowed if owns else None
+
+    @property
+    def worker_cpus(self) -> tuple[tuple[int, ...], ...]:
+        """By rank."""
+        if self.launch.bound:
+            return self.layout.chunks
+        return (self.topology.cpus_allowed,) * len(self.layout.chunks)
 
 
 def list_counts(topology: Topology, settings: Settings, *, mixed: bool) -> list[int]:

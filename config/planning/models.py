@@ -9,10 +9,11 @@ from typing import Any
 from config.archives import ForeignArchive, ModelDefinition
 from config.errors import ConfigError
 from config.plan import ModelPlan
+from config.planning.backends import EAGER
 from config.planning.batching import DEFAULT_SLO_P99_MS, TOKEN_MS, choose_batch, find_service, list_sizes
-from config.planning.environment import EAGER, MAX_REQUEST_BYTES, plan_off
+from config.planning.instances import Draft
 from config.planning.profile import BatchProfile
-from config.planning.proxy import SMALL_BYTES
+from config.planning.proxy import MAX_REQUEST_BYTES, SMALL_BYTES
 from config.settings import Settings
 from config.tuned import Tuned
 from handlers.backends.catalogue import BACKENDS
@@ -62,18 +63,21 @@ LARGE_PART = 7 / 8
 
 
 def plan_models(
-    models: Sequence[ModelDefinition], variants: Mapping[str, str], profile: BatchProfile, tuned: Tuned,
-    settings: Settings, *, workers: int, cores: int, bodies_mib: int, why: dict[str, str],
-) -> tuple[dict[str, ModelPlan], int]:  # fmt: skip
-    """By name, and the places of a queue in TorchServe."""
+    draft: Draft, profile: BatchProfile, tuned: Tuned, settings: Settings
+) -> tuple[dict[str, ModelPlan], int]:
+    """Of the kit, by name, and the places of a queue in TorchServe."""
+    models, why = draft.models, draft.why
     fields: dict[str, dict[str, Any]] = {}
     for model in models:
-        name, variant = model.name, variants[model.name]
+        name, variant = model.name, draft.variants[model.name]
         backend, precision = variant.split()
-        batch = _plan_batch(model, variant, cores, profile, tuned, settings, why)
+        batch = _find_given("batch", name, settings, tuned, why)
+        if batch is None:
+            service, limit_ms = find_service(model, variant, draft.layout.cores, profile), find_limit_ms(settings, tuned)
+            batch, why[f"{name}.batch_size"] = choose_batch(service, list_sizes(model), settings.mode, limit_ms)
         delay = _find_given("delay_ms", name, settings, tuned, why)
         limits = plan_limits(model, precision, batch, len(models), why)
-        off = plan_off(model, settings.off)
+        off = tuple(sorted({*settings.off, *(() if model.freeze else EAGER)}))
         if not model.freeze:
             why[f"{name}.off"] = "its handler wants it eager (freeze = False)"
         elif off:
@@ -92,14 +96,12 @@ def plan_models(
             "limits": limits,
             "off": off,
         }
-    return _add_slots(fields, workers, bodies_mib, why)
+    return _add_slots(fields, draft)
 
 
-def plan_foreign(
-    archives: Mapping[str, Sequence[ForeignArchive]], settings: Settings, *, workers: int, bodies_mib: int,
-    why: dict[str, str],
-) -> tuple[dict[str, ModelPlan], int]:  # fmt: skip
+def plan_foreign(draft: Draft, settings: Settings) -> tuple[dict[str, ModelPlan], int]:
     """By model, and the places of a queue; ConfigError where a setting would be beaten by an archive's YAML."""
+    archives, why = draft.foreign, draft.why
     fields = {}
     for name, versions in archives.items():
         own: dict[str, Any] = {
@@ -127,7 +129,7 @@ def plan_foreign(
                 else f"{setting.upper()} was given" if given else "TorchServe's own default"
             )  # fmt: skip
         fields[name] = own
-    plans, queue = _add_slots(fields, workers, bodies_mib, why)
+    plans, queue = _add_slots(fields, draft)
     for name, versions in archives.items():
         places = find_alike(name, versions, "jobQueueSize")
         if places is not None and places < queue:
@@ -177,19 +179,6 @@ def _find_given(setting: str, model: str, settings: Settings, tuned: Tuned, why:
     return number
 
 
-def _plan_batch(
-    model: ModelDefinition, variant: str, cores: int, profile: BatchProfile, tuned: Tuned, settings: Settings,
-    why: dict[str, str],
-) -> int:  # fmt: skip
-    given = _find_given("batch", model.name, settings, tuned, why)
-    if given is not None:
-        return given
-    service = find_service(model, variant, cores, profile)
-    size, reason = choose_batch(service, list_sizes(model), settings.mode, find_limit_ms(settings, tuned))
-    why[f"{model.name}.batch_size"] = reason
-    return size
-
-
 def find_limit_ms(settings: Settings, tuned: Tuned) -> int:
     """What batches are planned for."""
     return settings.slo_p99_ms or round(tuned.limit.get("ms", DEFAULT_SLO_P99_MS))
@@ -233,11 +222,10 @@ def plan_limits(
     return {name: one for name, one in planned.items() if name in model.limits}
 
 
-def _add_slots(
-    fields: Mapping[str, dict[str, Any]], workers: int, bodies_mib: int, why: dict[str, str]
-) -> tuple[dict[str, ModelPlan], int]:
+def _add_slots(fields: Mapping[str, dict[str, Any]], draft: Draft) -> tuple[dict[str, ModelPlan], int]:
     """What HAProxy passes on at once, and the places of TorchServe's queue, beyond which it answers 503: one number
     for all models."""
+    workers, bodies_mib, why = len(draft.layout.chunks), draft.java.bodies_mib, draft.why
     room, models = bodies_mib << 20, len(fields)
     wanted = {name: IN_FLIGHT_BATCHES * workers * own["batch_size"] for name, own in fields.items()}
     small = {name: max(1, min(count, room // 2 // SMALL_BYTES // models)) for name, count in wanted.items()}
@@ -258,32 +246,3 @@ def _add_slots(
         )
     why["queue_size"] = "what HAProxy passes on at once, as many whose clients left, and the health check"
     return plans, max(places)
-
-
-def check_variants(models: Sequence[ModelDefinition], variants: Mapping[str, str], off: Collection[str]) -> None:
-    """ConfigError for what an archive does not hold, and for a step that its backend has not."""
-    for model in models:
-        variant = variants[model.name]
-        backend, precision = variant.split()
-        having = {step: one.name for one in reversed(BACKENDS.values()) for step in one.switches}
-        for step in sorted({*off} & {*having} - BACKENDS[backend].switches):
-            raise ConfigError(
-                f"--off {step} needs a backend with that step: got BACKEND={model.name}={backend}; leave it out, or "
-                f"use BACKEND={model.name}={having[step]}"
-            )
-        if precision not in model.precisions:
-            raise ConfigError(
-                f"PRECISION of {model.name} must be one of {', '.join(model.precisions)}: got {precision}"
-            )
-        able = [one.name for one in BACKENDS.values() if {*EAGER} <= one.switches]
-        if not model.freeze and backend not in able:
-            raise ConfigError(
-                f"BACKEND of {model.name} must be one of {', '.join(able)}, because its handler has freeze = False: "
-                f"got {backend}, which needs a graph of the model"
-            )
-        if variant not in model.memory:
-            why = model.lost.get(variant, "no build was asked for it")
-            raise ConfigError(
-                f"{variant} is not in the archive of {model.name}: {why}; got {', '.join(model.memory)}; "
-                f"do: make models MODELS={model.name} BACKEND={backend} PRECISION={precision}"
-            )

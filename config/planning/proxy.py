@@ -39,6 +39,8 @@ BODY_S = 60
 """A body stands still for so long at most: 16 MiB are 280 KB/s."""
 IDLE_S = 60
 """As long as load balancers keep connections, at least."""
+MAX_REQUEST_BYTES = 16 << 20
+"""A phone's photo is up to 12 MB; base64 in JSON adds a third."""
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 RESERVED = (".entry", ".queue", ".large")
 
@@ -54,7 +56,7 @@ def check_names(models: Iterable[str]) -> None:
 
 
 def plan_proxy(
-    settings: Settings, *, models: int, cores: int, memory_mib: int, max_request_bytes: int, why: dict[str, str]
+    settings: Settings, *, models: int, cores: int, memory_mib: int, why: dict[str, str]
 ) -> ProxyPlan:
     """`models`: how many; `cores`: that compute, of all instances; `memory_mib`: HAProxy's and the supervisor's."""
     buffers = (memory_mib << 20) / BUFFER_BYTES / models
@@ -78,7 +80,7 @@ def plan_proxy(
         rewrite_bytes=REWRITE_BYTES,
         header_bytes=HEADER_BYTES,
         small_bytes=SMALL_BYTES,
-        max_request_bytes=max_request_bytes,
+        max_request_bytes=MAX_REQUEST_BYTES,
         places=max(1, int(buffers * SMALL_SHARE)),
         large_places=max(1, int(buffers * LARGE_SHARE / BUFFERS_OF_LARGE)),
         deadline_ms=settings.deadline_ms,

@@ -1,38 +1,37 @@
 """What the tests of planning share: small definitions, fixed library paths, and a plan in one call.
 
-`python -m tests.config.planning` writes golden/ again.
+`python -m tests.config.planning` writes golden/*.json again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from config.definitions import ModelDefinition
+from config.archives import ForeignArchive, ModelDefinition
 from config.installed import Installed
-from config.plan import Inputs, Plan
-from config.render import render_properties
-from config.rules.site import make_site
-from config.timings import NO_TIMINGS, Timings
-from config.topology import Topology, read_topology
+from config.plan import InstancePlan, Plan
+from config.planning import NO_PROFILE, BatchProfile, Facts, make_plan
+from config.settings import Settings
+from config.topology import Topology, count_usable_cores, read_topology
+from config.tuned import NOT_TUNED, Tuned
 from handlers.backends.catalogue import BACKENDS
 from handlers.definition import Memory
 
 HERE = Path(__file__).parent
 MACHINES = HERE / "machines"
 GOLDEN = HERE / "golden"
-GOLDEN_MACHINES = ("two-cores", "two-sockets-smt", "container-cpuset", "container-quota-v2")
+ALL_MACHINES = sorted(folder.name for folder in MACHINES.iterdir())
 
 INSTALLED = Installed(
     allocators={"jemalloc": "/usr/lib/libjemalloc.so.2", "tcmalloc": "/usr/lib/libtcmalloc.so.4"},
     openmp="/kit/.venv/lib/libiomp5.so",
     haproxy="/usr/sbin/haproxy",
 )
-
-
-MIB = {"fp32": 1500, "bf16": 1200}
+MIB = {"fp32": 1500, "bf16": 1200, "int8": 1000}
 LIMITS = {
     "bert": ("batch_s", "tokens_per_batch", "json_values"),
     "resnet50": (
@@ -60,69 +59,101 @@ def make_model(
     return ModelDefinition(**{**fields, **changes})
 
 
-TEXTS = {"token_lengths": (128, 512), "tokens_per_run": 256, "max_texts_per_request": 8}
+TEXTS: dict[str, Any] = {"token_lengths": (128, 512), "tokens_per_run": 256, "max_texts_per_request": 8}
 MODELS = (make_model("bert", **TEXTS), make_model("resnet50"))
 
 
-def make_inputs(**changes: Any) -> Inputs:
-    """What the command line would have made."""
+def make_foreign(name: str = "old", version: str = "1.0", **changes: Any) -> ForeignArchive:
+    """An archive that others made."""
     fields: dict[str, Any] = {
-        "models": tuple(model.name for model in MODELS),
-        "topology": "recorded",
-        "prefix": "/kit/.venv",
-        "model_store": "/kit/model-store",
+        "path": Path(f"/archives/{name}-{version}.mar"),
+        "name": name,
+        "version": version,
+        "handler": "handler.py",
+        "config": None,
+        "requirements": (),
+        "sources": {"handler": ""},
+        "first": ("handler",),
+        "size_mib": 100,
     }
-    return Inputs(**{**fields, **changes})
+    return ForeignArchive(**{**fields, **changes})
+
+
+def find_machine(machine: str | Topology) -> Topology:
+    """A recorded machine, by name."""
+    return read_topology(MACHINES / machine) if isinstance(machine, str) else machine
+
+
+def limit_cpus(machine: str, quota: float | None) -> Topology:
+    """A recorded machine with another quota, and no control group's word for it."""
+    topology = find_machine(machine)
+    usable = count_usable_cores(len(topology.cores), quota)
+    return dataclasses.replace(topology, quota_cpus=quota, usable_cores=usable)
+
+
+def make_facts(
+    machine: str | Topology = "two-cores",
+    models: tuple[ModelDefinition, ...] = MODELS,
+    foreign: tuple[ForeignArchive, ...] = (),
+    **changes: Any,
+) -> Facts:
+    """As if read; fields of Facts, and settings."""
+    archives: dict[str, Any] = {model.name: model for model in models}
+    for archive in foreign:
+        archives[archive.name] = (*archives.get(archive.name, ()), archive)
+    own = {field.name for field in dataclasses.fields(Facts)}
+    facts = {"installed": INSTALLED, **{name: value for name, value in changes.items() if name in own}}
+    settings = {name: value for name, value in changes.items() if name not in own}
+    names = (*(model.name for model in models), *(str(archive.path) for archive in foreign))
+    asked = {"models": names, "topology": "recorded", "run_dir": "/kit/run", **settings}
+    return Facts(
+        settings=Settings(**asked),
+        machine=find_machine(machine),
+        archives=archives,
+        prefix="/kit/.venv",
+        model_store="/kit/model-store",
+        run_dir="/kit/run",
+        **facts,
+    )
 
 
 def plan_machine(
-    machine: str | Topology,
+    machine: str | Topology = "two-cores",
     models: tuple[ModelDefinition, ...] = MODELS,
-    timings: Timings = NO_TIMINGS,
+    *,
+    profile: BatchProfile = NO_PROFILE,
+    tuned: Tuned = NOT_TUNED,
+    generation: str = "a",
     **changes: Any,
 ) -> Plan:
-    """Of one instance, which has all of a recorded machine, or of a topology."""
-    topology = read_topology(MACHINES / machine) if isinstance(machine, str) else machine
-    inputs = make_inputs(**{"models": tuple(model.name for model in models), "instances": 1, **changes})
-    (plan,) = make_site(topology, models, inputs, INSTALLED, timings).instances.values()
-    return plan
+    """Of a recorded machine, or of a topology."""
+    facts = make_facts(machine, models, **changes)
+    return make_plan(facts, profile=profile, tuned=tuned, generation=generation)
 
 
-def golden_files(machine: str) -> dict[Path, str]:
-    """File → what it must hold: values alone, without the reasons for them."""
-    plan = plan_machine(machine)
-    return {
-        GOLDEN / f"{machine}.properties": drop_comments(render_properties(plan)),
-        GOLDEN / f"{machine}.plan": "".join(list_values(plan)),
-    }
+def plan_one(
+    machine: str | Topology = "two-cores", models: tuple[ModelDefinition, ...] = MODELS, **changes: Any
+) -> InstancePlan:
+    """The only instance of a plan: it has all of the machine."""
+    (instance,) = plan_machine(machine, models, **{"instances": 1, **changes}).instances.values()
+    return instance
 
 
-def drop_comments(text: str) -> str:
-    """Of config.properties or haproxy.cfg: the lines that are read."""
-    return "".join(f"{line}\n" for line in text.splitlines() if line and not line.lstrip().startswith("#"))
-
-
-def list_values(plan: Plan) -> Iterator[str]:
-    """All that is decided, a value a line, but for what config.properties has."""
-    decided = json.loads(plan.to_json())
-    for name in ("schema", "inputs", "machine", "properties", "timings"):
-        del decided[name]
-    for place, one in sorted(_flatten("", decided)):
-        yield f"{place} = {json.dumps(one, ensure_ascii=False)}\n"
-
-
-def _flatten(place: str, one: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(one, dict) and {*one} == {"value", "reason"}:
-        yield place, one["value"]
-    elif isinstance(one, dict):
-        for name, part in one.items():
-            yield from _flatten(f"{place}.{name}".lstrip("."), part)
-    else:
-        yield place, one
+def read_golden(machine: str) -> tuple[Path, str]:
+    """File, and what it must hold: the plan's values, a group a line, without machine and reasons."""
+    plan = json.loads(plan_machine(machine).to_json())
+    for name in ("schema", "settings", "machine", "reasons", "profile"):
+        del plan[name]
+    lines = [f'"{name}": {json.dumps(value)}' for name, value in plan.items() if name != "instances"]
+    lines += [
+        f'"{name}.{group}": {json.dumps(value)}'
+        for name, instance in plan["instances"].items()
+        for group, value in instance.items()
+    ]
+    return GOLDEN / f"{machine}.json", "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 if __name__ == "__main__":
-    GOLDEN.mkdir(exist_ok=True)
-    for name in GOLDEN_MACHINES:
-        for file, text in golden_files(name).items():
-            file.write_text(text, encoding="utf-8")
+    for name in ALL_MACHINES:
+        file, text = read_golden(name)
+        file.write_text(text, encoding="utf-8")

@@ -1,91 +1,174 @@
-"""BACKEND: each model's backend, its reason, and what cannot be."""
+"""BACKEND, PRECISION and package sets: what computes each model, and what cannot be."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from config.errors import ConfigError
-from config.rules.site import make_site
-from config.topology import read_topology
-from handlers.backends.catalogue import BACKENDS
+from config.planning.backends import choose_package_set
+from config.planning.launcher import choose_launch
+from config.settings import Settings
+from handlers.backends.catalogue import BACKENDS, DEFAULT, DEFAULT_SET, SETS, choose_set, name_store, read_set
 from handlers.shared.options import OPTIONAL_STEPS
-from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs, make_model, plan_machine
+from tests.config.planning import INSTALLED, find_machine, make_model, plan_machine, plan_one
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def read_options(plan) -> dict:
+    return json.loads(plan.environment["CPU_KIT_OPTIONS"])
 
 
 def test_each_model_has_its_backend_in_the_plan_and_in_its_workers_options():
-    plan = plan_machine("two-cores", backend="bert=openvino,resnet50=ipex")
-    assert {name: model.backend.value for name, model in plan.models.items()} == {
-        "bert": "openvino",
-        "resnet50": "ipex",
-    }
-    assert plan.models["bert"].backend.reason.startswith("asked for: ")
-    options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
-    assert {name: one["backend"] for name, one in options.items()} == {"bert": "openvino", "resnet50": "ipex"}
+    asked = {"bert": "openvino", "resnet50": "ipex"}
+    plan = plan_one("two-cores", backend=asked)
+    assert {name: model.backend for name, model in plan.models.items()} == asked
+    assert {name: one["backend"] for name, one in read_options(plan).items()} == asked
 
 
 @pytest.mark.parametrize(
-    ("backend", "switch"), [("", "true"), ("bert=eager", "true"), ("eager", "false"), ("openvino", "false")]
+    ("backend", "switch"),
+    [
+        *(({}, "true"), ({"bert": "eager"}, "true"), ({"*": "eager", "bert": "ipex"}, "true")),
+        *(({"*": "eager"}, "false"), ({"*": "openvino"}, "false")),
+    ],
 )
 def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, switch):
-    plan = plan_machine("two-cores", backend=backend)
-    assert plan.properties["ipex_enable"].value == switch
-    assert plan.worker_environment["TS_IPEX_ENABLE"].value == switch
+    plan = plan_one("two-cores", backend=backend)
+    assert plan.properties["ipex_enable"] == plan.worker_environment["TS_IPEX_ENABLE"] == switch
 
 
-@pytest.mark.parametrize("backend", ["eager", "bert=eager"])
-def test_a_precision_is_asked_of_each_models_backend(backend):
-    with pytest.raises(ConfigError, match="PRECISION=int8 needs BACKEND=ipex or openvino"):
-        plan_machine("two-cores", backend=backend, precision="int8")
-
-
-def test_the_default_is_judged_too_where_another_model_has_its_own():
-    plain = dataclasses.replace(read_topology(MACHINES / "two-cores"), flags=("avx512f",))
-    assert plan_machine(plain, backend="eager").models
-    with pytest.raises(ConfigError, match="PRECISION=fp32 needs a CPU with avx2"):
-        plan_machine(plain, backend="bert=eager")
+@pytest.mark.parametrize(
+    ("flags", "asked", "named"),
+    [
+        (("avx2",), {"precision": "int8", "backend": {"bert": "eager"}}, "PRECISION=int8 needs BACKEND=ipex or openvino"),
+        ((), {"precision": "int8"}, "PRECISION=int8 needs a CPU with avx2"),
+        (("avx512f",), {"precision": "bf16", "backend": {"*": "eager"}}, "PRECISION=bf16 needs a CPU with one of avx512_bf16"),
+        # the default's, too, where another model has its own
+        (("avx512f",), {"backend": {"bert": "eager"}}, "PRECISION=fp32 needs a CPU with avx2"),
+    ],
+)  # fmt: skip
+def test_a_precision_needs_a_backend_that_has_it_and_a_cpu(flags, asked, named):
+    machine = dataclasses.replace(find_machine("two-cores"), flags=flags)
+    with pytest.raises(ConfigError, match=named):
+        plan_machine(machine, **asked)
+    assert plan_machine(machine, backend={"*": "eager"})
 
 
 @pytest.mark.parametrize("switch", OPTIONAL_STEPS)
-@pytest.mark.parametrize("backend", ["openvino", "bert=openvino"])
-def test_a_step_that_a_backend_has_not_cannot_be_left_out_of_it(backend, switch):
+def test_a_step_that_a_backend_has_not_cannot_be_left_out_of_it(switch):
     with pytest.raises(ConfigError, match=f"--off {switch} needs .*: got BACKEND=bert=openvino"):
-        plan_machine("two-cores", backend=backend, off=(switch, "packing"))
+        plan_machine(backend={"bert": "openvino"}, off=(switch, "packing"))
 
 
 @pytest.mark.parametrize(
     ("backend", "off"),
     [
-        *((backend, (switch,)) for backend in ("ipex", "eager") for switch in OPTIONAL_STEPS),
-        ("inductor", ("freeze",)),
-        *((backend, (switch,)) for backend in BACKENDS for switch in ("packing", "buckets")),
+        *((backend, switch) for backend in ("ipex", "eager") for switch in OPTIONAL_STEPS),
+        ("inductor", "freeze"),
+        *((backend, switch) for backend in BACKENDS for switch in ("packing", "buckets")),
     ],
 )
 def test_what_a_backend_does_or_all_do_can_be_left_out(backend, off):
-    options = json.loads(
-        plan_machine("two-cores", backend=backend, off=off).environment["CPU_KIT_OPTIONS"].value
-    )
-    assert {name: one["off"] for name, one in options.items()} == {"bert": [*off], "resnet50": [*off]}
+    plan = plan_one("two-cores", backend={"*": backend}, off=(off,))
+    assert {name: one["off"] for name, one in read_options(plan).items()} == {"bert": [off], "resnet50": [off]}
+    assert {model.off for model in plan.models.values()} == {(off,)}
 
 
 def test_a_handler_that_wants_its_model_eager_gets_that_alone():
     models = (make_model("own", freeze=False), make_model("resnet50"))
     for off in ((), ("packing",)):
-        plan = plan_machine("two-cores", models, backend="own=eager", off=off)
-        options = json.loads(plan.environment["CPU_KIT_OPTIONS"].value)
+        options = read_options(plan_one("two-cores", models, backend={"own": "eager"}, off=off))
         assert options["own"]["off"] == sorted({*off, "trace", "freeze"})
         assert options["resnet50"].get("off", []) == [*off]
-    assert "freeze = False: own" in plan.environment["CPU_KIT_OPTIONS"].reason
     with pytest.raises(ConfigError, match=r"BACKEND of own must be one of ipex, eager, .*: got openvino"):
-        plan_machine("two-cores", models, backend="own=openvino")
+        plan_one("two-cores", models, backend={"own": "openvino"})
 
 
-def test_a_backend_that_is_not_installed_is_refused_on_this_machine():
+def test_a_backend_that_is_not_installed_is_rejected_on_this_machine():
     installed = dataclasses.replace(INSTALLED, missing_backends=frozenset({"openvino"}))
-    topology = read_topology(MACHINES / "two-cores")
-    asked = make_inputs(backend="bert=openvino", topology="live")
     with pytest.raises(ConfigError, match="BACKEND=bert=openvino needs openvino, which is not installed"):
-        make_site(topology, MODELS, asked, installed)
-    assert make_site(topology, MODELS, make_inputs(topology="live"), installed).plan.models
+        plan_machine(topology="", installed=installed, backend={"bert": "openvino"})
+    assert plan_machine(topology="", installed=installed)
+    assert plan_machine(installed=installed, backend={"bert": "openvino"}), "a recorded machine"
+
+
+def test_a_variant_that_an_archive_lacks_is_named_with_its_build():
+    model = make_model("m", {"fp32": 900, "int8": 900}, memory=make_model("m", {"fp32": 9}).memory)
+    words = "ipex int8 is not in the archive of m: no build was asked for it; got ipex fp32, .*; do: "
+    with pytest.raises(ConfigError, match=f"{words}make models MODELS=m BACKEND=ipex PRECISION=int8$"):
+        plan_machine("two-cores", (model,), precision="int8")
+    lost = make_model("m", {"fp32": 9}, precisions=("fp32", "int8"), lost={"ipex int8": "no AVX2"})
+    with pytest.raises(ConfigError, match="ipex int8 is not in the archive of m: no AVX2; got"):
+        plan_machine("two-cores", (lost,), precision="int8")
+    with pytest.raises(ConfigError, match="PRECISION of m must be one of bf16: got fp32"):
+        plan_machine("two-cores", (make_model("m", {"bf16": 900}),))
+
+
+def test_every_backend_has_a_set_with_what_it_needs():
+    assert {backend for backends in SETS.values() for backend in backends} == {*BACKENDS}
+    assert SETS[DEFAULT_SET][0] == DEFAULT
+    for name, backends in SETS.items():
+        pins = (ROOT / f"requirements/{name}/serve.in").read_text()
+        for backend in backends:
+            needed = BACKENDS[backend].distribution
+            assert needed is None or f"\n{needed}==" in pins
+    assert len({name_store(name) for name in SETS}) == len(SETS)
+
+
+@pytest.mark.parametrize(
+    ("backend", "package_set"),
+    [
+        *(({}, "ipex"), ({"*": "eager"}, "ipex"), ({"*": "ipex"}, "ipex"), ({"bert": "eager", "resnet50": "ipex"}, "ipex")),
+        *(({"*": "openvino"}, "current"), ({"*": "inductor"}, "current"), ({"bert": "eager", "resnet50": "openvino"}, "current")),
+        ({"bert": "inductor", "*": "openvino"}, "current"),
+    ],
+)  # fmt: skip
+def test_backend_names_the_set(backend, package_set, tmp_path):
+    """Where no environment says what it was set up for."""
+    assert choose_package_set(Settings(backend=backend), tmp_path) == package_set
+
+
+@pytest.mark.parametrize("backend", [{"resnet50": "openvino", "bert": "ipex"}, {"*": "ipex", "bert": "inductor"}])
+def test_a_mix_of_two_sets_is_rejected_by_name(backend, tmp_path):
+    with pytest.raises(ConfigError, match="package set") as problem:
+        choose_package_set(Settings(backend=backend), tmp_path)
+    for part in ("ipex needs ipex", f"{backend.get('resnet50', 'inductor')} needs current", "two servers"):
+        assert part in str(problem.value)
+    with pytest.raises(ValueError, match=re.escape("one package set")):
+        choose_set(",".join(f"{model}={name}" for model, name in backend.items()))
+
+
+@pytest.mark.parametrize(
+    ("backend", "backends"),
+    [({}, ("openvino", "openvino")), ({"bert": "eager"}, ("eager", "openvino")), ({"*": "inductor"}, ("inductor",) * 2)],
+)
+def test_openvino_computes_what_nobody_named(backend, backends):
+    plan = plan_one("two-cores", package_set="current", backend=backend)
+    assert tuple(plan.models[name].backend for name in ("bert", "resnet50")) == backends
+    assert plan.properties["ipex_enable"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("written", "package_set"), [(None, None), ({"location": "/x"}, None), ({"set": "current"}, "current")]
+)
+def test_an_environment_says_what_it_is_for(tmp_path: Path, written, package_set):
+    if written is not None:
+        (tmp_path / "setup.json").write_text(json.dumps(written))
+    assert read_set(tmp_path) == package_set
+    assert choose_package_set(Settings(), tmp_path) == (package_set or DEFAULT_SET)
+
+
+@pytest.mark.parametrize(("workers", "said"), [(1, " --ninstances 1"), (2, "")])
+def test_a_launcher_that_does_not_count_is_told(workers, said):
+    """TorchServe itself says how many there are where there is more than one."""
+    topology = find_machine("cloud-adjacent-siblings")
+    chunks = [(0, 2, 4, 6)] if workers == 1 else [(0, 2), (4, 6)]
+    args = f"--core_list 0,2,4,6 --ncores_per_instance {len(chunks[0])}"
+    assert choose_launch(topology, chunks, {}, counted=True).args == args + said
+    assert choose_launch(topology, chunks, {}, counted=False).args == args

@@ -1,20 +1,17 @@
-"""Workers, cores and launcher arguments for each recorded machine and profile."""
+"""Workers, cores and launcher arguments for each recorded machine and mode."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import pytest
 
 from config.errors import ConfigError, FitError
-from config.topology import Topology, count_usable_cores, read_topology
-from tests.config.planning import MACHINES, make_model, plan_machine
+from tests.config.planning import limit_cpus, make_model, plan_one
 
 LIST32 = ",".join(map(str, range(32)))
 UNBOUND = "--disable_numactl --disable_taskset"
 LIST16 = ",".join(map(str, range(16)))
 
-# (machine, profile): workers, cores each, the CPU arguments of the launcher
+# (machine, mode): workers, cores each, the CPU arguments of the launcher
 TABLE = {
     ("two-cores", "throughput"): (2, 1, "--node_id 0"),
     ("two-cores", "latency"): (1, 2, "--node_id 0"),
@@ -43,12 +40,11 @@ TABLE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("machine", "profile"), TABLE)
-def test_layout(machine, profile):
-    plan = plan_machine(machine, profile=profile)
-    args = plan.properties["cpu_launcher_args"].value.replace(" --enable_jemalloc", "")
-    layout = plan.layout
-    assert (layout.workers_per_model.value, layout.cores_per_worker.value, args) == TABLE[machine, profile]
+@pytest.mark.parametrize(("machine", "mode"), TABLE)
+def test_layout(machine, mode):
+    plan = plan_one(machine, mode=mode)
+    args = plan.properties["cpu_launcher_args"].replace(" --enable_jemalloc", "")
+    assert (len(plan.worker_cpus), plan.cores_per_worker, args) == TABLE[machine, mode]
 
 
 @pytest.mark.parametrize(
@@ -68,23 +64,17 @@ def test_layout(machine, profile):
     ],
 )
 def test_given_numbers(machine, changes, expected):
-    assert plan_machine(machine, **changes).layout.worker_cpus.value == expected
+    assert plan_one(machine, **changes).worker_cpus == tuple(map(tuple, expected))
 
 
 def test_launcher_that_cannot_run_is_switched_off():
-    plan = plan_machine("no-numa")
-    assert plan.properties["cpu_launcher_enable"].value == "false"
+    plan = plan_one("no-numa")
+    assert (plan.launched, plan.pinned, plan.properties["cpu_launcher_enable"]) == (False, False, "false")
     assert "cpu_launcher_args" not in plan.properties
-    assert plan.layout.worker_cpus.value == [[0, 1, 2, 3]] * plan.layout.workers_per_model.value
-    assert plan.environment["LD_PRELOAD"].value == "/kit/.venv/lib/libiomp5.so:/kit/.venv/lib/libjemalloc.so"
+    assert plan.worker_cpus == ((0, 1, 2, 3),) * 2
+    assert plan.server_cpus == (0, 1, 2, 3)
+    assert plan.environment["LD_PRELOAD"] == "/kit/.venv/lib/libiomp5.so:/kit/.venv/lib/libjemalloc.so"
     assert "KMP_AFFINITY" not in {**plan.environment, **plan.worker_environment}
-
-
-def own(machine: str, quota: float | None) -> Topology:
-    """A recorded machine with another quota, and no control group's word for it."""
-    topology = read_topology(MACHINES / machine)
-    usable = count_usable_cores(len(topology.cores), quota)
-    return dataclasses.replace(topology, quota_cpus=quota, usable_cores=usable)
 
 
 @pytest.mark.parametrize(
@@ -104,30 +94,27 @@ def own(machine: str, quota: float | None) -> Topology:
     ],
 )
 def test_only_cpus_of_our_own_are_pinned(machine, quota, owned):
-    topology = own(machine, quota)
-    plan = plan_machine(topology)
+    topology = limit_cpus(machine, quota)
+    plan = plan_one(topology)
+    workers, cores = len(plan.worker_cpus), plan.cores_per_worker
     assert (topology.owns_cpus, plan.pinned) == (owned, owned)
-    threads = plan.layout.workers_per_model.value * plan.layout.cores_per_worker.value
-    assert threads == max(1, min(len(topology.cores), int(quota or 1e9)))
-    assert plan.worker_environment["OMP_NUM_THREADS"].value == str(plan.layout.cores_per_worker.value)
-    everywhere = [list(topology.cpus_allowed)] * plan.layout.workers_per_model.value
-    assert (plan.layout.worker_cpus.value == everywhere) != owned
-    affinity = plan.worker_environment["KMP_AFFINITY"].value
+    assert workers * cores == max(1, min(len(topology.cores), int(quota or 1e9)))
+    assert plan.worker_environment["OMP_NUM_THREADS"] == str(cores)
+    assert (plan.worker_cpus == (topology.cpus_allowed,) * workers) != owned
+    affinity = plan.worker_environment["KMP_AFFINITY"]
     assert affinity == ("granularity=fine,compact,1,0" if owned else "none")
     # Set before the launcher, which would set its own.
-    assert plan.environment.get("KMP_AFFINITY") == (
-        None if owned else plan.worker_environment["KMP_AFFINITY"]
-    )
+    assert plan.environment.get("KMP_AFFINITY") == (None if owned else affinity)
 
 
 def test_no_node_or_cache_is_a_workers_own_where_cpus_are_shared():
     """Of two nodes of 16 cores a quota of 24 would be one whole and half of the other."""
-    layout = plan_machine(own("two-sockets-smt", 24.0), profile="latency").layout
-    assert (layout.workers_per_model.value, layout.cores_per_worker.value) == (2, 12)
+    plan = plan_one(limit_cpus("two-sockets-smt", 24.0), mode="latency")
+    assert (len(plan.worker_cpus), plan.cores_per_worker) == (2, 12)
 
 
 def test_gnu_openmp_is_bound_by_no_variable():
-    gnu = plan_machine("container-quota-v2", openmp="gnu")
+    gnu = plan_one("container-quota-v2", openmp="gnu")
     assert "KMP_AFFINITY" not in {**gnu.environment, **gnu.worker_environment}
 
 
@@ -137,29 +124,19 @@ def test_gnu_openmp_is_bound_by_no_variable():
     [(20000, 2, 4), (12000, 4, 2), (8000, 4, 2), (6200, 8, 1)],
 )
 def test_memory_limits_workers(memory_mib, workers, cores):
-    model = make_model("big", worker_mib={"fp32": memory_mib - 260 - 200})
-    layout = plan_machine("single-socket", models=(model,)).layout
-    assert (layout.workers_per_model.value, layout.cores_per_worker.value) == (workers, cores)
+    plan = plan_one("single-socket", (make_model("big", {"fp32": memory_mib - 260 - 200}),))
+    assert (len(plan.worker_cpus), plan.cores_per_worker) == (workers, cores)
 
 
 def test_memory_that_holds_no_worker():
-    model = make_model("huge", worker_mib={"fp32": 30000})
-    with pytest.raises(
-        FitError,
-        match=r"one worker of each model \(huge ipex fp32\): needed \d+ MiB .*, there are 22599 MiB ",
-    ):
-        plan_machine("two-cores", models=(model,))
-
-
-def test_given_workers_that_do_not_fit_the_memory():
-    model = make_model("big", worker_mib={"fp32": 12000})
+    with pytest.raises(FitError, match=r"\(huge ipex fp32\): needed \d+ MiB .*, there are 22599 MiB "):
+        plan_one("two-cores", (make_model("huge", {"fp32": 30000}),))
     with pytest.raises(ConfigError, match=r"WORKERS must be at most 1, which is what the memory holds"):
-        plan_machine("two-cores", models=(model,), workers=2)
+        plan_one("two-cores", (make_model("big", {"fp32": 12000}),), workers=2)
 
 
 def test_no_pinning_is_a_baseline():
-    plan = plan_machine("two-cores", pinning=False, backend="eager")
-    assert plan.properties["cpu_launcher_enable"].value == "false"
-    assert plan.properties["ipex_enable"].value == "false"
-    assert plan.layout.worker_cpus.value == [[0, 1], [0, 1]]
-    assert plan.environment["OMP_NUM_THREADS"].value == "1"
+    plan = plan_one("two-cores", pinning=False, backend={"*": "eager"})
+    assert (plan.launched, plan.properties["ipex_enable"]) == (False, "false")
+    assert plan.worker_cpus == ((0, 1), (0, 1))
+    assert plan.environment["OMP_NUM_THREADS"] == "1"

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from config.errors import ConfigError
-from config.rules.pinning import LauncherArgs, simulate_launcher
+from config.planning.launcher import simulate_launcher
 from config.topology import Topology, read_topology
-from tests.config.sites import check_shares, make_door
+from tests.config.planning import plan_machine
+from tests.config.test_instances import check_shares
 from tests.config.synthetic import Machine, render_machine
 
 machines = st.builds(
@@ -32,7 +33,7 @@ machines = st.builds(
     memory_gib=st.sampled_from([8, 16, 64, 512]),
 )
 requests = st.fixed_dictionaries(
-    {"profile": st.sampled_from(["throughput", "latency"])},
+    {"mode": st.sampled_from(["throughput", "latency"])},
     optional={
         "instances": st.integers(1, 4),
         "workers": st.integers(1, 8),
@@ -71,55 +72,45 @@ def read_random(folder, machine: Machine, kept: set[int] | None, quota: float | 
 def test_plans_are_sound(folder, machine, request_, kept, quota):
     topology = read_random(folder, machine, kept, quota)
     try:
-        site = make_door(topology, **request_)
-    except ConfigError as error:
+        plan = plan_machine(topology, **request_)
+    except ConfigError:
         assume(False)
-        raise AssertionError from error
-    check_shares(topology, site)
-    for plan in site.instances.values():
-        share = dataclasses.replace(
-            topology, **{name: plan.machine[name] for name in ("cpus_allowed", "quota_cpus")}
-        )
-        check_cpus(share, plan)
-        assert plan.pinned == (plan.launched and topology.owns_cpus)
+    check_shares(topology, plan)
+    for instance in plan.instances.values():
+        check_cpus(topology, instance)
+        assert instance.pinned == (instance.launched and topology.owns_cpus)
         if request_.get("pinning", True):
-            check_launcher(topology, plan)
-            check_nodes(topology, plan, request_)
+            check_launcher(topology, instance)
+            check_nodes(topology, instance, request_)
 
 
 def check_cpus(topology: Topology, plan) -> None:
-    workers, cores = plan.layout.workers_per_model.value, plan.layout.cores_per_worker.value
-    core_list = plan.layout.core_list.value
+    cpus = [cpu for rank in plan.worker_cpus for cpu in rank]
+    workers, cores = len(plan.worker_cpus), plan.cores_per_worker
     assert workers * cores <= max(1, int(topology.quota_cpus or len(topology.cores)))
+    assert len(plan.memory_nodes) == workers
     if not plan.pinned:
-        assert core_list == list(topology.cpus_allowed) or plan.layout.server_cpus.value == core_list
-        assert plan.layout.worker_cpus.value == [core_list] * workers
+        everywhere = plan.server_cpus or topology.cpus_allowed
+        assert plan.worker_cpus == (everywhere,) * workers
         return
-    assert len(core_list) == len(set(core_list)) == workers * cores
-    assert set(core_list) <= set(topology.cpus_allowed)
-    used = [core for core in topology.cores if set(core.siblings) & set(core_list)]
-    assert len(used) == len(core_list)  # one CPU per physical core
-    confined = plan.layout.server_cpus.value
-    assert confined is None or set(core_list) <= set(confined)
+    assert len(cpus) == len(set(cpus)) == workers * cores
+    used = [core for core in topology.cores if set(core.siblings) & set(cpus)]
+    assert len(used) == len(cpus)  # one CPU per physical core
 
 
 def check_launcher(topology: Topology, plan) -> None:
     if not plan.launched:
         assert not topology.numa
         return
-    args = parse_args(plan.properties["cpu_launcher_args"].value)
-    confined = plan.layout.server_cpus.value
-    numactl = topology.launcher_numactl and (confined is None or 0 in confined)
-    workers = plan.layout.workers_per_model.value
-    for rank in range(workers):
-        launched = simulate_launcher(
-            args, topology.lscpu_view, workers=workers, rank=rank, numactl_works=numactl
-        )
-        assert launched.instances == 1
-        assert list(launched.cpus) == (plan.layout.worker_cpus.value[rank] if plan.pinned else [])
-        assert launched.omp_num_threads == plan.layout.cores_per_worker.value
-        nodes = plan.layout.memory_nodes.value[rank]
-        assert launched.memory_nodes == (None if nodes is None else tuple(nodes))
+    numactl = topology.launcher_numactl and (plan.server_cpus is None or 0 in plan.server_cpus)
+    launched = simulate_launcher(
+        plan.properties["cpu_launcher_args"], topology.lscpu_view, workers=len(plan.worker_cpus), numactl=numactl
+    )
+    for one, cpus, nodes in zip(launched, plan.worker_cpus, plan.memory_nodes, strict=True):
+        assert one.copies == 1
+        assert one.cpus == (cpus if plan.pinned else ())
+        assert one.threads == plan.cores_per_worker
+        assert one.nodes == nodes
         assert nodes is None or set(nodes) <= set(topology.mems_allowed)
 
 
@@ -128,18 +119,5 @@ def check_nodes(topology: Topology, plan, request_) -> None:
     if "cores_per_worker" in request_ or not topology.numa or not plan.pinned:
         return
     nodes = {cpu: core.node for core in topology.cores for cpu in core.siblings}
-    for cpus in plan.layout.worker_cpus.value:
+    for cpus in plan.worker_cpus:
         assert len({nodes[cpu] for cpu in cpus}) == 1
-
-
-def parse_args(text: str) -> LauncherArgs:
-    words = text.split(" ")
-    value = {word: words[i + 1] for i, word in enumerate(words[:-1])}
-    return LauncherArgs(
-        node_id=int(value["--node_id"]) if "--node_id" in words else None,
-        core_list=tuple(map(int, value["--core_list"].split(","))) if "--core_list" in words else (),
-        cores_per_instance=int(value["--ncores_per_instance"]) if "--ncores_per_instance" in words else None,
-        instances=int(value["--ninstances"]) if "--ninstances" in words else None,
-        disable_numactl="--disable_numactl" in words,
-        disable_taskset="--disable_taskset" in words,
-    )

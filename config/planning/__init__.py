@@ -111,6 +111,9 @@ def read_facts(settings: Settings) -> Facts:
                 f"{others[0]}; serve them by two servers, or pack one with another --model-name or --version"
             )
         archives[archive.name] = (*versions, archive)
+    files = [one.path.name for versions in archives.values() if isinstance(versions, tuple) for one in versions]
+    if twice := [name for name in files if files.count(name) > 1]:
+        raise ConfigError(f"MODELS has two files of one name, {twice[0]}, which one model store cannot have; rename one")
     return Facts(
         settings=settings,
         machine=read_topology(settings.topology or "/"),

@@ -128,27 +128,27 @@ def explain_count(topology: Topology, settings: Settings, count: int, too_small:
 def plan_shares(
     topology: Topology, settings: Settings, count: int, *, kit: bool, foreign: bool, generation: str
 ) -> list[Share]:
-    """In the order of cores; of kit models and foreign archives together the last instance is the archives'."""
+    """In the order of cores; beside kit models the last instance is that of archives that others made, with as many
+    workers as each of the kit's."""
     runs = split_cores(choose_cores(topology), count)
     total, first = sum(map(len, runs)), GENERATIONS.index(generation) * MAX_INSTANCES + 1
+    mixed = kit and foreign
+    others = count - mixed
+    if settings.workers and settings.workers % others:
+        raise ConfigError(
+            f"WORKERS must be {others} or a multiple of it, because the {others} instances have equally many: "
+            f"got {settings.workers}; change it, or give INSTANCES={1 + mixed}"
+        )
+    own = settings.model_copy(update={"workers": settings.workers and settings.workers // others})
     shares = []
     for number, cores in enumerate(runs):
-        own = kit and not (foreign and number == count - 1)
-        others = 1 if kit and not own else count - (kit and foreign)
-        if settings.workers and settings.workers % others:
-            raise ConfigError(
-                f"WORKERS must be {others} or a multiple of it, because the {others} instances have equally many: "
-                f"got {settings.workers}; change it, or give INSTANCES=1"
-            )
         shares.append(
             Share(
                 name=f"{generation}{number + 1}",
-                kit=own,
+                kit=kit and not (mixed and number == count - 1),
                 port=settings.port + PORTS_OF_INSTANCE * (first + number),
                 topology=_take(topology, cores, total),
-                settings=settings.model_copy(
-                    update={"workers": settings.workers and settings.workers // others}
-                ),
+                settings=own,
             )
         )
     return shares

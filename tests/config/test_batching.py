@@ -1,22 +1,19 @@
-"""Batch, delay and queue by what a batch takes and by the limit; the line that timings are made into."""
+"""Batch and delay by what a batch takes and by the limit; the line that a batch profile is made into."""
 
 from __future__ import annotations
 
 import pytest
 
-from config.errors import ConfigError
-from config.plan import ModelPlan
-from config.rules.batching import find_number, parse_by_model, render_by_model
-from config.rules.service import MOST_TEXTS, fit, list_sizes
-from tests.config.planning import TEXTS, make_model, plan_machine
-from tests.config.sites import make_door
-from tests.config.test_timings import ALL, MODELS, make_job, time_job
+from config.plan import Plan
+from config.planning.batching import MOST_TEXTS, fit, list_sizes
+from tests.config.planning import MODELS, TEXTS, make_model, plan_machine
+from tests.config.test_profile import make_job, time_job
 
 WARMED = (1, 2, 4, 8, 16)
 
 
 def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16), tail_s=0.0) -> dict[str, dict[str, float]]:
-    """As a file of timings has it."""
+    """As a batch profile has it."""
     return {
         str(size): {"lowest_s": s / 2, "median_s": s, "p99_s": s + tail_s, "highest_s": 2 * s, "busy": 1.0}
         for size in sizes
@@ -24,17 +21,17 @@ def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16), tail_s=0.0) -> 
     }
 
 
-def plan_timed(taken_ms: dict[int, float], *, tail_ms=0.0, **changes) -> ModelPlan:
-    """Planned by what batches take: of texts, of which any number is a batch, where 24 are timed; else of
-    what is warmed in WARMED."""
-    models = (make_model("bert", ALL, **TEXTS) if 24 in taken_ms else make_model("resnet50", ALL),)
-    asked = {"precision": "int8", "topology": "live", **changes}
-    timings = time_job(
+def plan_timed(taken_ms: dict[int, float], *, tail_ms=0.0, **changes) -> Plan:
+    """Planned by what batches take: of texts, of which any number is a batch, where 24 are timed; else of what is
+    warmed in WARMED."""
+    models = (make_model("bert", **TEXTS) if 24 in taken_ms else make_model("resnet50"),)
+    asked = {"precision": "int8", "topology": "", "instances": 1, **changes}
+    profile = time_job(
         make_job(models, **asked),
         tail_s=tail_ms / 1000,
         **{models[0].name: {size: ms / 1000 for size, ms in taken_ms.items()}},
     )
-    return plan_machine("two-cores", models, timings, **asked).models[models[0].name]
+    return plan_machine("two-cores", models, profile=profile, **asked)
 
 
 BERT_AVX2 = {1: 99.0, 8: 471.0, 24: 1321.3}
@@ -89,12 +86,14 @@ RESNET50 = {1: 13.5, 4: 45.0, 16: 171.0}
     ],
 )  # fmt: skip
 def test_batch_by_what_batches_take_and_the_limit(taken_ms, tail_ms, limit_ms, batch, kept):
-    planned = plan_timed(taken_ms, tail_ms=tail_ms, slo_p99_ms=limit_ms).batch_size
-    assert (planned.value, "CANNOT BE KEPT" not in planned.reason) == (batch, kept)
+    plan = plan_timed(taken_ms, tail_ms=tail_ms, slo_p99_ms=limit_ms)
+    ((name, planned),) = plan.models.items()
+    assert (planned.batch_size, "CANNOT BE KEPT" not in plan.reasons[f"a1.{name}.batch_size"]) == (batch, kept)
+    assert plan.slo_p99_ms == limit_ms
 
 
 def test_for_latency_nothing_is_batched_whatever_that_gives_away():
-    assert plan_timed(BERT_AVX2, profile="latency").batch_size.value == 1
+    assert plan_timed(BERT_AVX2, mode="latency").models["bert"].batch_size == 1
 
 
 def test_the_tail_is_that_of_the_smallest_batch():
@@ -138,7 +137,7 @@ def test_a_point_that_is_off_counts_by_its_share():
     assert fit(timed).take_ms(1) == pytest.approx(20, rel=0.02)
 
 
-def test_timings_that_others_disturbed_are_said():
+def test_a_profile_that_others_disturbed_says_so():
     timed = time_line(10, 10)
     assert "DOUBTFUL" not in fit(timed).source
     timed["4"]["busy"] = 0.7
@@ -151,7 +150,7 @@ def test_sizes_are_those_that_are_warmed_and_of_texts_any():
 
 
 @pytest.mark.parametrize(
-    ("profile", "precision", "sizes", "batch"),
+    ("mode", "precision", "sizes", "batch"),
     [
         ("throughput", "fp32", WARMED, 1),
         ("throughput", "bf16", WARMED, 2),
@@ -160,53 +159,20 @@ def test_sizes_are_those_that_are_warmed_and_of_texts_any():
         ("latency", "fp32", (4, 8), 4),
     ],
 )
-def test_without_timings_constants_follow_the_same_rule(profile, precision, sizes, batch):
+def test_without_a_profile_constants_follow_the_same_rule(mode, precision, sizes, batch):
     models = (make_model("m", batch_sizes=sizes),)
-    planned = plan_machine("two-cores", models=models, profile=profile, precision=precision).models["m"]
-    assert (planned.batch_size.value, planned.max_batch_delay_ms.value) == (batch, 1)
+    planned = plan_machine("two-cores", models, mode=mode, precision=precision).models["m"]
+    assert (planned.batch_size, planned.max_batch_delay_ms) == (batch, 1)
 
 
 def test_more_cores_of_a_worker_take_less_time():
-    asked = {"models": MODELS[1:], "precision": "bf16", "workers": 1}
-    plans = [plan_machine("two-cores", **asked, cores_per_worker=cores) for cores in (1, 2)]
-    assert [plan.models["resnet50"].batch_size.value for plan in plans] == [2, 4]
-
-
-def test_queue_is_one_number_for_all_models():
-    models = (make_model("large", batch_sizes=(1, 16)), make_model("small", batch_sizes=(1, 4)))
-    plan = plan_machine("single-socket", models=models, precision="bf16", batch="large=16")
-    sizes = {model.queue_size.value for model in plan.models.values()}
-    assert sizes == {int(plan.properties["job_queue_size"].value)}
-    assert min(sizes) > 2 * 8 * 16  # the small ones that are handed over of `large`, and more
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers", "rendered"),
-    [
-        ("", {}, ""),
-        ("8", {"": 8}, "8"),
-        (" resnet50=4, bert=8", {"resnet50": 4, "bert": 8}, "bert=8,resnet50=4"),
-    ],
-)
-def test_there_and_back(text, numbers, rendered):
-    assert parse_by_model("BATCH", text) == numbers
-    assert render_by_model(numbers) == rendered
-
-
-@pytest.mark.parametrize(
-    "text", ["x", "8,4", "8,bert=4", "bert=4,8", "bert=4,bert=5", "bert=", "=4", "-1", "1.5"]
-)
-def test_what_is_no_number_by_model(text):
-    with pytest.raises(ConfigError, match=f"BATCH must be a whole number, .*: got {text}$"):
-        parse_by_model("BATCH", text)
-
-
-def test_of_a_model_that_is_not_named_nothing_is_asked():
-    assert [find_number("BATCH", text, "bert") for text in (None, "3", "resnet50=4")] == [None, 3, None]
+    asked = {"precision": "bf16", "workers": 1}
+    plans = [plan_machine("two-cores", MODELS[1:], **asked, cores_per_worker=cores) for cores in (1, 2)]
+    assert [plan.models["resnet50"].batch_size for plan in plans] == [2, 4]
 
 
 def test_what_is_given_is_planned():
-    for plan in make_door("two-cores", batch="bert=3", delay_ms="bert=5,resnet50=2").instances.values():
+    for plan in plan_machine(batch={"bert": 3}, delay_ms={"bert": 5, "*": 2}).instances.values():
         bert, resnet50 = plan.models["bert"], plan.models["resnet50"]
-        assert (bert.batch_size.value, resnet50.batch_size.value) == (3, 1)
-        assert (bert.max_batch_delay_ms.value, resnet50.max_batch_delay_ms.value) == (5, 2)
+        assert (bert.batch_size, resnet50.batch_size) == (3, 1)
+        assert (bert.max_batch_delay_ms, resnet50.max_batch_delay_ms) == (5, 2)

@@ -10,13 +10,11 @@ from importlib.metadata import version
 import pytest
 
 from config.errors import ConfigError
-from config.plan import Inputs
-from config.rules.site import make_site
-from config.topology import read_topology
-from config.tuned import Tuned, describe_present, explain_stale, read_tuned, write_tuned
-from tests.config.planning import INSTALLED, MACHINES, MODELS, make_inputs
+from config.planning import Facts
+from config.tuned import NOT_TUNED, Tuned, describe_present, explain_stale, judge_tuned, read_tuned, write_tuned
+from tests.config.planning import find_machine, make_facts, plan_machine
 
-TOPOLOGY = read_topology(MACHINES / "two-cores")
+TOPOLOGY = find_machine("two-cores")
 EVIDENCE = "160/s at p99 ≤ 200 ms against 103/s of the default (1.55x, 1.49-1.61), trials in results/x"
 SUMS = b"of all that is packed\n"
 CHOSEN = {
@@ -28,17 +26,22 @@ CHOSEN = {
 
 
 @pytest.fixture
-def inputs(tmp_path) -> Inputs:
+def facts(tmp_path) -> Facts:
     """With an archive of one of the models."""
     with zipfile.ZipFile(tmp_path / "bert.mar", "w") as archive:
         archive.writestr("SHA256SUMS", SUMS)
-    return make_inputs(model_store=str(tmp_path), precision="bf16")
+    return replace(make_facts(precision="bf16"), model_store=str(tmp_path))
 
 
-def make_tuned(inputs: Inputs, **changes) -> Tuned:
+def give(facts: Facts, **settings) -> Facts:
+    """The same with other settings."""
+    return replace(facts, settings=facts.settings.model_copy(update=settings))
+
+
+def make_tuned(facts: Facts, **changes) -> Tuned:
     return replace(
         Tuned(
-            made_for=describe_present(TOPOLOGY, inputs),
+            made_for=describe_present(facts),
             limit={"percentile": 99, "ms": 200},
             chosen=CHOSEN,
             evidence={"resnet50": EVIDENCE},
@@ -47,12 +50,8 @@ def make_tuned(inputs: Inputs, **changes) -> Tuned:
     )
 
 
-def plan(inputs: Inputs, tuned: Tuned):
-    return make_site(TOPOLOGY, MODELS, inputs, INSTALLED, tuned=tuned).plan
-
-
-def test_there_and_back(inputs, tmp_path):
-    tuned = make_tuned(inputs)
+def test_there_and_back(facts, tmp_path):
+    tuned = make_tuned(facts)
     write_tuned(tmp_path / "tuned.json", tuned)
     assert read_tuned(tmp_path / "tuned.json") == tuned
     assert read_tuned(tmp_path / "nothing") is None
@@ -72,7 +71,7 @@ def test_there_and_back(inputs, tmp_path):
 def test_a_file_that_is_no_tuned_plan(tmp_path, text):
     file = tmp_path / "tuned.json"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=r"; remove it, or give TUNED=0$"):
+    with pytest.raises(ConfigError, match=r"; remove it$"):
         read_tuned(file)
 
 
@@ -85,117 +84,123 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text):
         ({"memory_mib": TOPOLOGY.memory_limit_mib + 300}, ""),
         ({"memory_mib": 8000}, f"memory mib: 8000 → {TOPOLOGY.memory_limit_mib}"),
         ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),
-        ({"archives": {"bert": "another", "resnet50": None}}, "archives: bert built anew"),
+        ({"archives": {"bert": "another", "resnet50": None}}, "bert built anew"),
         ({"precision": "int8", "models": []}, "models: [] → ['bert', 'resnet50']; precision: int8 → bf16"),
         ({"backends": {"bert": "openvino", "resnet50": None}}, "bert openvino → None"),
-        ({"profile": "latency"}, "profile: latency → throughput"),
+        ({"mode": "latency"}, "mode: latency → throughput"),
         ({"instances": 2}, "instances: 2 → None"),
         ({"what_comes_later": 1}, "what comes later: 1 → None"),
     ],
 )  # fmt: skip
-def test_what_makes_it_stale(inputs, changes, said):
-    tuned = make_tuned(inputs)
+def test_what_makes_it_stale(facts, changes, said):
+    tuned = make_tuned(facts)
     stale = replace(tuned, made_for={**tuned.made_for, **changes})
-    assert explain_stale(stale, TOPOLOGY, inputs) == said
+    assert explain_stale(stale, facts) == said
 
 
-def test_tuned_without_a_quota_is_stale_under_one(inputs):
-    tuned = make_tuned(inputs)
-    assert explain_stale(tuned, replace(TOPOLOGY, quota_cpus=1.5), inputs) == "quota cpus: None → 1.5"
+def test_tuned_without_a_quota_is_stale_under_one(facts):
+    tuned = make_tuned(facts)
+    assert explain_stale(tuned, replace(facts, machine=replace(TOPOLOGY, quota_cpus=1.5))) == "quota cpus: None → 1.5"
 
 
-def test_of_other_models_only_the_names_are_told(inputs):
+def test_of_other_models_only_the_names_are_told(facts):
     """Nothing was built anew, and no backend changed."""
-    tuned = make_tuned(inputs)
-    served = replace(inputs, models=("bert",))
-    assert explain_stale(tuned, TOPOLOGY, served) == "models: ['bert', 'resnet50'] → ['bert']"
+    tuned = make_tuned(facts)
+    served = replace(facts, archives={"bert": facts.archives["bert"]})
+    assert explain_stale(tuned, served) == "models: ['bert', 'resnet50'] → ['bert']"
     archives = {**tuned.made_for["archives"], "bert": "another"}
     stale = replace(tuned, made_for={**tuned.made_for, "archives": archives})
-    assert explain_stale(stale, TOPOLOGY, served).endswith("→ ['bert']; archives: bert built anew")
+    assert explain_stale(stale, served).endswith("→ ['bert']; bert built anew")
 
 
 @pytest.mark.parametrize(
     ("backend", "said"),
     [
         # The default by its name is a person's choice, which a tuned backend must not replace.
-        ("ipex", "bert None → ipex, resnet50 None → ipex; openvino 2 → None"),
-        ("bert=eager", "bert None → eager"),
+        ({"*": "ipex"}, "bert None → ipex, resnet50 None → ipex; openvino 2 → None"),
+        ({"bert": "eager"}, "bert None → eager"),
     ],
 )
-def test_another_backend_makes_it_stale(inputs, monkeypatch, backend, said):
+def test_another_backend_makes_it_stale(facts, monkeypatch, backend, said):
     monkeypatch.setattr("config.tuned.version", lambda name: "2")
-    tuned = make_tuned(inputs)
-    assert explain_stale(tuned, TOPOLOGY, replace(inputs, backend=backend)) == said
+    tuned = make_tuned(facts)
+    assert explain_stale(tuned, give(facts, backend=backend)) == said
 
 
-def test_it_is_stale_once_another_backend_is_there(inputs, monkeypatch):
+def test_it_is_stale_once_another_backend_is_there(facts, monkeypatch):
     """It was not raced."""
     there = {"openvino": "2026.4"}
     monkeypatch.setattr("config.tuned.version", lambda name: "2" if name != "openvino" else there[name])
-    tuned = make_tuned(inputs, chosen={"variant": {"bert": "ipex int8"}})
-    assert explain_stale(tuned, TOPOLOGY, inputs) == ""
+    tuned = make_tuned(facts, chosen={"variant": {"bert": "ipex int8"}})
+    assert explain_stale(tuned, facts) == ""
     there["openvino"] = "2026.5"
-    assert explain_stale(tuned, TOPOLOGY, inputs) == "openvino 2026.4 → 2026.5"
+    assert explain_stale(tuned, facts) == "openvino 2026.4 → 2026.5"
 
 
-def test_a_backend_that_is_not_used_may_change(inputs, monkeypatch):
-    inputs = replace(inputs, backend="eager")
-    tuned = make_tuned(inputs)
+def test_a_backend_that_is_not_used_may_change(facts, monkeypatch):
+    facts = give(facts, backend={"*": "eager"})
+    tuned = make_tuned(facts)
     monkeypatch.setattr("config.tuned.version", lambda name: "9" if name == "openvino" else version(name))
-    assert explain_stale(tuned, TOPOLOGY, inputs) == ""
+    assert explain_stale(tuned, facts) == ""
 
 
-def test_other_versions_make_it_stale(inputs, monkeypatch):
-    tuned = make_tuned(inputs)
+def test_other_versions_make_it_stale(facts, monkeypatch):
+    tuned = make_tuned(facts)
     was = tuned.made_for["versions"]["torch"]
     monkeypatch.setattr("config.tuned.version", lambda name: "9")
-    assert f"torch {was} → 9" in explain_stale(tuned, TOPOLOGY, inputs)
+    assert f"torch {was} → 9" in explain_stale(tuned, facts)
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [(None, ""), (200, ""), (100, "limit: 200 ms → 100 ms"), (500, "limit: 200 ms → 500 ms")],
 )
-def test_it_holds_for_its_own_limit(inputs, asked, said):
-    assert explain_stale(make_tuned(inputs), TOPOLOGY, replace(inputs, slo_p99_ms=asked)) == said
+def test_it_holds_for_its_own_limit(facts, asked, said):
+    assert explain_stale(make_tuned(facts), give(facts, slo_p99_ms=asked)) == said
 
 
-def test_the_plan_has_the_numbers_and_cites_the_evidence(inputs):
-    planned = plan(inputs, make_tuned(inputs))
-    resnet50 = planned.models["resnet50"]
-    settings = (
-        planned.layout.workers_per_model,
-        planned.layout.cores_per_worker,
-        resnet50.batch_size,
-        resnet50.max_batch_delay_ms,
-    )
-    assert [setting.value for setting in settings] == [1, 2, 4, 3]
-    assert all(
-        f"tuned on this machine (tuned.json); resnet50: {EVIDENCE}" in one.reason for one in settings[1:]
-    )
-    assert planned.inputs == inputs
+def test_the_plan_has_the_numbers_and_cites_the_evidence(facts):
+    plan = plan_machine(tuned=make_tuned(facts))
+    instance, resnet50 = plan.instances["a1"], plan.models["resnet50"]
+    assert (instance.worker_cpus, resnet50.batch_size, resnet50.max_batch_delay_ms) == (((0, 1),), 4, 3)
+    for path in ("worker_cpus", "cores_per_worker", "resnet50.batch_size", "resnet50.max_batch_delay_ms"):
+        assert plan.reasons[f"a1.{path}"] == f"tuned on this machine (tuned.json); resnet50: {EVIDENCE}"
+    assert "workers" not in plan.settings
 
 
-def test_what_is_not_in_it_is_as_ever(inputs):
+def test_its_limit_is_what_other_batches_are_planned_for():
+    assert plan_machine(tuned=Tuned(limit={"percentile": 99, "ms": 50})).slo_p99_ms == 50
+    assert plan_machine(tuned=Tuned(limit={"percentile": 99, "ms": 50}), slo_p99_ms=300).slo_p99_ms == 300
+
+
+def test_what_is_not_in_it_is_as_ever(facts):
     """The default is right."""
-    tuned = make_tuned(inputs)
-    assert plan(inputs, replace(tuned, chosen={})) == plan(inputs, Tuned())
-    one = replace(tuned, chosen={"batch": {"resnet50": 4}})
-    assert plan(inputs, one).models["bert"].batch_size == plan(inputs, Tuned()).models["bert"].batch_size
+    tuned = make_tuned(facts)
+    assert plan_machine(tuned=replace(tuned, chosen={})) == plan_machine()
+    one = plan_machine(tuned=replace(tuned, chosen={"batch": {"resnet50": 4}}))
+    assert one.models["bert"] == plan_machine().models["bert"]
 
 
-def test_what_a_person_gave_wins(inputs):
-    given = replace(inputs, workers=2, instances=1, batch="resnet50=2", delay_ms="7")
-    planned = plan(given, make_tuned(inputs, chosen={**CHOSEN, "cores_per_worker": 1}))
-    resnet50 = planned.models["resnet50"]
-    numbers = (planned.layout.workers_per_model, resnet50.batch_size, resnet50.max_batch_delay_ms)
-    assert [setting.value for setting in numbers] == [2, 2, 7]
+def test_what_a_person_gave_wins(facts):
+    tuned = make_tuned(facts, chosen={**CHOSEN, "cores_per_worker": 1})
+    plan = plan_machine(tuned=tuned, workers=2, instances=1, batch={"resnet50": 2}, delay_ms={"*": 7})
+    resnet50 = plan.models["resnet50"]
+    assert (resnet50.workers, resnet50.batch_size, resnet50.max_batch_delay_ms) == (2, 2, 7)
 
 
-def test_instances_have_them_too(inputs):
-    tuned = make_tuned(inputs, chosen={"batch": {"bert": 3}, "workers": 2})
-    site = make_site(TOPOLOGY, MODELS, inputs, INSTALLED, tuned=tuned)
-    assert site.plan.inputs == inputs
-    for one in site.instances.values():
-        assert (one.models["bert"].batch_size.value, one.layout.workers_per_model.value) == (3, 1)
-    assert site.plan.door["bert.a1.maxconn"].value == 2 * 3
+def test_instances_have_them_too(facts):
+    plan = plan_machine(tuned=make_tuned(facts, chosen={"batch": {"bert": 3}, "workers": 2}))
+    assert len(plan.instances) == 2
+    for one in plan.instances.values():
+        bert = one.models["bert"]
+        assert (bert.batch_size, bert.workers, bert.maxconn) == (3, 1, 2 * 3)
+
+
+def test_only_one_that_holds_is_used(facts, tmp_path):
+    file = tmp_path / "tuned.json"
+    assert judge_tuned(file, facts) == (NOT_TUNED, [])
+    write_tuned(file, tuned := make_tuned(facts))
+    assert judge_tuned(file, facts)[0] == tuned
+    used, said = judge_tuned(file, give(facts, mode="latency"))
+    assert used == NOT_TUNED
+    assert "stale: mode: throughput → latency" in said[0]

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from config.errors import ConfigError
-from config.rules.batching import DEFAULT_SLO_P99_MS
+from config.planning import DEFAULT_SLO_P99_MS
 from config.terminal import print_in_any_locale
 from loadtest.bench import Bench
 from loadtest.command import (

@@ -98,9 +98,8 @@ def check_verify(series: Series) -> Found:
 
 
 def _list_differing(result: Mapping[str, Any]) -> str:
-    differing = [one for one in result.get("findings", []) if one.get("state") == "DIFFERS"]
-    items = dict.fromkeys(f"{one.get('model') or 'server'}: {one['item']}" for one in differing)
-    return ", ".join(items) or str(result.get("error", "no findings"))
+    names = (f"{one.get('model') or 'server'}: {one['name']}" for one in result.get("findings", []))
+    return ", ".join(dict.fromkeys(names)) or str(result.get("error", "no findings"))
 
 
 def check_workers(series: Series) -> Found:

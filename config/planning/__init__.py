@@ -24,11 +24,13 @@ from config.installed import Installed, list_packages, read_installed
 from config.plan import INSTANCES_FOLDER, InstancePlan, Libraries, Plan
 from config.planning import instances, models, proxy, resources
 from config.planning.backends import (
+    PRECISIONS,
     check_backends,
     check_variants,
     choose_package_set,
     choose_variants,
     find_backend,
+    find_need,
 )
 from config.planning.batching import DEFAULT_SLO_P99_MS, list_sizes, list_timed
 from config.planning.environment import (
@@ -47,8 +49,8 @@ from config.tuned import NOT_TUNED, Tuned
 from handlers.backends.catalogue import DEFAULT_SET, name_store
 
 __all__ = [
-    "DEFAULT_SLO_P99_MS", "NO_PROFILE", "BatchProfile", "Facts", "ProfileJob", "list_sizes", "make_plan",
-    "make_profile_job", "read_facts", "read_profile",
+    "DEFAULT_SLO_P99_MS", "NO_PROFILE", "PRECISIONS", "BatchProfile", "Facts", "ProfileJob", "find_need",
+    "list_sizes", "make_plan", "make_profile_job", "read_facts", "read_profile",
 ]  # fmt: skip
 CHECKOUT = Path(__file__).resolve().parents[2]
 STORE_FOLDER = "store"

@@ -16,14 +16,15 @@ from handlers.backends.catalogue import BACKENDS, SETS, choose_set, name_variant
 if TYPE_CHECKING:
     from config.planning import Facts
 
-DEFAULT_PRECISION = "fp32"
 EAGER = ("trace", "freeze")
 """Steps to a graph that are left out for a handler with freeze = False."""
-REASONS = {
+PRECISIONS = {
     "fp32": "exact to the published weights",
     "bf16": "half the bytes and twice the arithmetic where the CPU has it; 8 bits of mantissa",
     "int8": "a quarter of the bytes; scales from calibration, accuracy validated at build",
 }
+"""The most exact first, which is the default, with its reason."""
+DEFAULT_PRECISION = next(iter(PRECISIONS))
 
 
 def choose_package_set(settings: Settings, prefix: Path) -> str:
@@ -86,7 +87,7 @@ def choose_variants(facts: Facts, tuned: Tuned) -> tuple[dict[str, str], dict[st
         variants[model] = name_variant(backend, precision)
         way = "BACKEND was given" if facts.settings.of_model("backend", model) else "default"
         why[f"{model}.backend"] = f"{way}: {BACKENDS[backend].reason}"
-        why[f"{model}.precision"] = REASONS[precision]
+        why[f"{model}.precision"] = PRECISIONS[precision]
     return variants, why
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from config.definitions import ModelDefinition, read_definitions
-from config.plan import Layout
+from config.archives import ModelDefinition, read_definitions
+from config.plan import InstancePlan
 from handlers.backends.catalogue import name_variant
 from loadtest.bench import Bench
 from loadtest.errors import LoadTestError
@@ -88,12 +88,12 @@ def prepare(
     archive = site.store / f"{model}.mar"
     steps = choose(list_steps(model) if what == SETTINGS else list_backends(), only)
     folder, port = site.place("plan")
-    arguments = ["--precision", "int8", "--model-store", str(site.store)]
-    layout = write_plan(folder, port=port, models=[model], arguments=arguments).layout
+    arguments = ["PRECISION=int8", f"MODEL_STORE={site.store}"]
+    (instance,) = write_plan(folder, port=port, models=[model], arguments=arguments).instances.values()
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
     (definition,) = read_definitions(site.store, [model])
     each_length = pick_each_length(payloads, archive)
-    servers = {step.name: make_server(step, definition, layout, each_length) for step in steps}
+    servers = {step.name: make_server(step, definition, instance, each_length) for step in steps}
     known = read_archive(archive)
     free = USABLE_MEMORY * read_available_mib()
     groups = cut_groups(steps, lambda name: servers[name].memory_mib, free)
@@ -110,7 +110,7 @@ def prepare(
             "notes": list(known.definition.notes),
         },
         "payloads": hashlib.sha256("".join(one.digest for one in payloads).encode()).hexdigest()[:16],
-        "arguments": {step.name: make_arguments(step.settings, layout, model) for step in steps},
+        "arguments": {step.name: make_arguments(step.settings, instance, model) for step in steps},
         "steps": [asdict(step) for step in steps],
         "groups": groups,
     }
@@ -118,12 +118,12 @@ def prepare(
 
 
 def make_server(
-    step: Step, definition: ModelDefinition, layout: Layout, each_length: Sequence[Payload]
+    step: Step, definition: ModelDefinition, top: InstancePlan, each_length: Sequence[Payload]
 ) -> Server:
     """A length that is new to a worker without buckets costs it a compile, and in a turn of seconds it would
     meet more new ones than in any hour of serving: `each_length` is sent before it is measured."""
     settings, model = step.settings, definition.name
-    workers = 1 if settings.workers == ONE_WORKER else int(layout.workers_per_model.value)
+    workers = 1 if settings.workers == ONE_WORKER else len(top.worker_cpus)
     memory = definition.memory
     # The kit will reject a variant that has none, and says why.
     one = memory.get(name_variant(settings.backend, settings.precision)) or next(iter(memory.values()))
@@ -132,7 +132,7 @@ def make_server(
         size = None if settings.workers != ONE_WORKER else BATCH_SIZE if settings.batches == FILLED else 1
         return stock_server(step.name, model, batch_size=size, memory_mib=needed)
     if settings.server == IN_PROCESS:
-        return in_process_server(step.name, model, make_arguments(settings, layout, model))
+        return in_process_server(step.name, model, make_arguments(settings, top, model))
 
     def send_each_length(running: Running) -> None:
         # Requests go to whichever worker is free: with one pass more most lengths have been to each.
@@ -140,7 +140,7 @@ def make_server(
             for one in each_length:
                 running.client.predict(one.model, one.body, one.content_type, timeout_s=120.0)
 
-    arguments = make_arguments(settings, layout, model)
+    arguments = make_arguments(settings, top, model)
     first = send_each_length if settings.buckets == OFF and each_length else None
     return kit_server(step.name, [model], arguments, memory_mib=needed, prepare=first)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.installed import read_installed
-from config.plan import Layout
-from config.rules.requests import PRECISIONS
+from config.plan import InstancePlan
+from config.planning import PRECISIONS
 from handlers.backends.catalogue import BACKENDS, DEFAULT, name_variant
 from loadtest.errors import LoadTestError
 from loadtest.servers.kit import saturate
@@ -153,28 +153,27 @@ def list_backends() -> list[Step]:
     return steps
 
 
-def make_arguments(settings: Settings, layout: Layout, model: str) -> list[str]:
-    """Of `python -m config`; only what differs from its defaults, so that the top is what people serve, but
-    for its batches: these fill, as the default's go by a latency limit. `layout` is the kit's for the top."""
-    arguments = ["--precision", settings.precision]
-    arguments += ["--backend", settings.backend] if settings.backend != DEFAULT else []
-    arguments += ["--allocator", settings.allocator] if settings.allocator != "jemalloc" else []
-    arguments += ["--openmp", settings.openmp] if settings.openmp != "intel" else []
-    arguments += ["--no-pinning"] if settings.workers != PINNED else []
+def make_arguments(settings: Settings, top: InstancePlan, model: str) -> list[str]:
+    """Settings of the kit, NAME=VALUE; only what differs from its defaults, so that the top is what people serve,
+    but for its batches: these fill, as the default's go by a latency limit. `top`: the instance of the top step."""
+    arguments = [f"PRECISION={settings.precision}"]
+    arguments += [f"BACKEND={settings.backend}"] if settings.backend != DEFAULT else []
+    arguments += [f"ALLOCATOR={settings.allocator}"] if settings.allocator != "jemalloc" else []
+    arguments += [f"OPENMP={settings.openmp}"] if settings.openmp != "intel" else []
+    arguments += ["PINNING=0"] if settings.workers != PINNED else []
     off = ["channels_last"] if settings.channels_last == OFF else []
     off += {EAGER: ["trace", "freeze"], COMPILED: ["freeze"]}.get(settings.graph, [])
     off += [name for name in ("packing", "buckets") if getattr(settings, name) == OFF]
-    arguments += ["--off", ",".join(off)] if off else []
+    arguments += [f"OFF={','.join(off)}"] if off else []
     if settings.batches == FILLED:
         arguments += saturate(model, settings.precision)
     else:
-        # The latency profile batches nothing; the workers it would choose are named instead.
-        arguments += ["--profile", "latency"]
+        # MODE=latency batches nothing; the workers it would choose are named instead.
+        arguments += ["MODE=latency"]
     if settings.workers == ONE_WORKER:
-        arguments += ["--workers", "1"]
+        arguments += ["WORKERS=1"]
     elif settings.batches == SINGLE:
-        arguments += ["--workers", str(layout.workers_per_model.value)]
-        arguments += ["--cores-per-worker", str(layout.cores_per_worker.value)]
+        arguments += [f"WORKERS={len(top.worker_cpus)}", f"CORES_PER_WORKER={top.cores_per_worker}"]
     return arguments
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from config.rules.requests import PRECISIONS
+from config.planning import PRECISIONS
 from loadtest.command import DURATION, PORT, RESULTS_OPTION, STORE, build_store, measure, open_site, option
 from loadtest.profile import experiment as profile
 
@@ -16,7 +16,7 @@ from loadtest.profile import experiment as profile
 @option("MODELS", type=click.Choice([*profile.PAYLOADS]), required=True)
 @option("AGAINST", default=profile.STOCK)
 @DURATION
-@option("PRECISION", type=click.Choice(PRECISIONS), default=profile.PRECISION)
+@option("PRECISION", type=click.Choice([*PRECISIONS]), default=profile.PRECISION)
 @STORE
 @PORT
 @RESULTS_OPTION

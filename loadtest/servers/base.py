@@ -21,13 +21,14 @@ from loadtest.errors import LoadTestError
 from loadtest.load import Load
 from loadtest.payloads import Payload
 from server.api import Client
-from server.archives import read_archive
+from server.archives import find_archive, read_archive
 from server.call import make_client
 from server.errors import ServerError
 from server.ports import inference_url
 from server.processes import find_marked, send_signal
 from server.rundir import RunDir
 from server.supervisor.record import read_record
+from server.verify import DIFFERS
 from server.verify.collect import collect_descriptions
 
 USERS_WITHOUT_PLAN = 16
@@ -124,12 +125,12 @@ class Running:
         return Client(inference_url=self.url, management_url=f"{host}:{int(port) + 1}")
 
     def precision(self, model: str) -> str:
-        return str(self.plan.models[model].precision.value) if self.plan else UNKNOWN
+        return (self.plan and self.plan.models[model].precision) or UNKNOWN
 
     def variant(self, model: str) -> str:
         """Backend and precision, as archives name what was judged."""
-        plan = self.plan and self.plan.models[model]
-        return name_variant(str(plan.backend.value), str(plan.precision.value)) if plan else UNKNOWN
+        one = self.plan and self.plan.models[model]
+        return name_variant(one.backend, one.precision) if one and one.kit else UNKNOWN
 
     def accuracy(self, model: str) -> Mapping[str, Any] | None:
         """What the accuracy gate saw at build of the precision served; None for FP32, its reference."""
@@ -142,8 +143,8 @@ class Running:
         """Twice as many as fill a batch in every worker: one is computed while the next one gathers."""
         if self.plan is None:
             return USERS_WITHOUT_PLAN
-        plans = [self.plan.models[model] for model in models]
-        return sum(2 * int(one.workers.value) * int(one.batch_size.value) for one in plans)
+        plan = self.plan
+        return sum(2 * plan.count_workers(model) * plan.models[model].batch_size for model in models)
 
     def token(self) -> str:
         """Of the inference API; empty where none is needed."""
@@ -176,22 +177,23 @@ class Running:
     def list_causes(self) -> tuple[str, ...]:
         """Why its supervisor started parts again, the last few; none where there is no supervisor."""
         record = read_record(self.run.record) if self.run else None
-        parts = {"proxy": record.door, **record.instances} if record else {}
+        parts = {"proxy": record.proxy, **record.instances} if record else {}
         return tuple(f"{name}: {one.cause}" for name, part in parts.items() for one in part.causes)
 
     def verify(self) -> dict[str, Any] | None:
-        """What `make verify` finds, as JSON; None where there is no plan to compare with."""
+        """Whether `make verify` passed, and what differs; None where there is no plan to compare with."""
         if not (self.has_api and self.is_kit):
             return None
         assert self.run is not None
-        where = ["--format", "json", "--run-dir", str(self.run.path)]
+        where = ["FORMAT=json", f"RUN_DIR={self.run.path}"]
         done = subprocess.run(
             [sys.executable, "-m", "server", "verify", *where],
             cwd=ROOT, capture_output=True, text=True, timeout=VERIFY_SECONDS, check=False,
         )  # fmt: skip
         try:
-            return dict(json.loads(done.stdout))
-        except ValueError:
+            said = dict(json.loads(done.stdout))
+            return {"good": said["passed"], "findings": [row for row in said["rows"] if row["state"] == DIFFERS]}
+        except (ValueError, KeyError):
             return {"good": False, "findings": [], "error": done.stderr.strip()[-500:]}
 
     def halt(self) -> None:
@@ -204,7 +206,7 @@ class Running:
     def _signal(self, number: signal.Signals) -> None:
         """Who watches over the others stops first and goes on last: it must never see them stopped."""
         found = find_marked(self.run.path) if self.run else []
-        watching_last = sorted(found, key=lambda one: (one.is_supervisor, one.is_keeper))
+        watching_last = sorted(found, key=lambda one: one.is_supervisor)
         for process in watching_last if number == signal.SIGCONT else reversed(watching_last):
             send_signal(process, number)
 
@@ -222,14 +224,13 @@ class Running:
 
 def make_running(name: str, run: RunDir, plan: Plan, *, how: str) -> Running:
     """The kit's server of a run directory, up or soon to be."""
-    store = Path(plan.inputs.model_store)
     return Running(
         name=name,
         models=tuple(plan.models),
         url=inference_url(plan),
         run=run,
         plan=plan,
-        archives={model: store / str(one.archive.value) for model, one in plan.models.items()},
+        archives={model: find_archive(plan, one) for model, one in plan.models.items() if one.kit},
         how=how,
     )
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from config.plan import Plan
+from config.plan import InstancePlan, Plan
 from loadtest.drivers import COOL_DOWN_S, Outcome
 from loadtest.errors import LoadTestError
 from loadtest.load import Load
@@ -43,13 +43,13 @@ ORDER_REQUESTS = 8192
 
 
 def in_process_server(name: str, model: str, arguments: Sequence[str]) -> Server:
-    """The handler planned with `arguments` of `python -m config`, loaded in as many processes as workers."""
+    """The handler planned with settings (NAME=VALUE), loaded in as many processes as workers."""
 
     @contextlib.contextmanager
     def start(site: Site) -> Iterator[Running]:
         site.say(f"  starting {name}")
         folder, port = site.place("in-process")
-        asked = [*arguments, "--model-store", str(site.store)]
+        asked = [*arguments, f"MODEL_STORE={site.store}"]
         plan = write_plan(folder, port=port, models=[model], arguments=asked)
         how = f"without a server: {' '.join(arguments)}"
         with run_in_process(name, RunDir.at(folder), plan, model) as running:
@@ -60,7 +60,7 @@ def in_process_server(name: str, model: str, arguments: Sequence[str]) -> Server
 
 @contextlib.contextmanager
 def run_in_process(name: str, run: RunDir, plan: Plan, model: str) -> Iterator[Running]:
-    """Start the processes for one model of a plan, and end them."""
+    """Start the processes for one model of a plan's only instance, and end them."""
     prepare_folders(run)
     make_allocator_link(plan)
     running = make_running(name, run, plan, how="without a server")
@@ -68,10 +68,9 @@ def run_in_process(name: str, run: RunDir, plan: Plan, model: str) -> Iterator[R
     environment = render_worker_environment(plan, run)
     children: list[Child] = []
     try:
-        for rank in range(int(plan.models[model].workers.value)):
+        for rank in range(plan.models[model].workers):
             children.append(_start(plan, run, job, rank, environment))
-        threads = int(plan.layout.cores_per_worker.value)
-        check_described(plan, model, _listen(children, LOAD_SECONDS), threads)
+        check_described(plan, model, _listen(children, LOAD_SECONDS))
         yield replace(running, url="", runner=InProcess(children=tuple(children)))
     finally:
         running.resume()
@@ -141,23 +140,30 @@ def _prepare(archive: Path, run: RunDir, plan: Plan, model: str) -> Path:
     directory = run.temporary / "archive"
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(directory)
-    job = {"model": model, "directory": str(directory), "batch_size": plan.models[model].batch_size.value}
+    job = {"model": model, "directory": str(directory), "batch_size": plan.models[model].batch_size}
     file = run.path / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
     return file
 
 
+def find_instance(plan: Plan) -> InstancePlan:
+    """The only one: the reference is planned with INSTANCES=1."""
+    (instance,) = plan.instances.values()
+    return instance
+
+
 def render_worker_environment(plan: Plan, run: RunDir) -> dict[str, str]:
     """What a planned worker has: TorchServe's environment, and what launcher and TorchServe add."""
-    environment = render_environment(plan, run, os.environ)
-    for name, setting in plan.worker_environment.items():
-        environment[name] = ":".join(setting.value) if isinstance(setting.value, list) else str(setting.value)
+    (name,) = plan.instances
+    environment = render_environment(plan, name, run, os.environ)
+    for variable, value in plan.instances[name].worker_environment.items():
+        environment[variable] = value if isinstance(value, str) else ":".join(value)
     return environment
 
 
 def _start(plan: Plan, run: RunDir, job: Path, rank: int, environment: Mapping[str, str]) -> Child:
-    cpus = ",".join(str(cpu) for cpu in plan.layout.worker_cpus.value[rank])
-    python = Path(plan.inputs.prefix) / "bin" / "python"
+    cpus = ",".join(map(str, find_instance(plan).worker_cpus[rank]))
+    python = Path(plan.prefix) / "bin" / "python"
     # taskset(1), as the launcher does it: the allocator counts its CPUs before Python runs.
     command = ["taskset", "-c", cpus, str(python), str(WORKER), str(job)]
     log = run.logs / f"reference-{rank}.log"
@@ -185,11 +191,11 @@ def _listen(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
             raise LoadTestError(f"the in-process reference gave no answer for {seconds:.0f} s") from problem
 
 
-def check_described(plan: Plan, model: str, described: Sequence[dict[str, Any]], threads: int) -> None:
+def check_described(plan: Plan, model: str, described: Sequence[dict[str, Any]]) -> None:
     """A reference without the plan's settings would be no limit: each must be seen in the live process."""
-    libraries = plan.libraries
+    libraries, threads = plan.libraries, find_instance(plan).cores_per_worker
     names = ("precision", "threads", "allocator", "openmp")
-    values = (plan.models[model].precision.value, threads, libraries.allocator.value, libraries.openmp.value)
+    values = (plan.models[model].precision, threads, libraries.allocator, libraries.openmp)
     wanted = dict(zip(names, values, strict=True))
     for one in described:
         told = (one["precision"], one["threads"]["intra_op"], one["allocator"]["name"], one["openmp"]["name"])

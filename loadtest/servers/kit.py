@@ -21,7 +21,7 @@ from server.state import read_failure, read_state
 from server.stop import stop
 
 START_SECONDS = 1200
-"""A step of the ablation compiles the model while its workers start (config/rules/batching.py)."""
+"""A step of the ablation compiles the model while its workers start (config/planning/models.py)."""
 _FILLED = {"fp32": 8, "bf16": 16, "int8": 16}
 SATURATING = {"resnet50": _FILLED, "densenet121": _FILLED, "bert": {**_FILLED, "int8": 24}}
 """Requests in a batch, by model and precision: a third of a second of a core."""
@@ -31,7 +31,7 @@ FILLING_MS = "20"
 
 def saturate(model: str, precision: str) -> tuple[str, ...]:
     """Arguments for what is compared in closed loops: the default plan goes by a latency limit instead."""
-    return ("--batch", str(SATURATING[model][precision]), "--delay-ms", FILLING_MS)
+    return (f"BATCH={SATURATING[model][precision]}", f"DELAY_MS={FILLING_MS}")
 
 
 def kit_server(

@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from config.errors import ConfigError
+from config.planning import read_facts
+from config.settings import Settings
 from loadtest.bench import open_bench
 from loadtest.command import (
     ABOVE_0,
@@ -81,8 +83,8 @@ def run_tune(words: Sequence[str], budget_minutes: float, payloads: str, mix: st
                     races.append((race, bench.kept.folder.name))
                     codes.append(finish(show_race(race, bench.kept.host), bench.kept))
     if races and not any(codes):
-        file = keep_tuned(races, plan.inputs, wish.run_dir)
-        say(f"written: {file}; `make serve` goes by it, TUNED=0 does not")
+        file = keep_tuned(races, read_facts(Settings(**plan.settings)), wish.run_dir)
+        say(f"written: {file}; `make serve` goes by it until it is removed")
     if problems:
         raise LoadTestError("\n".join(problems))
     return max(codes)

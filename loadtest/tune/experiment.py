@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from config.plan import Inputs
-from config.topology import read_topology
+from config.planning import Facts
 from config.tuned import TUNED_FILE, Tuned, describe_present, write_tuned
 from loadtest.bench import Bench
 from loadtest.load import Load
@@ -356,8 +355,8 @@ def draw_plans(race: Race, host: Mapping[str, Any]) -> Picture | None:
     return save_picture("plans", f"Throughput against p{race.load.percentile:g}", figure)
 
 
-def keep_tuned(races: Sequence[tuple[Race, str]], inputs: Inputs, run_dir: Path) -> Path:
-    """One file for all that were tuned, each with its result's folder; `inputs` are those of all models."""
+def keep_tuned(races: Sequence[tuple[Race, str]], facts: Facts, run_dir: Path) -> Path:
+    """One file for all that were tuned, each with its result's folder; `facts` are those of all models."""
     chosen: dict[str, Any] = {}
     evidence: dict[str, str] = {}
     for race, folder in races:
@@ -368,9 +367,8 @@ def keep_tuned(races: Sequence[tuple[Race, str]], inputs: Inputs, run_dir: Path)
             chosen[name] = {**chosen.get(name, {}), **value} if isinstance(value, dict) else value
         told = "; ".join(map(str, judge(race)))
         evidence |= dict.fromkeys(race.asked["models"], f"{told}; trials in results/{folder}")
-    # In the order of every plan's inputs: in another one the file would be stale.
-    inputs = replace(inputs, models=tuple(model for model in inputs.models if model in evidence))
-    made_for, limit = describe_present(read_topology(), inputs), dict(races[0][0].asked["limit"])
+    facts = replace(facts, archives={name: one for name, one in facts.archives.items() if name in evidence})
+    made_for, limit = describe_present(facts), dict(races[0][0].asked["limit"])
     tuned = Tuned(made_for=made_for, limit=limit, chosen=chosen, evidence=evidence)
     write_tuned(file := run_dir / TUNED_FILE, tuned)
     return file

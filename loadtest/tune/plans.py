@@ -32,26 +32,26 @@ class Candidate:
 
     @property
     def layout(self) -> list[str]:
-        """Of `python -m config`."""
-        return ["--workers", str(self.workers), "--cores-per-worker", str(self.cores_per_worker)]
+        """Settings of it, NAME=VALUE."""
+        return [f"WORKERS={self.workers}", f"CORES_PER_WORKER={self.cores_per_worker}"]
 
     @property
     def arguments(self) -> list[str]:
-        """Of `python -m config`, with the layout's."""
+        """All settings, with the layout's."""
         sizes = ",".join(f"{model}={size}" for model, size in self.batch.items())
-        return [*variant_arguments(self.variant), *self.layout, "--batch", sizes]
+        return [*variant_arguments(self.variant), *self.layout, f"BATCH={sizes}"]
 
 
 def variant_arguments(variant: str) -> list[str]:
-    """Of `python -m config`; none for the default's."""
-    return [word for pair in zip(("--backend", "--precision"), variant.split()) for word in pair]  # noqa: B905
+    """Settings, NAME=VALUE; none for the default's."""
+    return [f"{name}={value}" for name, value in zip(("BACKEND", "PRECISION"), variant.split())]  # noqa: B905
 
 
 def read_candidate(plan: Plan, models: Sequence[str]) -> Candidate:
     """The numbers of a plan."""
-    workers, cores = plan.models[models[0]].workers.value, plan.layout.cores_per_worker.value
-    batch = {model: int(plan.models[model].batch_size.value) for model in models}
-    return Candidate(workers=int(workers), cores_per_worker=int(cores), batch=batch)
+    cores = min(instance.cores_per_worker for instance in plan.instances.values())
+    batch = {model: plan.models[model].batch_size for model in models}
+    return Candidate(workers=plan.count_workers(models[0]), cores_per_worker=cores, batch=batch)
 
 
 def list_neighbours(

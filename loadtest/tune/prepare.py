@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from config.__main__ import KNOBS, build_parser, parse_number, split_words
-from config.definitions import read_definitions
+from config.archives import read_definitions
 from config.knobs.table import find
 from config.plan import Plan
-from config.rules.backends import find_need
-from config.rules.batching import DEFAULT_SLO_P99_MS
-from config.rules.service import list_sizes
+from config.planning import DEFAULT_SLO_P99_MS, find_need, list_sizes
 from config.topology import read_topology
 from handlers.backends.catalogue import BACKENDS, SETS, find_missing, name_variant
 from handlers.definition import Packed
@@ -163,23 +161,21 @@ def prepare(
 def find_variants(plan: Plan, models: Sequence[str]) -> dict[str, str]:
     """Backend and precision by model."""
     own = {model: plan.models[model] for model in models}
-    return {
-        model: name_variant(str(one.backend.value), str(one.precision.value)) for model, one in own.items()
-    }
+    return {model: name_variant(one.backend, one.precision) for model, one in own.items()}
 
 
 def fix(variants: Mapping[str, str]) -> list[str]:
     """Where one word can say it; BACKEND may name models that are not in this one's plans."""
     backends = ",".join(f"{model}={variant.split()[0]}" for model, variant in variants.items())
     precisions = {variant.split()[1] for variant in variants.values()}
-    return ["--backend", backends, "--precision", *precisions] if len(precisions) == 1 else []
+    return [f"BACKEND={backends}", f"PRECISION={precisions.pop()}"] if len(precisions) == 1 else []
 
 
 def list_others(wish: Wish, archive: Packed, plan: Plan, site: Site) -> list[plans.Candidate]:
     """The plans of the other backends and precisions that a model's archive holds, each with the batch that
     the rules give it by its own batch profile; of what a person named none but that."""
     model, topology, found = archive.definition.name, read_topology(), []
-    there = {*SETS[plan.inputs.package_set]} - find_missing()
+    there = {*SETS[plan.package_set]} - find_missing()
     if absent := [backend for backend in BACKENDS if backend not in there]:
         site.say(f"{model}: not installed beside these, so not measured: {', '.join(absent)} (BACKEND=…)")
     default = find_variants(plan, [model])[model]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,13 +23,10 @@ from loadtest.report import render_markdown
 from loadtest.results import plain
 from loadtest.stats import Interval
 from tests.loadtest.making import make_series, reading
+from tests.plans import make_instance
 
 
-def setting(value):
-    return SimpleNamespace(value=value)
-
-
-LAYOUT = SimpleNamespace(workers_per_model=setting(2), cores_per_worker=setting(1))
+INSTANCE = make_instance(1, worker_cpus=((0,), (1,)))
 
 
 @pytest.mark.parametrize("model", [RESNET50, BERT])
@@ -58,27 +54,27 @@ def test_what_means_nothing_for_a_model_is_no_step(model, missing):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        (TOP, "--precision int8 --batch 16 --delay-ms 20"),
-        ("with-fp32", "--precision fp32 --batch 8 --delay-ms 20"),
-        ("without-ipex", "--precision int8 --backend eager --batch 16 --delay-ms 20"),
-        ("with-gnu", "--precision int8 --openmp gnu --batch 16 --delay-ms 20"),
-        ("without-pinning", "--precision int8 --no-pinning --batch 16 --delay-ms 20"),
-        ("without-batches", "--precision int8 --profile latency --workers 2 --cores-per-worker 1"),
+        (TOP, "PRECISION=int8 BATCH=16 DELAY_MS=20"),
+        ("with-fp32", "PRECISION=fp32 BATCH=8 DELAY_MS=20"),
+        ("without-ipex", "PRECISION=int8 BACKEND=eager BATCH=16 DELAY_MS=20"),
+        ("with-gnu", "PRECISION=int8 OPENMP=gnu BATCH=16 DELAY_MS=20"),
+        ("without-pinning", "PRECISION=int8 PINNING=0 BATCH=16 DELAY_MS=20"),
+        ("without-batches", "PRECISION=int8 MODE=latency WORKERS=2 CORES_PER_WORKER=1"),
         (
             "kit-off",
-            "--precision fp32 --backend eager --allocator system --openmp gnu --no-pinning "
-            "--off channels_last,trace,freeze --profile latency --workers 1",
+            "PRECISION=fp32 BACKEND=eager ALLOCATOR=system OPENMP=gnu PINNING=0 "
+            "OFF=channels_last,trace,freeze MODE=latency WORKERS=1",
         ),
         (
             "compile",
-            "--precision fp32 --backend inductor --allocator system --openmp gnu --no-pinning --off freeze "
-            "--profile latency --workers 1",
+            "PRECISION=fp32 BACKEND=inductor ALLOCATOR=system OPENMP=gnu PINNING=0 OFF=freeze "
+            "MODE=latency WORKERS=1",
         ),
     ],
 )
 def test_a_step_is_asked_of_the_kit_in_its_own_words(name, arguments):
     step = next(step for step in list_steps(RESNET50) if step.name == name)
-    assert " ".join(make_arguments(step.settings, LAYOUT, RESNET50)) == arguments
+    assert " ".join(make_arguments(step.settings, INSTANCE, RESNET50)) == arguments
 
 
 def test_backends_are_compared_with_the_first_of_their_precision():

@@ -21,6 +21,7 @@ from loadtest.rows import NO_ANSWER, make_rows
 from loadtest.servers.base import Running
 from server.archives import read_archive
 from tests.loadtest.fake_server import answer_to
+from tests.plans import make_model
 
 TIGHT = Tolerance(relative=0.01, absolute=0.001)
 LOOSE = Tolerance(relative=0.0, absolute=0.2)
@@ -154,8 +155,7 @@ def computed(monkeypatch):
 
 
 def make_kit(archives, precision="bf16"):
-    chosen = {"backend": SimpleNamespace(value="ipex"), "precision": SimpleNamespace(value=precision)}
-    models = {name: SimpleNamespace(**chosen) for name in archives}
+    models = {name: make_model(name, precision=precision) for name in archives}
     return Running(name="kit", models=tuple(archives), plan=SimpleNamespace(models=models), archives=archives)
 
 

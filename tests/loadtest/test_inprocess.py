@@ -8,7 +8,6 @@ import json
 import numpy as np
 import pytest
 
-from config.plan import Setting
 from loadtest.errors import LoadTestError
 from loadtest.payloads import make_payloads
 from loadtest.rows import find_good
@@ -20,12 +19,12 @@ from server.processes import find_marked
 from server.rundir import RunDir
 from tests.loadtest.making import make_load
 
-PLAIN = ("--backend", "eager", "--no-pinning", "--allocator", "system", "--openmp", "gnu", "--workers", "1")
+PLAIN = ("BACKEND=eager", "PINNING=0", "ALLOCATOR=system", "OPENMP=gnu", "WORKERS=1")
 PORT = 9640
 
 
 def plan_tiny(archive, run_dir):
-    arguments = [*PLAIN, "--model-store", str(archive.parent)]
+    arguments = [*PLAIN, f"MODEL_STORE={archive.parent}"]
     return write_plan(run_dir, port=PORT, models=[archive.stem], arguments=arguments)
 
 
@@ -41,13 +40,13 @@ def test_an_image_handler_answers_whole_batches_and_nothing_stays_behind(tiny_im
     broken = dataclasses.replace(photo, body=b"no image")
     server = in_process_server("limit", "tiny_image", PLAIN)
     with server.open(site) as running:
-        batch = running.plan.models["tiny_image"].batch_size.value
+        batch = running.plan.models["tiny_image"].batch_size
         outcome = send(running, [photo], tmp_path / "job")
         mixed = send(running, [photo, broken], tmp_path / "mixed", in_order=True).rows
         with pytest.raises(LoadTestError, match="runs closed loops: got a rate"):
             send(running, [photo], tmp_path / "open", rate=5.0)
         assert (running.is_kit, running.url, running.token(), running.list_workers()) == (True, "", "", {})
-        assert running.how.startswith("without a server: --backend eager")
+        assert running.how.startswith("without a server: BACKEND=eager")
         running.halt()  # it ends none the less
     rows, sent, ended = outcome.rows, outcome.rows["sent"].to_numpy(), outcome.rows["ended"].to_numpy()
     assert find_good(rows).all()
@@ -79,24 +78,27 @@ def plan(tiny_image_archive, tmp_path):
     return plan_tiny(tiny_image_archive, tmp_path / "run")
 
 
+def change_instance(plan, **changes):
+    return dataclasses.replace(plan, instances={"a1": dataclasses.replace(plan.instances["a1"], **changes)})
+
+
 def test_a_process_has_the_environment_and_the_settings_of_the_plan(plan, tmp_path):
-    libraries = Setting(value=["/lib/a.so", "/lib/b.so"], reason="test")
-    worker = {**plan.worker_environment, "LD_PRELOAD": libraries}
-    preloading = dataclasses.replace(plan, worker_environment=worker)
+    instance = plan.instances["a1"]
+    worker = {**instance.worker_environment, "LD_PRELOAD": ("/lib/a.so", "/lib/b.so")}
+    preloading = change_instance(plan, worker_environment=worker)
     environment = inprocess.render_worker_environment(preloading, RunDir.at(tmp_path / "run"))
     assert (environment["LD_PRELOAD"], environment["TS_IPEX_ENABLE"]) == ("/lib/a.so:/lib/b.so", "false")
     # One that cannot be loaded says why.
-    options = Setting(value=json.dumps({"tiny_image": {"precision": "fp64"}}), reason="test")
-    broken = dataclasses.replace(plan, environment={**plan.environment, "CPU_KIT_OPTIONS": options})
+    options = json.dumps({"tiny_image": {"precision": "fp64"}})
+    broken = change_instance(plan, environment={**instance.environment, "CPU_KIT_OPTIONS": options})
     started = run_in_process("limit", RunDir.at(tmp_path / "run"), broken, "tiny_image")
     with pytest.raises(LoadTestError, match=r"(?s)ended.*precision must be one of"), started:
         pass
-    planned = {name: str(setting.value) for name, setting in plan.environment.items()}
-    assert {**environment, **planned} == environment
-    threads = plan.layout.cores_per_worker.value
+    assert {**environment, **instance.environment} == environment
+    threads = instance.cores_per_worker
     names = {"allocator": {"name": "system"}, "openmp": {"name": "gnu"}}
     told = {"precision": "fp32", "threads": {"intra_op": threads}, **names}
-    inprocess.check_described(plan, "tiny_image", [told], threads)
+    inprocess.check_described(plan, "tiny_image", [told])
     others = {
         "precision": "bf16",
         "threads": {"intra_op": 99},
@@ -105,4 +107,4 @@ def test_a_process_has_the_environment_and_the_settings_of_the_plan(plan, tmp_pa
     }
     for field, value in others.items():
         with pytest.raises(LoadTestError, match="the in-process reference must have"):
-            inprocess.check_described(plan, "tiny_image", [told, {**told, field: value}], threads)
+            inprocess.check_described(plan, "tiny_image", [told, {**told, field: value}])

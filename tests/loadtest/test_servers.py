@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +21,9 @@ from loadtest.servers.kit import kit_server, read_start
 from server.processes import LAUNCHER_MODULE, PROC, WORKER_SCRIPT, Process
 from server.rundir import MARK, RunDir
 from server.state import READY, Failure, State, write_state
-from server.supervisor.record import Cause, Part, Record, write_record
+from server.supervisor.record import Cause, Part, Phase, Record, write_record
+from server.verify import DIFFERS
+from tests import plans
 
 WORKER = (WORKER_SCRIPT, "--sock-type")
 
@@ -49,12 +53,9 @@ def wait_for_state(process, wanted):
 
 
 def make_plan(port=9000):
-    values = {"backend": "ipex", "precision": "int8", "workers": 2, "batch_size": 16}
-    model = SimpleNamespace(**{name: SimpleNamespace(value=value) for name, value in values.items()})
-    addresses = {"inference_address": port, "management_address": port + 1}
-    properties = {name: SimpleNamespace(value=f"http://127.0.0.1:{n}") for name, n in addresses.items()}
-    inputs = SimpleNamespace(tls_cert="")
-    return SimpleNamespace(models={"bert": model}, instances={}, properties=properties, inputs=inputs)
+    model = plans.make_model("bert", precision="int8", workers=2, batch_size=16)
+    instance = plans.make_instance(1, {"bert": model})
+    return replace(plans.make_plan(proxy=plans.make_proxy(port=port)), instances={"a1": instance})
 
 
 def test_a_halted_server_stands_still_until_it_is_resumed(marked, tmp_path):
@@ -73,7 +74,7 @@ def test_a_halted_server_stands_still_until_it_is_resumed(marked, tmp_path):
 
 
 def test_who_watches_never_sees_the_others_stopped(monkeypatch, tmp_path):
-    words = {1: ("-m", "server", "supervise"), 2: (WORKER_SCRIPT,), 3: ("-m", "server", "keep")}
+    words = {1: ("-m", "server", "supervise"), 2: (WORKER_SCRIPT,)}
     known = [Process(pid=n, start_ticks=1, parent_pid=0, command=("python", *w)) for n, w in words.items()]
     signalled = []
     monkeypatch.setattr(base, "find_marked", lambda _: known)
@@ -81,7 +82,7 @@ def test_who_watches_never_sees_the_others_stopped(monkeypatch, tmp_path):
     with Running(name="kit", run=RunDir.at(tmp_path)).resumed():
         pass
     stop, go_on = signal.SIGSTOP, signal.SIGCONT
-    assert signalled == [(2, go_on), (3, go_on), (1, go_on), (1, stop), (3, stop), (2, stop)]
+    assert signalled == [(2, go_on), (1, go_on), (1, stop), (2, stop)]
 
 
 def test_what_is_known_with_a_plan_and_without(tmp_path):
@@ -101,12 +102,22 @@ def test_what_is_known_with_a_plan_and_without(tmp_path):
     assert other.list_causes() == planned.list_causes() == ()
     ended = Part(causes=(Cause(at="2026-01-02T03:04:05+00:00", cause="TorchServe is gone (killed?)"),))
     run.record.parent.mkdir(exist_ok=True)
-    write_record(run.record, Record(pid=1, phase="ready", since="", instances={"a1": ended}))
+    write_record(run.record, Record(pid=1, phase=Phase.READY, since="", instances={"a1": ended}))
     assert planned.list_causes() == ("a1: TorchServe is gone (killed?)",)
 
 
-@pytest.mark.parametrize("printed", ['{"good": true, "findings": []}', "no server"])
-def test_verify_is_what_the_command_prints(monkeypatch, tmp_path, printed):
+ROWS = [{"name": "allocator", "model": "bert", "state": state} for state in (DIFFERS, "passed")]
+
+
+@pytest.mark.parametrize(
+    ("printed", "known"),
+    [
+        ('{"passed": true, "rows": []}', {"good": True, "findings": []}),
+        (json.dumps({"passed": False, "rows": ROWS}), {"good": False, "findings": ROWS[:1]}),
+        ("no server", {"good": False, "findings": [], "error": "it is down"}),
+    ],
+)
+def test_verify_is_what_the_command_prints(monkeypatch, tmp_path, printed, known):
     asked = []
 
     def run(command, **_options):
@@ -115,9 +126,8 @@ def test_verify_is_what_the_command_prints(monkeypatch, tmp_path, printed):
 
     monkeypatch.setattr(base.subprocess, "run", run)
     found = Running(name="kit", models=("bert",), run=RunDir.at(tmp_path), plan=make_plan()).verify()
-    good = printed.startswith("{")
-    assert found == {"good": good, "findings": [], **({} if good else {"error": "it is down"})}
-    assert asked == [f"-m server verify --format json --run-dir {tmp_path}"]
+    assert found == known
+    assert asked == [f"-m server verify FORMAT=json RUN_DIR={tmp_path}"]
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from config.topology import read_topology
 from config.tuned import explain_stale, judge_tuned, read_tuned
 from loadtest.errors import LoadTestError
 from loadtest.results import start_result
 from loadtest.tune import command, experiment, prepare
-from tests.config.planning import MACHINES, MODELS, make_inputs, plan_machine
+from tests.config.planning import MODELS, find_machine, make_facts, make_model, plan_machine
 from tests.loadtest.test_tune import BEST, BOTH, MIX, MODEL, given, make_asked, race
 
 
 @pytest.fixture(scope="module")
 def whole():
     return race(given({BEST: 150.0}))
+
+
+def find_facts(*models):
+    return make_facts("two-cores", tuple(map(make_model, models)), precision="int8")
 
 
 def ask(*options, models=MODEL, minutes=15.0, payloads="", mix=""):
@@ -65,7 +68,7 @@ def test_other_backends_and_precisions_that_passed_the_gate_are_raced(monkeypatc
     told, plan = [], plan_machine("two-cores", MODELS)
     definition = SimpleNamespace(name=MODEL, served=["ipex bf16", "ipex int8", "openvino int8"])
     archive = SimpleNamespace(definition=definition)
-    monkeypatch.setattr(prepare, "read_topology", lambda: read_topology(MACHINES / "two-cores"))
+    monkeypatch.setattr(prepare, "read_topology", lambda: find_machine("two-cores"))
     monkeypatch.setattr(prepare, "find_missing", frozenset)
     monkeypatch.setattr(prepare, "time_batches", lambda *_: None)
     monkeypatch.setattr(prepare, "write_plan", lambda *_, **how: plan)
@@ -73,8 +76,8 @@ def test_other_backends_and_precisions_that_passed_the_gate_are_raced(monkeypatc
     found = [one.variant for one in prepare.list_others(ask(*options), archive, plan, site)]
     assert found == ["ipex bf16", "ipex int8"][:count]
     assert "not measured: openvino, inductor" in told[0]
-    eager = prepare.find_variants(plan_machine("two-cores", backend="bert=eager"), ["bert"])
-    assert prepare.fix(eager)[:2] == ["--backend", "bert=eager"]
+    eager = prepare.find_variants(plan_machine("two-cores", backend={"bert": "eager"}), ["bert"])
+    assert prepare.fix(eager) == ["BACKEND=bert=eager", "PRECISION=fp32"]
 
 
 def test_what_is_resumed_is_compared_before_anything_is_timed(monkeypatch, tmp_path):
@@ -98,20 +101,20 @@ def test_what_is_resumed_is_compared_before_anything_is_timed(monkeypatch, tmp_p
 
 
 def test_tuned_json_has_what_differs_with_its_evidence(whole, tmp_path):
-    inputs = make_inputs(models=(MODEL,), precision="int8")
-    tuned = read_tuned(file := command.keep_tuned([(whole, "folder")], inputs, tmp_path))
+    facts = find_facts(MODEL)
+    tuned = read_tuned(file := command.keep_tuned([(whole, "folder")], facts, tmp_path))
     assert tuned.chosen == {"batch": {MODEL: 4}, "variant": {MODEL: "ipex bf16"}}
     assert tuned.limit == {"percentile": 99.0, "ms": 200.0}
     assert all(
         word in tuned.evidence[MODEL] for word in ("w2x1-b4 / default: 1.", "adopted", "results/folder")
     )
-    assert judge_tuned(file, read_topology(), inputs)[0].decide("batch", MODEL).value == 4
+    assert judge_tuned(file, facts)[0].find("batch", MODEL) == 4
     mix = race(given({"w1x2-b8-b8": 150.0}), shares=MIX)
-    tuned = read_tuned(command.keep_tuned([(mix, "folder")], inputs, tmp_path))
+    tuned = read_tuned(command.keep_tuned([(mix, "folder")], facts, tmp_path))
     variant = dict.fromkeys(MIX, "ipex bf16")
     assert tuned.chosen == {"workers": 1, "cores_per_worker": 2, "variant": variant}
     # Workers are one number for all models.
-    assert read_tuned(command.keep_tuned([(mix, ""), (mix, "")], inputs, tmp_path)).chosen == {}
+    assert read_tuned(command.keep_tuned([(mix, ""), (mix, "")], facts, tmp_path)).chosen == {}
 
 
 @pytest.fixture
@@ -127,8 +130,8 @@ def tune(whole, monkeypatch, tmp_path):
         def end(bench, models):
             return experiment.Race({**whole.asked, "models": [*models]}, whole.blocks)
 
-        inputs = make_inputs(models=models, precision="int8")
-        monkeypatch.setattr(prepare, "make_plan", lambda *_: SimpleNamespace(inputs=inputs))
+        monkeypatch.setattr(prepare, "make_plan", lambda *_: SimpleNamespace(settings={}))
+        monkeypatch.setattr(command, "read_facts", lambda _: find_facts(*models))
         monkeypatch.setattr(prepare, "prepare", fake)
         monkeypatch.setattr(command, "measure_race", end)
         monkeypatch.setattr(
@@ -149,8 +152,7 @@ def test_one_file_is_written_for_all_models(tune, tmp_path):
     built, checked = (tmp_path / "prepared").read_text().splitlines()
     assert built == "models build --weights random"
     assert checked.startswith("server check-plan --models bert resnet50 --precision int8 ")
-    inputs = make_inputs(models=BOTH, precision="int8")
-    assert explain_stale(read_tuned(tmp_path / "tuned.json"), read_topology(), inputs) == ""
+    assert explain_stale(read_tuned(tmp_path / "tuned.json"), find_facts(*BOTH)) == ""
 
 
 def test_a_model_that_fails_costs_the_others_their_file_alone(tune, tmp_path, capsys):
@@ -158,8 +160,7 @@ def test_a_model_that_fails_costs_the_others_their_file_alone(tune, tmp_path, ca
         tune(BOTH, failing=("bert",))
     assert "bert: could not be tuned: no archive" in capsys.readouterr().out
     assert len([*tmp_path.glob("*tune-resnet50/report.html")]) == 1
-    inputs = make_inputs(models=("resnet50",), precision="int8")
-    assert explain_stale(read_tuned(tmp_path / "tuned.json"), read_topology(), inputs) == ""
+    assert explain_stale(read_tuned(tmp_path / "tuned.json"), find_facts("resnet50")) == ""
 
 
 def test_what_cannot_be_resumed_is_told_before_anything_is_built(tune, tmp_path):

@@ -14,7 +14,7 @@ from tests.loadtest.virtual import simulate_series
 
 OPEN = make_load(20.0, duration_s=12.0)
 BAD = '{"label": "bad", "probabilities": {"good": 0.1, "bad": 0.9}}'
-FAILED = {"good": False, "findings": [{"model": "bert", "item": "allocator", "state": "DIFFERS"}]}
+FAILED = {"good": False, "findings": [{"model": "bert", "name": "allocator"}]}
 STOCK = {"is_kit": False, "verify_before": None, "verify_after": None}
 
 

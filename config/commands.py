@@ -1,0 +1,189 @@
+"""Which command reads which settings, and what is made of that: help, docs/settings.md, the check of make."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any, Literal, get_args, get_origin
+
+from config.errors import ConfigError
+from config.settings import FIELDS, GROUPS, PUBLIC, Settings, about, join_by_model, read_settings, show_bounds
+from config.sources import explain_unknown
+from config.terminal import print_in_any_locale
+from handlers.backends.catalogue import choose_set
+
+OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES"})
+"""GNU make's own variables, which a command line may set."""
+_PLAN = "serving requests libraries tls RUN_DIR"
+_BUILD = "MODELS PRECISION BACKEND WEIGHTS CALIBRATION EVAL ALLOW_PICKLE TORCH_INDEX"
+_SERVE = f"{_PLAN} {_BUILD} VERBOSE"
+COMMANDS: dict[str, str] = {
+    **dict.fromkeys(("help", "help-dev", "doctor"), ""),
+    **dict.fromkeys(("setup", "audit"), "BACKEND TORCH_INDEX"),
+    "model": "FROM ARGS TORCH_INDEX",
+    "models": f"{_BUILD} ARGS",
+    "plan": f"{_PLAN} TOPOLOGY",
+    "serve": f"{_SERVE} FOREGROUND",
+    "reload": _SERVE,
+    **dict.fromkeys(("status", "stop", "clean", "distclean"), "RUN_DIR"),
+    "verify": "RUN_DIR FORMAT VERBOSE",
+    "tune": f"{_SERVE} PAYLOADS ARGS",
+    "soak": f"{_SERVE} DURATION ARGS",
+    **dict.fromkeys(("loadtest", "loadtest-ui", "loadtest-slo"), f"{_SERVE} load ARGS"),
+    "loadtest-gate": "RUN_DIR load ARGS TORCH_INDEX",
+    "ablation": "MODELS BACKEND DURATION ARGS TORCH_INDEX",
+    "profile": "MODELS PRECISION BACKEND DURATION ARGS TORCH_INDEX",
+    **dict.fromkeys(("report", "compare"), "ARGS TORCH_INDEX"),
+    "image": "MODELS BACKEND WEIGHTS ARGS TORCH_INDEX",
+    **dict.fromkeys(("dev", "lint", "format", "lock", "image-test", "test", "test-unit"), "TORCH_INDEX"),
+    **dict.fromkeys(("test-e2e", "test-reliability", "test-current", "test-current-quick"), "TORCH_INDEX"),
+}
+"""Target of the Makefile → the groups and settings that it reads; each of them reads PYTHON."""
+
+
+def list_read(command: str) -> tuple[str, ...]:
+    """Names of the settings that a target of the Makefile reads."""
+    words = {*COMMANDS[command].split(), "PYTHON"}
+    return tuple(name for name in PUBLIC if {name, about(FIELDS[name])["group"]} & words)
+
+
+def take_own(arguments: Sequence[str], command: str) -> list[str]:
+    """The settings that a target of the Makefile reads, of those on make's command line.
+
+    make begins them with `--goals=…`, all that it was told to make: each setting must be read by one of them.
+    Below another make it is `--below`: that one's values, which come too, are no business of ours.
+    """
+    if not arguments or not arguments[0].startswith("--"):
+        return [*arguments]
+    below, pairs = arguments[0] == "--below", [word.partition("=")[::2] for word in arguments[1:]]
+    goals = arguments[0].removeprefix("--goals=").split() or ["help"]
+    wrong = []
+    for name in (name for name, _ in pairs if not below and name not in OF_MAKE):
+        readers = [goal for goal in COMMANDS if name in list_read(goal)]
+        if name not in PUBLIC:
+            wrong.append(explain_unknown(name, PUBLIC))
+        elif not {*goals} & {*readers}:
+            do = f"{name} is read by make {', '.join(readers)}"
+            wrong.append(f"{do}: got make {' '.join(goals)}; do: leave it out, or give it to one of these")
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return [f"{name}={value}" for name, value in pairs if name in list_read(command)]
+
+
+WIDTH = 110
+NAME_WIDTH = 18
+MOST_USED = tuple(GROUPS)[:2]
+INTRODUCTION = """# Settings
+
+Written by `python -m config.settings markdown` from `config/settings.py`; edits are lost.
+
+A setting comes from, in this order: the command line, as in `make serve PRECISION=bf16 WORKERS=2`;
+the environment, as `KIT_PRECISION=bf16`; `kit.toml` in the current folder, or the file that `KIT_FILE` names; its
+default, which is mostly found from the machine: `make plan` prints the plan with all reasons. A bare `PORT` of
+your shell does nothing.
+
+```toml
+# kit.toml: settings in small letters, and a table for each model; these models are served
+precision = "int8"
+slo_p99_ms = 100
+
+[models.bert]
+batch = 8
+
+[models.resnet50]
+weights = "/data/resnet50.pth"
+```
+
+A wrong value is answered with the allowed ones, an unknown name with the one that is meant; so is a setting on
+the command line that the command does not read. Where a setting is by model, `BATCH=4` is of all and
+`BATCH=bert=8,resnet50=4` of each; a value of all replaces what stands further down in that order. Paths may
+hold blanks, quotes, commas and whatever else a name may, in UTF-8 and on one line; a `~` is your shell's to
+expand, or write `$HOME`. The container reads `KIT_…` and a mounted `kit.toml` (container.md).
+"""
+
+
+def describe_values(field: str) -> str:
+    """The allowed values, where there is a list or a range of them."""
+    known, bounds = Settings.model_fields[field].annotation, about(field)["bounds"]
+    if known is bool:
+        return "0 | 1"
+    if get_origin(known) is Literal:
+        return " | ".join(filter(None, map(str, get_args(known))))
+    return show_bounds(bounds) if bounds else ""
+
+
+def describe_default(field: str) -> str:
+    """In words where it has some."""
+    default = Settings.model_fields[field].default
+    words = " ".join(default) if isinstance(default, tuple) else str(default or "")
+    return str(about(field)["shown"] or words)
+
+
+def render_help(groups: Sequence[str] = tuple(GROUPS)) -> str:
+    """For a terminal, by group."""
+    parts = []
+    for group in groups:
+        lines = [f"{GROUPS[group]}:"]
+        for name in (one for one in PUBLIC if about(FIELDS[one])["group"] == group):
+            field = FIELDS[name]
+            text = "; ".join(filter(None, (describe_values(field), Settings.model_fields[field].description)))
+            default = describe_default(field)
+            lines.append(
+                textwrap.fill(
+                    text + (f" ({default})" if default else ""), WIDTH,
+                    initial_indent=f"  {name:<{NAME_WIDTH}}", subsequent_indent=" " * (NAME_WIDTH + 2),
+                )
+            )  # fmt: skip
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def render_markdown() -> str:
+    """docs/settings.md; a line is broken at blanks alone, so that no name is cut."""
+    parts = [INTRODUCTION.strip()]
+    for group, title in GROUPS.items():
+        lines = []
+        for name in (one for one in PUBLIC if about(FIELDS[one])["group"] == group):
+            values, default = describe_values(FIELDS[name]), describe_default(FIELDS[name])
+            text = f"- **`{name}`**: {Settings.model_fields[FIELDS[name]].description}."
+            text += f" Values: {values}." if values else ""
+            text += f" Default: {default}." if default else ""
+            readers = [command for command in COMMANDS if name in list_read(command)]
+            every = len(readers) == len(COMMANDS)
+            text += f" *Read by {'every command' if every else 'make ' + ', '.join(readers)}.*"
+            lines.append(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+        parts.append(f"## {title}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def check(command: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """What a set-up must know of a command: its own `arguments`, the package `set`, and `torch_index`."""
+    own = take_own(arguments, command)
+    settings = read_settings(own, list_read(command))
+    shlex.split(settings.args)
+    package_set = choose_set(join_by_model(settings.backend))
+    return {"arguments": own, "set": package_set, "torch_index": settings.torch_index}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`help [all]`, `markdown`, or `check COMMAND [--goals=…] NAME=VALUE…`, which prints JSON."""
+    print_in_any_locale()
+    match list(arguments):
+        case ["help"]:
+            print(render_help(MOST_USED))
+        case ["help", "all"]:
+            print(render_help())
+        case ["markdown"]:
+            print(render_markdown(), end="")
+        case ["check", command, *given] if command in COMMANDS:
+            try:
+                print(json.dumps(check(command, given)))
+            except ConfigError as problem:
+                print(*(f"error: {line}" for line in str(problem).splitlines()), sep="\n", file=sys.stderr)
+                return 2
+        case _:
+            raise SystemExit(f"usage: config.settings {main.__doc__}: got {[*arguments]}")
+    return 0

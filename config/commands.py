@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from config.errors import ConfigError
@@ -20,33 +20,66 @@ OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MA
 _PLAN = "serving requests libraries tls RUN_DIR"
 _BUILD = "MODELS PRECISION BACKEND WEIGHTS CALIBRATION EVAL ALLOW_PICKLE TORCH_INDEX"
 _SERVE = f"{_PLAN} {_BUILD} VERBOSE"
-COMMANDS: dict[str, str] = {
-    **dict.fromkeys(("help", "help-dev", "doctor"), ""),
-    **dict.fromkeys(("setup", "audit"), "BACKEND TORCH_INDEX"),
-    "model": "FROM ARGS TORCH_INDEX",
-    "models": f"{_BUILD} ARGS",
-    "plan": f"{_PLAN} TOPOLOGY",
-    "serve": f"{_SERVE} FOREGROUND",
-    "reload": _SERVE,
-    **dict.fromkeys(("status", "stop", "clean", "distclean"), "RUN_DIR"),
-    "verify": "RUN_DIR FORMAT VERBOSE",
-    "tune": f"{_SERVE} PAYLOADS ARGS",
-    "soak": f"{_SERVE} DURATION ARGS",
-    **dict.fromkeys(("loadtest", "loadtest-ui", "loadtest-slo"), f"{_SERVE} load ARGS"),
-    "loadtest-gate": "RUN_DIR load ARGS TORCH_INDEX",
-    "ablation": "MODELS BACKEND DURATION ARGS TORCH_INDEX",
-    "profile": "MODELS PRECISION BACKEND DURATION ARGS TORCH_INDEX",
-    **dict.fromkeys(("report", "compare"), "ARGS TORCH_INDEX"),
-    "image": "MODELS BACKEND WEIGHTS ARGS TORCH_INDEX",
-    **dict.fromkeys(("dev", "lint", "format", "lock", "image-test", "test", "test-unit"), "TORCH_INDEX"),
-    **dict.fromkeys(("test-e2e", "test-reliability", "test-current", "test-current-quick"), "TORCH_INDEX"),
+
+
+@dataclass(frozen=True)
+class Command:
+    """A target of the Makefile."""
+
+    reads: str = ""
+    """Groups and names of settings; each reads PYTHON, too."""
+    program: str = ""
+    """Its module and words, run in the environment once that is complete."""
+    extra: str = ""
+    """What is installed beside what serving needs: loadtest, dev or audit."""
+    builds: bool = False
+    """It may build archives: WEIGHTS and the like are checked before anything is installed."""
+
+
+def _load(word: str, reads: str, *, builds: bool = False) -> Command:
+    return Command(f"{reads} ARGS TORCH_INDEX", f"loadtest {word}", "loadtest", builds)
+
+
+_LOOK = Command("RUN_DIR")
+_DEVELOP = Command("TORCH_INDEX", extra="dev")
+_TESTS = (
+    "test",
+    "test-unit",
+    "test-e2e",
+    "test-reliability",
+    "test-current",
+    "test-current-quick",
+    "image-test",
+)
+COMMANDS: dict[str, Command] = {
+    **dict.fromkeys(("help", "help-dev", "doctor"), Command()),
+    "setup": Command("BACKEND TORCH_INDEX"),
+    "model": Command("FROM ARGS TORCH_INDEX", "models new"),
+    "models": Command(f"{_BUILD} ARGS", "models build", builds=True),
+    "plan": Command(f"{_PLAN} TOPOLOGY", "server plan"),
+    "serve": Command(f"{_SERVE} FOREGROUND", "server serve", builds=True),
+    "reload": Command(_SERVE, "server reload", builds=True),
+    **dict.fromkeys(("status", "stop", "clean", "distclean"), _LOOK),
+    "verify": Command("RUN_DIR FORMAT VERBOSE"),
+    "tune": _load("tune", f"{_SERVE} PAYLOADS", builds=True),
+    "soak": _load("soak", f"{_SERVE} DURATION", builds=True),
+    "loadtest": _load("run", f"{_SERVE} load", builds=True),
+    "loadtest-ui": _load("ui", f"{_SERVE} load", builds=True),
+    "loadtest-slo": _load("slo", f"{_SERVE} load", builds=True),
+    "loadtest-gate": _load("gate", "RUN_DIR load"),
+    "ablation": _load("ablation", "MODELS BACKEND DURATION"),
+    "profile": _load("profile", "MODELS PRECISION BACKEND DURATION"),
+    "report": _load("report", ""),
+    "compare": _load("compare", ""),
+    "image": Command("MODELS BACKEND WEIGHTS ARGS TORCH_INDEX"),
+    "audit": Command("BACKEND TORCH_INDEX", extra="audit"),
+    **dict.fromkeys(("dev", "lint", "format", "lock", *_TESTS), _DEVELOP),
 }
-"""Target of the Makefile → the groups and settings that it reads; each of them reads PYTHON."""
 
 
 def list_read(command: str) -> tuple[str, ...]:
     """Names of the settings that a target of the Makefile reads."""
-    words = {*COMMANDS[command].split(), "PYTHON"}
+    words = {*COMMANDS[command].reads.split(), "PYTHON"}
     return tuple(name for name in PUBLIC if {name, about(FIELDS[name])["group"]} & words)
 
 
@@ -80,10 +113,10 @@ INTRODUCTION = """# Settings
 
 Written by `python -m config.settings markdown` from `config/settings.py`; edits are lost.
 
-A setting comes from, in this order: the command line, as in `make serve PRECISION=bf16 WORKERS=2`;
-the environment, as `KIT_PRECISION=bf16`; `kit.toml` in the current folder, or the file that `KIT_FILE` names; its
-default, which is mostly found from the machine: `make plan` prints the plan with all reasons. A bare `PORT` of
-your shell does nothing.
+A setting comes from, in this order: the command line, as in `make serve PRECISION=bf16 WORKERS=2`; the
+environment, as `KIT_PRECISION=bf16`; `kit.toml` in the current folder, or the file that `KIT_FILE` names;
+its default, which is mostly found from the machine (`make plan` prints the plan with all reasons). A bare
+`PORT` of your shell does nothing.
 
 ```toml
 # kit.toml: settings in small letters, and a table for each model; these models are served
@@ -97,11 +130,11 @@ batch = 8
 weights = "/data/resnet50.pth"
 ```
 
-A wrong value is answered with the allowed ones, an unknown name with the one that is meant; so is a setting on
-the command line that the command does not read. Where a setting is by model, `BATCH=4` is of all and
-`BATCH=bert=8,resnet50=4` of each; a value of all replaces what stands further down in that order. Paths may
-hold blanks, quotes, commas and whatever else a name may, in UTF-8 and on one line; a `~` is your shell's to
-expand, or write `$HOME`. The container reads `KIT_…` and a mounted `kit.toml` (container.md).
+A wrong value is answered with the allowed ones, an unknown name with the one that is meant; a setting on the
+command line that the command does not read is rejected, too. Where a setting is by model, `BATCH=4` is of all
+and `BATCH=bert=8,resnet50=4` of each; a value of all replaces what stands further down in that order. Paths
+may hold blanks, quotes, commas and whatever else a name may, in UTF-8 and on one line; a `~` is your shell's
+to expand, or write `$HOME`. The container reads `KIT_…` and a mounted `kit.toml` ([container.md](container.md)).
 """
 
 
@@ -160,12 +193,14 @@ def render_markdown() -> str:
 
 
 def check(command: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """What a set-up must know of a command: its own `arguments`, the package `set`, and `torch_index`."""
+    """What a set-up must know of a command: its own arguments, the package set, and what it runs."""
     own = take_own(arguments, command)
     settings = read_settings(own, list_read(command))
-    shlex.split(settings.args)
-    package_set = choose_set(join_by_model(settings.backend))
-    return {"arguments": own, "set": package_set, "torch_index": settings.torch_index}
+    known, package_set = COMMANDS[command], choose_set(join_by_model(settings.backend))
+    return {
+        "arguments": own, "set": package_set, "torch_index": settings.torch_index, "extra": known.extra,
+        "program": known.program.split(), "builds": known.builds,
+    }  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:

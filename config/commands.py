@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from config.sources import explain_unknown
 from config.terminal import print_in_any_locale
 from handlers.backends.catalogue import choose_set
 
+SETTING = re.compile(r"[A-Z][A-Z0-9_]*=")
 OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES"})
 """GNU make's own variables, which a command line may set."""
 _PLAN = "serving requests libraries tls RUN_DIR"
@@ -106,6 +109,18 @@ def take_own(arguments: Sequence[str], command: str) -> list[str]:
     return [f"{name}={value}" for name, value in pairs if name in list_read(command)]
 
 
+def read_program(words: Sequence[str]) -> tuple[Settings, list[str]]:
+    """What a program was given: settings, and the options that stand beside them and in ARGS."""
+    given = [word for word in words if SETTING.match(word)]
+    settings = read_settings(given)
+    try:
+        return settings, [*(word for word in words if word not in given), *shlex.split(settings.args)]
+    except ValueError as problem:
+        raise ConfigError(
+            f"ARGS must be words as a shell reads them: got {settings.args}: {problem}"
+        ) from problem
+
+
 WIDTH = 110
 NAME_WIDTH = 18
 MOST_USED = tuple(GROUPS)[:2]
@@ -134,7 +149,8 @@ A wrong value is answered with the allowed ones, an unknown name with the one th
 command line that the command does not read is rejected, too. Where a setting is by model, `BATCH=4` is of all
 and `BATCH=bert=8,resnet50=4` of each; a value of all replaces what stands further down in that order. Paths
 may hold blanks, quotes, commas and whatever else a name may, in UTF-8 and on one line; a `~` is your shell's
-to expand, or write `$HOME`. The container reads `KIT_…` and a mounted `kit.toml` ([container.md](container.md)).
+to expand, or write `$HOME`. The container reads `KIT_…` and a mounted `kit.toml`
+([container.md](container.md)).
 """
 
 

@@ -277,6 +277,8 @@ def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELD
     for source, values in raw.items():
         if not source or "MODELS" in names:
             wrong += [explain_unknown(one, PUBLIC) + source for one in values if one not in FIELDS]
+        if source and "ARGS" in values:
+            wrong.append(f"ARGS is of one command: give it on the command line: got {values['ARGS']}{source}")
         own = {name: value for name, value in values.items() if value != "" and name in FIELDS}
         own = {name: value for name, value in own.items() if not source or name in names}
         wrong += [f"{name} {why}{source}" for name in own for why in list_text_problems(name, own[name])]

@@ -71,7 +71,7 @@ def parse_by_model(name: str, value: Any, served: Sequence[str]) -> dict[str, An
     paths = name in PATHS_BY_MODEL
     for part in _split_paths(value, served) if paths else value.replace(",", " ").split():
         model, separator, own = part.partition("=")
-        if not separator or (paths and ("/" in model or _exists(part))):
+        if not separator or (paths and ("/" in model or exists(part))):
             model, own = ALL, part
         if not model or not own or model in found:
             raise ConfigError(f"{name} must have one value for each model: got {value}")
@@ -81,13 +81,13 @@ def parse_by_model(name: str, value: Any, served: Sequence[str]) -> dict[str, An
 
 def _split_paths(value: str, served: Sequence[str]) -> list[str]:
     """What exists is a path, even with an equals sign in it."""
-    if _exists(value):
+    if exists(value):
         return [value]
     known = {*served, *(file.parent.name for file in CHECKOUT.glob("models/*/model.yaml"))}
     return [part.strip() for part in re.split(rf",(?=\s*(?:{'|'.join(map(re.escape, known))})=)", value)]
 
 
-def _exists(text: str) -> bool:
+def exists(text: str) -> bool:
     try:
         return Path(text).expanduser().exists()
     except (OSError, RuntimeError):  # a name too long, or ~ of a user who is not there
@@ -96,7 +96,7 @@ def _exists(text: str) -> bool:
 
 def split_words(text: str) -> list[str]:
     """A list as people write it, with blanks or commas; one path may hold both."""
-    whole = text.endswith(".mar") and _exists(text)
+    whole = text.endswith(".mar") and exists(text)
     return [text] if whole else text.replace(",", " ").split()
 
 

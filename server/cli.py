@@ -111,8 +111,8 @@ def _serve(call: Call) -> int:
     from server import serve
 
     commands: dict[str, Callable[[Call], int]] = {
-        "serve": serve.serve, "start": serve.start_plan, "reload": serve.reload_plan, "plan": serve.print_plan,
-        "check-serve": serve.check_serve, "check-reload": serve.check_reload,
+        "serve": serve.serve, "start": serve.start_plan, "reload": serve.reload_plan,
+        "plan": serve.print_plan, "check-serve": serve.check_serve, "check-reload": serve.check_reload,
     }  # fmt: skip
     return commands[call.command](call)
 
@@ -155,5 +155,5 @@ def _clean(call: Call) -> int:
 
 _COMMANDS: dict[str, Callable[[Call], int]] = {
     **dict.fromkeys(("serve", "start", "reload", "plan", "check-serve", "check-reload"), _serve),
-    **{"supervise": _supervise, "status": _status, "verify": _verify, "stop": _stop, "clean": _clean},
-}
+    "supervise": _supervise, "status": _status, "verify": _verify, "stop": _stop, "clean": _clean,
+}  # fmt: skip

@@ -16,7 +16,7 @@ from config.plan import Plan, read_plan
 from config.planning import NO_PROFILE, make_plan, make_profile_job, read_facts, read_profile
 from config.planning.backends import find_need
 from config.render import describe_plan, summarize, write_plan_files
-from config.settings import FIELDS, Settings, about, join_by_model, name_setting
+from config.settings import FIELDS, Settings, about, join_by_model
 from config.terminal import say
 from config.topology import read_topology
 from config.tuned import judge_tuned
@@ -161,8 +161,10 @@ def list_changes(then: Mapping[str, Any], settings: Settings) -> list[str]:
 
 
 def find_running(call: Call) -> Plan | None:
-    """The plan of the server that runs, of the same settings; ServerError where it has others. Call it with the
-    lock held: what an earlier start left behind is ended."""
+    """The plan of the server that runs, of the same settings; ServerError where it has others.
+
+    Call it with the lock held: what an earlier start left behind is ended.
+    """
     if not (processes := find_marked(call.run.path)):
         return None
     try:
@@ -223,7 +225,8 @@ def _stay_out(plan: Plan, call: Call) -> int:
     """The server runs already."""
     if call.settings.foreground:  # to leave at once would look like a server that ended
         raise ServerError(
-            f"a server already runs from {call.run.path} in the background; for FOREGROUND=1 run `make stop` first"
+            f"a server already runs from {call.run.path} in the background; for FOREGROUND=1 "
+            "run `make stop` first"
         )
     print("already running with these settings")
     return _introduce(plan, call)

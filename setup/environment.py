@@ -45,7 +45,7 @@ def is_complete(venv: Path) -> bool:
 
 
 def begin(venv: Path) -> None:
-    """A new environment with uv and what settings are read with. A link's target is another checkout's, and stays."""
+    """A new one with uv and what settings are read with; a link's target, of another checkout, stays."""
     check_unused(venv, "it has no pydantic-settings")
     if venv.is_symlink():
         venv.unlink()
@@ -67,7 +67,8 @@ def complete_environment(venv: Path, name: str, purposes: Sequence[str], torch_i
     serve, pins = find_file(name, "serve"), (REQUIREMENTS / name / "serve.in").read_text()
     begun = {"location": str(venv), "python": "{}.{}".format(*sys.version_info)}
     wanted: dict = {
-        **begun, "set": name, "serve": digest(serve), "torch_index": hide_credentials(torch_index) or stamp.get("torch_index"),
+        **begun, "set": name, "serve": digest(serve),
+        "torch_index": hide_credentials(torch_index) or stamp.get("torch_index"),
         "torch": re.findall(r"^torch(?:vision)?==\S+", pins, re.MULTILINE),
     }  # fmt: skip
     changed = [f"{key} was {stamp.get(key)}" for key in wanted if stamp.get(key) != wanted[key]]

@@ -263,6 +263,17 @@ def join_by_model(values: Mapping[str, Any]) -> str:
     return ",".join(words)
 
 
+def render_settings(settings: Settings) -> dict[str, str]:
+    """NAME → VALUE of all that is not the default, as the command line takes it."""
+    texts = {}
+    for name, field in FIELDS.items():
+        if (value := getattr(settings, field)) != Settings.model_fields[field].default:
+            plain = int(value) if isinstance(value, bool) else value
+            joined = " ".join(plain) if isinstance(plain, tuple) else plain
+            texts[name] = join_by_model(joined) if isinstance(joined, dict) else f"{joined}"
+    return texts
+
+
 def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELDS)) -> Settings:
     """From arguments as NAME=VALUE, the environment, kit.toml and the defaults; ConfigError has a line for
     each problem.

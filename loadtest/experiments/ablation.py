@@ -88,7 +88,7 @@ def prepare(
     archive = site.store / f"{model}.mar"
     steps = choose(list_steps(model) if what == SETTINGS else list_backends(), only)
     folder, port = site.place("plan")
-    arguments = ["--precision", "int8", "--model-store", str(site.store)]
+    arguments = ["PRECISION=int8", f"MODEL_STORE={site.store}"]
     layout = write_plan(folder, port=port, models=[model], arguments=arguments).layout
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
     (definition,) = read_definitions(site.store, [model])

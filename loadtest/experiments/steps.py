@@ -9,11 +9,12 @@ from pathlib import Path
 
 from config.installed import read_installed
 from config.plan import Layout
-from config.rules.requests import PRECISIONS
 from handlers.backends.catalogue import BACKENDS, DEFAULT, name_variant
 from loadtest.errors import LoadTestError
 from loadtest.servers.kit import saturate
 
+PRECISIONS = ("fp32", "bf16", "int8")
+"""The most exact first."""
 RESNET50, BERT, DENSENET121 = "resnet50", "bert", "densenet121"
 ON, OFF = "on", "off"
 PLAIN, KIT, IN_PROCESS = "plain", "kit", "in-process"
@@ -154,27 +155,27 @@ def list_backends() -> list[Step]:
 
 
 def make_arguments(settings: Settings, layout: Layout, model: str) -> list[str]:
-    """Of `python -m config`; only what differs from its defaults, so that the top is what people serve, but
+    """Settings; only what differs from its defaults, so that the top is what people serve, but
     for its batches: these fill, as the default's go by a latency limit. `layout` is the kit's for the top."""
-    arguments = ["--precision", settings.precision]
-    arguments += ["--backend", settings.backend] if settings.backend != DEFAULT else []
-    arguments += ["--allocator", settings.allocator] if settings.allocator != "jemalloc" else []
-    arguments += ["--openmp", settings.openmp] if settings.openmp != "intel" else []
-    arguments += ["--no-pinning"] if settings.workers != PINNED else []
+    arguments = [f"PRECISION={settings.precision}"]
+    arguments += [f"BACKEND={settings.backend}"] if settings.backend != DEFAULT else []
+    arguments += [f"ALLOCATOR={settings.allocator}"] if settings.allocator != "jemalloc" else []
+    arguments += [f"OPENMP={settings.openmp}"] if settings.openmp != "intel" else []
+    arguments += ["PINNING=0"] if settings.workers != PINNED else []
     off = ["channels_last"] if settings.channels_last == OFF else []
     off += {EAGER: ["trace", "freeze"], COMPILED: ["freeze"]}.get(settings.graph, [])
     off += [name for name in ("packing", "buckets") if getattr(settings, name) == OFF]
-    arguments += ["--off", ",".join(off)] if off else []
+    arguments += [f"OFF={','.join(off)}"] if off else []
     if settings.batches == FILLED:
         arguments += saturate(model, settings.precision)
     else:
-        # The latency profile batches nothing; the workers it would choose are named instead.
-        arguments += ["--profile", "latency"]
+        # The latency mode batches nothing; the workers it would choose are named instead.
+        arguments += ["MODE=latency"]
     if settings.workers == ONE_WORKER:
-        arguments += ["--workers", "1"]
+        arguments += ["WORKERS=1"]
     elif settings.batches == SINGLE:
-        arguments += ["--workers", str(layout.workers_per_model.value)]
-        arguments += ["--cores-per-worker", str(layout.cores_per_worker.value)]
+        arguments += [f"WORKERS={layout.workers_per_model.value}"]
+        arguments += [f"CORES_PER_WORKER={layout.cores_per_worker.value}"]
     return arguments
 
 
@@ -182,7 +183,7 @@ def choose(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
     """All, or for a trial these alone; what is compared with none of them is compared with nothing."""
     known = [step.name for step in steps]
     if unknown := [name for name in names if name not in known]:
-        raise LoadTestError(f"ONLY must name some of {', '.join(known)}: got {unknown[0]}")
+        raise LoadTestError(f"--only must name some of {', '.join(known)}: got {unknown[0]}")
     chosen = [step for step in steps if not names or step.name in names]
     there = {step.name for step in chosen}
     return [step if step.before in there else replace(step, before=None) for step in chosen]

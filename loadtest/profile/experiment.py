@@ -30,15 +30,15 @@ from server.archives import read_archive
 
 KIND = "profile"
 STOCK, OFF = "stock", "off"
-"""AGAINST; anything else is the run directory of a server that is up."""
+"""Of --against; anything else is the run directory of a server that is up."""
 PRECISION, SECONDS, WARM_UP_S, REPEATS = "int8", 20.0, 4.0, 2
 """Two repeats give an interval: windows are long, and what is told are parts of one server, not races."""
 USERS, SLOW_USERS = 64, 32
 """Of the kit, two full batches of each worker; of a baseline, a full batch of its one worker."""
 PAYLOADS = {"resnet50": "one-photo", "bert": "texts-128"}
 EVERYTHING_OFF = (
-    *("--precision", "fp32", "--backend", "eager", "--no-pinning", "--allocator", "system"),
-    *("--openmp", "gnu", "--off", "channels_last,trace,freeze,packing"),
+    *("PRECISION=fp32", "BACKEND=eager", "PINNING=0", "ALLOCATOR=system", "OPENMP=gnu"),
+    "OFF=channels_last,trace,freeze,packing",
 )
 """Eager FP32 with the handler's own preprocessing."""
 OTHER, KIT, LOGGED, ALONE, ALONE_OFF = "other", "kit", "logged", "alone", "alone-off"
@@ -56,9 +56,9 @@ class Side(NamedTuple):
 
 
 def make_sides(model: str, *, against: str = STOCK, precision: str = PRECISION) -> dict[str, Side]:
-    """By role; nothing is started. LoadTestError where AGAINST cannot be compared with."""
-    served = ("--precision", precision, *saturate(model, precision))
-    off, one = (*EVERYTHING_OFF, *saturate(model, "fp32")), ("--workers", "1", "--cores-per-worker", "1")
+    """By role; nothing is started. LoadTestError where `against` cannot be compared with."""
+    served = (f"PRECISION={precision}", *saturate(model, precision))
+    off, one = (*EVERYTHING_OFF, *saturate(model, "fp32")), ("WORKERS=1", "CORES_PER_WORKER=1")
     plain = partial(stock_server, model=model, batch_size=BATCH_SIZE)
     if against == STOCK:
         # Its handler takes no questions: oneDNN's log is asked for by the environment, at another start.
@@ -69,7 +69,7 @@ def make_sides(model: str, *, against: str = STOCK, precision: str = PRECISION) 
     elif (models := find_running(against).models) == (model,):
         others = {OTHER: Side(running_server(against, f"running: {Path(against).resolve().name}"), None)}
     else:
-        raise LoadTestError(f"AGAINST must serve {model} alone: got {', '.join(models)} in {against}")
+        raise LoadTestError(f"--against must serve {model} alone: got {', '.join(models)} in {against}")
     return {
         **others,
         KIT: Side(kit_server(f"kit {precision}", [model], served), USERS),

@@ -184,7 +184,7 @@ class Running:
         if not (self.has_api and self.is_kit):
             return None
         assert self.run is not None
-        where = ["--format", "json", "--run-dir", str(self.run.path)]
+        where = ["FORMAT=json", f"RUN_DIR={self.run.path}"]
         done = subprocess.run(
             [sys.executable, "-m", "server", "verify", *where],
             cwd=ROOT, capture_output=True, text=True, timeout=VERIFY_SECONDS, check=False,

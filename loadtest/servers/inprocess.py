@@ -43,13 +43,13 @@ ORDER_REQUESTS = 8192
 
 
 def in_process_server(name: str, model: str, arguments: Sequence[str]) -> Server:
-    """The handler planned with `arguments` of `python -m config`, loaded in as many processes as workers."""
+    """The handler planned with `arguments` as NAME=VALUE, loaded in as many processes as workers."""
 
     @contextlib.contextmanager
     def start(site: Site) -> Iterator[Running]:
         site.say(f"  starting {name}")
         folder, port = site.place("in-process")
-        asked = [*arguments, "--model-store", str(site.store)]
+        asked = [*arguments, f"MODEL_STORE={site.store}"]
         plan = write_plan(folder, port=port, models=[model], arguments=asked)
         how = f"without a server: {' '.join(arguments)}"
         with run_in_process(name, RunDir.at(folder), plan, model) as running:

@@ -32,19 +32,20 @@ class Candidate:
 
     @property
     def layout(self) -> list[str]:
-        """Of `python -m config`."""
-        return ["--workers", str(self.workers), "--cores-per-worker", str(self.cores_per_worker)]
+        """Settings."""
+        return [f"WORKERS={self.workers}", f"CORES_PER_WORKER={self.cores_per_worker}"]
 
     @property
     def arguments(self) -> list[str]:
-        """Of `python -m config`, with the layout's."""
+        """Settings, with the layout's."""
         sizes = ",".join(f"{model}={size}" for model, size in self.batch.items())
-        return [*variant_arguments(self.variant), *self.layout, "--batch", sizes]
+        return [*variant_arguments(self.variant), *self.layout, f"BATCH={sizes}"]
 
 
 def variant_arguments(variant: str) -> list[str]:
-    """Of `python -m config`; none for the default's."""
-    return [word for pair in zip(("--backend", "--precision"), variant.split()) for word in pair]  # noqa: B905
+    """Settings; none for the default's."""
+    backend, _, precision = variant.partition(" ")
+    return [f"BACKEND={backend}", f"PRECISION={precision}"] if variant else []
 
 
 def read_candidate(plan: Plan, models: Sequence[str]) -> Candidate:

@@ -7,19 +7,24 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from config.errors import ConfigError
-from config.settings import FIELDS, GROUPS, PUBLIC, Settings, about, join_by_model, read_settings, show_bounds
-from config.sources import explain_unknown
+from config.settings import FIELDS, PUBLIC, Settings, about, read_settings, show_bounds
+from config.sources import ALL, explain_unknown
 from config.terminal import print_in_any_locale
 from handlers.backends.catalogue import choose_set
 
 SETTING = re.compile(r"[A-Z][A-Z0-9_]*=")
 OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES"})
 """GNU make's own variables, which a command line may set."""
+GROUPS = {
+    "serving": "Serving", "requests": "Requests", "libraries": "Libraries of the workers", "tls": "TLS",
+    "building": "Building archives", "running": "Running", "load": "Load tests", "args": "Options",
+}  # fmt: skip
+"""Group → title, in the order of help. A setting without a group is of programs alone."""
 _PLAN = "serving requests libraries tls RUN_DIR"
 _BUILD = "MODELS PRECISION BACKEND WEIGHTS CALIBRATION EVAL ALLOW_PICKLE TORCH_INDEX"
 _SERVE = f"{_PLAN} {_BUILD} VERBOSE"
@@ -84,6 +89,23 @@ def list_read(command: str) -> tuple[str, ...]:
     """Names of the settings that a target of the Makefile reads."""
     words = {*COMMANDS[command].reads.split(), "PYTHON"}
     return tuple(name for name in PUBLIC if {name, about(FIELDS[name])["group"]} & words)
+
+
+def join_by_model(values: Mapping[str, Any]) -> str:
+    """As the command line takes it."""
+    words = (f"{value}" if model == ALL else f"{model}={value}" for model, value in sorted(values.items()))
+    return ",".join(words)
+
+
+def render_settings(settings: Settings) -> dict[str, str]:
+    """NAME → VALUE of all that is not the default, as the command line takes it."""
+    texts = {}
+    for name, field in FIELDS.items():
+        if (value := getattr(settings, field)) != Settings.model_fields[field].default:
+            plain = int(value) if isinstance(value, bool) else value
+            joined = " ".join(plain) if isinstance(plain, tuple) else plain
+            texts[name] = join_by_model(joined) if isinstance(joined, dict) else f"{joined}"
+    return texts
 
 
 def take_own(arguments: Sequence[str], command: str) -> list[str]:

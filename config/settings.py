@@ -17,23 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from config.certificate import read_certificate
 from config.errors import ConfigError
 from config.sources import (
-    ALL,
-    BY_MODEL,
-    explain_unknown,
-    list_served,
-    list_text_problems,
-    parse_by_model,
-    read_environment,
-    read_file,
+    ALL, BY_MODEL, explain_unknown, list_served, list_text_problems, parse_by_model, read_environment, read_file,
     split_words,
-)
+)  # fmt: skip
 from handlers.backends.catalogue import BACKENDS, EXAMPLE, choose_set
 
 SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
 """What the handlers can leave out (handlers/shared/options.py)."""
 MAX_PORT = 64_000
-"""PORT + 920 and upwards name the workers' sockets and must stay below 65535; instances begin up to 80
-higher."""
+"""PORT + 920 and upwards name the workers' sockets, below 65535; instances begin up to 80 higher."""
 MAX_MS = 300_000
 """Of deadline and SLO, five minutes: no batch may take one; HAProxy's queue orders by up to 524 s."""
 MIN_DEADLINE_MS = 1_000
@@ -44,11 +36,6 @@ MIN_DELAY_MS, MAX_DELAY_MS = 1, 10_000
 """TorchServe reads a delay of 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
 MAX_INSTANCES = 4
 NUMBERS = "a whole number, or one by model as bert=8,resnet50=4"
-GROUPS = {
-    "serving": "Serving", "requests": "Requests", "libraries": "Libraries of the workers", "tls": "TLS",
-    "building": "Building archives", "running": "Running", "load": "Load tests", "args": "Options",
-}  # fmt: skip
-"""Group → title, in the order of help. A setting without a group is of programs alone."""
 
 
 def _setting(default: Any, group: str, text: str, *, shown: str = "", bounds: Any = None, **more: Any) -> Any:
@@ -231,14 +218,16 @@ def _list_contradictions(settings: Settings) -> list[str]:
              for name in settings.models if not re.fullmatch(r"[\w.-]+|.*\.mar", name)]  # fmt: skip
     wrong += [] if settings.models else ["MODELS must name a model: got nothing"]
     for field in BY_MODEL:
-        if unknown := sorted({*getattr(settings, field)} - {ALL, *served}):
+        unknown = sorted({*getattr(settings, field)} - {ALL, *served})
+        if unknown and not any(name.endswith(".mar") for name in settings.models):  # which say theirs inside
             name, got = name_setting(field), ", ".join(unknown)
             wrong.append(f"{name} must name models that are served, {', '.join(served)}: got {got}")
     if unknown := [one for one in settings.backend.values() if one not in BACKENDS]:
         forms = f"one of {', '.join(BACKENDS)}, or by model, as {EXAMPLE}"
         wrong.append(f"BACKEND must be {forms}: got {', '.join(unknown)}")
+    words = (f"{model}={one}".removeprefix(f"{ALL}=") for model, one in settings.backend.items())
     try:
-        choose_set(join_by_model(settings.backend))
+        choose_set(",".join(words))
     except ValueError as problem:
         wrong.append(str(problem))
     if bool(settings.tls_cert) != bool(settings.tls_key):
@@ -257,23 +246,6 @@ def _list_contradictions(settings: Settings) -> list[str]:
     return wrong
 
 
-def join_by_model(values: Mapping[str, Any]) -> str:
-    """As the command line takes it."""
-    words = (f"{value}" if model == ALL else f"{model}={value}" for model, value in sorted(values.items()))
-    return ",".join(words)
-
-
-def render_settings(settings: Settings) -> dict[str, str]:
-    """NAME → VALUE of all that is not the default, as the command line takes it."""
-    texts = {}
-    for name, field in FIELDS.items():
-        if (value := getattr(settings, field)) != Settings.model_fields[field].default:
-            plain = int(value) if isinstance(value, bool) else value
-            joined = " ".join(plain) if isinstance(plain, tuple) else plain
-            texts[name] = join_by_model(joined) if isinstance(joined, dict) else f"{joined}"
-    return texts
-
-
 def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELDS)) -> Settings:
     """From arguments as NAME=VALUE, the environment, kit.toml and the defaults; ConfigError has a line for
     each problem.
@@ -282,14 +254,14 @@ def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELD
     error of who reads MODELS: nothing else may keep a server from being looked at or stopped.
     """
     wrong = [f"a setting must be NAME=VALUE: got {word}" for word in arguments if "=" not in word]
-    given = {"": dict(word.split("=", 1) for word in arguments if "=" in word)}
-    raw = {**read_file(Settings), **read_environment(Settings), **given}  # the weakest first
+    raw = {"": dict(word.split("=", 1) for word in arguments if "=" in word)}
+    if {*names} - {*raw[""], "PYTHON"}:
+        raw = {**read_file(Settings), **read_environment(Settings), **raw}  # the weakest first
     layers: dict[str, dict[str, Any]] = {}
     for source, values in raw.items():
         if not source or "MODELS" in names:
-            wrong += [explain_unknown(one, PUBLIC) + source for one in values if one not in FIELDS]
-        if source and "ARGS" in values:
-            wrong.append(f"ARGS is of one command: give it on the command line: got {values['ARGS']}{source}")
+            known = [name for name in FIELDS if not source or name != "ARGS"]  # they are of one command
+            wrong += [explain_unknown(name, known) + source for name in values if name not in known]
         own = {name: value for name, value in values.items() if value != "" and name in FIELDS}
         own = {name: value for name, value in own.items() if not source or name in names}
         wrong += [f"{name} {why}{source}" for name in own for why in list_text_problems(name, own[name])]
@@ -297,19 +269,20 @@ def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELD
     sources = {field: source for source, values in layers.items() for field in values}
     merged = {field: value for values in layers.values() for field, value in values.items()}
     served = list_served(merged.get("models", Settings.model_fields["models"].default))
-    for field in (one for one in BY_MODEL if merged.pop(one, "")):
-        merged[field] = {}
-        for source, value in (
-            (source, values[field]) for source, values in layers.items() if field in values
-        ):
-            try:
-                one = parse_by_model(name_setting(field), value, served)
-            except ConfigError as problem:
-                wrong.append(f"{problem}{source}")
-                continue
-            if isinstance(value, dict):  # kit.toml has tables of models that are not served now, too
-                one = {model: number for model, number in one.items() if model in (ALL, *served)}
-            merged[field] = one if ALL in one else {**merged[field], **one}
+    merged |= {field: {} for field in BY_MODEL if field in merged}
+    for field, source in (
+        (one, source) for source, values in layers.items() for one in values if one in BY_MODEL
+    ):
+        try:
+            own = parse_by_model(name_setting(field), layers[source][field], served)
+        except ConfigError as problem:
+            wrong.append(f"{problem}{source}")
+            continue
+        if isinstance(
+            layers[source][field], dict
+        ):  # kit.toml has tables of models that are not served now, too
+            own = {model: value for model, value in own.items() if model in (ALL, *served)}
+        merged[field] = own if ALL in own else {**merged[field], **own}
     try:
         settings = Settings(**merged)
     except ValidationError as problem:

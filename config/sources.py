@@ -101,7 +101,7 @@ def split_words(text: str) -> list[str]:
 
 
 def list_served(models: str | Sequence[str]) -> list[str]:
-    """The names that MODELS are served by."""
+    """The names that MODELS are served by, as far as paths tell."""
     words = split_words(models) if isinstance(models, str) else models
     return [Path(name).stem if name.endswith(".mar") else name for name in words]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from config.commands import list_read
-from config.settings import Settings, render_settings
+from config.commands import list_read, render_settings
+from config.settings import Settings
 from handlers.backends.catalogue import find_set, name_store
 from loadtest.bench import Bench, open_bench
 from loadtest.drivers import ROOT, parse_generators

@@ -167,8 +167,8 @@ def _read_record(record: Path, load: Load, generators: Generators, log: Path) ->
     reports = json.loads(record.read_text(encoding="utf-8"))
     if len(reports) != generators.processes:
         raise LoadTestError(
-            f"--processes must be as many generators as report: got {generators.processes} and {len(reports)} "
-            f"reports: {_read_end(log)}"
+            f"--processes must be as many generators as report: got {generators.processes} and "
+            f"{len(reports)} reports: {_read_end(log)}"
         )
     if len({one["payloads"] for one in reports}) > 1:
         raise LoadTestError("the generators must all have the same payloads: got different ones (PAYLOADS=)")

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from config.commands import join_by_model
 from config.errors import ConfigError
 from config.folders import check_run_folder, claim_run_folder, hold_lock
 from config.plan import Plan, read_plan
 from config.planning import NO_PROFILE, make_plan, make_profile_job, read_facts, read_profile
 from config.planning.backends import find_need
 from config.render import describe_plan, summarize, write_plan_files
-from config.settings import FIELDS, Settings, about, join_by_model
+from config.settings import FIELDS, Settings, about
 from config.terminal import say
 from config.topology import read_topology
 from config.tuned import judge_tuned

@@ -47,8 +47,8 @@ def kit_server(
     memory_mib: int = 0,
     prepare: Callable[[Running], None] | None = None,
 ) -> Server:
-    """A kit server with settings as NAME=VALUE, verified by its start; RejectedError with the kit's own reason
-    when it cannot be served so.
+    """A kit server with settings as NAME=VALUE, verified by its start; RejectedError with the kit's reason
+    where it cannot be served.
 
     `instances` is None for as many as the plan has by itself, `profile` a file with the batch profile.
     """

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from config.commands import list_read
+from config.commands import list_read, render_settings
 from config.errors import ConfigError
 from config.plan import read_plan
-from config.settings import Settings, render_settings
+from config.settings import Settings
 from loadtest.bench import open_bench
 from loadtest.command import (
     ABOVE_0,
@@ -41,7 +41,7 @@ from server.serve import list_changes
 )  # fmt: skip
 @click.option(
     "--mix", default="",
-    help="several models at once in these shares of the requests, as resnet50:0.7,bert:0.3 (default: each alone)",
+    help="several models at once, in shares of the requests, resnet50:0.7,bert:0.3 (default: each alone)",
 )  # fmt: skip
 @RESUME
 @STORE
@@ -99,7 +99,7 @@ def run_tune(settings: Settings, budget_minutes: float, mix: str, **given: Any) 
 
 
 def check_running(settings: Settings) -> None:
-    """LoadTestError where a server of RUN_DIR has other settings: the profile it was planned by would change."""
+    """LoadTestError where a server of RUN_DIR has other settings: its batch profile would change."""
     run = RunDir.at(settings.run_dir)
     if not any(process.is_supervisor for process in find_marked(run.path)):
         return

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from config.archives import read_definitions
-from config.commands import list_read
+from config.commands import list_read, render_settings
 from config.plan import Plan
 from config.planning import DEFAULT_SLO_P99_MS, list_sizes, make_profile_job, read_facts
 from config.planning.backends import find_need
-from config.settings import Settings, read_settings, render_settings
+from config.settings import Settings, read_settings
 from config.topology import read_topology
 from handlers.backends.catalogue import BACKENDS, SETS, find_missing, name_variant
 from handlers.definition import Packed

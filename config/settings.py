@@ -17,9 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from config.certificate import read_certificate
 from config.errors import ConfigError
 from config.sources import (
-    ALL, BY_MODEL, explain_unknown, list_served, list_text_problems, parse_by_model, read_environment, read_file,
+    ALL,
+    BY_MODEL,
+    explain_unknown,
+    list_served,
+    list_text_problems,
+    merge_layers,
+    read_sources,
     split_words,
-)  # fmt: skip
+)
 from handlers.backends.catalogue import BACKENDS, EXAMPLE, choose_set
 
 SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
@@ -256,7 +262,7 @@ def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELD
     wrong = [f"a setting must be NAME=VALUE: got {word}" for word in arguments if "=" not in word]
     raw = {"": dict(word.split("=", 1) for word in arguments if "=" in word)}
     if {*names} - {*raw[""], "PYTHON"}:
-        raw = {**read_file(Settings), **read_environment(Settings), **raw}  # the weakest first
+        raw = {**read_sources(Settings), **raw}
     layers: dict[str, dict[str, Any]] = {}
     for source, values in raw.items():
         if not source or "MODELS" in names:
@@ -267,22 +273,8 @@ def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELD
         wrong += [f"{name} {why}{source}" for name in own for why in list_text_problems(name, own[name])]
         layers[source] = {FIELDS[name]: value for name, value in own.items()}
     sources = {field: source for source, values in layers.items() for field in values}
-    merged = {field: value for values in layers.values() for field, value in values.items()}
-    served = list_served(merged.get("models", Settings.model_fields["models"].default))
-    merged |= {field: {} for field in BY_MODEL if field in merged}
-    for field, source in (
-        (one, source) for source, values in layers.items() for one in values if one in BY_MODEL
-    ):
-        try:
-            own = parse_by_model(name_setting(field), layers[source][field], served)
-        except ConfigError as problem:
-            wrong.append(f"{problem}{source}")
-            continue
-        if isinstance(
-            layers[source][field], dict
-        ):  # kit.toml has tables of models that are not served now, too
-            own = {model: value for model, value in own.items() if model in (ALL, *served)}
-        merged[field] = own if ALL in own else {**merged[field], **own}
+    merged, others = merge_layers(layers, Settings.model_fields["models"].default)
+    wrong += others
     try:
         settings = Settings(**merged)
     except ValidationError as problem:

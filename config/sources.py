@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,13 @@ OF_CHILDREN = re.compile(r"KIT_(FILE|LISTENER|STATE_\w+)")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-def read_file(model: Any) -> dict[str, dict[str, Any]]:
-    """Source → values by name, of kit.toml or the file that KIT_FILE names; a table in `models` is of one
+def read_sources(model: Any) -> dict[str, dict[str, Any]]:
+    """Source → values by name, the weakest first."""
+    return {**_read_file(model), **_read_environment(model)}
+
+
+def _read_file(model: Any) -> dict[str, dict[str, Any]]:
+    """Of kit.toml or the file that KIT_FILE names; a table in `models` is of one
     model, and its settings are by model. ConfigError for what is none; {} where there is no kit.toml."""
     file = Path(os.environ.get(FILE_VARIABLE) or FILE)
     if not os.environ.get(FILE_VARIABLE) and not file.exists():
@@ -50,8 +55,8 @@ def read_file(model: Any) -> dict[str, dict[str, Any]]:
     return {f" ({file})": found}
 
 
-def read_environment(model: Any) -> dict[str, dict[str, Any]]:
-    """Source → values by name, of the variables that begin with KIT_; {} where there is none."""
+def _read_environment(model: Any) -> dict[str, dict[str, Any]]:
+    """Of the variables that begin with KIT_; {} where there is none."""
     names = [name for name in os.environ if name.startswith(PREFIX) and not OF_CHILDREN.fullmatch(name)]
     if not names:
         return {}
@@ -61,6 +66,29 @@ def read_environment(model: Any) -> dict[str, dict[str, Any]]:
     known = {key.rstrip("_").upper(): value for key, value in EnvSettingsSource(model, **how)().items()}
     unknown = {name.removeprefix(PREFIX): os.environ[name] for name in names}
     return {" (environment)": {**unknown, **known}}
+
+
+def merge_layers(
+    layers: Mapping[str, Mapping[str, Any]], default: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """(Values by field, problems) of sources, the weakest first; `default` are MODELS where they are not given.
+
+    What is given by model replaces that of the same model, what is given for all of them replaces all.
+    """
+    merged = {field: value for values in layers.values() for field, value in values.items()}
+    served, wrong = list_served(merged.get("models", default)), []
+    merged |= {field: {} for field in BY_MODEL if field in merged}
+    for source, values in layers.items():
+        for field in (one for one in BY_MODEL if one in values):
+            try:
+                own = parse_by_model(field.upper(), values[field], served)
+            except ConfigError as problem:
+                wrong.append(f"{problem}{source}")
+                continue
+            if isinstance(values[field], dict):  # kit.toml has tables of models that are not served now, too
+                own = {model: value for model, value in own.items() if model in (ALL, *served)}
+            merged[field] = own if ALL in own else {**merged[field], **own}
+    return merged, wrong
 
 
 def parse_by_model(name: str, value: Any, served: Sequence[str]) -> dict[str, Any]:

@@ -1,70 +1,310 @@
-"""Settings: each one's name, type, bounds, default, help and group, in one place. (Sketch of the interface.)"""
+"""Settings: each one's name, type, bounds, default, help and group, in one place.
+
+They come from the command line (`NAME=VALUE`), the environment (`KIT_NAME`), kit.toml and the defaults, in
+this order (config/sources.py); config/commands.py says who reads them, and renders help and docs/settings.md.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import ipaddress
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-ALL = "*"
-"""Whose number is that of every model that has none of its own."""
+from config.certificate import read_certificate
+from config.errors import ConfigError
+from config.sources import (
+    ALL,
+    BY_MODEL,
+    explain_unknown,
+    list_served,
+    list_text_problems,
+    merge_layers,
+    read_sources,
+    split_words,
+)
+from handlers.backends.catalogue import BACKENDS, EXAMPLE, choose_set
+
+SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
+"""What the handlers can leave out (handlers/shared/options.py)."""
+MAX_PORT = 64_000
+"""PORT + 920 and upwards name the workers' sockets, below 65535; instances begin up to 80 higher."""
+MAX_MS = 300_000
+"""Of deadline and SLO, five minutes: no batch may take one; HAProxy's queue orders by up to 524 s."""
+MIN_DEADLINE_MS = 1_000
+"""A batch of one takes tens of milliseconds, a full one a third of a second: below, chance decides."""
+MAX_BATCH = 128
+"""A worker cuts a batch into the shapes it warmed; the largest that any of the models gains by is 32."""
+MIN_DELAY_MS, MAX_DELAY_MS = 1, 10_000
+"""TorchServe reads a delay of 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
+MAX_INSTANCES = 4
+NUMBERS = "a whole number, or one by model as bert=8,resnet50=4"
+
+
+def _setting(default: Any, group: str, text: str, *, shown: str = "", bounds: Any = None, **more: Any) -> Any:
+    """`shown` is the default in words; `bounds` are least and most, which None leaves open."""
+    known = {"group": group, "shown": shown, "bounds": bounds}
+    return Field(default, description=text, json_schema_extra=known, **more)
 
 
 class Settings(BaseModel):
-    """Names are make's in small letters; None, "" and {} mean "decide for me"."""
+    """Values, checked without looking at any file; None, "" and {} mean "decide for me".
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Settings(…) is made of its arguments alone; read_settings reads the sources, with pydantic-settings. Were
+    this a BaseSettings, its import alone would make `make status` half as slow again (0.15 s).
+    """
 
-    # serving
-    models: tuple[str, ...] = ("resnet50", "bert")  # names of folders in models/, or paths of archives that others made
-    precision: Literal["", "fp32", "bf16", "int8"] = ""
-    backend: dict[str, str] = {}  # by model, ALL for every other
-    mode: Literal["throughput", "latency"] = "throughput"
-    workers: int | None = None
-    cores_per_worker: int | None = None
-    instances: int | None = None
-    port: int = 8080
-    # requests
-    slo_p99_ms: int | None = None
-    deadline_ms: int = 60_000
-    batch: dict[str, int] = {}
-    delay_ms: dict[str, int] = {}
-    # libraries
-    allocator: Literal["", "jemalloc", "tcmalloc", "system"] = ""
-    openmp: Literal["", "intel", "gnu"] = ""
-    # TLS
-    tls_cert: str = ""
-    tls_key: str = ""
-    # building
-    weights: dict[str, str] = {}
-    calibration: dict[str, str] = {}
-    eval: dict[str, str] = {}
-    allow_pickle: bool = False
-    from_: str = ""  # FROM
-    # running
-    run_dir: str = "run"
-    topology: str = ""  # folder of a recorded machine
-    foreground: bool = False
-    format: Literal["text", "json"] = "text"
-    verbose: bool = False
-    torch_index: str = ""
-    # load tests
-    url: str = ""
-    users: str = ""
-    rate: str = ""
-    duration: float | None = None
-    payloads: str = ""
-    # options of the command itself, in its own form
-    args: str = ""
-    # of programs alone (no help, not on make's command line): baselines, container
-    host: str = "127.0.0.1"
-    token_file: str = ""
-    model_store: str = ""
-    prefix: str = ""
-    pinning: bool = True
-    off: tuple[str, ...] = ()
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True,
+        enable_decoding=False,  # type: ignore[typeddict-unknown-key]  # of pydantic-settings: no JSON
+    )  # fmt: skip
 
-    def of_model(self, name: str, model: str) -> int | str | None:
-        """The value of a setting that is given by model (batch, delay_ms, backend, weights …)."""
+    # fmt: off
+    models: tuple[str, ...] = _setting(("bert", "resnet50"), "serving",
+        "names of folders in models/, or paths (.mar) of archives that others made; a container serves all "
+        "of its, an image bakes in none")
+    precision: Literal["", "fp32", "bf16", "int8"] = _setting("", "serving",
+        "served, and so built and validated beside fp32; not given: what make tune found, if it did",
+        shown="fp32")
+    backend: dict[str, str] = _setting({}, "serving",
+        f"what computes: {' | '.join(BACKENDS)}, or by model: {EXAMPLE}; it decides which packages are "
+        f"installed", shown="ipex")
+    mode: Literal["throughput", "latency"] = _setting("throughput", "serving",
+        "many workers with batches within SLO_P99_MS, or few with more cores and no batches")
+    workers: int | None = _setting(None, "serving",
+        "workers of each model", shown="from the machine", bounds=(1, None))
+    cores_per_worker: int | None = _setting(None, "serving",
+        "physical cores of one worker", shown="from the machine", bounds=(1, None))
+    instances: int | None = _setting(None, "serving",
+        "instances of TorchServe behind the reverse proxy, which share cores and memory",
+        shown="one for each NUMA node, else 2; 1 with MODE=latency", bounds=(1, MAX_INSTANCES))
+    port: int = _setting(8080, "serving",
+        "of the REST API; taken too are PORT + 2 and two ports of each instance from PORT + 13 to PORT + 84",
+        bounds=(1, MAX_PORT))
+
+    slo_p99_ms: int | None = _setting(None, "requests",
+        "what 99 of 100 requests shall be answered within: what batches are planned for, and the limit of "
+        "loadtest-slo", shown="200", bounds=(1, MAX_MS))
+    deadline_ms: int = _setting(60000, "requests",
+        "the reverse proxy answers by then; a request can name its own in X-Deadline-Ms",
+        bounds=(MIN_DEADLINE_MS, MAX_MS))
+    batch: dict[str, int] = _setting({}, "requests",
+        "requests in one batch, or by model: bert=8,resnet50=4",
+        shown="from the batch profile of this machine", bounds=(1, MAX_BATCH))
+    delay_ms: dict[str, int] = _setting({}, "requests",
+        "how long a batch waits to fill; by model as BATCH", shown="1", bounds=(MIN_DELAY_MS, MAX_DELAY_MS))
+
+    allocator: Literal["", "jemalloc", "tcmalloc", "system"] = _setting("", "libraries",
+        "malloc of the workers", shown="jemalloc")
+    openmp: Literal["", "intel", "gnu"] = _setting("", "libraries",
+        "OpenMP library of the workers", shown="intel")
+
+    tls_cert: str = _setting("", "tls",
+        "file with the server's certificate and its chain (PEM); with TLS_KEY", shown="no TLS")
+    tls_key: str = _setting("", "tls",
+        "file with the private key of TLS_CERT (PEM, without a password)", shown="no TLS")
+
+    weights: dict[str, str] = _setting({}, "building",
+        "auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random",
+        shown="as built, else auto")
+    calibration: dict[str, str] = _setting({}, "building",
+        "a path: inputs that INT8's scales come from; by model as WEIGHTS", shown="synthetic")
+    eval: dict[str, str] = _setting({}, "building",
+        "a path: held-out inputs for the accuracy gate; by model as WEIGHTS", shown="synthetic")
+    allow_pickle: bool = _setting(False, "building",
+        "1: read .pt, .pth and .bin where no process without rights can be made")
+    from_: str = _setting("", "building",
+        "a Hugging Face folder, or a file of weights: models/<name>/model.yaml is written for it",
+        validation_alias="from")
+
+    run_dir: str = _setting("run", "running",
+        "plan, state, tokens and logs of one server; several can run side by side")
+    topology: str = _setting("", "running",
+        "folder of a recorded machine to plan for, such as those in tests/config/machines/",
+        shown="this machine")
+    foreground: bool = _setting(False, "running",
+        "1: keep the server in this terminal, and end it when verify differs")
+    format: Literal["text", "json"] = _setting("text", "running", "of what verify prints")
+    verbose: bool = _setting(False, "running", "1: verify prints every row, not only those that differ")
+    torch_index: str = _setting("", "running",
+        "where torch comes from: an index's address, or `default` for pip's own",
+        shown="the CPU-only wheels if reachable")
+    python: str = _setting("python3", "running", "Python 3.10 to 3.13 for the environment")
+
+    url: str = _setting("", "load",
+        "any other server, http://host:port, or with the path to ask; it cannot be verified",
+        shown="the server of RUN_DIR")
+    users: str = _setting("", "load", "users of closed loops, such as 8,32", shown="the scenario's")
+    rate: str = _setting("", "load",
+        "requests a second of open loops, such as 20,80%; a share of what a closed loop reaches",
+        shown="the scenario's")
+    duration: float | None = _setting(None, "load",
+        "seconds of each repeat; of a profile, of each system with each collector; of a soak, in all",
+        shown="the scenario's, or the experiment's")
+    payloads: str = _setting("", "load",
+        "a set's name, or a folder of your own images, texts, or bodies (.json, .bin)",
+        shown="what suits the model")
+
+    args: str = _setting("", "args",
+        'options of the command itself, as make compare ARGS="--a X --b Y"; ARGS=--help lists them')
+
+    # Of programs alone: baselines, and the container.
+    host: str = _setting("127.0.0.1", "", "IPv4 address of predictions")
+    token_file: str = _setting("", "", "the inference token")
+    model_store: str = _setting("", "", "folder with the archives")
+    prefix: str = _setting("", "", "the virtual environment")
+    pinning: bool = _setting(True, "", "0: cpu_launcher_enable=false, a baseline")
+    off: tuple[str, ...] = _setting((), "", "load steps that are left out, a baseline")
+    # fmt: on
+
+    def of_model(self, name: str, model: str) -> Any:
+        """The value of a setting that is given by model, of BY_MODEL; None where there is none."""
         values = getattr(self, name)
         return values.get(model, values.get(ALL))
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _convert(cls, value: Any, info: Any) -> Any:
+        kind = cls.model_fields[info.field_name].annotation
+        if kind is bool:
+            if str(value) not in ("0", "1", "False", "True"):
+                raise ValueError(f"must be 0 or 1: got {value}")
+            return str(value) in ("1", "True")
+        if isinstance(value, bool):
+            raise ValueError(f"must not be true or false: got {str(value).lower()}")
+        if kind is str and isinstance(value, (int, float)):  # of kit.toml
+            return str(value)
+        if get_origin(kind) is tuple:
+            words = split_words(value) if isinstance(value, str) else map(str, value)
+            return tuple(sorted({*words}))
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _check_bounds(cls, value: Any, info: Any) -> Any:
+        bounds = about(info.field_name)["bounds"]
+        for number in value.values() if isinstance(value, dict) else [value]:
+            if bounds and number is not None and not bounds[0] <= number <= (bounds[1] or number):
+                raise ValueError(f"must be {show_bounds(bounds)}: got {number}")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Settings:
+        if wrong := "\n".join(_list_contradictions(self)):
+            raise ValueError(wrong)
+        return self
+
+
+def about(field: str) -> dict[str, Any]:
+    """Group, `shown` and bounds."""
+    return dict(Settings.model_fields[field].json_schema_extra or {})  # type: ignore[arg-type]
+
+
+def show_bounds(bounds: tuple[int, int | None]) -> str:
+    return f"{bounds[0]} or more" if bounds[1] is None else f"{bounds[0]} to {bounds[1]}"
+
+
+def name_setting(field: str) -> str:
+    """As it is given to make."""
+    return field.rstrip("_").upper()
+
+
+FIELDS = {name_setting(field): field for field in Settings.model_fields}
+PUBLIC = tuple(name for name, field in FIELDS.items() if about(field)["group"])
+"""Names that help and docs list, and that make's command line takes."""
+
+
+def _list_contradictions(settings: Settings) -> list[str]:
+    """Of values that are right each by itself."""
+    served = list_served(settings.models)
+    wrong = [f"MODELS must be names of folders in models/, or paths that end in .mar: got {name}"
+             for name in settings.models if not re.fullmatch(r"[\w.-]+|.*\.mar", name)]  # fmt: skip
+    wrong += [] if settings.models else ["MODELS must name a model: got nothing"]
+    for field in BY_MODEL:
+        unknown = sorted({*getattr(settings, field)} - {ALL, *served})
+        if unknown and not any(name.endswith(".mar") for name in settings.models):  # which say theirs inside
+            name, got = name_setting(field), ", ".join(unknown)
+            wrong.append(f"{name} must name models that are served, {', '.join(served)}: got {got}")
+    if unknown := [one for one in settings.backend.values() if one not in BACKENDS]:
+        forms = f"one of {', '.join(BACKENDS)}, or by model, as {EXAMPLE}"
+        wrong.append(f"BACKEND must be {forms}: got {', '.join(unknown)}")
+    words = (f"{model}={one}".removeprefix(f"{ALL}=") for model, one in settings.backend.items())
+    try:
+        choose_set(",".join(words))
+    except ValueError as problem:
+        wrong.append(str(problem))
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        given = "TLS_CERT" if settings.tls_cert else "TLS_KEY"
+        wrong.append(f"TLS_CERT and TLS_KEY must be given together: got {given} alone")
+    if settings.url and not settings.url.startswith(("http://", "https://")):
+        wrong.append(f"URL must begin with http:// or https://: got {settings.url}")
+    if settings.duration is not None and not 0 < settings.duration < float("inf"):
+        wrong.append(f"DURATION must be seconds, more than 0: got {settings.duration:g}")
+    if unknown := [one for one in settings.off if one not in SWITCHES]:
+        wrong.append(f"OFF must be among {', '.join(SWITCHES)}: got {', '.join(unknown)}")
+    try:
+        ipaddress.IPv4Address(settings.host)
+    except ValueError:
+        wrong.append(f"HOST must be an IPv4 address such as 0.0.0.0: got {settings.host}")
+    return wrong
+
+
+def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELDS)) -> Settings:
+    """From arguments as NAME=VALUE, the environment, kit.toml and the defaults; ConfigError has a line for
+    each problem.
+
+    Environment and kit.toml count for `names` alone, those that a command reads; unknown names in them are an
+    error of who reads MODELS: nothing else may keep a server from being looked at or stopped.
+    """
+    wrong = [f"a setting must be NAME=VALUE: got {word}" for word in arguments if "=" not in word]
+    raw = {"": dict(word.split("=", 1) for word in arguments if "=" in word)}
+    if {*names} - {*raw[""], "PYTHON"}:
+        raw = {**read_sources(Settings), **raw}
+    layers: dict[str, dict[str, Any]] = {}
+    for source, values in raw.items():
+        if not source or "MODELS" in names:
+            known = [name for name in FIELDS if not source or name != "ARGS"]  # they are of one command
+            wrong += [explain_unknown(name, known) + source for name in values if name not in known]
+        own = {name: value for name, value in values.items() if value != "" and name in FIELDS}
+        own = {name: value for name, value in own.items() if not source or name in names}
+        wrong += [f"{name} {why}{source}" for name in own for why in list_text_problems(name, own[name])]
+        layers[source] = {FIELDS[name]: value for name, value in own.items()}
+    sources = {field: source for source, values in layers.items() for field in values}
+    merged, others = merge_layers(layers, Settings.model_fields["models"].default)
+    wrong += others
+    try:
+        settings = Settings(**merged)
+    except ValidationError as problem:
+        wrong += [line for error in problem.errors() for line in _explain(error, sources)]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    cert, key = read_certificate(settings.tls_cert, settings.tls_key)
+    return settings.model_copy(update={"tls_cert": cert, "tls_key": key})
+
+
+def _explain(error: Any, sources: Mapping[str, str]) -> list[str]:
+    """Pydantic's account of one problem in our words."""
+    if not error["loc"]:
+        return str(error["ctx"]["error"]).splitlines()
+    name = name_setting(str(error["loc"][0]))
+    field = FIELDS[name]
+    known = Settings.model_fields[field].annotation
+    if error["type"] == "value_error":
+        text = str(error["ctx"]["error"])
+    else:
+        kinds = {
+            "literal": "one of " + ", ".join(filter(None, map(str, get_args(known)))), "float": "a number",
+            "int": NUMBERS if field in BY_MODEL else "a whole number", "string": "text",
+        }  # fmt: skip
+        wanted = kinds.get(error["type"].partition("_")[0], "as docs/settings.md says")
+        text = f"must be {wanted}: got {error['input']}"
+    return [f"{name} {text}{sources.get(field, '')}"]
+
+
+if __name__ == "__main__":
+    from config.commands import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -466,7 +466,7 @@ def resume_result(kind: str, asked: Mapping[str, Any], folder: Path) -> Kept:
         listed = "\n  ".join(differences)
         raise LoadTestError(
             f"{folder.name} can only be resumed where everything is as it was:\n  {listed}\n"
-            "start a new one, without RESUME"
+            "start a new one, without --resume"
         )
     return kept
 

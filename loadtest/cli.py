@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,23 +12,25 @@ from typing import Any
 
 import click
 
+from config.commands import read_program
 from config.errors import ConfigError
 from config.planning import DEFAULT_SLO_P99_MS
 from config.terminal import print_in_any_locale
 from loadtest.bench import Bench
 from loadtest.command import (
-    ABOVE_0,
-    DURATION,
+    BOUND,
     PORT,
+    PROCESSES,
     RESULTS_OPTION,
+    RESUME,
     STORE,
     build_store,
+    choose_model,
     finish,
     measure,
     open_site,
-    option,
-    options,
     say,
+    settings,
 )
 from loadtest.drivers import LOCUSTFILE, ROOT, make_locust_arguments, parse_generators
 from loadtest.errors import LoadTestError, NotMeasuredError
@@ -65,7 +68,8 @@ def main() -> None:
     print_in_any_locale()
     try:
         with catch_signals():  # so that a generator that is under way is ended with us
-            sys.exit(commands.main(standalone_mode=False) or 0)
+            found, words = read_program(sys.argv[1:])
+            sys.exit(commands.main(words, obj=found, standalone_mode=False) or 0)
     except click.ClickException as problem:
         problem.show()
         sys.exit(problem.exit_code)
@@ -73,12 +77,36 @@ def main() -> None:
         click.echo(f"error: {problem}", err=True)
         sys.exit(1)
     except (Interrupted, click.Abort) as signalled:
-        click.echo(f"\nstopped by {signalled}; finished blocks are kept (RESUME=latest)", err=True)
+        click.echo(f"\nstopped by {signalled}; finished blocks are saved (--resume latest)", err=True)
         sys.exit(getattr(signalled, "exit_code", 130))
 
 
-LOADED = options("RUN_DIR", "URL", "PROCESSES", "SCENARIO", "USERS", "RATE", "PAYLOADS", "LOCUSTFILE")
-DRIVER = option("DRIVER", type=click.Choice(["", *DRIVERS]), default="")
+def loaded(*, serve: bool) -> Callable[[Callable], Callable]:
+    """Settings and options of what sends a load."""
+    scenario = "MODEL-closed, MODEL-open, or files (default: both loops of each served model)"
+    own = "a locustfile of your own; its responses are not checked (default: the kit's)"
+    parts = (
+        settings("run_dir", "url", "users", "rate", "duration", "payloads", serve=serve),
+        PROCESSES,
+        click.option("--scenario", default="", help=scenario),
+        click.option("--locustfile", default="", help=own),
+        RESULTS_OPTION,
+    )
+    return lambda command: functools.reduce(lambda made, add: add(made), parts, command)
+
+
+def two_sides(command: Callable) -> Callable:
+    """Options of what compares."""
+    command = click.option("--b", default="", help="the candidate, likewise")(command)
+    return click.option("--a", default="", help="the base: a result, or of the gate a RUN_DIR")(
+        BOUND(command)
+    )
+
+
+DRIVER = click.option(
+    "--driver", type=click.Choice(["", *DRIVERS]), default="",
+    help="ab: one ApacheBench with one payload, closed loops only",
+)  # fmt: skip
 REPEATS = click.option("--repeats", type=click.IntRange(1, 100), default=None, help="of each level")
 
 
@@ -99,10 +127,10 @@ def choose_scenarios(given: Mapping[str, Any], models: Sequence[str], loop: str 
     chosen = [one for one in chosen if loop in ("", "open" if one.is_open else "closed")]
     if not chosen:
         wanted = f" with a {loop} loop" if loop else ""
-        raise LoadTestError(f"no scenario{wanted} fits; SCENARIO= names one, such as {usual[0]}")
+        raise LoadTestError(f"no scenario{wanted} fits; --scenario names one, such as {usual[0]}")
     for one in chosen:
         if wrong := "RATE" if rate and not one.is_open else "USERS" if users and one.is_open else "":
-            raise LoadTestError(f"{wrong} does not fit the loop of {one.name}; choose another SCENARIO")
+            raise LoadTestError(f"{wrong} does not fit the loop of {one.name}; choose another --scenario")
     return [
         change_scenario(
             one,
@@ -120,7 +148,7 @@ def make_own_scenario(given: Mapping[str, Any]) -> Scenario:
     """Of a locustfile of one's own, which sends what it likes; USERS are its users."""
     file = Path(given["locustfile"]).resolve()
     if not file.is_file():
-        raise LoadTestError(f"LOCUSTFILE must be a file: got {given['locustfile']}")
+        raise LoadTestError(f"--locustfile must be a file: got {given['locustfile']}")
     load = Load(name=file.stem, models=(), locustfile=str(file))
     return change_scenario(
         Scenario(load=load, levels=(16,), is_open=False), levels=given["users"], duration_s=given["duration"],
@@ -130,8 +158,6 @@ def make_own_scenario(given: Mapping[str, Any]) -> Scenario:
 
 def find_where(given: Mapping[str, Any]) -> str:
     """A URL, else a run directory."""
-    if given["url"] and not is_url(given["url"]):
-        raise LoadTestError(f"URL must begin with http:// or https://: got {given['url']}")
     return str(given["url"] or given["run_dir"] or "run")
 
 
@@ -141,11 +167,9 @@ def list_served(where: str) -> tuple[str, ...]:
 
 
 @commands.command("run")
-@LOADED
 @DRIVER
-@DURATION
 @REPEATS
-@RESULTS_OPTION
+@loaded(serve=True)
 def run_loadtest(**given: Any) -> int:
     """Scenarios against a running server."""
     where = find_where(given)
@@ -157,31 +181,26 @@ def run_loadtest(**given: Any) -> int:
 
 
 @commands.command("slo")
-@LOADED
-@DURATION
-@option("SLO_P99_MS", type=ABOVE_0, default=DEFAULT_SLO_P99_MS)
-@RESULTS_OPTION
+@loaded(serve=True)
+@settings("slo_p99_ms")
 def run_slo(**given: Any) -> int:
     """The highest open-loop rate whose p99 keeps a limit, of each model that is served."""
     where = find_where(given)
     server, run, codes = running_server(where), partial(slo.run, server=running_server(where)), []
     for scenario in choose_scenarios(given, list_served(where), "open"):
-        asked = slo.ask(server, scenario.load, limit_ms=given["slo_p99_ms"])
+        asked = slo.ask(server, scenario.load, limit_ms=given["slo_p99_ms"] or DEFAULT_SLO_P99_MS)
         codes.append(measure(slo.KIND, asked["load"]["name"], asked, run, given))
     return max(codes)
 
 
 @commands.command("gate")
-@LOADED
-@DURATION
-@options("A", "B")
-@option("BOUND", type=ABOVE_0, default=compare.DEFAULT_BOUND)
-@RESULTS_OPTION
+@two_sides
+@loaded(serve=False)
 def run_gate(**given: Any) -> int:
     """Two running servers in turns; exit code 1 on a regression."""
-    a, b = (need(name, given[name.lower()]) for name in ("A", "B"))
+    a, b = (need(name, given[name]) for name in ("a", "b"))
     scenario = choose_scenarios(given, list_served(a), "closed")[0]
-    say(f"gate: {scenario.name} (SCENARIO= names another)")
+    say(f"gate: {scenario.name} (--scenario names another)")
     pair = [running_server(where, f"{side}: {Path(where).name}") for side, where in (("A", a), ("B", b))]
     asked = compare.ask(pair, scenario.at(scenario.levels[0]), bound=given["bound"])
     run = partial(compare.run, pair=pair)
@@ -191,21 +210,20 @@ def run_gate(**given: Any) -> int:
 def need(name: str, value: str) -> str:
     """LoadTestError when a value that a command cannot do without is missing."""
     if not value:
-        raise LoadTestError(f"{name} must be given: got nothing; see `make help`")
+        raise LoadTestError(f"--{name} must be given, as in ARGS='--a X --b Y': got nothing")
     return value
 
 
 @commands.command("compare")
-@options("A", "B")
-@option("BOUND", type=ABOVE_0, default=compare.DEFAULT_BOUND)
+@two_sides
 @RESULTS_OPTION
 def run_compare(**given: Any) -> int:
     """Two results of `make loadtest` side by side; exit code 1 on a regression."""
     read = []
-    for name in ("A", "B"):
-        kept = read_result(find_result(need(name, given[name.lower()]), given["results"]))
+    for name in ("a", "b"):
+        kept = read_result(find_result(need(name, given[name]), given["results"]))
         if kept.kind != loadtest.KIND:
-            raise LoadTestError(f"{name} must be a result of make loadtest: got one of {kept.kind}")
+            raise LoadTestError(f"--{name} must be a result of make loadtest: got one of {kept.kind}")
         blocks = [kept.find_block(one["load"]["name"]) for one in kept.asked["scenarios"]]
         read.append((kept, [one for block in blocks if block for one in block.series]))
     result = compare.compare_results(read[0], read[1], given["bound"])
@@ -214,9 +232,9 @@ def run_compare(**given: Any) -> int:
 
 
 @commands.command("soak")
-@options("RUN_DIR", "PROCESSES")
-@DURATION
+@PROCESSES
 @RESULTS_OPTION
+@settings("run_dir", "duration", serve=True)
 def run_soak(**given: Any) -> int:
     """The running server near its peak; exit code 1 when memory or latency grows."""
     where = given["run_dir"] or "run"
@@ -226,22 +244,25 @@ def run_soak(**given: Any) -> int:
 
 
 @commands.command("ablation")
-@option("MODELS", type=click.Choice([*ablation.PAYLOADS]), required=True)
-@option("STEPS", type=click.Choice([ablation.SETTINGS, ablation.BACKENDS]), default=ablation.SETTINGS)
-@DURATION
-@options("RESUME")
+@click.option(
+    "--steps", type=click.Choice([ablation.SETTINGS, ablation.BACKENDS]), default=ablation.SETTINGS,
+    help="one setting after the other, or each installed backend in each precision",
+)  # fmt: skip
+@RESUME
 @click.option("--only", default="", help="names of steps, for a trial")
 @STORE
 @PORT
 @RESULTS_OPTION
+@settings("models", "duration")
 def run_ablation(**given: Any) -> int:
     """What each setting, or backend and precision, is worth against plain TorchServe."""
+    given["models"] = choose_model(given["models"], ablation.PAYLOADS)
     name = f"{given['steps']}-{given['models']}"
     folder = find_result(given["resume"], given["results"], name=name) if given["resume"] else None
     backends = given["steps"] == ablation.BACKENDS
     build_store(given["models"], given["store"], *(["--all-backends"] if backends else []))
     for backend in () if backends else ("eager", "inductor"):
-        build_store(given["models"], given["store"], "--backend", backend, "--precision", "fp32")
+        build_store(given["models"], given["store"], f"BACKEND={backend}", "--precisions", "fp32")
     with open_site(given["store"], given["first_port"]) as site:
         seconds, only = given["duration"] or ablation.SECONDS, given["only"].split()
         asked, servers = ablation.prepare(given["models"], given["steps"], site, seconds=seconds, only=only)
@@ -271,8 +292,7 @@ def run_report(names: Sequence[str], results: Path) -> int:
 
 
 @commands.command("ui")
-@LOADED
-@DURATION
+@loaded(serve=True)
 def run_ui(**given: Any) -> int:
     """Locust's own web page with the kit's users; users and rate can be changed in it."""
     where = find_where(given)

@@ -1,27 +1,28 @@
-"""What the commands share: options, where servers are brought up, the way to a report.
-
-An option that is a setting has its meaning from config/knobs; make gives empty values for what is not set.
-"""
+"""What the commands share: settings, options, where servers are brought up, the way to a report."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from config.knobs.table import find
+from config.commands import list_read, render_settings
+from config.settings import Settings
 from handlers.backends.catalogue import find_set, name_store
 from loadtest.bench import Bench, open_bench
 from loadtest.drivers import ROOT, parse_generators
+from loadtest.errors import LoadTestError
 from loadtest.report import Result, render_markdown, write_report
 from loadtest.results import RESULTS, Kept, find_result
 from loadtest.servers.base import Site
+from server.processes import find_marked
 
 FIRST_PORT = 19080
 """Of the servers that an experiment starts; each has a hundred."""
@@ -32,29 +33,28 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-class Option(click.Option):
-    """An empty value is none: make gives all of its own."""
-
-    def process_value(self, ctx: click.Context, value: Any) -> Any:
-        return super().process_value(ctx, self.get_default(ctx) if value == "" else value)
-
-
-def option(name: str, **known: Any) -> Callable[[Callable], Callable]:
-    """A setting, by its name in make."""
-    knob = find(name)
-    known.setdefault("help", knob.meaning)
-    return click.option(knob.option, name.lower(), cls=Option, **known)
-
-
-def options(*names: str, **known: Any) -> Callable[[Callable], Callable]:
-    """Several settings that are texts."""
+def settings(*fields: str, serve: bool = False) -> Callable[[Callable], Callable]:
+    """Gives a command these fields of the settings as keywords, beside its options; `serve`: load goes to the
+    server of RUN_DIR, whatever it serves, and one is started where none runs."""
 
     def add(command: Callable) -> Callable:
-        for name in reversed(names):
-            command = option(name, default="", **known)(command)
-        return command
+        @click.pass_obj
+        @functools.wraps(command)
+        def call(found: Settings, *words: Any, **given: Any) -> Any:
+            if serve:
+                serve_first(found)
+            return command(*words, **{field: getattr(found, field) for field in fields}, **given)
+
+        return call
 
     return add
+
+
+def choose_model(models: Sequence[str], allowed: Collection[str]) -> str:
+    """Of an experiment with one model."""
+    if len(models) != 1 or models[0] not in allowed:
+        raise LoadTestError(f"MODELS must be one of {', '.join(allowed)}: got {' '.join(models)}")
+    return models[0]
 
 
 ABOVE_0 = click.FloatRange(min=0, min_open=True)
@@ -64,7 +64,16 @@ RESULTS_OPTION = click.option(
 STORE = click.option("--store", default="", help="folder with the archives")
 PORT = click.option("--first-port", type=click.IntRange(1024, 60000), default=FIRST_PORT,
                     help="of the servers that are started")  # fmt: skip
-DURATION = option("DURATION", type=ABOVE_0, default=None)
+RESUME = click.option(
+    "--resume", default="", help="a result that was cut off, by its folder's name, or latest"
+)
+PROCESSES = click.option(
+    "--processes", default="",
+    help="Locust's workers here; remote:N, remote:N@ADDRESS wait for N on others (default: one)",
+)  # fmt: skip
+BOUND = click.option(
+    "--bound", type=ABOVE_0, default=0.05, show_default=True, help="a loss beyond this share is a regression"
+)
 
 
 @contextlib.contextmanager
@@ -83,8 +92,17 @@ def call(*arguments: str) -> None:
 
 def build_store(model: str, store: str, *more: str) -> None:
     """With random weights, in every precision: what is measured is served in several."""
-    known = ["--models", model, "--weights", "random", *(["--store", store] if store else [])]
-    call("models", "build", *known, "--precision", "fp32 bf16 int8", *more)
+    known = [f"MODELS={model}", "WEIGHTS=random", *([f"MODEL_STORE={store}"] if store else [])]
+    call("models", "build", *known, "--precisions", "bf16 int8", *more)
+
+
+def serve_first(found: Settings) -> None:
+    """Unless a URL is given, or a server runs."""
+    if found.url or any(process.is_supervisor for process in find_marked(Path(found.run_dir).resolve())):
+        return
+    read = {*list_read("serve")}
+    given = [f"{name}={value}" for name, value in render_settings(found).items() if name in read]
+    call("server", "serve", *given)
 
 
 def finish(result: Result, kept: Kept) -> int:
@@ -102,7 +120,7 @@ def measure(
     given: Mapping[str, Any],
     site: Site | None = None,
 ) -> int:
-    """One experiment from its begin, or where it was interrupted (RESUME), to its report; the exit code."""
+    """One experiment from its begin, or where it was interrupted (--resume), to its report; the exit code."""
     with contextlib.ExitStack() as stack:
         site = site or stack.enter_context(open_site())
         resume, results = given.get("resume"), given["results"]

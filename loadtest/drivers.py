@@ -88,10 +88,10 @@ class Outcome:
 
 
 def parse_generators(text: str) -> Generators:
-    """PROCESSES: empty, a number, remote:N, or remote:N@ADDRESS."""
+    """--processes: empty, a number, remote:N, or remote:N@ADDRESS."""
     found = re.fullmatch(r"(?:([1-9]\d?)|remote:([1-9]\d?)(?:@([\w.:-]+))?)", text or "1")
     if not found:
-        raise LoadTestError(f"PROCESSES must be 1 to 99, remote:N or remote:N@ADDRESS: got {text}")
+        raise LoadTestError(f"--processes must be 1 to 99, remote:N or remote:N@ADDRESS: got {text}")
     if found.group(1):
         return Generators(processes=int(found.group(1)))
     return Generators(processes=int(found.group(2)), remote=True, address=found.group(3) or "127.0.0.1")
@@ -113,7 +113,7 @@ def run_locust(
     """Warm-up, window and cool-down; LoadTestError when Locust did not finish, or the load ended early."""
     if not load.is_open and generators.processes > load.level:
         raise LoadTestError(
-            f"PROCESSES must be at most the users: got {generators.processes} for {load.place}"
+            f"--processes must be at most the users: got {generators.processes} for {load.place}"
         )
     # Of an open loop, each process has one user, who sends its share.
     users = generators.processes if load.is_open else int(load.level)
@@ -167,8 +167,8 @@ def _read_record(record: Path, load: Load, generators: Generators, log: Path) ->
     reports = json.loads(record.read_text(encoding="utf-8"))
     if len(reports) != generators.processes:
         raise LoadTestError(
-            f"PROCESSES must be as many generators as report: got {generators.processes} and {len(reports)} "
-            f"reports: {_read_end(log)}"
+            f"--processes must be as many generators as report: got {generators.processes} and "
+            f"{len(reports)} reports: {_read_end(log)}"
         )
     if len({one["payloads"] for one in reports}) > 1:
         raise LoadTestError("the generators must all have the same payloads: got different ones (PAYLOADS=)")
@@ -190,7 +190,7 @@ def run_ab(load: Load, *, url: str, token: str, payload: Payload, folder: Path) 
     line of their own, which the exit code does not tell of.
     """
     if load.is_open:
-        raise LoadTestError("ab drives closed loops alone; use DRIVER=locust for a rate")
+        raise LoadTestError("ab drives closed loops alone; use --driver locust for a rate")
     body = folder / "ab.body"
     body.write_bytes(payload.body)
     # -t sets -n to 50000, so -n must come after it (ab(1)).

@@ -134,7 +134,7 @@ def read_scenario(name: str, folder: Path = SCENARIOS) -> Scenario:
     if not path.is_file() and model and loop in LOOPS:
         path, of_model = folder / f"{loop}.yaml", {"model": model}
     if not path.is_file():
-        raise LoadTestError(f"SCENARIO must be MODEL-closed, MODEL-open, or a .yaml file: got {name}")
+        raise LoadTestError(f"--scenario must be MODEL-closed, MODEL-open, or a .yaml file: got {name}")
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -135,7 +135,7 @@ def check_schedule(series: Series) -> Found:
         yield (
             "the generator fell behind its schedule",
             f"1 % of the requests were sent {max(lags):.0f} ms late or more; {limit:.0f} ms are accepted",
-            "use more generator processes (PROCESSES=), another machine, or a lower RATE",
+            "use more generator processes (--processes), another machine, or a lower RATE",
         )
 
 
@@ -150,7 +150,7 @@ def check_generator_cpu(series: Series) -> Found:
             "the generator used too much CPU",
             f"{busiest:.0%} of a core in one process (limit {GENERATOR_CORES:.0%}), {share:.0%} of all "
             f"CPUs together (limit {GENERATOR_SHARE:.0%})",
-            "use DRIVER=ab for a closed loop, or generate on another machine (PROCESSES=remote:N)",
+            "use --driver ab for a closed loop, or generate on another machine (--processes remote:N)",
         )
 
 

@@ -7,26 +7,27 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from config.commands import read_program
+from config.errors import ConfigError
+from config.settings import Settings
 from handlers.backends.catalogue import BACKENDS, find_missing, find_set, name_store
 from handlers.shared.errors import BadRequest, LoadError
 from models.errors import BuildError, DownloadError, InputError
-from models.names import DEFAULT_MODELS, list_models
+from models.names import list_models
 from models.new import write_model
 from models.places import check_store, check_timings_file
 from models.request import (
     DataRequest,
     WeightsRequest,
-    check_used,
     check_weights,
-    parse_allow_pickle,
-    parse_backend,
-    parse_names,
-    parse_paths,
+    choose_backends,
+    choose_data,
+    choose_names,
+    choose_weights,
     parse_precisions,
-    parse_weights,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -52,11 +53,14 @@ class Order:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 done, 1 a build failed, 2 a wrong value."""
-    options = _parse_arguments(arguments)
-    options.given = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        settings, words = read_program(given)
+        options = _parse_options(words)
+        options.settings, options.given = settings, given
+        options.store = Path(settings.model_store or ROOT / name_store(PACKAGE_SET))
         return COMMANDS[options.command](options)
-    except InputError as error:
+    except (InputError, ConfigError) as error:
         return _fail(error, code=2)
     except (BuildError, LoadError, BadRequest, OSError) as error:
         return _fail(error, code=1)
@@ -67,84 +71,44 @@ def _fail(error: Exception, *, code: int) -> int:
     return code
 
 
-def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+def _parse_options(words: list[str]) -> argparse.Namespace:
+    """Beside settings (docs/settings.md), of which MODEL_STORE is the folder of the archives."""
     parser = argparse.ArgumentParser(prog="python -m models", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the models that have a definition")
-    new = commands.add_parser("new", help="write models/<name>/model.yaml for your own weights")
-    new.add_argument("--from", dest="source", required=True, help="a Hugging Face folder, or a state dict")
-    new.add_argument("--serve-as", default="", help="by default that of the folder or file")
+    commands.add_parser("check", help="validate the settings alone, before anything is installed")
+    new = commands.add_parser("new", help="write models/<name>/model.yaml for the weights that FROM names")
+    new.add_argument("--name", default="", help="by default that of the folder or file")
     new.add_argument("--handler", default="", help="where the folder does not say it")
     new.add_argument("--arch", default="", help="a classifier of torchvision.models")
-    check = commands.add_parser("check", help="judge the values alone; needs the standard library only")
-    build = commands.add_parser("build", help="build what is missing, out of date, or asked for now")
-    for command in (check, build):
-        _add_values(command)
-    build.add_argument(
-        "--all-backends", action="store_true", help="for every backend that is installed, not BACKEND alone"
-    )
+    build = commands.add_parser("build", help="build what is missing, out of date, or given now")
+    build.add_argument("--precisions", default="", help="several at once: fp32, bf16, int8; else PRECISION")
+    build.add_argument("--all-backends", action="store_true", help="for every backend that is installed")
     build.add_argument("--only", default="", help="of MODELS this one alone: several are built at once")
-    time = commands.add_parser("time", help="time each precision of built archives, unless it was before")
-    time.add_argument("--job", required=True, help="what `python -m config --timing-job` prints")
-    time.add_argument("--output", type=Path, required=True, help="the file of timings")
-    for command in (build, time):
-        command.add_argument("--store", type=Path, default=ROOT / name_store(PACKAGE_SET), help="archives")
-    return parser.parse_args(arguments)
+    time = commands.add_parser("time", help="measure the batch profile of archives, as far as it is lacking")
+    time.add_argument("--job", required=True, help="what to measure, as config.planning says it")
+    time.add_argument("--output", type=Path, required=True, help="the file of the profile")
+    return parser.parse_args(words)
 
 
-def _add_values(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", default="", help="names, separated by spaces (default: resnet50 bert)")
-    parser.add_argument(
-        "--precision",
-        default="",
-        help="what the archives shall hold beside FP32: bf16, int8 or both (default: fp32 alone)",
+def make_order(options: argparse.Namespace) -> Order:
+    """InputError says which setting is wrong and what is allowed."""
+    settings: Settings = options.settings
+    names = choose_names(settings.models, list_models())
+    weights = choose_weights(settings, names)
+    check_weights(weights.values())
+    precisions = parse_precisions(getattr(options, "precisions", "") or settings.precision)
+    return Order(
+        names=names,
+        weights=weights,
+        data=choose_data(settings, names, precisions),
+        precisions=precisions,
+        backends=choose_backends(settings, names, PACKAGE_SET),
     )
-    parser.add_argument(
-        "--backend",
-        default="",
-        help="what shall compute: a backend, or MODEL=BACKEND,…",
-    )
-    parser.add_argument(
-        "--weights",
-        default="",
-        help="auto | pretrained | random | PATH | MODEL=…,MODEL=… (default: as built, else auto)",
-    )
-    parser.add_argument(
-        "--allow-pickle",
-        default="",
-        help="1: read .pt, .pth and .bin in the build itself where no process without rights can be made",
-    )
-    parser.add_argument(
-        "--calibration", default="", help="inputs for INT8: PATH or MODEL=PATH,… (images, texts)"
-    )
-    parser.add_argument(
-        "--eval", default="", help="held-out inputs for the accuracy gate: PATH or MODEL=PATH,…"
-    )
-
-
-def parse_order(options: argparse.Namespace) -> Order:
-    """Check all values; InputError says which is wrong and what is allowed."""
-    names = parse_names(options.models, list_models(), DEFAULT_MODELS)
-    calibration = parse_paths("CALIBRATION", options.calibration, names)
-    evaluation = parse_paths("EVAL", options.eval, names)
-    data = {
-        name: DataRequest(calibration=calibration.get(name), evaluation=evaluation.get(name))
-        for name in names
-    }
-    allow_pickle = parse_allow_pickle(options.allow_pickle)
-    weights = {
-        name: replace(one, allow_pickle=allow_pickle)
-        for name, one in parse_weights(options.weights, names).items()
-    }
-    check_weights(weights)
-    precisions = parse_precisions(options.precision)
-    check_used(precisions, data.values())
-    backends = parse_backend(options.backend, names, PACKAGE_SET)
-    return Order(names=names, weights=weights, data=data, precisions=precisions, backends=backends)
 
 
 def _check(options: argparse.Namespace) -> int:
-    parse_order(options)
+    make_order(options)
     return 0
 
 
@@ -158,18 +122,16 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _new(options: argparse.Namespace) -> int:
-    lines = write_model(
-        Path(options.source).expanduser(),
-        name=options.serve_as,
-        handler=options.handler,
-        architecture=options.arch,
-    )
+    if not options.settings.from_:
+        raise InputError("FROM must be a Hugging Face folder, or a file of weights: got nothing")
+    source = Path(options.settings.from_).expanduser()
+    lines = write_model(source, name=options.name, handler=options.handler, architecture=options.arch)
     print(*lines, sep="\n")
     return 0
 
 
 def _build(options: argparse.Namespace) -> int:
-    order = parse_order(options)
+    order = make_order(options)
     check_store(options.store, order.names)
     if len(order.names) > 1 and not options.only and read_free_gib() >= GIB_OF_TWO:
         return _build_two_at_once(order.names, options.given)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 MODELS_FOLDER = Path(__file__).parent
-DEFAULT_MODELS = ("resnet50", "bert")
-"""What MODELS means where it is not given; the Makefile says the same."""
 
 
 def list_models(folder: Path = MODELS_FOLDER) -> list[str]:

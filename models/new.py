@@ -59,11 +59,11 @@ def write_model(
         r"[^A-Za-z0-9_.-]+", "-", source.name.split(".")[0] if source.is_file() else source.name
     )
     if not NAME.fullmatch(name):
-        raise InputError(f"SERVE_AS must be letters, digits and - _ . : got {name!r}")
+        raise InputError(f"--name must be letters, digits and - _ . : got {name!r}")
     found = recognise(source, handler, architecture)
     target = folder / name / "model.yaml"
     if target.parent.exists():
-        raise InputError(f"{target.parent} is there already; edit its model.yaml, or give SERVE_AS=NAME")
+        raise InputError(f"{target.parent} is there already; edit its model.yaml, or give another --name")
     target.parent.mkdir(parents=True)
     target.write_text(render(name, source, found, architecture), encoding="utf-8")
     return [f"{target}: {found.handler}, {found.why}", f"next: make serve MODELS={name}"]
@@ -89,22 +89,22 @@ def recognise(source: Path, handler: str = "", architecture: str = "") -> Recogn
     """InputError where nothing tells the task, or no handler is shipped for it."""
     if handler and handler not in SHIPPED:
         raise InputError(
-            f"HANDLER must be one of {', '.join(SHIPPED)}: got {handler}; for another task write "
+            f"--handler must be one of {', '.join(SHIPPED)}: got {handler}; for another task write "
             "models/NAME/handler.py and model.yaml yourself (docs/models.md)"
         )
     config = source / "config.json"
     if handler == "image_classifier":
         if not architecture:
             raise InputError(
-                "HANDLER=image_classifier needs ARCH, a classifier of torchvision.models: got none"
+                "--handler image_classifier needs --arch, a classifier of torchvision.models: got none"
             )
         find_weights_file(source)
         return Recognised(handler="image_classifier", why=f"{architecture} of torchvision")
     if not config.is_file():
         raise InputError(
             f"{source} is no Hugging Face folder (it has no config.json); for a state dict of torchvision "
-            "add HANDLER=image_classifier ARCH=…, as in ARCH=resnet50; for anything else write a handler: "
-            "docs/models.md"
+            "add --handler image_classifier --arch NAME, as in --arch resnet50 (in ARGS=); for anything else "
+            "write a handler: docs/models.md"
         )
     said = _read(config)
     find_weights_file(source)

@@ -1,27 +1,26 @@
-"""Parses what a person asks for with MODELS=, WEIGHTS=, PRECISION=, CALIBRATION= and EVAL=.
+"""What shall be built, by the settings MODELS, WEIGHTS, PRECISION, BACKEND, CALIBRATION and EVAL.
 
-The one parser of these values. Standard library only: they are validated before anything is installed.
+They are checked before the packages of a build are installed: nothing here needs those.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from handlers.backends import catalogue
-from handlers.backends.catalogue import BASELINE
+from config.settings import ALL, Settings
+from config.sources import exists
+from handlers.backends.catalogue import BASELINE, SETS
 from models.errors import InputError
 from models.files import find_weights_file
-from models.names import list_models
 
 NOT_GIVEN = ""
 WORDS = ("auto", "pretrained", "random")
 WEIGHTS_FORMS = "auto, pretrained, random, a path that exists, or MODEL=… for each model, separated by commas"
 DATA_FORMS = "a path that exists, or MODEL=PATH for each model, separated by commas"
 PRECISIONS = (BASELINE, "bf16", "int8")
-"""As PRECISION= knows them; a test compares."""
+"""Of --precisions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,133 +45,80 @@ class DataRequest:
     """Held-out inputs, with labels or without, that the accuracy gate judges by."""
 
 
-def parse_names(text: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
-    """The models named in MODELS, in order and once each; `default` where none is named."""
-    names = list(dict.fromkeys(text.replace(",", " ").split())) or list(default)
-    unknown = [name for name in names if name not in known]
-    if unknown:
+def choose_names(models: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Those of MODELS that are built here; archives that others made (.mar) are not."""
+    names = [name for name in models if not name.endswith(".mar")]
+    if unknown := [name for name in names if name not in known]:
         raise InputError(f"MODELS must be one of {', '.join(known)}: got {' '.join(unknown)}")
     return names
 
 
-def parse_weights(text: str, names: Sequence[str]) -> dict[str, WeightsRequest]:
-    """One request for each named model; InputError when a path cannot be told apart or does not exist."""
-    values = _assign("WEIGHTS", text, names, words=WORDS, forms=WEIGHTS_FORMS)
-    return {name: _parse_one(values.get(name, NOT_GIVEN)) for name in names}
+def choose_weights(settings: Settings, names: Sequence[str]) -> dict[str, WeightsRequest]:
+    """One request for each model; InputError when a path does not exist."""
+    found = {}
+    for name, value in _find_values("WEIGHTS", settings, names, words=WORDS, forms=WEIGHTS_FORMS).items():
+        path = None if value in (NOT_GIVEN, *WORDS) else Path(value).expanduser().resolve()
+        source = value if path is None else "path"
+        found[name] = WeightsRequest(source=source, path=path, allow_pickle=settings.allow_pickle)
+    return found
 
 
-def parse_precisions(text: str) -> tuple[str, ...]:
-    """PRECISION, which may name several; InputError when one is none."""
-    asked = tuple(dict.fromkeys(text.replace(",", " ").split())) or (BASELINE,)
-    if not {*asked} <= {*PRECISIONS}:
-        raise InputError(f"PRECISION must be of {', '.join(PRECISIONS)}: got {text}")
-    return asked
-
-
-def parse_backend(text: str, names: Sequence[str], package_set: str) -> dict[str, str]:
-    """Backend by model; InputError when it is none. A model that is not served, and a backend that
-    is not installed, are the plan's to refuse."""
-    try:
-        chosen = catalogue.parse_backend(text)
-    except ValueError as problem:
-        raise InputError(str(problem)) from problem
-    return {name: catalogue.find_asked(chosen, name, package_set) for name in names}
-
-
-def parse_allow_pickle(text: str) -> bool:
-    """ALLOW_PICKLE; InputError when it is neither 0 nor 1."""
-    if text not in (NOT_GIVEN, "0", "1"):
-        raise InputError(f"ALLOW_PICKLE must be one of 0, 1: got {text}")
-    return text == "1"
-
-
-def parse_paths(variable: str, text: str, names: Sequence[str]) -> dict[str, Path]:
-    """`PATH` for one model or `MODEL=PATH,…`; models that are not named have none."""
-    values = _assign(variable, text, names, words=(), forms=DATA_FORMS)
-    return {name: Path(value).expanduser().resolve() for name, value in values.items()}
-
-
-def check_used(precisions: Sequence[str], data: Iterable[DataRequest]) -> None:
-    """InputError for data that would judge nothing: FP32 alone is what the others are compared with."""
-    given = any(one != DataRequest() for one in data)
-    if given and {*precisions} == {BASELINE}:
-        raise InputError(
-            f"CALIBRATION and EVAL are of precisions beside {BASELINE}: got PRECISION={BASELINE}; "
-            "add PRECISION=int8 or bf16"
-        )
-
-
-def check_weights(requests: dict[str, WeightsRequest]) -> None:
+def check_weights(requests: Iterable[WeightsRequest]) -> None:
     """InputError when a folder does not say which of its files holds the weights."""
-    for request in requests.values():
+    for request in requests:
         if request.path is not None:
             find_weights_file(request.path)
 
 
-def _parse_one(value: str) -> WeightsRequest:
-    if value in (NOT_GIVEN, *WORDS):
-        return WeightsRequest(source=value)
-    return WeightsRequest(source="path", path=Path(value).expanduser().resolve())
-
-
-def _assign(
-    variable: str, text: str, names: Sequence[str], *, words: Collection[str], forms: str
-) -> dict[str, str]:
-    """Value by model; every value is one of `words` or a path that exists."""
-    values: dict[str, str] = {}
-    for part in _split(text.strip(), names, words):
-        targets, value = _read_part(variable, part, names, words)
-        _check_value(variable, part, value, words=words, forms=forms, names=names)
-        if value not in words and len(targets) > 1:
-            raise InputError(
-                f"{variable}={part} is a path for {len(targets)} models; "
-                f"write {variable}={names[0]}={part} or MODELS={names[0]}"
-            )
-        for target in targets:
-            if target in values:
-                raise InputError(f"{variable} must have one value for each model: got two for {target}")
-            values[target] = value
-    return values
-
-
-def _split(text: str, names: Sequence[str], words: Collection[str]) -> list[str]:
-    """At the commas before a model's name and an equals sign: any other is part of a path."""
-    if not text or _is_value(text, words):
-        return [text] if text else []
-    known = "|".join(map(re.escape, {*names, *list_models()}))
-    return [part.strip() for part in re.split(f",(?=\\s*(?:{known})=)", text)]
-
-
-def _read_part(
-    variable: str, part: str, names: Sequence[str], words: Collection[str]
-) -> tuple[list[str], str]:
-    """(the models it is for, the value). What exists is a path, even with an equals sign in it."""
-    name, separator, value = part.partition("=")
-    if not separator or "/" in name or _is_value(part, words):
-        return list(names), part
-    if name not in names:
+def choose_data(
+    settings: Settings, names: Sequence[str], precisions: Sequence[str]
+) -> dict[str, DataRequest]:
+    """By model; InputError for data that would judge nothing: FP32 alone is what others are compared with."""
+    given = {
+        field: _find_values(field.upper(), settings, names, words=(), forms=DATA_FORMS)
+        for field in ("calibration", "eval")
+    }
+    paths = {
+        field: {name: Path(value).expanduser().resolve() for name, value in values.items() if value}
+        for field, values in given.items()
+    }
+    if any(paths.values()) and {*precisions} == {BASELINE}:
         raise InputError(
-            f"{variable} names {name}, which is not among MODELS ({', '.join(names)}): got {part}"
+            f"CALIBRATION and EVAL are of precisions beside {BASELINE}: got PRECISION={BASELINE}; "
+            "add PRECISION=int8 or bf16"
         )
-    return [name], value
+    return {
+        name: DataRequest(calibration=paths["calibration"].get(name), evaluation=paths["eval"].get(name))
+        for name in names
+    }
 
 
-def _check_value(
-    variable: str, part: str, value: str, *, words: Collection[str], forms: str, names: Sequence[str]
-) -> None:
-    if not value:
-        raise InputError(f"{variable} must be {forms}: got {part!r} without a value")
-    if not _is_value(value, words):
-        commas = f"; a comma ends it before MODEL= of {', '.join(names)}" if "," in value else ""
-        raise InputError(f"{variable} must be {forms}: got {value}, which does not exist{commas}")
+def parse_precisions(text: str) -> tuple[str, ...]:
+    """Of --precisions, which may name several, or PRECISION; InputError when one is none."""
+    given = tuple(dict.fromkeys(text.replace(",", " ").split())) or (BASELINE,)
+    if not {*given} <= {*PRECISIONS}:
+        raise InputError(f"--precisions must be of {', '.join(PRECISIONS)}: got {text}")
+    return given
 
 
-def _is_value(text: str, words: Collection[str]) -> bool:
-    return text in words or (bool(text) and _exists(text))
+def choose_backends(settings: Settings, names: Sequence[str], package_set: str) -> dict[str, str]:
+    """Backend by model; one that is not installed is the plan's to reject."""
+    return {name: settings.of_model("backend", name) or SETS[package_set][0] for name in names}
 
 
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).expanduser().exists()
-    except (OSError, RuntimeError):  # a name too long, or ~ of a user who is not there
-        return False
+def _find_values(
+    setting: str, settings: Settings, names: Sequence[str], *, words: Collection[str], forms: str
+) -> dict[str, str]:
+    """Value by model; every value is one of `words`, a path that exists, or not given."""
+    values = {name: str(settings.of_model(setting.lower(), name) or NOT_GIVEN) for name in names}
+    for value in filter(None, values.values()):
+        if value not in words and not exists(value):
+            commas = f"; a comma ends it before MODEL= of {', '.join(names)}" if "," in value else ""
+            raise InputError(f"{setting} must be {forms}: got {value}, which does not exist{commas}")
+    of_all = getattr(settings, setting.lower()).get(ALL, NOT_GIVEN)
+    if of_all and of_all not in words and len(sharing := [n for n in names if values[n] == of_all]) > 1:
+        raise InputError(
+            f"{setting}={of_all} is a path for {len(sharing)} models; "
+            f"write {setting}={sharing[0]}={of_all} or MODELS={sharing[0]}"
+        )
+    return values

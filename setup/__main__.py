@@ -1,4 +1,4 @@
-"""`python3 -m setup`, in Python 3.6 syntax: an old Python gets a sentence, not a SyntaxError."""
+"""`python3 -m setup COMMAND`, in Python 3.6 syntax: an old Python gets a sentence, not a SyntaxError."""
 
 import sys
 
@@ -15,6 +15,6 @@ if __name__ == "__main__":
     sentence = explain_python(sys.version_info[:3], sys.executable)
     if sentence:
         sys.exit(sentence)
-    from setup.environment import main
+    from setup.command import main
 
     sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sysconfig
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,10 +30,8 @@ class Need(NamedTuple):
     """Something the machine must have: itself, not the package that brings it."""
 
     what: str
-    packages: tuple[str, ...]
-    """Debian's and Ubuntu's names of it: the first one that is offered is installed."""
-    files: tuple[str, ...]
-    """A program or library: one of these."""
+    packages: tuple[str, ...]  # Debian's and Ubuntu's names of it: the first one that is offered is installed
+    files: tuple[str, ...]  # a program or library: one of these
     version: str = ""
     oldest: tuple[int, ...] = ()
 
@@ -64,8 +61,7 @@ def look(need: Need) -> tuple[bool, str]:
     if not found or not need.version:
         return bool(found), str(found[0]) if found else f"no {files[0]}"
     try:
-        command = [str(found[0]), "-version"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run([found[0], "-version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return False, f"{found[0]}, which does not run: {error}"
     version = re.search(need.version, done.stderr + done.stdout)
@@ -83,8 +79,7 @@ def explain(missing: Sequence[Need], do: str) -> str:
 
 def check_machine(checkout: Path = ROOT, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
     """Raise where nothing is worth installing."""
-    machine = f"{platform.system()} {platform.machine()}"
-    if machine != "Linux x86_64":
+    if (machine := f"{platform.system()} {platform.machine()}") != "Linux x86_64":
         raise SetupError(f"the machine must be Linux on x86-64, which IPEX is for: got {machine}")
     if "avx2" not in cpuinfo.read_text(errors="replace").split():
         raise SetupError(f"the processor must have AVX2: got none in {cpuinfo}; do: pass the host's model on")
@@ -98,8 +93,7 @@ def complete_machine() -> None:
     """Install what is missing as root, or raise with the line that does it; HAProxy can come from PyPI."""
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     may = succeeds([*as_root, "apt-get", "--version"])
-    missing = [need for need in find_missing() if may or need is not HAPROXY]
-    if not missing:
+    if not (missing := [need for need in find_missing() if may or need is not HAPROXY]):
         return
     if os.environ.get("JAVA_HOME") and missing[0] is NEEDS[0]:
         raise SetupError(explain(missing[:1], "unset JAVA_HOME, or set it to a Java 17 or newer"))
@@ -128,20 +122,19 @@ def succeeds(command: Sequence[str]) -> bool:
 def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     """One line with its seconds; what it says goes to the log, without names and passwords in addresses."""
     print(f"  {name} ".ljust(70, "."), end="", flush=True)
-    began, tail = time.monotonic(), deque[str](maxlen=12)
-    LOG.parent.mkdir(exist_ok=True)
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    began = time.monotonic()
     # Programs inherit the lock of `make setup`: what outlives a killed one is waited for.
-    process = subprocess.Popen(command, **pipes, env=environment, close_fds=False)  # type: ignore[call-overload]
-    with LOG.open("a", encoding="utf-8") as sink, process:
-        for line in process.stdout:
-            tail.append(hide_credentials(line.decode(errors="replace")))
-            sink.write(tail[-1])
-    print(f" {time.monotonic() - began:4.0f} s {'failed' if process.returncode else 'ok'}", flush=True)
-    if process.returncode:
-        shown = "".join(f"  | {line.rstrip()[:200]}\n" for line in tail)
-        text = f"`{' '.join(command[:4])} …` failed with exit code {process.returncode}\n{shown}  log: {LOG}"
-        raise SetupError(f"{text}\n  do: cure that (the network? `pip config list`?), then the command again")
+    done = subprocess.run(
+        command, stdin=-3, stdout=-1, stderr=-2, env=environment, close_fds=False, check=False
+    )
+    print(f" {time.monotonic() - began:4.0f} s {'failed' if done.returncode else 'ok'}", flush=True)
+    LOG.parent.mkdir(exist_ok=True)
+    said = hide_credentials(done.stdout.decode(errors="replace"))
+    LOG.write_text(LOG.read_text() + said if LOG.exists() else said)
+    if done.returncode:
+        shown = "".join(f"  | {line[:200]}\n" for line in said.splitlines()[-12:])
+        text = f"`{' '.join(command[:4])} …` failed with exit code {done.returncode}\n{shown}  log: {LOG}"
+        raise SetupError(f"{text}\n  do: fix that (the network? `pip config list`?), then the command again")
 
 
 def hide_credentials(text: str) -> str:

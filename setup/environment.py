@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -20,85 +18,80 @@ from pathlib import Path
 from setup import doctor
 from setup.doctor import ROOT, SetupError, hide_credentials
 
-JAVA = ROOT / "server/java"
-REQUIREMENTS = ROOT / "requirements"
-STAMP = "setup.json"
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # pytorch.org, "Get started"
-DEFAULT = "default"
-UV_SETTINGS = {
-    "index-url": "UV_DEFAULT_INDEX",
-    "extra-index-url": "UV_INDEX",
-    "find-links": "UV_FIND_LINKS",
-    "no-index": "UV_NO_INDEX",
-    "trusted-host": "UV_INSECURE_HOST",
-    "cert": "SSL_CERT_FILE",
-}
-"""pip's settings, which uv does not read, by its own names."""
+JAVA, REQUIREMENTS, STAMP = ROOT / "server/java", ROOT / "requirements", "setup.json"
+CPU_INDEX, DEFAULT = "https://download.pytorch.org/whl/cpu", "default"  # pytorch.org, "Get started"
+FIRST = re.compile(
+    r"^(?:pydantic|pydantic-core|pydantic-settings|python-dotenv|annotated-types|typing-extensions|typing-inspection"
+    r"|tomli)==.*(?:\n +--hash.*)+", re.MULTILINE
+)  # fmt: skip
+"""What settings are read with, of a serve.txt."""
+UV_SETTINGS = {  # pip's settings, which uv does not read, by its own names
+    "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX", "trusted-host": "UV_INSECURE_HOST", "cert": "SSL_CERT_FILE",
+}  # fmt: skip
+SERVES = {"org.pytorch.serve.ModelServer", "model_service_worker.py"}
+FOREIGN = {"PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_CONSTRAINT"}
+"""They would send packages or imports somewhere else."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m setup", description=__doc__)
-    parser.add_argument("--doctor", action="store_true", help="only say what the machine lacks")
-    parser.add_argument("--unused", action="store_true", help="only refuse while a server runs on it")
-    parser.add_argument("--with", dest="purposes", action="append", default=[], help="loadtest, dev, audit")
-    parser.add_argument("--set", default="ipex", help="of packages, a folder of requirements/")
-    parser.add_argument("--torch-index", default="", help="an index's address, or `default` for pip's own")
-    parser.add_argument("--venv", type=Path, help="default: .venv, or .venv-SET")
-    options = parser.parse_args(arguments)
-    own_name = ".venv" if options.set == "ipex" else f".venv-{options.set}"
-    options.venv = (options.venv or ROOT / own_name).absolute()
-    # Two set-ups at once would write into one environment: the second waits for the first.
-    lock = os.open(ROOT, os.O_RDONLY)
-    os.set_inheritable(lock, True)
-    try:
-        if options.unused:
-            check_unused(options.venv, "it was to be removed")
-            return 0
-        check_torch_index(options.torch_index)
-        doctor.check_machine()
-        if options.doctor:
-            missing = doctor.find_missing()
-            print(doctor.explain(missing, "make setup") if missing else "nothing is missing")
-            return bool(missing)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        doctor.complete_machine()
-        complete_environment(options.venv, options.set, options.purposes, options.torch_index)
-    except SetupError as error:
-        print(f"setup: {error}", file=sys.stderr)
-        return 1
-    finally:
-        os.close(lock)
-    return 0
+def read_stamp(venv: Path) -> dict:
+    with contextlib.suppress(OSError, ValueError):
+        return {"purposes": {}, **json.loads((venv / STAMP).read_text())}
+    return {"purposes": {}}
+
+
+def is_complete(venv: Path) -> bool:
+    return "serve" in read_stamp(venv) and os.access(venv / "bin/python", os.X_OK)
+
+
+def begin(venv: Path) -> None:
+    """A new one with uv and what settings are read with; a link's target, of another checkout, stays."""
+    check_unused(venv, "it has no pydantic-settings")
+    if venv.is_symlink():
+        venv.unlink()
+    base = getattr(sys, "_base_executable", sys.executable)
+    doctor.run("virtual environment", [base, "-m", "venv", "--clear", str(venv)], own_variables())
+    pip = [f"{venv}/bin/python", "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
+    doctor.run("uv", [*pip, "--require-hashes", "-r", str(REQUIREMENTS / "uv.txt")], own_variables())
+    (first := venv / "first.txt").write_text("\n".join(FIRST.findall(find_file("ipex", "serve").read_text())))
+    install("settings", venv, "--require-hashes", "--no-deps", "-r", str(first))
+    write_stamp(venv, {"location": str(venv), "python": "{}.{}".format(*sys.version_info), "purposes": {}})
 
 
 def complete_environment(venv: Path, name: str, purposes: Sequence[str], torch_index: str) -> None:
     """Its stamp is written last: an environment without it was not finished."""
-    stamp: dict = {"purposes": {}}
-    with contextlib.suppress(OSError, ValueError):
-        stamp |= json.loads((venv / STAMP).read_text())
+    check_torch_index(torch_index)
+    stamp = read_stamp(venv)
     haproxy = ["haproxy"] if doctor.find_missing([doctor.HAPROXY]) else []
     files = {purpose: find_file(name, purpose) for purpose in (*purposes, *haproxy, *stamp["purposes"])}
     serve, pins = find_file(name, "serve"), (REQUIREMENTS / name / "serve.in").read_text()
+    begun = {"location": str(venv), "python": "{}.{}".format(*sys.version_info)}
     wanted: dict = {
-        "location": str(venv),
-        "set": name,
-        "python": "{}.{}".format(*sys.version_info),
-        "serve": digest(serve),
-        "torch": re.findall(r"^torch(?:vision)?==\S+", pins, re.MULTILINE),
+        **begun, "set": name, "serve": digest(serve),
         "torch_index": hide_credentials(torch_index) or stamp.get("torch_index"),
-    }
+        "torch": re.findall(r"^torch(?:vision)?==\S+", pins, re.MULTILINE),
+    }  # fmt: skip
     changed = [f"{key} was {stamp.get(key)}" for key in wanted if stamp.get(key) != wanted[key]]
     if changed or not os.access(venv / "bin/python", os.X_OK):
         check_unused(venv, ", ".join(changed))
-        index = create(venv, serve, wanted["torch"], torch_index)
+        if stamp != {**begun, "purposes": {}}:
+            begin(venv)
+        install("packages", venv, "--require-hashes", "--no-deps", "-r", str(serve))
+        index, reason = choose_torch_index(torch_index, wanted["torch"][0].replace("==", "-"))
+        print(f"  torch from {hide_credentials(index)} index: {reason}", flush=True)
+        install(" and ".join(wanted["torch"]), venv, *wanted["torch"], index=index)
         stamp = {**wanted, "torch_index": hide_credentials(index), "purposes": {}}
     digests = {purpose: digest(file) for purpose, file in files.items()}
     for purpose, file in files.items():
         if digests[purpose] != stamp["purposes"].get(purpose):
             install(f"packages for {purpose}", venv, "--require-hashes", "--no-deps", "-r", str(file))
-    (draft := venv / f"{STAMP}.part").write_text(json.dumps({**stamp, "purposes": digests}, indent=2))
-    draft.replace(venv / STAMP)
+    write_stamp(venv, {**stamp, "purposes": digests})
     compile_java(venv)
+
+
+def write_stamp(venv: Path, stamp: dict) -> None:
+    (draft := venv / f"{STAMP}.part").write_text(json.dumps(stamp, indent=2))
+    draft.replace(venv / STAMP)
 
 
 def compile_java(venv: Path) -> None:
@@ -107,8 +100,7 @@ def compile_java(venv: Path) -> None:
     if target.exists() and target.stat().st_mtime > max(file.stat().st_mtime for file in sources):
         return
     (torchserve,) = venv.glob("lib/python3*/site-packages/ts/frontend/model-server.jar")
-    draft = target.with_suffix(".part")
-    shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(draft := target.with_suffix(".part"), ignore_errors=True)
     command = ["javac", "--release", "17", "-d", str(draft), "-cp", str(torchserve)]
     doctor.run("Java class", [*command, *map(str, sources)])
     shutil.rmtree(target, ignore_errors=True)
@@ -125,56 +117,44 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def check_unused(venv: Path, reason: str) -> None:
+def check_unused(venv: Path, reason: str, proc: Path = Path("/proc")) -> None:
     """Raise when a server runs on it: a worker that comes back would load other packages."""
-    if not venv.exists():  # nor are there other files of ours yet where an image is built
-        return
-    from server.processes import find_users_of, name_run
-
-    if users := ", ".join(sorted({name_run(process) for process in find_users_of(venv)})):
+    if users := ", ".join(find_users(venv, proc)):
         text = f"{venv.name} must not change under a running server ({reason}): got {users}"
         raise SetupError(f"{text}\n  do: stop it (make stop RUN_DIR=…), then run this again")
 
 
-def create(venv: Path, serve: Path, torch: Sequence[str], asked: str) -> str:
-    """Make it from nothing; where torch came from. What a link leads to is another checkout's, and stays."""
-    if venv.is_symlink():
-        venv.unlink()
-    base = getattr(sys, "_base_executable", sys.executable)
-    doctor.run("virtual environment", [base, "-m", "venv", "--clear", str(venv)], own_variables())
-    pip = [f"{venv}/bin/python", "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
-    doctor.run("uv", [*pip, "--require-hashes", "-r", str(REQUIREMENTS / "uv.txt")], own_variables())
-    install("packages", venv, "--require-hashes", "--no-deps", "-r", str(serve))
-    index, reason = choose_torch_index(asked, torch[0].replace("==", "-"))
-    print(f"  torch from {hide_credentials(index)} index: {reason}", flush=True)
-    install(" and ".join(torch), venv, *torch, index=index)
-    return index
+def find_users(venv: Path, proc: Path) -> list[str]:
+    """TorchServes and workers of any user that run on its Python; of one's own with the run directory."""
+    pythons, found = {f"{venv.absolute()}/bin/python", f"{venv.resolve()}/bin/python"}, []
+    for folder in proc.glob("[0-9]*"):
+        run = b""
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_text(errors="replace").split("\0")
+            if pythons & {*words} and SERVES & {word.rpartition("/")[2] for word in words}:
+                with contextlib.suppress(PermissionError):
+                    run = b"".join(
+                        re.findall(rb"CPU_KIT_RUN=([^\0]*)", (folder / "environ").read_bytes())[:1]
+                    )
+                found.append(f"process {folder.name}" + (f" of RUN_DIR={os.fsdecode(run)}" if run else ""))
+    return sorted(found)
 
 
 def own_variables() -> dict[str, str]:
-    """The caller's, without what would send packages or imports somewhere else."""
-    foreign = (
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PIP_USER",
-        "PIP_TARGET",
-        "PIP_PREFIX",
-        "PIP_ROOT",
-        "PIP_CONSTRAINT",
-    )
-    return {name: value for name, value in os.environ.items() if name not in foreign}
+    return {name: value for name, value in os.environ.items() if name not in FOREIGN}
 
 
 def install(name: str, venv: Path, *arguments: str, index: str = DEFAULT) -> None:
     """By uv, from where pip would take it, or from one index alone; addresses are in its environment only."""
-    python = f"{venv}/bin/python"
-    settings = {**read_pip_settings(python), **own_variables(), "UV_PYTHON_DOWNLOADS": "never"}
+    settings = {**read_pip_settings(f"{venv}/bin/python"), **own_variables(), "UV_PYTHON_DOWNLOADS": "never"}
     # As pip does. Without it an extra index with an older release would hide the one that is wanted.
     settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if index != DEFAULT:
         settings |= {"UV_DEFAULT_INDEX": index, "UV_INDEX": "", "UV_FIND_LINKS": ""}
         arguments = ("--no-deps", *arguments)
-    doctor.run(name, [f"{venv}/bin/uv", "pip", "install", "--python", python, *arguments], settings)
+    doctor.run(
+        name, [f"{venv}/bin/uv", "pip", "install", "--python", f"{venv}/bin/python", *arguments], settings
+    )
 
 
 def read_pip_settings(python: str) -> dict[str, str]:
@@ -189,17 +169,17 @@ def read_pip_settings(python: str) -> dict[str, str]:
     return found
 
 
-def check_torch_index(asked: str) -> None:
-    """Refuse a mistyped TORCH_INDEX, and one that anybody on the way can answer."""
-    if not re.match(rf"$|{DEFAULT}$|https://|file://|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/", asked):
+def check_torch_index(given: str) -> None:
+    """Reject a mistyped TORCH_INDEX, and one that anybody on the way can answer."""
+    if not re.match(rf"$|{DEFAULT}$|https://|file://|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/", given):
         forms = "`default`, https://…, file://…, or http://… on this machine (else it can be anybody's)"
-        raise SetupError(f"TORCH_INDEX must be {forms}: got {hide_credentials(asked)}")
+        raise SetupError(f"TORCH_INDEX must be {forms}: got {hide_credentials(given)}")
 
 
-def choose_torch_index(asked: str, wheel: str) -> tuple[str, str]:
+def choose_torch_index(given: str, wheel: str) -> tuple[str, str]:
     """That of the CPU-only wheels (0.2 GB against 6.8) where it answers and has this one; and why."""
-    if asked:
-        return asked, "TORCH_INDEX"
+    if given:
+        return given, "TORCH_INDEX"
     try:
         with urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=4) as answer:
             page = answer.read().decode().replace("%2B", "+")

@@ -162,7 +162,7 @@ def make_verdict(one: Comparison, *, failed: bool) -> Verdict:
 def ask(pair: Sequence[Server], load: Load, *, bound: float) -> dict[str, Any]:
     """Rates are compared, so the load is a closed loop; both get the users of A."""
     if load.is_open:
-        raise LoadTestError("the gate compares rates of closed loops; SCENARIO= must name a closed one")
+        raise LoadTestError("the gate compares rates of closed loops; --scenario must name a closed one")
     return {"pair": [one.name for one in pair], "bound": bound, "load": plain(load)}
 
 

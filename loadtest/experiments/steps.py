@@ -181,7 +181,7 @@ def choose(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
     """All, or for a trial these alone; what is compared with none of them is compared with nothing."""
     known = [step.name for step in steps]
     if unknown := [name for name in names if name not in known]:
-        raise LoadTestError(f"ONLY must name some of {', '.join(known)}: got {unknown[0]}")
+        raise LoadTestError(f"--only must name some of {', '.join(known)}: got {unknown[0]}")
     chosen = [step for step in steps if not names or step.name in names]
     there = {step.name for step in chosen}
     return [step if step.before in there else replace(step, before=None) for step in chosen]

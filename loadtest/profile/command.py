@@ -7,25 +7,35 @@ from typing import Any
 
 import click
 
-from config.planning import PRECISIONS
-from loadtest.command import DURATION, PORT, RESULTS_OPTION, STORE, build_store, measure, open_site, option
+from loadtest.command import (
+    PORT,
+    RESULTS_OPTION,
+    STORE,
+    build_store,
+    choose_model,
+    measure,
+    open_site,
+    settings,
+)
 from loadtest.profile import experiment as profile
 
 
 @click.command("profile")
-@option("MODELS", type=click.Choice([*profile.PAYLOADS]), required=True)
-@option("AGAINST", default=profile.STOCK)
-@DURATION
-@option("PRECISION", type=click.Choice([*PRECISIONS]), default=profile.PRECISION)
+@click.option(
+    "--against", default=profile.STOCK, show_default=True,
+    help="stock TorchServe, off (the kit with everything off), or the RUN_DIR of a server that runs",
+)  # fmt: skip
 @STORE
 @PORT
 @RESULTS_OPTION
+@settings("models", "precision", "duration")
 def run_profile(**given: Any) -> int:
     """Why the kit is faster than another server, or than itself with everything off."""
-    model, precision = given["models"], given["precision"]
+    model = choose_model(given["models"], profile.PAYLOADS)
+    precision = given["precision"] or profile.PRECISION
     sides = profile.make_sides(model, against=given["against"], precision=precision)
     build_store(model, given["store"])
-    build_store(model, given["store"], "--backend", "eager", "--precision", "fp32")
+    build_store(model, given["store"], "BACKEND=eager", "--precisions", "fp32")
     seconds, run = given["duration"] or profile.SECONDS, partial(profile.run, sides=sides)
     with open_site(given["store"], given["first_port"]) as site:
         asked = profile.ask(model, site.store, sides, precision, seconds)

@@ -30,7 +30,7 @@ from server.archives import read_archive
 
 KIND = "profile"
 STOCK, OFF = "stock", "off"
-"""AGAINST; anything else is the run directory of a server that is up."""
+"""Of --against; anything else is the run directory of a server that is up."""
 PRECISION, SECONDS, WARM_UP_S, REPEATS = "int8", 20.0, 4.0, 2
 """Two repeats give an interval: windows are long, and what is told are parts of one server, not races."""
 USERS, SLOW_USERS = 64, 32
@@ -56,7 +56,7 @@ class Side(NamedTuple):
 
 
 def make_sides(model: str, *, against: str = STOCK, precision: str = PRECISION) -> dict[str, Side]:
-    """By role; nothing is started. LoadTestError where AGAINST cannot be compared with."""
+    """By role; nothing is started. LoadTestError where `against` cannot be compared with."""
     served = (f"PRECISION={precision}", *saturate(model, precision))
     off, one = (*EVERYTHING_OFF, *saturate(model, "fp32")), ("WORKERS=1", "CORES_PER_WORKER=1")
     plain = partial(stock_server, model=model, batch_size=BATCH_SIZE)
@@ -69,7 +69,7 @@ def make_sides(model: str, *, against: str = STOCK, precision: str = PRECISION) 
     elif (models := find_running(against).models) == (model,):
         others = {OTHER: Side(running_server(against, f"running: {Path(against).resolve().name}"), None)}
     else:
-        raise LoadTestError(f"AGAINST must serve {model} alone: got {', '.join(models)} in {against}")
+        raise LoadTestError(f"--against must serve {model} alone: got {', '.join(models)} in {against}")
     return {
         **others,
         KIT: Side(kit_server(f"kit {precision}", [model], served), USERS),

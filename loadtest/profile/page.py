@@ -31,7 +31,7 @@ QUEUE, LATENCY = "ts_queue_latency_microseconds", "ts_inference_latency_microsec
 METHOD = (
     "Each server was loaded without and with each collector, in turns. PyTorch's profiler and oneDNN's log "
     "were on for a few runs of the model in each live worker; plain TorchServe's log comes from another "
-    "start, and its operators are not shown (AGAINST=off shows them)."
+    "start, and its operators are not shown (--against off shows them)."
 )
 TOP, LONGEST, WORKS, MOST_THREADS, MOST_CPUS = 12, 80, 0.2, 10, 12
 """Rows of a table; characters of a name; cores that a thread which computes uses or waits for; in the film,

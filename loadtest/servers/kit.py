@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from config.__main__ import USAGE_ERROR
-from config.plan import PLAN_FILE, Plan, read_plan
+from config.errors import ConfigError
+from config.plan import Plan
+from config.planning import NO_PROFILE, make_plan, read_facts, read_profile
+from config.render import write_plan_files
+from config.settings import read_settings
 from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError, RejectedError
 from loadtest.servers.base import Running, Server, Site, make_running
@@ -21,7 +24,7 @@ from server.state import read_failure, read_state
 from server.stop import stop
 
 START_SECONDS = 1200
-"""A step of the ablation compiles the model while its workers start (config/planning/models.py)."""
+"""A step of the ablation compiles the model while its workers start (config/rules/batching.py)."""
 _FILLED = {"fp32": 8, "bf16": 16, "int8": 16}
 SATURATING = {"resnet50": _FILLED, "densenet121": _FILLED, "bert": {**_FILLED, "int8": 24}}
 """Requests in a batch, by model and precision: a third of a second of a core."""
@@ -30,7 +33,7 @@ FILLING_MS = "20"
 
 
 def saturate(model: str, precision: str) -> tuple[str, ...]:
-    """Arguments for what is compared in closed loops: the default plan goes by a latency limit instead."""
+    """Settings for what is compared in closed loops: the default plan goes by a latency limit instead."""
     return (f"BATCH={SATURATING[model][precision]}", f"DELAY_MS={FILLING_MS}")
 
 
@@ -40,22 +43,25 @@ def kit_server(
     arguments: Sequence[str],
     *,
     instances: int | None = 1,
+    profile: str = "",
     memory_mib: int = 0,
     prepare: Callable[[Running], None] | None = None,
 ) -> Server:
-    """A kit server with `arguments` of `python -m config`, verified by its start; RejectedError with the
-    kit's own reason when it cannot be served so.
+    """A kit server with settings as NAME=VALUE, verified by its start; RejectedError with the kit's reason
+    where it cannot be served.
 
-    `instances` is None for as many as the plan has by itself.
+    `instances` is None for as many as the plan has by itself, `profile` a file with the batch profile.
     """
 
     @contextlib.contextmanager
     def start(site: Site) -> Iterator[Running]:
         site.say(f"  starting {name}")
         folder, port = site.place("kit")
-        asked = [*arguments, "--model-store", str(site.store)]
+        given = [*arguments, f"MODEL_STORE={site.store}"]
         run = RunDir.at(folder)
-        plan = write_plan(folder, port=port, models=models, arguments=asked, instances=instances)
+        plan = write_plan(
+            folder, port=port, models=models, arguments=given, instances=instances, profile=profile
+        )
         running = make_running(name, run, plan, how=" ".join(["kit", *arguments]))
         try:
             _start(run)
@@ -81,7 +87,7 @@ def read_start(running: Running) -> float:
 
 def _start(run: RunDir) -> None:
     try:
-        _call(["server", "start", "--run-dir", str(run.path)])
+        _call(["server", "start", f"RUN_DIR={run.path}"])
     except LoadTestError as problem:
         failure = read_failure(run.failure)
         if failure is None:
@@ -91,12 +97,25 @@ def _start(run: RunDir) -> None:
 
 
 def write_plan(
-    folder: Path, *, port: int, models: Sequence[str], arguments: Sequence[str], instances: int | None = 1
+    folder: Path,
+    *,
+    port: int,
+    models: Sequence[str],
+    arguments: Sequence[str],
+    instances: int | None = 1,
+    profile: str = "",
 ) -> Plan:
-    """Plan into a run directory, and start nothing."""
-    asked = [*(["--instances", str(instances)] if instances else []), *arguments]
-    _call(["config", "--models", " ".join(models), "--port", str(port), "--run-dir", str(folder), *asked])
-    return read_plan(folder / PLAN_FILE)
+    """Plan into a run directory, and start nothing; RejectedError for what cannot be planned. Environment and
+    kit.toml do not count: what is compared is what is named."""
+    known = [f"MODELS={' '.join(models)}", f"PORT={port}", f"RUN_DIR={folder}"]
+    known += [f"INSTANCES={instances}"] if instances else []
+    try:
+        facts = read_facts(read_settings([*known, *arguments], ()))
+        plan = make_plan(facts, profile=read_profile(profile) if profile else NO_PROFILE)
+        write_plan_files(plan)
+    except ConfigError as problem:
+        raise RejectedError(f"no plan with {' '.join(arguments)}: {problem}", str(problem)) from problem
+    return plan
 
 
 def _call(arguments: Sequence[str]) -> None:
@@ -107,6 +126,4 @@ def _call(arguments: Sequence[str]) -> None:
     if done.returncode == 0:
         return
     message = f"python -m {' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    if arguments[0] == "config" and done.returncode == USAGE_ERROR:
-        raise RejectedError(message, done.stderr.strip().removeprefix("config: "))
     raise LoadTestError(message)

@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
+from config.commands import list_read, render_settings
 from config.errors import ConfigError
+from config.plan import read_plan
 from config.planning import read_facts
 from config.settings import Settings
 from loadtest.bench import open_bench
@@ -16,12 +18,11 @@ from loadtest.command import (
     ABOVE_0,
     PORT,
     RESULTS_OPTION,
+    RESUME,
     STORE,
     call,
     finish,
     open_site,
-    option,
-    options,
     say,
 )
 from loadtest.errors import LoadTestError
@@ -29,26 +30,33 @@ from loadtest.results import LATEST, find_result, list_results
 from loadtest.tune import prepare
 from loadtest.tune.experiment import KIND, Race, keep_tuned, measure_race, show_race
 from server.errors import ServerError
+from server.processes import find_marked
+from server.rundir import RunDir
+from server.serve import list_changes
 
 
 @click.command(KIND)
-@option("BUDGET_MINUTES", type=ABOVE_0, default=prepare.DEFAULT_MINUTES)
-@options("PAYLOADS", "RESUME", "MIX")
+@click.option(
+    "--budget-minutes", type=ABOVE_0, default=prepare.DEFAULT_MINUTES, show_default=True,
+    help="of each model or mix, 5 or more",
+)  # fmt: skip
+@click.option(
+    "--mix", default="",
+    help="several models at once, in shares of the requests, resnet50:0.7,bert:0.3 (default: each alone)",
+)  # fmt: skip
+@RESUME
 @STORE
 @PORT
 @RESULTS_OPTION
-@click.argument("words", metavar="-- PLAN_OPTION... [-- BUILD_OPTION...]", nargs=-1, type=click.UNPROCESSED)
-def run_tune(words: Sequence[str], budget_minutes: float, payloads: str, mix: str, **given: Any) -> int:
-    """The plan that serves the most within a latency limit, measured against the default.
-
-    Options are those of `python -m config` for every plan, and of `python -m models build` for the archives.
-    """
-    place = words.index("--") if "--" in words else len(words)
-    plan_options, build_options = words[:place], words[place + 1 :]
-    wish = prepare.read_wish(plan_options, minutes=budget_minutes, payloads=payloads, mix=mix)
+@click.pass_obj
+def run_tune(settings: Settings, budget_minutes: float, mix: str, **given: Any) -> int:
+    """The plan that serves the most within a latency limit, measured against the default."""
+    wish = prepare.read_wish(settings, minutes=budget_minutes, mix=mix)
     resume, results = given["resume"], given["results"]
     if resume not in ("", LATEST) and len(wish.tunings) > 1:
-        raise LoadTestError(f"RESUME of several models must be {LATEST}: got {resume}; or give one of MODELS")
+        raise LoadTestError(
+            f"--resume of several models must be {LATEST}: got {resume}; or give one of MODELS"
+        )
     problems: list[str] = []
     races: list[tuple[Race, str]] = []
     codes, folders = [], {}
@@ -69,11 +77,12 @@ def run_tune(words: Sequence[str], budget_minutes: float, payloads: str, mix: st
             prepare.check_resumed(folder, prepare.ask_first(wish, models))
             folders[models] = folder
     if folders:
-        call("models", "build", *(build_options or ["--models", " ".join(wish.models)]))
-        call("server", "check-plan", *plan_options)
+        build = {*list_read("models")} - {"ARGS"}
+        given_now = render_settings(settings).items()
+        call("models", "build", *(f"{name}={value}" for name, value in given_now if name in build))
+        check_running(settings)
         with open_site(given["store"], given["first_port"]) as site:
-            stored = [*wish.arguments, "--model-store", str(site.store)]
-            prepare.time_batches(" ".join(wish.models), stored, wish, site)
+            prepare.time_batches(wish.models, wish.arguments, wish, site)
             plan = prepare.make_plan(wish, site, wish.models)
             for models, folder in folders.items():
                 with going_on(models) as name:
@@ -84,7 +93,17 @@ def run_tune(words: Sequence[str], budget_minutes: float, payloads: str, mix: st
                     codes.append(finish(show_race(race, bench.kept.host), bench.kept))
     if races and not any(codes):
         file = keep_tuned(races, read_facts(Settings(**plan.settings)), wish.run_dir)
-        say(f"written: {file}; `make serve` goes by it until it is removed")
+        say(f"written: {file}; `make serve` goes by it as long as it is there")
     if problems:
         raise LoadTestError("\n".join(problems))
     return max(codes)
+
+
+def check_running(settings: Settings) -> None:
+    """LoadTestError where a server of RUN_DIR has other settings: its batch profile would change."""
+    run = RunDir.at(settings.run_dir)
+    if not any(process.is_supervisor for process in find_marked(run.path)):
+        return
+    if changed := ", ".join(list_changes(read_plan(run.plan).settings, settings)):
+        do = "make stop, or another RUN_DIR"
+        raise LoadTestError(f"a server with other {changed} runs from {run.path}; do: {do}")

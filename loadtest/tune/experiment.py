@@ -275,7 +275,7 @@ def judge(race: Race) -> list[Verdict]:
     why = f"the default is right: {race.why_not}" if race.why_not else f"the default has {base.value:.4g}"
     if not figure:
         do = "ask for a higher SLO_P99_MS, or give" if served.boundary == NONE_KEPT else "give"
-        why = f"{served.boundary}; those tried end at {served.value:.4g}/s; {do} more BUDGET_MINUTES"
+        why = f"{served.boundary}; those tried end at {served.value:.4g}/s; {do} more --budget-minutes"
     what = f"{race.what}, {race.served}: highest rate with {race.limit}"
     verdicts = [Verdict(what=what, figure=figure, unit=" requests/s", why=why)]
     if race.ratio:
@@ -316,7 +316,7 @@ def show_race(race: Race, host: Mapping[str, Any]) -> Result:
 def _show_plan(race: Race, plan: str) -> dict[str, Any]:
     found, where = race.peaks.get(plan), [block.name for block in race.blocks if block.find(plan)]
     rounds = sum(name.startswith(ROUND) for name in where)
-    absent = "no window of it may be quoted" if where else "left out: memory or BUDGET_MINUTES had no room"
+    absent = "no window of it may be quoted" if where else "left out: memory or --budget-minutes had no room"
     word = race.out.get(plan, absent)
     shown: Any = INVALID if word.startswith(INVALID) else None
     if found:

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from config.__main__ import KNOBS, build_parser, parse_number, split_words
 from config.archives import read_definitions
-from config.knobs.table import find
+from config.commands import list_read, render_settings
 from config.plan import Plan
-from config.planning import DEFAULT_SLO_P99_MS, find_need, list_sizes
+from config.planning import DEFAULT_SLO_P99_MS, find_need, list_sizes, make_profile_job, read_facts
+from config.settings import Settings, read_settings
 from config.topology import read_topology
 from handlers.backends.catalogue import BACKENDS, SETS, find_missing, name_variant
 from handlers.definition import Packed
@@ -31,8 +31,8 @@ from loadtest.tune.experiment import KIND
 from server.archives import read_archive
 from server.supervisor.moving import read_available_mib
 
-OWN = ("MODELS", "PORT", "SLO_P99_MS")
-"""Settings of a plan that have a value of their own here."""
+OWN = ("MODELS", "PORT", "SLO_P99_MS", "RUN_DIR", "PYTHON")
+"""Settings that have a value of their own here."""
 NOT_TUNED = {
     **dict.fromkeys(("BATCH", "DELAY_MS"), "it is what `make tune` finds"),
     **dict.fromkeys(("TOPOLOGY", "TLS_CERT", "TLS_KEY"), "plans on all of this machine are tuned"),
@@ -57,38 +57,33 @@ class Wish:
     asked: Mapping[str, Any]
     """The same of each race; empty payloads are what suits the model."""
     arguments: list[str]
-    """Of `python -m config`."""
-    timings: str
+    """Settings, as NAME=VALUE."""
+    profile: str
+    """File of the batch profile."""
     run_dir: Path
 
 
-def read_wish(options: Sequence[str], *, minutes: float, payloads: str, mix: str) -> Wish:
-    """From options of `python -m config`, as make gives them; LoadTestError for what cannot be fixed here."""
-    asked = build_parser().parse_args(options)
-    given = {name: value for name in KNOBS if name not in OWN and (value := getattr(asked, name.lower()))}
+def read_wish(settings: Settings, *, minutes: float, mix: str) -> Wish:
+    """LoadTestError for what cannot be fixed here."""
+    names = {*list_read("plan")} - {*OWN}
+    given = {name: value for name, value in render_settings(settings).items() if name in names}
     for name in (name for name in NOT_TUNED if name in given):
         raise LoadTestError(f"{name} must be left out, {NOT_TUNED[name]}: got {given[name]}")
+    payloads = settings.payloads
     if mix and payloads:
-        raise LoadTestError(f"PAYLOADS must be left out with MIX, which has each model's own: got {payloads}")
-    limit_ms = parse_number("SLO_P99_MS", asked.slo_p99_ms or str(DEFAULT_SLO_P99_MS)) or 0
-    if limit_ms <= 0:
-        raise LoadTestError(f"SLO_P99_MS must be 1 or more: got {limit_ms}")
+        raise LoadTestError(
+            f"PAYLOADS must be left out with --mix, which has each model's own: got {payloads}"
+        )
     if minutes < LEAST_MINUTES:
-        raise LoadTestError(f"BUDGET_MINUTES must be at least {LEAST_MINUTES:g}: got {minutes:g}")
-    run_dir, models = Path(asked.run_dir).resolve(), tuple(split_words(asked.models))
-    timings = str(Path(asked.timings or run_dir / "timings.json").resolve())
-    shares = parse_mix(mix, models) if mix else {}
+        raise LoadTestError(f"--budget-minutes must be at least {LEAST_MINUTES:g}: got {minutes:g}")
+    limit_ms, run_dir = settings.slo_p99_ms or DEFAULT_SLO_P99_MS, Path(settings.run_dir).resolve()
+    shares = parse_mix(mix, models := settings.models) if mix else {}
     known = {"given": given, "limit": {"percentile": PERCENTILE, "ms": limit_ms}, "budget_minutes": minutes}
-    words = {**given, "SLO_P99_MS": str(limit_ms)}.items()
-    arguments = [
-        *(word for name, value in words for word in (find(name).option, value)),
-        "--timings",
-        timings,
-    ]
     return Wish(
         models=models, shares=shares, tunings=[models] if shares else [(model,) for model in models],
-        asked={**known, "shares": shares, "payloads": MIXTURE if shares else payloads}, arguments=arguments,
-        timings=timings, run_dir=run_dir,
+        asked={**known, "shares": shares, "payloads": MIXTURE if shares else payloads},
+        arguments=[f"{name}={value}" for name, value in {**given, "SLO_P99_MS": limit_ms}.items()],
+        profile=str(run_dir / "timings.json"), run_dir=run_dir,
     )  # fmt: skip
 
 
@@ -96,14 +91,14 @@ def parse_mix(text: str, models: Sequence[str]) -> dict[str, float]:
     """Model → share of the requests, 1 in sum; LoadTestError for what is none."""
     pairs = sorted(word.partition(":")[::2] for word in text.replace(",", " ").split())
     if len(models) < 2 or [model for model, _ in pairs] != sorted(models):
-        wanted = f"MIX must give each of MODELS a share, two or more, as {EXAMPLE}"
+        wanted = f"--mix must give each of MODELS a share, two or more, as {EXAMPLE}"
         raise LoadTestError(f"{wanted}: got {text} for {', '.join(models)}")
     try:
         parts = {model: float(share) for model, share in pairs}
     except ValueError:
         parts = {"": math.nan}
     if not all(0 < part < math.inf for part in parts.values()):
-        raise LoadTestError(f"MIX must be numbers above 0 by model, as {EXAMPLE}: got {text}")
+        raise LoadTestError(f"--mix must be numbers above 0 by model, as {EXAMPLE}: got {text}")
     return {model: part / sum(parts.values()) for model, part in parts.items()}
 
 
@@ -122,8 +117,10 @@ def make_plan(
 ) -> Plan:
     """The default, of all models together too: it has the workers that each of them gets."""
     folder, port = site.place("plan")
-    arguments = [*wish.arguments, *more, "--model-store", str(site.store)]
-    return write_plan(folder, port=port, models=models, arguments=arguments, instances=instances)
+    arguments = [*wish.arguments, *more, f"MODEL_STORE={site.store}"]
+    return write_plan(
+        folder, port=port, models=models, arguments=arguments, instances=instances, profile=wish.profile
+    )
 
 
 def prepare(
@@ -154,7 +151,8 @@ def prepare(
     servers = {}
     for name, known in plans.name_plans(asked["candidates"]).items():
         own = known.layout if name == plans.DEFAULT else known.arguments
-        servers[name] = kit_server(name, models, [*wish.arguments, *fix(variants), *own], instances=None)
+        arguments = [*wish.arguments, *fix(variants), *own]
+        servers[name] = kit_server(name, models, arguments, instances=None, profile=wish.profile)
     return asked, servers
 
 
@@ -185,21 +183,19 @@ def list_others(wish: Wish, archive: Packed, plan: Plan, site: Site) -> list[pla
         backend, precision = variant.split()
         if backend in there and named <= {backend, precision} and not find_need(topology, backend, precision):
             more = plans.variant_arguments(variant)
-            time_batches(model, [*wish.arguments, *more, "--model-store", str(site.store)], wish, site)
+            time_batches([model], [*wish.arguments, *more], wish, site)
             own = make_plan(wish, site, [model], more, instances=1)
             found.append(replace(plans.read_candidate(own, [model]), variant=variant))
     return found
 
 
-def time_batches(model: str, arguments: Sequence[str], wish: Wish, site: Site) -> None:
-    """As `make timings` does; what was timed before is not timed again."""
-    job = _run("config", "--models", model, *arguments, "--timing-job")
-    site.say(_run("models", "time", "--job", job, "--store", str(site.store), "--output", wish.timings))
-
-
-def _run(*arguments: str) -> str:
-    command = [sys.executable, "-m", *arguments]
+def time_batches(models: Sequence[str], arguments: Sequence[str], wish: Wish, site: Site) -> None:
+    """As `make serve` does; what is in the profile is not measured again."""
+    known = [f"MODELS={' '.join(models)}", f"MODEL_STORE={site.store}", *arguments]
+    job = make_profile_job(read_facts(read_settings(known, ()))).to_json()
+    words = ["time", "--job", job, "--output", wish.profile, f"MODEL_STORE={site.store}"]
+    command = [sys.executable, "-m", "models", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise LoadTestError(f"python -m {arguments[0]} failed: {done.stderr[-1500:].strip()}")
-    return done.stdout.strip()
+        raise LoadTestError(f"python -m models time failed: {done.stderr[-1500:].strip()}")
+    site.say(done.stdout.strip())

@@ -29,10 +29,10 @@ LOADS = {"resnet50": "one-photo", "bert": "one-text"}
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ResNet50 and BERT as shipped, with random weights; kept between test runs."""
-    command = [sys.executable, "-m", "models", "build", "--models", "resnet50 bert", "--weights", "random"]
-    command += ["--precision", "fp32 int8"]
+    command = [sys.executable, "-m", "models", "build", "MODELS=resnet50 bert", "WEIGHTS=random"]
+    command += ["PRECISION=int8"]
     with for_all_workers(tmp_path_factory, "store"):
-        subprocess.run([*command, "--store", str(STORE)], cwd=ROOT, check=True, timeout=600)
+        subprocess.run([*command, f"MODEL_STORE={STORE}"], cwd=ROOT, check=True, timeout=600)
     return STORE
 
 

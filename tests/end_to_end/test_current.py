@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(find_set() == DEFAULT_SET, reason="another envir
 @pytest.fixture(scope="module")
 def archive() -> Path:
     """ResNet50 as shipped, with random weights; kept between test runs."""
-    command = [sys.executable, "-m", "models", "build", "--models", "resnet50", "--weights", "random"]
-    command += ["--precision", "int8", "--store", str(STORE)]
+    command = [sys.executable, "-m", "models", "build", "MODELS=resnet50", "WEIGHTS=random"]
+    command += ["PRECISION=int8", f"MODEL_STORE={STORE}"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=900)
     return STORE / "resnet50.mar"
 

@@ -68,8 +68,8 @@ def store(engine: str) -> Path:
     """ResNet50 and BERT as shipped, with random weights."""
     if os.environ.get("KIT_STORE"):
         return Path(os.environ["KIT_STORE"]).resolve()
-    command = [sys.executable, "-m", "models", "build", "--models", "resnet50 bert", "--weights", "random"]
-    command += ["--precision", "fp32 bf16 int8", "--store", str(STORE)]
+    command = [sys.executable, "-m", "models", "build", "MODELS=resnet50 bert", "WEIGHTS=random"]
+    command += ["--precisions", "bf16 int8", f"MODEL_STORE={STORE}"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=900)
     return STORE
 

@@ -13,7 +13,7 @@ from models import __main__ as command
 from models import build
 from models.build import build_archive, read_built
 from models.errors import BuildError, InputError
-from models.request import PRECISIONS, DataRequest, check_used, parse_precisions
+from models.request import DataRequest, parse_precisions
 from models.synthetic import write_member
 from server.archives import check_packed, read_archive
 from tests.conftest import FP32_ONLY, RANDOM, TINY_IMAGE, TINY_TEXT, with_int8, write_definition
@@ -208,31 +208,21 @@ def test_a_precision_that_the_model_has_not_is_named(tmp_path):
 def test_the_command_hands_on_what_is_asked_for(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(build, "build_archive", lambda *_, precisions, **__: asked.append([*precisions]))
-    for given in ([], ["--precision", ""], ["--precision", "int8"], ["--precision", "fp32 int8"]):
-        assert command.main(["build", "--models", "bert", "--store", str(tmp_path), *given]) == 0
-    assert asked == [["fp32"], ["fp32"], ["int8"], ["fp32", "int8"]]
+    several = ["--precisions", "fp32 int8"]
+    for given in ([], ["PRECISION="], ["PRECISION=int8"], several, ["ARGS=--precisions fp32,int8"]):
+        assert command.main(["build", "MODELS=bert", f"MODEL_STORE={tmp_path}", *given]) == 0
+    assert asked == [["fp32"], ["fp32"], ["int8"], ["fp32", "int8"], ["fp32", "int8"]]
 
 
 def test_it_can_build_for_every_backend_that_is_installed(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(build, "build_archive", lambda *_, backends, **__: asked.append(backends))
     monkeypatch.setattr(command, "find_missing", lambda: frozenset(BACKENDS) - {"ipex", "eager"})
-    where = ["build", "--models", "bert", "--store", str(tmp_path)]
-    assert command.main([*where, "--backend", "eager"]) == command.main([*where, "--all-backends"]) == 0
+    where = ["build", "MODELS=bert", f"MODEL_STORE={tmp_path}"]
+    assert command.main([*where, "BACKEND=eager"]) == command.main([*where, "--all-backends"]) == 0
     assert asked == [["eager"], ["ipex", "eager"]]
 
 
-def test_precisions_are_those_of_the_server():
-    from config.rules import requests
-
-    assert requests.PRECISIONS == PRECISIONS
-    with pytest.raises(InputError, match=r"PRECISION must be of .*int9"):
+def test_a_precision_that_is_none_is_rejected():
+    with pytest.raises(InputError, match=r"--precisions must be of .*int9"):
         parse_precisions("fp32 int9")
-
-
-def test_data_that_would_judge_nothing_are_rejected(tmp_path):
-    own = DataRequest(calibration=tmp_path)
-    check_used(["fp32", "int8"], [own])
-    check_used(["fp32"], [DataRequest()])
-    with pytest.raises(InputError, match=r"beside fp32: got PRECISION=fp32; add PRECISION=int8 or bf16"):
-        check_used(["fp32"], [DataRequest(), own])

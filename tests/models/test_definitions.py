@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from config.settings import Settings
 from models.definition import read_definition
 from models.errors import BuildError
-from models.names import DEFAULT_MODELS, list_models
+from models.names import list_models
 from tests.conftest import TINY_IMAGE, write_definition
 
 
@@ -24,8 +23,8 @@ def test_shipped_definitions_are_valid(name):
     assert definition.public or definition.is_own
 
 
-def test_the_default_models_are_those_of_the_makefile():
-    assert f"MODELS ?= {' '.join(DEFAULT_MODELS)}\n" in Path("Makefile").read_text()
+def test_the_default_models_are_there():
+    assert {*Settings().models} <= {*list_models()}
 
 
 def test_four_lines_are_enough(tmp_path):

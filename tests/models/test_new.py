@@ -92,16 +92,16 @@ def test_the_four_lines_are_written_once(tmp_path):
     assert lines[-1] == "next: make serve MODELS=ticket-router"
     definition = read_definition("ticket-router", tmp_path / "models")
     assert (definition.handler, definition.local_weights) == ("text_classifier", source)
-    with pytest.raises(InputError, match=r"is there already; edit its model\.yaml, or give SERVE_AS"):
+    with pytest.raises(InputError, match=r"is there already; edit its model\.yaml, or give another --name"):
         write_model(source, folder=tmp_path / "models")
     write_model(source, name="other", folder=tmp_path / "models")
 
 
 def test_a_state_dict_needs_its_architecture(tmp_path):
     torch.save({"a": torch.zeros(1)}, tmp_path / "net.pth")
-    with pytest.raises(InputError, match="add HANDLER=image_classifier ARCH="):
+    with pytest.raises(InputError, match="add --handler image_classifier --arch"):
         write_model(tmp_path / "net.pth", folder=tmp_path / "models")
-    with pytest.raises(InputError, match="needs ARCH"):
+    with pytest.raises(InputError, match="needs --arch"):
         write_model(tmp_path / "net.pth", handler="image_classifier", folder=tmp_path / "models")
     given = {"handler": "image_classifier", "architecture": "efficientnet_b0"}
     write_model(tmp_path / "net.pth", **given, folder=tmp_path / "models")
@@ -120,10 +120,10 @@ def test_other_tasks_are_sent_to_the_page_on_handlers(tmp_path, architecture, wh
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        (["--from", "/nowhere"], "does not exist"),
-        (["--from", ""], "got none"),
-        (["--from", "models", "--serve-as", "../x"], "SERVE_AS must be"),
-        (["--from", "models", "--handler", "magic"], "HANDLER must be one of"),
+        (["FROM=/nowhere"], "does not exist"),
+        ([], "got nothing"),
+        (["FROM=models", "ARGS=--name ../x"], "--name must be"),
+        (["FROM=models", "--handler", "magic"], "--handler must be one of"),
     ],
 )
 def test_wrong_values_are_exit_code_2(given, what, capsys):

@@ -24,7 +24,7 @@ def pack(file: Path, member: str) -> None:
 def test_a_folder_with_other_things_gets_no_archives(tmp_path: Path) -> None:
     for name in ("environment", "hosts", "passwd", "shells"):
         (tmp_path / name).touch()
-    assert main(["build", "--models", "resnet50", "--weights", "random", "--store", str(tmp_path)]) == 2
+    assert main(["build", "MODELS=resnet50", "WEIGHTS=random", f"MODEL_STORE={tmp_path}"]) == 2
     assert len(list(tmp_path.iterdir())) == 4
 
 

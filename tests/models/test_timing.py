@@ -347,7 +347,7 @@ def test_a_job_that_config_did_not_print_or_not_for_our_cpus(text):
 
 
 def test_the_command_times_and_names_what_is_wrong(store, measured, capsys):
-    where = ["--store", str(store), "--output", str(store / "t.json")]
+    where = [f"MODEL_STORE={store}", "--output", str(store / "t.json")]
     assert command.main(["time", "--job", make_job(), *where]) == 0
     assert json.loads((store / "t.json").read_text())["schema"] == timings.SCHEMA
     assert command.main(["time", "--job", "nothing", *where]) == 2

@@ -1,0 +1,262 @@
+"""Which command reads which settings, and what is made of that: help, docs/settings.md, the check of make."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from config.errors import ConfigError
+from config.settings import FIELDS, PUBLIC, Settings, about, read_settings, show_bounds
+from config.sources import ALL, explain_unknown
+from config.terminal import print_in_any_locale
+from handlers.backends.catalogue import choose_set
+
+SETTING = re.compile(r"[A-Z][A-Z0-9_]*=")
+OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES"})
+"""GNU make's own variables, which a command line may set."""
+GROUPS = {
+    "serving": "Serving", "requests": "Requests", "libraries": "Libraries of the workers", "tls": "TLS",
+    "building": "Building archives", "running": "Running", "load": "Load tests", "args": "Options",
+}  # fmt: skip
+"""Group → title, in the order of help. A setting without a group is of programs alone."""
+_PLAN = "serving requests libraries tls RUN_DIR"
+_BUILD = "MODELS PRECISION BACKEND WEIGHTS CALIBRATION EVAL ALLOW_PICKLE TORCH_INDEX"
+_SERVE = f"{_PLAN} {_BUILD} VERBOSE"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A target of the Makefile."""
+
+    reads: str = ""
+    """Groups and names of settings; each reads PYTHON, too."""
+    program: str = ""
+    """Its module and words, run in the environment once that is complete."""
+    extra: str = ""
+    """What is installed beside what serving needs: loadtest, dev or audit."""
+    builds: bool = False
+    """It may build archives: WEIGHTS and the like are checked before anything is installed."""
+
+
+def _load(word: str, reads: str, *, builds: bool = False) -> Command:
+    return Command(f"{reads} ARGS TORCH_INDEX", f"loadtest {word}", "loadtest", builds)
+
+
+_LOOK = Command("RUN_DIR")
+_DEVELOP = Command("TORCH_INDEX", extra="dev")
+_TESTS = (
+    "test",
+    "test-unit",
+    "test-e2e",
+    "test-reliability",
+    "test-current",
+    "test-current-quick",
+    "image-test",
+)
+COMMANDS: dict[str, Command] = {
+    **dict.fromkeys(("help", "help-dev", "doctor"), Command()),
+    "setup": Command("BACKEND TORCH_INDEX"),
+    "model": Command("FROM ARGS TORCH_INDEX", "models new"),
+    "models": Command(f"{_BUILD} ARGS", "models build", builds=True),
+    "plan": Command(f"{_PLAN} TOPOLOGY", "server plan"),
+    "serve": Command(f"{_SERVE} FOREGROUND", "server serve", builds=True),
+    "reload": Command(_SERVE, "server reload", builds=True),
+    **dict.fromkeys(("status", "stop", "clean", "distclean"), _LOOK),
+    "verify": Command("RUN_DIR FORMAT VERBOSE"),
+    "tune": _load("tune", f"{_SERVE} PAYLOADS", builds=True),
+    "soak": _load("soak", f"{_SERVE} DURATION", builds=True),
+    "loadtest": _load("run", f"{_SERVE} load", builds=True),
+    "loadtest-ui": _load("ui", f"{_SERVE} load", builds=True),
+    "loadtest-slo": _load("slo", f"{_SERVE} load", builds=True),
+    "loadtest-gate": _load("gate", "RUN_DIR load"),
+    "ablation": _load("ablation", "MODELS BACKEND DURATION"),
+    "profile": _load("profile", "MODELS PRECISION BACKEND DURATION"),
+    "report": _load("report", ""),
+    "compare": _load("compare", ""),
+    "image": Command("MODELS BACKEND WEIGHTS ARGS TORCH_INDEX"),
+    "audit": Command("BACKEND TORCH_INDEX", extra="audit"),
+    **dict.fromkeys(("dev", "lint", "format", "lock", *_TESTS), _DEVELOP),
+}
+
+
+def list_read(command: str) -> tuple[str, ...]:
+    """Names of the settings that a target of the Makefile reads."""
+    words = {*COMMANDS[command].reads.split(), "PYTHON"}
+    return tuple(name for name in PUBLIC if {name, about(FIELDS[name])["group"]} & words)
+
+
+def join_by_model(values: Mapping[str, Any]) -> str:
+    """As the command line takes it."""
+    words = (f"{value}" if model == ALL else f"{model}={value}" for model, value in sorted(values.items()))
+    return ",".join(words)
+
+
+def render_settings(settings: Settings) -> dict[str, str]:
+    """NAME → VALUE of all that is not the default, as the command line takes it."""
+    texts = {}
+    for name, field in FIELDS.items():
+        if (value := getattr(settings, field)) != Settings.model_fields[field].default:
+            plain = int(value) if isinstance(value, bool) else value
+            joined = " ".join(plain) if isinstance(plain, tuple) else plain
+            texts[name] = join_by_model(joined) if isinstance(joined, dict) else f"{joined}"
+    return texts
+
+
+def take_own(arguments: Sequence[str], command: str) -> list[str]:
+    """The settings that a target of the Makefile reads, of those on make's command line.
+
+    make begins them with `--goals=…`, all that it was told to make: each setting must be read by one of them.
+    Below another make it is `--below`: that one's values, which come too, are no business of ours.
+    """
+    if not arguments or not arguments[0].startswith("--"):
+        return [*arguments]
+    below, pairs = arguments[0] == "--below", [word.partition("=")[::2] for word in arguments[1:]]
+    goals = arguments[0].removeprefix("--goals=").split() or ["help"]
+    wrong = []
+    for name in (name for name, _ in pairs if not below and name not in OF_MAKE):
+        readers = [goal for goal in COMMANDS if name in list_read(goal)]
+        if name not in PUBLIC:
+            wrong.append(explain_unknown(name, PUBLIC))
+        elif not {*goals} & {*readers}:
+            do = f"{name} is read by make {', '.join(readers)}"
+            wrong.append(f"{do}: got make {' '.join(goals)}; do: leave it out, or give it to one of these")
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return [f"{name}={value}" for name, value in pairs if name in list_read(command)]
+
+
+def read_program(words: Sequence[str]) -> tuple[Settings, list[str]]:
+    """What a program was given: settings, and the options that stand beside them and in ARGS."""
+    given = [word for word in words if SETTING.match(word)]
+    settings = read_settings(given)
+    try:
+        return settings, [*(word for word in words if word not in given), *shlex.split(settings.args)]
+    except ValueError as problem:
+        raise ConfigError(
+            f"ARGS must be words as a shell reads them: got {settings.args}: {problem}"
+        ) from problem
+
+
+WIDTH = 110
+NAME_WIDTH = 18
+MOST_USED = tuple(GROUPS)[:2]
+INTRODUCTION = """# Settings
+
+Written by `python -m config.settings markdown` from `config/settings.py`; edits are lost.
+
+A setting comes from, in this order: the command line, as in `make serve PRECISION=bf16 WORKERS=2`; the
+environment, as `KIT_PRECISION=bf16`; `kit.toml` in the current folder, or the file that `KIT_FILE` names;
+its default, which is mostly found from the machine (`make plan` prints the plan with all reasons). A bare
+`PORT` of your shell does nothing.
+
+```toml
+# kit.toml: settings in small letters, and a table for each model; these models are served
+precision = "int8"
+slo_p99_ms = 100
+
+[models.bert]
+batch = 8
+
+[models.resnet50]
+weights = "/data/resnet50.pth"
+```
+
+A wrong value is answered with the allowed ones, an unknown name with the one that is meant; a setting on the
+command line that the command does not read is rejected, too. Where a setting is by model, `BATCH=4` is of all
+and `BATCH=bert=8,resnet50=4` of each; a value of all replaces what stands further down in that order. Paths
+may hold blanks, quotes, commas and whatever else a name may, in UTF-8 and on one line; a `~` is your shell's
+to expand, or write `$HOME`. The container reads `KIT_…` and a mounted `kit.toml`
+([container.md](container.md)).
+"""
+
+
+def describe_values(field: str) -> str:
+    """The allowed values, where there is a list or a range of them."""
+    known, bounds = Settings.model_fields[field].annotation, about(field)["bounds"]
+    if known is bool:
+        return "0 | 1"
+    if get_origin(known) is Literal:
+        return " | ".join(filter(None, map(str, get_args(known))))
+    return show_bounds(bounds) if bounds else ""
+
+
+def describe_default(field: str) -> str:
+    """In words where it has some."""
+    default = Settings.model_fields[field].default
+    words = " ".join(default) if isinstance(default, tuple) else str(default or "")
+    return str(about(field)["shown"] or words)
+
+
+def render_help(groups: Sequence[str] = tuple(GROUPS)) -> str:
+    """For a terminal, by group."""
+    parts = []
+    for group in groups:
+        lines = [f"{GROUPS[group]}:"]
+        for name in (one for one in PUBLIC if about(FIELDS[one])["group"] == group):
+            field = FIELDS[name]
+            text = "; ".join(filter(None, (describe_values(field), Settings.model_fields[field].description)))
+            default = describe_default(field)
+            lines.append(
+                textwrap.fill(
+                    text + (f" ({default})" if default else ""), WIDTH,
+                    initial_indent=f"  {name:<{NAME_WIDTH}}", subsequent_indent=" " * (NAME_WIDTH + 2),
+                )
+            )  # fmt: skip
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def render_markdown() -> str:
+    """docs/settings.md; a line is broken at blanks alone, so that no name is cut."""
+    parts = [INTRODUCTION.strip()]
+    for group, title in GROUPS.items():
+        lines = []
+        for name in (one for one in PUBLIC if about(FIELDS[one])["group"] == group):
+            values, default = describe_values(FIELDS[name]), describe_default(FIELDS[name])
+            text = f"- **`{name}`**: {Settings.model_fields[FIELDS[name]].description}."
+            text += f" Values: {values}." if values else ""
+            text += f" Default: {default}." if default else ""
+            readers = [command for command in COMMANDS if name in list_read(command)]
+            every = len(readers) == len(COMMANDS)
+            text += f" *Read by {'every command' if every else 'make ' + ', '.join(readers)}.*"
+            lines.append(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+        parts.append(f"## {title}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def check(command: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """What a set-up must know of a command: its own arguments, the package set, and what it runs."""
+    own = take_own(arguments, command)
+    settings = read_settings(own, list_read(command))
+    known, package_set = COMMANDS[command], choose_set(join_by_model(settings.backend))
+    return {
+        "arguments": own, "set": package_set, "torch_index": settings.torch_index, "extra": known.extra,
+        "program": known.program.split(), "builds": known.builds,
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`help [all]`, `markdown`, or `check COMMAND [--goals=…] NAME=VALUE…`, which prints JSON."""
+    print_in_any_locale()
+    match list(arguments):
+        case ["help"]:
+            print(render_help(MOST_USED))
+        case ["help", "all"]:
+            print(render_help())
+        case ["markdown"]:
+            print(render_markdown(), end="")
+        case ["check", command, *given] if command in COMMANDS:
+            try:
+                print(json.dumps(check(command, given)))
+            except ConfigError as problem:
+                print(*(f"error: {line}" for line in str(problem).splitlines()), sep="\n", file=sys.stderr)
+                return 2
+        case _:
+            raise SystemExit(f"usage: config.settings {main.__doc__}: got {[*arguments]}")
+    return 0

@@ -206,8 +206,8 @@ def name_computing(model: ModelPlan) -> str:
 
 def write_plan_files(plan: Plan, folder: Path | None = None) -> None:
     """All that a start reads: haproxy.cfg and plan in `folder`, by default the run directory, and instances'
-    own files. Nothing where a folder is somebody else's; the plan last: a start goes by it. The caller holds the
-    lock. Folders of instances that are no longer planned are left: only `server` knows whether one runs."""
+    own files. Nothing where a folder is somebody else's; the plan last: a start goes by it. The caller holds
+    the lock. Folders of instances that are no longer planned are left: only `server` knows if one runs."""
     folders = {name: _find_folder(plan, name) for name in plan.instances}
     for own in (Path(plan.run_dir), *folders.values()):
         claim_run_folder(own)

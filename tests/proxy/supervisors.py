@@ -22,7 +22,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def address_string(self) -> str:
-        return "door"
+        return "proxy"
 
     def log_message(self, *_: object) -> None:
         """Not in a test's output."""

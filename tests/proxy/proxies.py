@@ -10,23 +10,23 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from config.door import DoorFiles, list_variables, render_door
-from config.plan import Plan
-from config.rules.network import find_instance_socket
+from config.plan import INSTANCES_FOLDER, PROXY_FILE, Plan
+from config.proxy import ProxyFiles, find_socket, list_variables
+from config.render import render_proxy
 from server.haproxy import HaproxyError, Runtime
-from tests.config.doors import plan_behind_door
-from tests.config.planning import make_model
-from tests.door.backends import Backend, Seen
+from tests.plans import make_instance, make_model, make_plan, make_proxy
+from tests.proxy.backends import Backend, Seen
 
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
-TOKEN = "of-strangers"
+TOKEN = "of-clients"
 MODEL = "resnet50"
 PATH = f"/predictions/{MODEL}"
+FOREIGN = "old"
 
 T = TypeVar("T")
 
@@ -44,24 +44,26 @@ class Answer:
     """What went wrong while sending or reading."""
 
 
-class Door:
+class Proxy:
     """HAProxy and the instances behind it."""
 
-    def __init__(self, plan: Plan, folder: Path, backends: dict[str, Backend]) -> None:
-        self.plan, self.folder, self.instances = plan, folder, backends
-        self.port = plan.inputs.port
-        self.files = list_files(folder)
-        self.log = folder / "haproxy.log"
-        Path(self.files.bearers).write_text(f"Bearer {TOKEN}\n", encoding="utf-8")
-        (folder / "haproxy.cfg").write_text(render_door(plan, self.files), encoding="utf-8")
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.folder, self.port = plan, Path(plan.run_dir), plan.proxy.port
+        self.files = ProxyFiles.of(self.folder)
+        self.log = self.folder / "haproxy.log"
+        self.instances = {name: Backend(name, self.find_socket(name)) for name in plan.instances}
+        write_files(plan)
         self.runtime = Runtime(Path(self.files.admin_socket))
         self.process = self._start()
+
+    def find_socket(self, instance: str) -> str:
+        return find_socket(self.folder / INSTANCES_FOLDER / instance, "inference")
 
     def _start(self) -> subprocess.Popen[bytes]:
         assert HAPROXY
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [HAPROXY, "-db", "-f", str(self.folder / "haproxy.cfg")],
+                [HAPROXY, "-db", "-f", str(self.folder / PROXY_FILE)],
                 env={**os.environ, **list_variables(self.plan)}, stdout=log, stderr=log,
             )  # fmt: skip
         # Its socket's file is there before anybody listens on it.
@@ -75,7 +77,7 @@ class Door:
         return False
 
     def serve(self, *names: str) -> None:
-        """These are well."""
+        """Requests may go to these."""
         for name in names or self.instances:
             for model in self.plan.instances[name].models:
                 self.runtime.set_serving(model, name, 1, 1)
@@ -83,6 +85,8 @@ class Door:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        for instance in self.instances.values():
+            instance.die()
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 30)
@@ -109,6 +113,23 @@ class Door:
             answer = read_answer(connection)
         return replace(answer, seconds=time.monotonic() - began, error=error + answer.error)
 
+    def set_all(self, **values: Any) -> None:
+        """What the instances do from now on: mode, delay_s."""
+        for instance in self.instances.values():
+            vars(instance).update(values)
+
+    def hold(self) -> None:
+        """Instances read what they get, and answer nothing."""
+        for instance in self.instances.values():
+            instance.answers.clear()
+
+    def let_go(self) -> None:
+        for instance in self.instances.values():
+            instance.answers.set()
+
+    def count_queued(self) -> int:
+        return self.runtime.read_stats()[MODEL].queued
+
     def list_seen(self) -> list[Seen]:
         """Predictions that came to instances, in their order."""
         seen = [one for backend in self.instances.values() for one in backend.requests]
@@ -120,40 +141,46 @@ class Door:
         return next(int(line.split()[1]) >> 10 for line in lines if line.startswith(field))
 
 
-def list_files(folder: Path) -> DoorFiles:
-    return DoorFiles(
-        sockets=str(folder),
-        admin_socket=f"{folder}/admin.sock",
-        supervisor_socket=f"{folder}/supervisor.sock",
-        bearers=f"{folder}/bearers.lst",
-        certificate=f"{folder}/door.pem",
-    )
+def plan_proxy(
+    folder: Path | str, instances: int = 2, foreign: bool = False, model: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Plan:  # fmt: skip
+    """Instances with one kit model; `model`: values of it, `changes`: of ProxyPlan; `foreign`: one instance
+    more, with two versions of an archive that others made."""
+    served = {MODEL: make_model(MODEL, **{"maxconn": 16, **(model or {})})}
+    planned = {f"a{number}": make_instance(number, served) for number in range(1, instances + 1)}
+    if foreign:
+        archives = {"1.0": "/archives/old.mar", "2.0 b": "/archives/new er.mar"}
+        values = {"kit": False, "archives": archives, "version": "2.0 b", "backend": "", "precision": ""}
+        old = {FOREIGN: make_model(FOREIGN, **values, limits={})}
+        planned[f"a{instances + 1}"] = make_instance(instances + 1, old, kit=False)
+    return replace(make_plan(run_dir=folder, proxy=make_proxy(**changes)), instances=planned)
+
+
+def write_files(plan: Plan) -> None:
+    """What HAProxy reads, in the plan's run directory."""
+    files = ProxyFiles.of(Path(plan.run_dir))
+    Path(files.sockets).mkdir(mode=0o700, exist_ok=True)
+    Path(files.bearers).write_text(f"Bearer {TOKEN}\n", encoding="utf-8")
+    Path(plan.run_dir, PROXY_FILE).write_text(render_proxy(plan), encoding="utf-8")
 
 
 @contextlib.contextmanager
-def open_door(
-    change: Callable[[Plan], Plan] = lambda plan: plan,
-    prepare: Callable[[Path], None] = lambda _: None,
-    **asked,
-) -> Iterator[Door]:
-    """On free ports; `prepare` puts files into its folder; ends all it started."""
-    with claim_ports() as port, tempfile.TemporaryDirectory(prefix="door-", dir="/tmp") as folder:
-        asked = {"models": (make_model(MODEL),), "port": port, "batch": "8", "run_dir": folder, **asked}
-        plan = change(plan_behind_door(**asked))
-        backends = {name: Backend(name, find_instance_socket(plan.inputs, name)) for name in plan.instances}
-        prepare(Path(folder))
-        door = Door(plan, Path(folder), backends)
+def open_proxy(prepare: Callable[[ProxyFiles], None] = lambda _: None, **changes: Any) -> Iterator[Proxy]:
+    """On free ports, for plan_proxy's `changes`; `prepare` adds files; ends all it started."""
+    with claim_ports() as port, tempfile.TemporaryDirectory(prefix="proxy-", dir="/tmp") as folder:
+        plan = plan_proxy(folder, **{"port": port, "metrics_port": port + 2, **changes})
+        prepare(ProxyFiles.of(Path(folder)))
+        proxy = Proxy(plan)
         try:
-            yield door
+            yield proxy
         finally:
-            door.end()
-            for backend in backends.values():
-                backend.die()
+            proxy.end()
 
 
 @contextlib.contextmanager
 def claim_ports() -> Iterator[int]:
-    """The first of 99 that no other door takes meanwhile: whoever listens on the hundredth has them all.
+    """The first of 99 that no other test takes meanwhile: whoever listens on the hundredth has them all.
 
     Below those that outgoing connections get (32768 and up).
     """
@@ -213,17 +240,6 @@ def head_of(length: int) -> bytes:
     """Of a good request with a body so long."""
     head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
     return f"{head}content-length: {length}\r\n\r\n".encode()
-
-
-def hold(door: Door) -> None:
-    """Instances read what they get, and answer nothing."""
-    for instance in door.instances.values():
-        instance.answers.clear()
-
-
-def let_go(door: Door) -> None:
-    for instance in door.instances.values():
-        instance.answers.set()
 
 
 def send(connection: socket.socket, head: bytes, body: bytes, bytes_per_s: int = 0) -> str:

@@ -64,14 +64,14 @@ def _render_models(models: Mapping[str, ModelPlan]) -> str:
 def _list_reasons(plan: Plan, instance: str) -> dict[str, str]:
     """By key of config.properties; `models` and vmargs have those of the values that they are made of."""
     keys = {"java": "vmargs", **dict.fromkeys(plan.instances[instance].models, "models")}
-    reasons: dict[str, str] = {}
+    reasons: dict[str, list[str]] = {}
     for path, reason in sorted(plan.reasons.items()):
         owner, _, field = path.removeprefix(f"{instance}.").rpartition(".")
         if owner == "properties":
-            reasons[field] = reason
-        elif owner in keys:
-            reasons[keys[owner]] = f"{reasons.get(keys[owner], '')} {owner} {field}: {reason};".lstrip()
-    return reasons
+            reasons.setdefault(field, []).append(reason)
+        elif owner in keys and not field.endswith("maxconn"):
+            reasons.setdefault(keys[owner], []).append(f"{owner} {field}: {reason}")
+    return {key: "; ".join(parts) for key, parts in reasons.items()}
 
 
 def escape_value(value: str) -> str:

@@ -18,7 +18,6 @@ def _needs_haproxy() -> None:
 @pytest.fixture(scope="session")
 def _lasting(_needs_haproxy: None) -> Iterator[Proxy]:
     with open_proxy(foreign=True) as opened:
-        opened.serve()
         yield opened
 
 
@@ -34,5 +33,4 @@ def quiet(_lasting: Proxy) -> Proxy:
 def proxy() -> Iterator[Proxy]:
     """Two instances that are well."""
     with open_proxy() as opened:
-        opened.serve()
         yield opened

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,11 +36,11 @@ T = TypeVar("T")
 class Answer:
     """What a client got."""
 
-    status: int
+    status: int = 0
     """0 without one."""
-    headers: dict[str, str]
-    body: bytes
-    seconds: float
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    seconds: float = 0
     error: str = ""
     """What went wrong while sending or reading."""
 
@@ -78,8 +79,8 @@ class Proxy:
 
     def serve(self, *names: str) -> None:
         """Requests may go to these."""
-        for name in names or self.instances:
-            for model in self.plan.instances[name].models:
+        for name in names:
+            for model in self.plan.instances[name].models if name in self.plan.instances else ():
                 self.runtime.set_serving(model, name, 1, 1)
 
     def end(self) -> None:
@@ -92,24 +93,13 @@ class Proxy:
         return socket.create_connection(("127.0.0.1", self.port), 30)
 
     def ask(
-        self,
-        body: bytes = b"x",
-        *headers: str,
-        path: str = PATH,
-        method: str = "POST",
-        token: str = TOKEN,
-        deadline_ms: int = 0,
-        bytes_per_s: int = 0,
+        self, body: bytes = b"x", *headers: str, deadline_ms: int = 0, bytes_per_s: int = 0, **asked: str
     ) -> Answer:
-        """One request on a connection of its own."""
-        lines = [f"{method} {path} HTTP/1.1", "host: x", *headers]
-        lines += [f"content-length: {len(body)}"] if body else []
-        lines += [f"authorization: Bearer {token}"] if token else []
-        lines += [f"x-deadline-ms: {deadline_ms}"] if deadline_ms else []
-        head = ("\r\n".join(lines) + "\r\n\r\n").encode()
+        """One request on a connection of its own; `asked`: as of head_of."""
+        lines = [*headers, f"x-deadline-ms: {deadline_ms}"] if deadline_ms else headers
         began = time.monotonic()
         with self.connect() as connection:
-            error = send(connection, head, body, bytes_per_s)
+            error = send(connection, head_of(len(body) or None, *lines, **asked), body, bytes_per_s)
             answer = read_answer(connection)
         return replace(answer, seconds=time.monotonic() - began, error=error + answer.error)
 
@@ -166,13 +156,17 @@ def write_files(plan: Plan) -> None:
 
 
 @contextlib.contextmanager
-def open_proxy(prepare: Callable[[ProxyFiles], None] = lambda _: None, **changes: Any) -> Iterator[Proxy]:
-    """On free ports, for plan_proxy's `changes`; `prepare` adds files; ends all it started."""
+def open_proxy(
+    *serving: str, prepare: Callable[[ProxyFiles], None] = lambda _: None, **changes: Any
+) -> Iterator[Proxy]:
+    """On free ports, for plan_proxy's `changes`; `serving`: instances that get requests, by default all;
+    `prepare` adds files; ends all it started."""
     with claim_ports() as port, tempfile.TemporaryDirectory(prefix="proxy-", dir="/tmp") as folder:
         plan = plan_proxy(folder, **{"port": port, "metrics_port": port + 2, **changes})
         prepare(ProxyFiles.of(Path(folder)))
         proxy = Proxy(plan)
         try:
+            proxy.serve(*serving or proxy.instances)
             yield proxy
         finally:
             proxy.end()
@@ -220,26 +214,26 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 def sending(count: int, act: Callable[[int], T]) -> Iterator[list[T]]:
     """What came back so far of what is sent together; all of it after the block."""
     done: list[T] = []
-    load = threading.Thread(target=together, args=(count, act, done), daemon=True)
-    load.start()
-    yield done
-    load.join()
+    with ThreadPoolExecutor(count) as pool:
+        for number in range(count):
+            pool.submit(lambda n=number: done.append(act(n)))
+        yield done
 
 
-def together(count: int, act: Callable[[int], T], done: list[T] | None = None) -> list[T]:
-    done = [] if done is None else done
-    threads = [threading.Thread(target=lambda n=n: done.append(act(n)), daemon=True) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
+def together(count: int, act: Callable[[int], T]) -> list[T]:
+    with sending(count, act) as done:
+        pass
     return done
 
 
-def head_of(length: int) -> bytes:
-    """Of a good request with a body so long."""
-    head = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
-    return f"{head}content-length: {length}\r\n\r\n".encode()
+def head_of(
+    length: int | None, *headers: str, path: str = PATH, method: str = "POST", token: str = TOKEN
+) -> bytes:
+    """Of a request with a body so long; None: the headers say that, or there is no body."""
+    lines = [f"{method} {path} HTTP/1.1", "host: x", *headers]
+    lines += [f"authorization: Bearer {token}"] if token else []
+    lines += [] if length is None else [f"content-length: {length}"]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 def send(connection: socket.socket, head: bytes, body: bytes, bytes_per_s: int = 0) -> str:
@@ -257,22 +251,10 @@ def send(connection: socket.socket, head: bytes, body: bytes, bytes_per_s: int =
 
 def read_answer(connection: socket.socket) -> Answer:
     """One, but for 100."""
-    received, error = b"", ""
+    response = http.client.HTTPResponse(connection)
     try:
-        while not _is_whole(received) and (part := connection.recv(1 << 16)):
-            received += part
-    except OSError as problem:
-        error = str(problem)
-    head, _, body = received.partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-    status = int(lines[0].split()[1]) if lines[0] else 0
-    return Answer(status=status, headers=headers, body=body, seconds=0, error=error)
-
-
-def _is_whole(received: bytes) -> bool:
-    head, end, body = received.partition(b"\r\n\r\n")
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            return len(body) >= int(line.split(b":")[1])
-    return bool(end) and head.startswith(b"HTTP/1.1 100")
+        response.begin()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(status=response.status, headers=headers, body=response.read())
+    except (OSError, http.client.HTTPException) as problem:
+        return Answer(error=repr(problem))

@@ -56,7 +56,7 @@ def test_instances_are_asked_whether_they_live(proxy: Proxy):
 
 
 def test_no_instance_gets_requests_before_the_supervisor_says_so():
-    with open_proxy() as proxy:
+    with open_proxy("nobody") as proxy:
         assert proxy.ask().status == 503
         proxy.serve("a2")
         assert [proxy.ask().status for _ in range(4)] == [200] * 4
@@ -66,6 +66,5 @@ def test_no_instance_gets_requests_before_the_supervisor_says_so():
 
 def test_several_threads():
     with open_proxy(threads=4) as proxy:
-        proxy.serve()
         answers = together(100, lambda _: [proxy.ask(b"x" * 100_000).status for _ in range(5)])
         assert answers == [[200] * 5] * 100

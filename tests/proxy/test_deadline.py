@@ -38,7 +38,6 @@ def test_a_server_that_reads_no_bodies(proxy: Proxy, size: int):
 @SIZES
 def test_in_the_queue(size: int):
     with open_proxy(**ONE_SLOT) as proxy:
-        proxy.serve()
         proxy.set_all(mode="hang")
         body = b"x" * size
         held = [proxy.connect() for _ in range(2)]
@@ -61,7 +60,6 @@ def test_a_body_that_comes_slowly(proxy: Proxy):
 
 def test_a_client_that_leaves_leaves_the_queue():
     with open_proxy(**ONE_SLOT) as proxy:
-        proxy.serve()
         proxy.set_all(mode="hang")
         waiting = [proxy.connect() for _ in range(4)]
         for connection in waiting:
@@ -81,8 +79,7 @@ def test_the_earliest_deadline_is_first():
     def ask(number: int) -> int:
         return proxy.ask(b"x", f"x-number: {number}", deadline_ms=deadlines[number] * 1000).status
 
-    with open_proxy(**ONE_SLOT) as proxy:
-        proxy.serve("a1")
+    with open_proxy("a1", **ONE_SLOT) as proxy:
         instance = proxy.instances["a1"]
         instance.reads_bodies.clear()
         with sending(1, lambda _: proxy.ask(deadline_ms=60_000)):
@@ -100,6 +97,5 @@ def test_the_earliest_deadline_is_first():
 def test_the_longest_deadline_is_not_cut_by_another_limit():
     """timeout client is for a body that stands still, not for a client that waits for its answer."""
     with open_proxy(body_s=1, idle_s=1, headers_s=1) as proxy:
-        proxy.serve()
         proxy.set_all(delay_s=1.6)
         assert proxy.ask(deadline_ms=60_000).status == 200

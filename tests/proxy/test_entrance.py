@@ -11,8 +11,9 @@ import pytest
 from config.proxy import FORM_TYPE, ProxyFiles
 from handlers import request
 from tests.proxy.backends import Backend
-from tests.proxy.proxies import PATH, TOKEN, Answer, Proxy, open_proxy, read_answer, wait_for
+from tests.proxy.proxies import PATH, TOKEN, Answer, Proxy, head_of, open_proxy, read_answer, wait_for
 
+CONTINUE = "expect: 100-continue"
 FORM = "content-type: application/x-www-form-urlencoded"
 PREFLIGHT = ("origin: https://a.example", "access-control-request-method: POST")
 
@@ -77,19 +78,17 @@ def test_rejected(quiet: Proxy, headers, asked, status):
 
 
 @pytest.mark.parametrize(
-    ("token", "head", "status"),
+    ("token", "headers", "status"),
     [
-        ("no", "content-length: 9", 401),
-        (TOKEN, "expect: 100-continue\r\ncontent-length: 16777217", 413),
-        (TOKEN, "expect: 100-continue\r\ncontent-length: 9\r\ncontent-encoding: gzip", 415),
-        (TOKEN, "expect: 100-continue\r\ntransfer-encoding: chunked\r\ncontent-encoding: gzip", 415),
+        ("no", ["content-length: 9"], 401),
+        (TOKEN, [CONTINUE, "content-length: 16777217"], 413),
+        (TOKEN, [CONTINUE, "content-length: 9", "content-encoding: gzip"], 415),
+        (TOKEN, [CONTINUE, "transfer-encoding: chunked", "content-encoding: gzip"], 415),
     ],
 )
-def test_what_cannot_be_taken_is_told_before_a_byte_of_the_body_comes(quiet: Proxy, token, head, status):
+def test_what_is_rejected_is_rejected_before_the_body(quiet: Proxy, token, headers, status):
     with quiet.connect() as connection:
-        connection.sendall(
-            f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n{head}\r\n\r\n".encode()
-        )
+        connection.sendall(head_of(None, *headers, token=token))
         answer = read_answer(connection)
     assert_rejected(answer, status)
     assert answer.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
@@ -163,14 +162,11 @@ def test_curl(quiet: Proxy, tmp_path, how, size):
     assert [one.body_bytes >= size for one in quiet.list_seen()] == [True]
 
 
-def test_100_continue_is_said_by_the_door(proxy: Proxy):
+def test_100_continue_is_from_haproxy(proxy: Proxy):
     for instance in proxy.instances.values():
         instance.reads_bodies.clear()
     with proxy.connect() as connection:
-        connection.sendall(
-            f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
-            "expect: 100-continue\r\ncontent-length: 16\r\n\r\n".encode()
-        )
+        connection.sendall(head_of(16, CONTINUE))
         assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
 
 
@@ -221,10 +217,8 @@ def test_health_is_the_supervisors(proxy: Proxy):
 def test_metrics(quiet: Proxy):
     answer = subprocess.run(
         ["curl", "-sS", f"http://127.0.0.1:{quiet.port + 2}/metrics"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert 'haproxy_backend_current_queue{proxy="resnet50"} 0' in answer.stdout
 
 
@@ -252,7 +246,6 @@ def test_tls(tmp_path):
         Path(files.certificate).write_text(cert.read_text() + key.read_text(), encoding="utf-8")
 
     with open_proxy(prepare=join, tls_cert=str(cert), tls_key=str(key)) as proxy:
-        proxy.serve()
         url = f"https://localhost:{proxy.port}{PATH}"
         answered = subprocess.run(
             ["curl", "-sS", "--cacert", cert, "-H", f"Authorization: Bearer {TOKEN}", "-T", cert, url],

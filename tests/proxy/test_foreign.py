@@ -61,7 +61,6 @@ def test_a_kit_model_beside_it_takes_no_form_of_that_kind(quiet: Proxy):
 @pytest.mark.parametrize(("mode", "status", "tries"), [("500", 500, 4), ("reset", 502, 4), ("hang", 504, 1)])
 def test_retries_and_the_deadline_are_as_for_others(mode, status, tries):
     with open_proxy(foreign=True) as proxy:
-        proxy.serve()
         proxy.instances["a3"].mode = mode
         assert proxy.ask(path=FOREIGN_PATH, deadline_ms=2000).status == status
         assert len(proxy.list_seen()) == tries

@@ -25,8 +25,7 @@ PHOTO = b"x" * 300_000
 
 def test_what_would_be_late_is_refused_at_once():
     """10 wait, 1 s each, and 3 s of its own."""
-    with open_proxy(model={"maxconn": 1}) as proxy:
-        proxy.serve("a1")
+    with open_proxy("a1", model={"maxconn": 1}) as proxy:
         proxy.hold()
         proxy.runtime.set_prediction(MODEL, 1_000_000, 3000)
         with sending(11, lambda _: proxy.ask(deadline_ms=120_000)):
@@ -48,8 +47,7 @@ def test_where_none_waits_none_is_refused(proxy: Proxy):
 
 def test_without_figures_nothing_is_refused_by_them():
     """One is served, one waits, and one more is let in for 50 ms."""
-    with open_proxy(model={"maxconn": 1}) as proxy:
-        proxy.serve("a1")
+    with open_proxy("a1", model={"maxconn": 1}) as proxy:
         proxy.hold()
         with sending(2, lambda _: proxy.ask()) as answers:
             wait_for(lambda: proxy.count_queued() == 1)
@@ -62,9 +60,8 @@ def test_without_figures_nothing_is_refused_by_them():
 def test_what_waits_is_handed_over_when_another_deadline_ends_in_the_same_moment():
     """HAProxy leaves such a queue asleep, where both are within 0.3 ms; what finds it does what the
     supervisor does."""
-    with open_proxy(model={"maxconn": 1}) as proxy:
+    with open_proxy("a1", model={"maxconn": 1}) as proxy:
         runtime = proxy.runtime
-        proxy.serve("a1")
         for number in range(50):
             proxy.hold()
             with sending(2, lambda _: proxy.ask(deadline_ms=20_000)) as answers:
@@ -78,7 +75,6 @@ def test_what_waits_is_handed_over_when_another_deadline_ends_in_the_same_moment
 
 def test_as_many_wait_as_are_planned():
     with open_proxy(places=8, large_places=2) as proxy:
-        proxy.serve()
         for count, places, body in ((12, 8, PHOTO), (5, 2, b"x" * 400_000)):
             proxy.hold()
             with sending(count, lambda _, body=body: proxy.ask(body)) as answers:
@@ -91,7 +87,6 @@ def test_as_many_wait_as_are_planned():
 
 def test_large_bodies_wait_in_the_kernel_and_go_on_few_at_a_time():
     with open_proxy(model={"large_maxconn": 2}) as proxy:
-        proxy.serve()
         proxy.set_all(delay_s=0.01)
         answers = together(80, lambda _: proxy.ask(b"x" * 4_000_000))
         assert [answer.status for answer in answers] == [200] * 80
@@ -115,7 +110,6 @@ def test_a_large_body_leaves_small_ones_their_slots(proxy: Proxy):
 
 def test_idle_connections_keep_nobody_out():
     with open_proxy(headers_s=1) as proxy:
-        proxy.serve()
         before = proxy.read_rss_mib("VmRSS")
         idle = [proxy.connect() for _ in range(1000)]
         assert [proxy.ask(PHOTO).status for _ in range(5)] == [200] * 5
@@ -138,7 +132,6 @@ def test_slow_headers_end():
 
 def test_a_body_that_stands_still_ends():
     with open_proxy(body_s=1) as proxy:
-        proxy.serve()
         with proxy.connect() as connection:
             began = time.monotonic()
             send(connection, head_of(1000), b"x")

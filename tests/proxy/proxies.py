@@ -67,13 +67,14 @@ class Proxy:
                 [HAPROXY, "-db", "-f", str(self.folder / PROXY_FILE)],
                 env={**os.environ, **list_variables(self.plan)}, stdout=log, stderr=log,
             )  # fmt: skip
-        # Its socket's file is there before anybody listens on it.
-        wait_for(lambda: (self._answers() and can_connect(self.port)) or process.poll() is not None)
+        wait_for(lambda: self._is_up() or process.poll() is not None)
         assert process.poll() is None, self.log.read_text()
         return process
 
-    def _answers(self) -> bool:
-        with contextlib.suppress(HaproxyError):
+    def _is_up(self) -> bool:
+        """The runtime socket's file is there before HAProxy listens on it."""
+        with contextlib.suppress(HaproxyError, OSError):
+            self.connect().close()
             return bool(self.runtime.read_stats())
         return False
 
@@ -175,31 +176,15 @@ def open_proxy(
 @contextlib.contextmanager
 def claim_ports() -> Iterator[int]:
     """The first of 99 that no other test takes meanwhile: whoever listens on the hundredth has them all.
-
-    Below those that outgoing connections get (32768 and up).
-    """
+    Below those of outgoing connections (32768 and up)."""
     for port in range(21000, 32000, 100):
-        if claim := _claim(port):
-            with claim:
-                yield port
-            return
-    raise AssertionError("no free ports")
-
-
-def _claim(port: int) -> socket.socket | None:
-    """None where one of them is in use."""
-    try:
-        for used in (port, port + 2):
-            socket.create_server(("127.0.0.1", used)).close()
-        return socket.create_server(("127.0.0.1", port + 99))
-    except OSError:
-        return None
-
-
-def can_connect(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 10):
-        return True
-    return False
+        with contextlib.suppress(OSError):
+            for used in (port, port + 2):
+                socket.create_server(("127.0.0.1", used)).close()
+            claim = socket.create_server(("127.0.0.1", port + 99))
+            break
+    with claim:
+        yield port
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:

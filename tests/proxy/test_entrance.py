@@ -174,13 +174,9 @@ def test_what_an_instance_sees(quiet: Proxy):
     sent = ("describe: True", "x-kit-deadline-ms: 1", "X-KIT-other: 2", "x-request-id: mine", "a: b")
     assert quiet.ask(b"x", *sent, path=f"{PATH}?describe=1").status == 200
     [seen] = quiet.list_seen()
-    assert seen.target == PATH
-    assert seen.header("a") == "b"
-    assert seen.header("connection") == "close"
-    assert (seen.count("authorization"), seen.count("x-request-id")) == (0, 1)
-    assert len(seen.header("x-request-id") or "") == 36
-    for name in ("describe", "x-kit-deadline-ms", "x-kit-other"):
-        assert seen.header(name) is None
+    assert (seen.target, seen.header("a"), seen.header("connection")) == (PATH, "b", "close")
+    assert seen.count("authorization", "describe", "x-kit-deadline-ms", "x-kit-other") == 0
+    assert [len(value) for value in seen.list_values("x-request-id")] == [36]
 
 
 def test_what_is_no_http_is_told_so_by_haproxy_itself(quiet: Proxy):

@@ -23,6 +23,7 @@ from handlers.backends.catalogue import DEFAULT, name_variant
 
 WIDTH = 100
 INDENT = "    "
+_IN_MODELS = ("workers", "batch_size", "max_batch_delay_ms", "response_timeout_s", "startup_timeout_s")
 _TEMPLATES = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
 _JINJA = jinja2.Environment(
     loader=_TEMPLATES, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -69,7 +70,7 @@ def _list_reasons(plan: Plan, instance: str) -> dict[str, str]:
         owner, _, field = path.removeprefix(f"{instance}.").rpartition(".")
         if owner == "properties":
             reasons.setdefault(field, []).append(reason)
-        elif owner in keys and not field.endswith("maxconn"):
+        elif owner in keys and (owner == "java" or field in _IN_MODELS):
             reasons.setdefault(keys[owner], []).append(f"{owner} {field}: {reason}")
     return {key: "; ".join(parts) for key, parts in reasons.items()}
 
@@ -176,11 +177,12 @@ def _show(value: Any) -> str:
 def summarize(plan: Plan) -> str:
     """The one line that planning ends with."""
     count, unpinned = len(plan.instances), [name for name, one in plan.instances.items() if not one.pinned]
+    reasons = [plan.reasons.get(f"{name}.{field}") for name in unpinned for field in ("pinned", "launched")]
     cores = min(one.cores_per_worker for one in plan.instances.values())
     parts = [
         f"planned: {', '.join(plan.models)}",
         f"workers {_join({name: str(plan.count_workers(name)) for name in plan.models})} × cores {cores}",
-        *(f"NOT PINNED: {plan.reasons.get(f'{name}.pinned', name)}" for name in unpinned[:1]),
+        *[f"NOT PINNED: {next(filter(None, reasons), unpinned[0])}" for _ in unpinned[:1]],
         _join({name: name_computing(model) for name, model in plan.models.items()}),
         plan.libraries.allocator,
         f"{plan.libraries.openmp} OpenMP",

@@ -1,73 +1,78 @@
-"""Plan to files: config.properties with a reason above each key, and the environment."""
+"""Plan to text and files: config.properties, haproxy.cfg, and what `make plan` prints (templates/)."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote as quote_url
 
-from config.plan import Plan, Setting
-from handlers.backends.catalogue import SWITCHED
+import jinja2
+from jinja2 import meta
 
-ARCHIVE_VERSION = "1.0"
-"""The version models/ packs. TorchServe looks a model's settings up under its archive's version and silently
-ignores those of another."""
+from config import plan as plans
+from config import proxy
+from config.files import render_id_list
+from config.folders import PLAN_FILE, claim_run_folder, write_text_atomically
+from config.plan import INSTANCES_FOLDER, InstancePlan, ModelPlan, Plan
+from handlers.backends.catalogue import DEFAULT, name_variant
 
-WIDTH = 108
-
-SECTIONS: Mapping[str, str] = {
-    "CPU": " ".join([*SWITCHED, "cpu_launcher_enable", "cpu_launcher_args"]),
-    "Models": (
-        "model_store workflow_store load_models models default_workers_per_model job_queue_size "
-        "default_response_timeout number_of_gpu"
-    ),
-    "Addresses": (
-        "inference_address management_address metrics_address grpc_inference_address grpc_inference_port "
-        "grpc_management_address grpc_management_port initial_worker_port max_request_size"
-    ),
-    "Access": (
-        "disable_token_authorization enable_model_api allowed_urls "
-        "enable_envvars_config install_py_dep_per_model"
-    ),
-    "Frontend": (
-        "number_of_netty_threads netty_client_threads decode_input_request metrics_mode "
-        "model_metrics_auto_detect disable_system_metrics vmargs"
-    ),
-}
-"""The order of config.properties, for the reader: TorchServe does not mind it."""
+WIDTH = 100
+INDENT = "    "
+_IN_MODELS = ("workers", "batch_size", "max_batch_delay_ms", "response_timeout_s", "startup_timeout_s")
+_TEMPLATES = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+_JINJA = jinja2.Environment(
+    loader=_TEMPLATES, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
 
 
-def render_properties(plan: Plan) -> str:
-    """The text of config.properties."""
-    models = Setting(value=render_models(plan), reason=_explain_models(plan))
-    settings = {**plan.properties, "models": models}
-    lines = ["# Written by `make plan` from plan.json; edits are lost. Change the inputs and run it again."]
-    for title, keys in SECTIONS.items():
-        lines += ["", f"# ---- {title} ----"]
-        for key in keys.split():
-            if key in settings:
-                lines += [*_comment(settings[key].reason), f"{key}={escape_value(settings[key].value)}"]
+def render_properties(plan: Plan, instance: str) -> str:
+    """The text of an instance's config.properties; ValueError for a planned key that the template lacks."""
+    own, template = plan.instances[instance], f"{plans.PROPERTIES_FILE}.j2"
+    values = {**own.properties, "models": _render_models(own.models), "vmargs": " ".join(own.java.flags)}
+    source, _, _ = _TEMPLATES.get_source(_JINJA, template)
+    if unknown := values.keys() - meta.find_undeclared_variables(_JINJA.parse(source)):
+        raise ValueError(
+            f"{template} must have a line for each planned key: add {', '.join(sorted(unknown))}"
+        )
+    text = _JINJA.get_template(template).render({key: escape_value(value) for key, value in values.items()})
+    reasons = _list_reasons(plan, instance)
+    lines = (explain(reasons.get(line.partition("=")[0], "")) + line for line in text.splitlines())
     return "\n".join(lines) + "\n"
 
 
-def render_models(plan: Plan) -> str:
-    """The `models` key: TorchServe's own names, by model and archive version (Model.java)."""
-    models = {
+def _render_models(models: Mapping[str, ModelPlan]) -> str:
+    """The key `models`: TorchServe's own names, by model and version (its Model.java)."""
+    named = {
         name: {
-            ARCHIVE_VERSION: {
-                "defaultVersion": True,
-                "marName": model.archive.value,
-                "minWorkers": model.workers.value,
-                "maxWorkers": model.workers.value,
-                "batchSize": model.batch_size.value,
-                "maxBatchDelay": model.max_batch_delay_ms.value,
-                "responseTimeout": model.response_timeout_s.value,
-                "startupTimeout": model.startup_timeout_s.value,
+            version: {
+                "defaultVersion": version == model.version, "marName": Path(archive).name,
+                "minWorkers": model.workers, "maxWorkers": model.workers,
+                "batchSize": model.batch_size, "maxBatchDelay": model.max_batch_delay_ms,
+                "responseTimeout": model.response_timeout_s, "startupTimeout": model.startup_timeout_s,
             }
+            for version, archive in sorted(model.archives.items())
         }
-        for name, model in sorted(plan.models.items())
-    }
-    return json.dumps(models, separators=(",", ":"))
+        for name, model in sorted(models.items())
+    }  # fmt: skip
+    return json.dumps(named, separators=(",", ":"))
+
+
+def _list_reasons(plan: Plan, instance: str) -> dict[str, str]:
+    """By key of config.properties; `models` and vmargs have those of the values that they are made of."""
+    keys = {"java": "vmargs", **dict.fromkeys(plan.instances[instance].models, "models")}
+    reasons: dict[str, list[str]] = {}
+    for path, reason in sorted(plan.reasons.items()):
+        owner, _, field = path.removeprefix(f"{instance}.").rpartition(".")
+        if owner == "properties":
+            reasons.setdefault(field, []).append(reason)
+        elif owner in keys and (owner == "java" or field in _IN_MODELS):
+            reasons.setdefault(keys[owner], []).append(f"{owner} {field}: {reason}")
+    return {key: "; ".join(parts) for key, parts in reasons.items()}
 
 
 def escape_value(value: str) -> str:
@@ -80,33 +85,151 @@ def escape_value(value: str) -> str:
     return "".join(chr(code) if 32 <= code < 127 else f"\\u{code:04x}" for code in codes)
 
 
-def render_environment(plan: Plan) -> str:
-    """KEY=VALUE lines, reasons above; `server` sets them on TorchServe."""
-    lines = ["# Written by `make plan` from plan.json; edits are lost."]
-    for name, setting in sorted(plan.environment.items()):
-        lines += ["", *_comment(setting.reason), f"{name}={setting.value}"]
-    return "\n".join(lines) + "\n"
-
-
-def _explain_models(plan: Plan) -> str:
-    """One comment for all, because JSON in a properties file has no room for comments."""
-    first = next(iter(plan.models.values()))
-    models = sorted(plan.models.items())
-    batches = _join({name: model.batch_size.reason for name, model in models})
-    timeouts = _join({name: model.response_timeout_s.reason for name, model in models})
-    return (
-        f"per model and archive version: workers as planned; batch: {batches}; delay (ms): "
-        f"{first.max_batch_delay_ms.reason}; responseTimeout (s): {timeouts}; "
-        f"startupTimeout (s): {first.startup_timeout_s.reason}"
+def render_proxy(plan: Plan) -> str:
+    """The text of haproxy.cfg."""
+    files, places = proxy.ProxyFiles.of(Path(plan.run_dir)), [name for name, _ in proxy.list_places(plan)]
+    if unknown := plan.instances.keys() - places:
+        raise ValueError(f"instances must be of {', '.join(places)}: got {', '.join(sorted(unknown))}")
+    return _JINJA.get_template(f"{plans.PROXY_FILE}.j2").render(
+        plan=plan,
+        files=files,
+        places=places,
+        paths={name: _list_paths(name, model) for name, model in plan.models.items()},
+        queue_socket=lambda model: f"unix@{files.sockets}/{model}.sock",
+        instance_socket=lambda name: f"unix@{proxy.find_socket(_find_folder(plan, name), 'inference')}",
+        reason=lambda path: explain(plan.reasons.get(path, ""), INDENT),
     )
 
 
-def _join(reasons: Mapping[str, str]) -> str:
-    """Models of different kinds and precisions have different reasons."""
-    if len(set(reasons.values())) == 1:
-        return next(iter(reasons.values()))
-    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+def _list_paths(name: str, model: ModelPlan) -> str:
+    """Where a model's predictions are: of its default version, and of each version."""
+    versions = (f"/predictions/{name}/{quote_url(version, safe='')}" for version in sorted(model.archives))
+    return " ".join([f"/predictions/{name}", *versions])
 
 
-def _comment(reason: str) -> list[str]:
-    return textwrap.wrap(reason, WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
+def quote(text: str) -> str:
+    """One argument of HAProxy, taken as it is: no blank ends it, no variable of the environment comes in."""
+    for special in ("\\", '"', "$"):
+        text = text.replace(special, f"\\{special}")
+    return f'"{text}"'
+
+
+def render_error(status: int, text: str, *headers: str) -> str:
+    """Arguments of an error response in the kit's form. `text` and the headers' values are log formats:
+    %[sample] is replaced, and a % that is meant is written twice."""
+    body = quote(json.dumps({"code": status, "error": text}, ensure_ascii=False))
+    named = " ".join(f"hdr {header}" for header in ("x-request-id %[unique-id]", *headers))
+    return f'status {status} content-type application/json lf-string {body[:-1]}\\n" {named}'
+
+
+def explain(reason: str, indent: str = "") -> str:
+    """A reason as comment, and the indentation of the line below; nothing where there is none."""
+    lines = textwrap.wrap(f"# {reason}", WIDTH, subsequent_indent="#   ", break_on_hyphens=False)
+    return "".join(f"{line}\n{indent}" for line in lines if reason)
+
+
+def describe_plan(plan: Plan) -> str:
+    """What `make plan` prints, with reasons; instances that are equal but for ports and CPUs once."""
+    groups: dict[str, dict[str, InstancePlan]] = {}
+    for name, own in plan.instances.items():
+        alike = dataclasses.replace(own, port=0, cpus=(), worker_cpus=(), memory_nodes=(), server_cpus=None)
+        groups.setdefault(repr(dataclasses.replace(alike, properties={})), {})[name] = own
+    return _JINJA.get_template("plan.txt.j2").render(
+        plan=plan, groups=groups.values(), rows=functools.partial(_render_rows, plan)
+    )
+
+
+def _render_rows(plan: Plan, sections: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """Values of the first section, which is named as in plan.reasons; where another differs, of each. Of
+    properties only those with a reason: the others are the same in every plan."""
+    flat = {path: _flatten({name: getattr(one, name) for name in fields}) for path, one in sections.items()}
+    first, rows = next(iter(flat)), []
+    for key, shown in flat[first].items():
+        reason = plan.reasons.get(f"{first}.{key}")
+        if any(values.get(key) != shown for values in flat.values()):
+            shown = "; ".join(f"{path}: {values.get(key)}" for path, values in flat.items())
+        if reason or not key.startswith("properties."):
+            text = f"  {key:<22}  {shown}" + f"  # {reason}" * bool(reason)
+            rows += textwrap.wrap(text, WIDTH, subsequent_indent=" " * 26, break_on_hyphens=False)
+    return "\n".join(rows)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        inner = vars(value) if dataclasses.is_dataclass(value) else value
+        if isinstance(inner, Mapping):
+            flat |= _flatten(inner, f"{prefix}{key}.")
+        elif inner not in ("", ()):
+            flat[f"{prefix}{key}"] = _show(inner)
+    return flat
+
+
+def _show(value: Any) -> str:
+    """Numbers of CPUs as the kernel writes lists, ranks with bars between."""
+    if not isinstance(value, tuple):
+        return "-" if value is None else str(value)
+    if all(isinstance(one, int) for one in value):
+        return render_id_list(value)
+    return (" " if isinstance(value[0], str) else " | ").join(map(_show, value))
+
+
+def summarize(plan: Plan) -> str:
+    """The one line that planning ends with."""
+    count, unpinned = len(plan.instances), [name for name, one in plan.instances.items() if not one.pinned]
+    reasons = [plan.reasons.get(f"{name}.{field}") for name in unpinned for field in ("pinned", "launched")]
+    cores = min(one.cores_per_worker for one in plan.instances.values())
+    parts = [
+        f"planned: {', '.join(plan.models)}",
+        f"workers {_join({name: str(plan.count_workers(name)) for name in plan.models})} × cores {cores}",
+        *[f"NOT PINNED: {next(filter(None, reasons), unpinned[0])}" for _ in unpinned[:1]],
+        _join({name: name_computing(model) for name, model in plan.models.items()}),
+        plan.libraries.allocator,
+        f"{plan.libraries.openmp} OpenMP",
+        f"{count} instance{'s' * (count > 1)} behind HAProxy on port {plan.proxy.port}"
+        + " with TLS" * bool(plan.proxy.tls_cert),
+    ]
+    return " · ".join(parts)
+
+
+def _join(values: Mapping[str, str]) -> str:
+    """Once where they are the same."""
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def name_computing(model: ModelPlan) -> str:
+    """Its precision, with its backend where that is not the default."""
+    if not model.kit:
+        return "as archived"
+    return model.precision if model.backend == DEFAULT else name_variant(model.backend, model.precision)
+
+
+def write_plan_files(plan: Plan, folder: Path | None = None) -> None:
+    """All that a start reads: haproxy.cfg and plan in `folder`, by default the run directory, and instances'
+    own files. Nothing where a folder is somebody else's; the plan last: a start goes by it. The caller holds
+    the lock. Folders of instances that are no longer planned are left: only `server` knows if one runs."""
+    folders = {name: _find_folder(plan, name) for name in plan.instances}
+    for own in (Path(plan.run_dir), *folders.values()):
+        claim_run_folder(own)
+    for name, own in folders.items():
+        write_text_atomically(own / plans.PROPERTIES_FILE, render_properties(plan, name))
+    folder = folder or Path(plan.run_dir)
+    write_text_atomically(folder / plans.PROXY_FILE, render_proxy(plan))
+    plans.write_plan(plan, folder / PLAN_FILE)
+
+
+def write_next(plan: Plan) -> None:
+    """For a reload: what it moves to the run directory later is in a folder of its own."""
+    folder = Path(plan.run_dir) / plans.NEXT_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_plan_files(plan, folder)
+
+
+def _find_folder(plan: Plan, instance: str) -> Path:
+    return Path(plan.run_dir) / INSTANCES_FOLDER / instance
+
+
+_JINJA.filters |= {"quote": quote, "variable": '"${{{}}}"'.format, "id_list": render_id_list}
+_JINJA.globals |= {"error": render_error, "name_computing": name_computing, "kit": proxy}

@@ -1,4 +1,4 @@
-"""Doors for the tests of a real HAProxy; without it they are skipped."""
+"""Proxies for the tests of a real HAProxy; without it they are skipped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.door.doors import HAPROXY, Door, open_door
+from tests.proxy.proxies import HAPROXY, Proxy, open_proxy
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -16,23 +16,21 @@ def _needs_haproxy() -> None:
 
 
 @pytest.fixture(scope="session")
-def _lasting(_needs_haproxy: None) -> Iterator[Door]:
-    with open_door() as opened:
-        opened.serve()
+def _lasting(_needs_haproxy: None) -> Iterator[Proxy]:
+    with open_proxy(foreign=True) as opened:
         yield opened
 
 
 @pytest.fixture
-def quiet(_lasting: Door) -> Door:
-    """As `door`, for tests that only ask: one for all, whose instances have forgotten the others."""
+def quiet(_lasting: Proxy) -> Proxy:
+    """For tests that only ask: one for all, with a foreign model in a3; instances forget earlier requests."""
     for instance in _lasting.instances.values():
         instance.requests.clear()
     return _lasting
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
+def proxy() -> Iterator[Proxy]:
     """Two instances that are well."""
-    with open_door() as opened:
-        opened.serve()
+    with open_proxy() as opened:
         yield opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.door.doors import PATH, TOKEN, Door, read_answer
+from tests.proxy.proxies import PATH, TOKEN, Proxy, read_answer
 
 HEAD = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
 HIDDEN = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nx-hidden: yes\r\ncontent-length: 1\r\n\r\nx"
@@ -35,8 +35,8 @@ TRICKS = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_a_hidden_request_never_arrives(quiet: Door, trick: str):
-    """It has no token, so that the door itself refuses it where it takes it for a second request."""
+def test_a_hidden_request_never_arrives(quiet: Proxy, trick: str):
+    """It has no token, so that the proxy itself refuses it where it takes it for a second request."""
     with quiet.connect() as connection:
         connection.sendall(f"{HEAD}{TRICKS[trick]}{HIDDEN}".encode("latin-1"))
         first = read_answer(connection)
@@ -49,14 +49,14 @@ def test_a_hidden_request_never_arrives(quiet: Door, trick: str):
         assert one.count(CL, TE) == 1
 
 
-def test_http_1_0_has_no_chunks(quiet: Door):
+def test_http_1_0_has_no_chunks(quiet: Proxy):
     with quiet.connect() as connection:
         connection.sendall(f"{HEAD}{TE}: chunked\r\n\r\n0\r\n\r\n{HIDDEN}".replace("1.1", "1.0").encode())
         assert read_answer(connection).status == 400
     assert not quiet.list_seen()
 
 
-def test_two_requests_of_one_connection_come_to_instances_on_two(quiet: Door):
+def test_two_requests_of_one_connection_come_to_instances_on_two(quiet: Proxy):
     """And are answered in their order."""
     both = f"{HEAD}x-n: 1\r\ncontent-length: 1\r\n\r\nx{HEAD}x-n: 2\r\ncontent-length: 1\r\n\r\nx"
     with quiet.connect() as connection:

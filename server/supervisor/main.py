@@ -1,0 +1,276 @@
+"""The supervisor: one process that starts HAProxy and the instances, watches, restarts and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from config.plan import Plan, read_plan
+from config.terminal import Report
+from server.launch import PRIVATE_UMASK, confine, list_server_cpus
+from server.notify import Notifier
+from server.processes import DRAIN_SECONDS, open_handle, reap_adopted
+from server.rundir import RunDir
+from server.start import find_signals
+from server.state import Failure, write_state
+from server.supervisor.instance import Instance
+from server.supervisor.probes import Standing, answer_probes
+from server.supervisor.proxy import Proxy
+from server.supervisor.record import Phase, Record, tell_time, write_record
+from server.supervisor.reload import Reload
+
+TURN_S = 0.5
+"""Of HAProxy, and of what waits in it."""
+PROCESSES_S = 1.0
+"""Of all processes of the instances."""
+GAP_S = 5.0
+"""Between the begins of two turns: then all of the server was stopped for a while, as a measurement does with
+those that wait for their turn, or the machine slept. A turn in which HAProxy does not answer takes 3 s."""
+GRACE_S = 12.0
+"""After that, until the others run again too and TorchServe was asked anew: a supervisor that ran again before its
+workers did has seen them stopped."""
+INSTANCES_END_S = 8.0
+"""Sockets, workers and launchers: 2-3 s seen. With the time to drain it is less than a stop waits."""
+THREADS = 4
+"""For what waits: archives are read, and an instance is verified, in one."""
+_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER (prctl(2))."""
+_Result = TypeVar("_Result")
+
+
+def supervise(run: RunDir, report: Report) -> int:
+    """For a run directory that is prepared: 0 when a signal has ended it, 1 where its start failed."""
+    os.umask(PRIVATE_UMASK)
+    plan = read_plan(run.plan)
+    confine(list_server_cpus(plan))
+    # A worker whose launcher was killed, a launcher whose Java was: they stay below us.
+    ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+    return asyncio.run(_supervise(run, plan, report))
+
+
+async def _supervise(run: RunDir, plan: Plan, report: Report) -> int:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
+    instances = [Instance(name, plan, run, report) for name in plan.instances]
+    server = Server(run, plan, Proxy(run, plan, report), instances, report)
+    async with answer_probes(
+        Path(run.proxy_files.supervisor_socket), lambda: server.standing, server.ask_reload
+    ):
+        return await server.run()
+
+
+class Server:
+    """The loop; `run` stays in it until a signal asks for the end or the start fails."""
+
+    def __init__(
+        self, run: RunDir, plan: Plan, proxy: Proxy, instances: list[Instance], report: Report
+    ) -> None:
+        self.run_dir = run
+        self.plan = plan
+        self.proxy = proxy
+        self.instances = {instance.name: instance for instance in instances}
+        self._report = report
+        self._notifier = Notifier()
+        self._threads = ThreadPoolExecutor(1)  # HAProxy's: never two at a time
+        self._reload: Reload | None = None
+        self._reload_asked = False
+        self._turned_at = time.monotonic()
+        self._lenient_until = 0.0
+        self._looked_at, self._woken = float("-inf"), False
+        self._record = Record(pid=os.getpid(), phase=Phase.STARTING, since=tell_time())
+        self._written: Record | None = None
+        self._unwritten = False
+        self._troubled = ""
+        self._signalled: asyncio.Future[signal.Signals] | None = None
+        self.standing = self._stand(Phase.STARTING)
+
+    async def run(self) -> int:
+        """0 ended in order, 1 the start failed."""
+        self._signalled = asyncio.get_running_loop().create_future()
+        with self._catch_signals(self._signalled):
+            turns = asyncio.ensure_future(self._turn_on())
+            await asyncio.wait({turns, self._signalled}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._signalled.done():
+                await self._end(0.0)
+                return 1
+            turns.cancel()
+            await asyncio.wait({turns})
+            name = self._signalled.result().name
+            self._report(f"{name}: stopping; accepted requests are answered first")
+            self._note(Phase.STOPPING)
+            await self._end(DRAIN_SECONDS)
+            self._note(Phase.ENDED)
+            return 0
+
+    @contextlib.contextmanager
+    def _catch_signals(self, signalled: asyncio.Future[signal.Signals]) -> Iterator[None]:
+        """The first one asks for the end; a second one must not cut that short."""
+        loop = asyncio.get_running_loop()
+
+        def note(number: signal.Signals) -> None:
+            if not signalled.done():
+                signalled.set_result(number)
+
+        for number in find_signals():
+            loop.add_signal_handler(number, note, number)
+        yield
+
+    async def _turn_on(self) -> None:
+        """Until the start has failed; what nobody foresaw must not end who watches over the others."""
+        while self._record.phase != Phase.FAILED:
+            try:
+                await self.turn()
+                self._troubled = ""
+            except Exception as problem:  # of whatever kind; /live says that it does not go on
+                text = f"{type(problem).__name__}: {problem}"
+                if text != self._troubled:
+                    self._report(f"the supervisor cannot look: {text}")
+                self._troubled = text
+            await self._wait(TURN_S)
+
+    async def _wait(self, seconds: float) -> None:
+        """For so long, or until HAProxy or a TorchServe ends: nobody shall wait longer than need be."""
+        loop, ended, handles = asyncio.get_running_loop(), asyncio.Event(), []
+        lenient = self._turned_at < self._lenient_until
+        watched = [] if lenient else [one.watched for one in self.instances.values()]
+        for process in (self.proxy.process, *watched):
+            with contextlib.suppress(ProcessLookupError):
+                if process and (handle := open_handle(process.pid)) is not None:
+                    handles.append(handle)
+                    loop.add_reader(handle, ended.set)
+        try:
+            await asyncio.wait_for(ended.wait(), seconds)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            self._woken = ended.is_set()
+            for handle in handles:
+                loop.remove_reader(handle)
+                os.close(handle)
+
+    async def _in_thread(self, do: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, do)
+
+    async def turn(self) -> None:
+        """One look at everything, and what follows from it; all of it goes by the time at its begin, since
+        it can be stopped in the midst of it, too."""
+        now = time.monotonic()
+        if now - self._turned_at > GAP_S:
+            self._lenient_until = now + GRACE_S
+        self._turned_at = now
+        await self._in_thread(lambda: self.proxy.look(now))
+        if now < self._lenient_until:
+            for instance in self.instances.values():
+                instance.forgive()
+        elif self._woken or now - self._looked_at > PROCESSES_S - TURN_S / 2:
+            fresh, self._looked_at = self._looked_at >= self._lenient_until, now  # seen since a pause?
+            for instance in list(self.instances.values()):
+                instance.look(now, others=fresh and self._others_serve(instance))
+            reap_adopted()
+        self._step_reload()
+        serving = {
+            (model, name): instance.describe_serving(model)
+            for name, instance in self.instances.items()
+            for model in instance.own.models
+        }
+        await self._in_thread(lambda: self.proxy.apply(serving))
+        for instance in self.instances.values():
+            instance.act()
+        if self._record.phase == Phase.STARTING and (failed := self._find_failed_start()):
+            self._fail(*failed)
+        else:
+            self._note(self._find_phase())
+
+    def ask_reload(self) -> str:
+        """Move to what is planned in run/next; why not, or nothing."""
+        if self._record.phase not in (Phase.READY, Phase.DEGRADED):
+            return f"the server is {self._record.phase}"
+        if self._reload or self._reload_asked:
+            return "a reload is under way"
+        self._reload_asked = True
+        return ""
+
+    def _step_reload(self) -> None:
+        if self._reload_asked and not self._reload:
+            self._reload_asked = False
+            self._reload = Reload(self.run_dir, self.plan, self.proxy, self.instances, self._report)
+        if self._reload:
+            done, ended = self._reload.step(), self._reload.ended
+            self._record = replace(self._record, reload=done, reloads=self._record.reloads + ended)
+            if ended:
+                self.plan, self._reload = self._reload.plan, None
+
+    def _others_serve(self, instance: Instance) -> bool:
+        """Whether each of its models is served by another one now."""
+        others = [other for other in self.instances.values() if other is not instance]
+        return all(any(other.serving.get(model) for other in others) for model in instance.own.models)
+
+    def _find_phase(self) -> Phase:
+        starting = self._record.phase == Phase.STARTING
+        # Those of a reload count once they serve, and those that it retires no more.
+        counted = [one for one in self.instances.values() if starting or (one.was_ready and not one.retired)]
+        if self.proxy.ready and counted and all(one.ready for one in counted):
+            return Phase.READY
+        return Phase.STARTING if starting else Phase.DEGRADED
+
+    def _find_failed_start(self) -> tuple[str, Failure] | None:
+        """A part that ended before it was ever ready: what made it fail does so again."""
+        for name, part in {"proxy": self.proxy, **self.instances}.items():
+            causes = part.describe().causes
+            if causes and not part.was_ready:
+                found = part.failure if isinstance(part, Instance) else None
+                return name, found or Failure(cause=causes[-1].cause)
+        return None
+
+    def _fail(self, name: str, failure: Failure) -> None:
+        with contextlib.suppress(OSError):
+            write_state(self.run_dir.failure, failure)
+        self._report(f"start failed: {name}: {failure.describe()}")
+        self._note(Phase.FAILED, message=f"{name}: {failure.describe()}")
+
+    def _note(self, phase: Phase, *, message: str = "") -> None:
+        """Write the record, tell systemd, and say when the phase changes."""
+        self._notifier.tell("reloading" if self._reload else phase, message)
+        changed = phase != self._record.phase
+        if changed and self._record.phase != Phase.STARTING:
+            self._report(f"the server is {phase}")
+        self._record = replace(
+            self._record,
+            phase=phase,
+            since=tell_time() if changed else self._record.since,
+            proxy=self.proxy.describe(),
+            instances={name: instance.describe() for name, instance in self.instances.items()},
+            message=message,
+        )
+        self.standing = self._stand(phase)
+        if self._record == self._written:
+            return
+        try:
+            write_record(self.run_dir.record, self._record)
+            self._written, self._unwritten = self._record, False
+        except OSError as problem:  # a full disk: it is written once there is room
+            if not self._unwritten:
+                self._report(f"supervisor.json cannot be written: {problem}")
+            self._unwritten = True
+
+    def _stand(self, phase: Phase) -> Standing:
+        instances = self.instances.values()
+        models = {
+            name: (sum(one.serving.get(name, 0) for one in instances), self.plan.count_workers(name))
+            for name in self.plan.models
+        }
+        return Standing(phase=phase, models=models, at=time.monotonic())
+
+    async def _end(self, drain_s: float) -> None:
+        """Nothing new, then what was accepted, then the instances, and HAProxy last: it still answers."""
+        await self._in_thread(lambda: self.proxy.drain(drain_s))
+        await asyncio.gather(*(one.end(INSTANCES_END_S) for one in self.instances.values()))
+        await self._in_thread(self.proxy.end)

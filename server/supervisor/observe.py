@@ -55,36 +55,27 @@ async def call(
     """The body of TorchServe's answer over its Unix socket; ApiError. Without a thread, so that as many as need be
     can wait for one that hangs."""
     kind = f"Content-Type: {content_type}\r\n" if content_type else ""
-    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{kind}"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{kind}"
 
     async def go() -> tuple[int, bytes]:
         reader, writer = await asyncio.open_unix_connection(url.removeprefix("unix:"))
         try:
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            answer = http.client.HTTPResponse(_Received(await reader.read()), method=method)  # type: ignore[arg-type]
-            answer.begin()
-            return answer.status, answer.read()
+            first, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+            headers = http.client.parse_headers(io.BytesIO(rest))
+            # TorchServe keeps the connection open all the same.
+            return int(first.split()[1]), await reader.readexactly(int(headers["content-length"]))
         finally:
             writer.close()
 
     try:
         status, text = await asyncio.wait_for(go(), timeout_s)
-    # A JVM that dies in mid-answer gives IncompleteRead or BadStatusLine, which are no OSError.
-    except (OSError, ValueError, asyncio.TimeoutError, http.client.HTTPException) as problem:
+    # A JVM that dies in mid-answer gives IncompleteReadError, which is no OSError; or half a head.
+    except (OSError, EOFError, ValueError, LookupError, TypeError, asyncio.TimeoutError) as problem:
         raise ApiError(f"{path}: no response: {str(problem) or type(problem).__name__}") from problem
     if status >= http.client.BAD_REQUEST:
         raise ApiError(f"{path}: answered {status}: {text[:2000].decode(errors='replace')}", status=status)
     return text
-
-
-class _Received:
-    """What http.client reads a response from."""
-
-    def __init__(self, received: bytes) -> None:
-        self._received = received
-
-    def makefile(self, _: str) -> io.BytesIO:
-        return io.BytesIO(self._received)
 
 
 async def describe(own: InstancePlan, model: str) -> tuple[list[int], int]:

@@ -86,14 +86,7 @@ class Runtime:
         return sum(int(row["scur"]) for (_, server), row in rows.items() if server in instances)
 
     def set_serving(
-        self,
-        model: str,
-        instance: str,
-        workers: int,
-        planned: int,
-        *,
-        maxconn: int = 0,
-        large_maxconn: int = 0,
+        self, model: str, instance: str, workers: int, planned: int, maxconn: int = 0, large_maxconn: int = 0
     ) -> None:
         """Hand requests over by how many of the planned workers there are; with none, no new ones, and what
         is in hand is waited for. The limits, where they are given, are those of all planned workers."""

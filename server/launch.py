@@ -195,8 +195,8 @@ def confine(cpus: Iterable[int] | None) -> None:
 
 @contextlib.contextmanager
 def confined(cpus: Iterable[int] | None) -> Iterator[None]:
-    """The same until the end of the block: what is started in it inherits that, and needs no code between fork
-    and exec, which must not be where other threads run."""
+    """The same until the end of the block: what is started in it inherits that, and needs no code between
+    fork and exec, which must not be where other threads run."""
     before = os.sched_getaffinity(0)
     confine(cpus)
     try:

@@ -41,55 +41,39 @@ class Process:
 
     pid: int
     start_ticks: int
-    """Start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
+    """Clock ticks since boot."""
     parent_pid: int
-    """Process id of the parent now; the supervisor's, or 1, for an orphan."""
+    """That of the parent now; the supervisor's, or 1, for an orphan."""
     command: tuple[str, ...]
 
     @property
-    def is_java(self) -> bool:
-        """TorchServe's frontend."""
-        return JAVA_MAIN in self.command
-
-    @property
-    def is_supervisor(self) -> bool:
-        """What owns the others: `python -m server supervise`."""
-        words = ("-m", "server", "supervise")
-        return any(self.command[place : place + len(words)] == words for place in range(1, 3))
-
-    @property
-    def is_proxy(self) -> bool:
-        """HAProxy."""
-        return bool(self.command) and Path(self.command[0]).name == "haproxy"
-
-    @property
-    def is_worker(self) -> bool:
-        """A process that holds a model; its launcher has the same words in its command line."""
-        return self._names_worker_script and LAUNCHER_MODULE not in self.command
-
-    @property
-    def is_launcher(self) -> bool:
-        """The process that pinned a worker and waits for it."""
-        return self._names_worker_script and LAUNCHER_MODULE in self.command
-
-    @property
-    def _names_worker_script(self) -> bool:
-        return any(word.endswith(WORKER_SCRIPT) for word in self.command)
-
-    @property
     def role(self) -> str:
-        """What it is, in a word."""
-        roles = {
-            "TorchServe": self.is_java, "HAProxy": self.is_proxy, "supervisor": self.is_supervisor,
-            "launcher": self.is_launcher, "worker": self.is_worker,
-        }  # fmt: skip
-        return next((role for role, so in roles.items() if so), "helper")
+        """TorchServe (its Java), worker, launcher (which pinned a worker and waits for it; the worker's words
+        are in its command line too), HAProxy, supervisor, or helper."""
+        if JAVA_MAIN in self.command:
+            return "TorchServe"
+        if any(word.endswith(WORKER_SCRIPT) for word in self.command):
+            return "launcher" if LAUNCHER_MODULE in self.command else "worker"
+        if self.command and Path(self.command[0]).name == "haproxy":
+            return "HAProxy"
+        words = ("-m", "server", "supervise")
+        return "supervisor" if words in (self.command[1:4], self.command[2:5]) else "helper"
+
+    is_java = property(lambda self: self.role == "TorchServe")
+    is_worker = property(lambda self: self.role == "worker")
+    is_launcher = property(lambda self: self.role == "launcher")
+    is_proxy = property(lambda self: self.role == "HAProxy")
+    is_supervisor = property(lambda self: self.role == "supervisor")
 
 
-def _read_stat(pid: int, proc: Path | str) -> list[str]:
-    """Fields 3 … of /proc/PID/stat: state, parent, group, session … OSError when there is no such process."""
-    with open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - pathlib takes four times as long
-        stat = file.read().decode(errors="replace")
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - pathlib takes four times as long
+        return file.read()
+
+
+def _read_stat(pid: int, proc: Path) -> list[str]:
+    """Fields 3 … of /proc/PID/stat: state, parent, group, session …; OSError without such a process."""
+    stat = _read(f"{proc}/{pid}/stat").decode(errors="replace")
     # The name (field 2) stands in brackets and may hold blanks and brackets itself.
     return stat[stat.rfind(")") + 2 :].split()
 
@@ -97,8 +81,7 @@ def _read_stat(pid: int, proc: Path | str) -> list[str]:
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
     """The process of that id; None when there is none, it is a zombie or it may not be read."""
     try:
-        fields = _read_stat(pid, proc)
-        command = (proc / str(pid) / "cmdline").read_bytes()
+        fields, command = _read_stat(pid, proc), _read(f"{proc}/{pid}/cmdline")
     except OSError:
         return None
     if len(fields) < 20 or fields[0] in "ZX":
@@ -110,7 +93,7 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
 def read_environment(pid: int, proc: Path = PROC) -> dict[str, str] | None:
     """The environment the process was started with; None when it cannot be read."""
     try:
-        raw = (proc / str(pid) / "environ").read_bytes()
+        raw = _read(f"{proc}/{pid}/environ")
     except OSError:
         return None
     pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in raw.split(b"\0") if entry)
@@ -119,15 +102,12 @@ def read_environment(pid: int, proc: Path = PROC) -> dict[str, str] | None:
 
 def read_pids(proc: Path = PROC) -> list[int]:
     """Ids of all processes, in order."""
-    return sorted(int(name) for name in os.listdir(proc) if name.isdigit())
+    return sorted(int(name) for name in os.listdir(proc) if name.isdigit())  # noqa: PTH208
 
 
 def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
     """All processes of this run directory's server and of its instances, orphans too; never ourselves or our
-    parents.
-
-    The same path in another mount namespace may be another folder: on a host, root sees every container's.
-    """
+    parents."""
     ours, pid = set[int](), os.getpid()
     while pid > 0 and pid not in ours:
         ours.add(pid)
@@ -137,21 +117,19 @@ def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
     for pid in read_pids(proc):
         mark = (read_environment(pid, proc) or {}).get(MARK, "")
         of = mark == str(run_path) or mark.startswith(f"{run_path}/{INSTANCES_FOLDER}/")
-        if of and pid not in ours and (process := read_process(pid, proc)):
-            if _sees_same_folder(pid, run_path, proc):
-                found.append(process)
+        if of and pid not in ours and _sees_same_folder(pid, run_path, proc):
+            found += [process] if (process := read_process(pid, proc)) else []
     return found
 
 
 def _sees_same_folder(pid: int, run_path: Path, proc: Path) -> bool:
-    """Whether the path is the same folder there as here: systemd's PrivateTmp= and others make namespaces."""
-    try:
-        if os.readlink(proc / str(pid) / "ns/mnt") == os.readlink(proc / "self/ns/mnt"):
+    """Whether the path is the same folder there as here: on a host, root sees every container's, and
+    systemd's PrivateTmp= and others make mount namespaces too."""
+    with contextlib.suppress(OSError):  # it may not be read
+        if (proc / str(pid) / "ns/mnt").readlink() == (proc / "self/ns/mnt").readlink():
             return True
-    except OSError:  # it may not be read
-        pass
     try:
-        return os.path.samestat(os.stat(f"{proc}/{pid}/root{run_path}"), os.stat(run_path))
+        return Path(f"{proc}/{pid}/root{run_path}").samefile(run_path)
     except OSError:
         return False
 
@@ -160,22 +138,27 @@ def list_children(pid: int, proc: Path = PROC) -> list[int]:
     """Of all its threads: a child hangs under the one that started it (CONFIG_PROC_CHILDREN)."""
     found: list[int] = []
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"{proc}/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"{proc}/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123
-                found += map(int, file.read().split())
+        for thread in os.listdir(f"{proc}/{pid}/task"):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                found += map(int, _read(f"{proc}/{pid}/task/{thread}/children").split())
+    return found
+
+
+def _list_sessions(proc: Path) -> dict[int, tuple[str, int]]:
+    """Our children → (state, session)."""
+    found = {}
+    for pid in list_children(os.getpid(), proc):
+        with contextlib.suppress(OSError, LookupError):
+            state, _, _, session = _read_stat(pid, proc)[:4]
+            found[pid] = (state, int(session))
     return found
 
 
 def find_session(leader: int, proc: Path = PROC) -> list[Process]:
     """The leader of a session, what it started, and what of it came under us when its parent ended
     (PR_SET_CHILD_SUBREAPER)."""
-    adopted = []
-    for pid in list_children(os.getpid(), proc):
-        with contextlib.suppress(OSError, LookupError):
-            if pid != leader and int(_read_stat(pid, proc)[3]) == leader:
-                adopted.append(pid)
     found: dict[int, Process] = {}
-    left = [leader, *adopted]
+    left = [leader, *(pid for pid, (_, session) in _list_sessions(proc).items() if session == leader)]
     while left:
         pid = left.pop()
         if pid not in found and (process := read_process(pid, proc)):
@@ -187,10 +170,9 @@ def find_session(leader: int, proc: Path = PROC) -> list[Process]:
 def reap_adopted(proc: Path = PROC) -> None:
     """Take leave of ended processes that came under us; those that we started ourselves have our session, or
     lead their own, and belong to who waits for them."""
-    for pid in list_children(os.getpid(), proc):
-        with contextlib.suppress(OSError, LookupError):
-            state, _, _, session = _read_stat(pid, proc)[:4]
-            if state == "Z" and int(session) not in (pid, os.getsid(0)):
+    for pid, (state, session) in _list_sessions(proc).items():
+        if state == "Z" and session not in (pid, os.getsid(0)):
+            with contextlib.suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
 
 
@@ -202,7 +184,7 @@ def is_alive(process: Process, proc: Path = PROC) -> bool:
 
 def open_handle(pid: int) -> int | None:
     """A handle (pidfd_open(2)) that stays with the process when its id is used again, and can be waited for;
-    None where this Python has none, or the kernel. ProcessLookupError when there is no such process."""
+    None where this Python or the kernel has none. ProcessLookupError when there is no such process."""
     if not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
         return None
     try:
@@ -216,8 +198,7 @@ def open_handle(pid: int) -> int | None:
 def send_signal(process: Process, number: signal.Signals) -> None:
     """Signal this very process; silently nothing when it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError), contextlib.ExitStack() as stack:
-        handle = open_handle(process.pid)
-        if handle is not None:
+        if (handle := open_handle(process.pid)) is not None:
             stack.callback(os.close, handle)
         if not is_alive(process):
             return
@@ -229,35 +210,32 @@ def send_signal(process: Process, number: signal.Signals) -> None:
 
 def wait_until_gone(processes: Iterable[Process], seconds: float) -> list[Process]:
     """Those that still run after at most so many seconds."""
-    deadline = time.monotonic() + seconds
-    remaining = [process for process in processes if is_alive(process)]
-    while remaining and time.monotonic() < deadline:
+    deadline, left = time.monotonic() + seconds, list(filter(is_alive, processes))
+    while left and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        remaining = [process for process in remaining if is_alive(process)]
-    return remaining
+        left = list(filter(is_alive, left))
+    return left
 
 
 def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFUL_SECONDS) -> list[Process]:
     """End every process `find` gives, who owns the others first and gently, then what remains; those seen."""
     seen: dict[tuple[int, int], Process] = {}
 
-    def look() -> list[Process]:
-        found = find()
+    def end(number: signal.Signals, seconds: float, *roles: str) -> bool:
+        found = [process for process in find() if not roles or process.role in roles]
         seen.update({(process.pid, process.start_ticks): process for process in found})
-        return found
-
-    def signal_and_wait(processes: list[Process], number: signal.Signals, seconds: float) -> None:
-        for process in processes:
+        for process in found:
             send_signal(process, number)
-        wait_until_gone(processes, seconds)
+        wait_until_gone(found, seconds)
+        return bool(found)
 
-    signal_and_wait([p for p in look() if p.is_supervisor], signal.SIGTERM, graceful_seconds)
-    signal_and_wait([p for p in look() if p.is_java], signal.SIGTERM, graceful_seconds)
-    signal_and_wait(look(), signal.SIGTERM, TERMINATE_SECONDS)
+    end(signal.SIGTERM, graceful_seconds, "supervisor")
+    end(signal.SIGTERM, graceful_seconds, "TorchServe")
+    end(signal.SIGTERM, TERMINATE_SECONDS)
     deadline = time.monotonic() + KILL_SECONDS
     # A process may start another one between the look and the signal: look again until nothing is found.
-    while (found := look()) and time.monotonic() < deadline:
-        signal_and_wait(found, signal.SIGKILL, 1.0)
+    while time.monotonic() < deadline and end(signal.SIGKILL, 1.0):
+        pass
     return list(seen.values())
 
 
@@ -270,32 +248,30 @@ class Activity:
     cpu_seconds: float
     """CPU time of all its threads since it began."""
     start_ticks: int
-    """When it began: ticks since boot."""
     switches: int = 0
     """Times its main thread went to sleep of its own accord: a worker's does so after each batch."""
 
 
 def read_activity(pid: int, proc: Path = PROC, *, switches: bool = True) -> Activity | None:
-    """None when there is no such process, or it is not to be read; `switches` take as long again."""
+    """None when there is no such process, or it is not to be read; `switches` take four times as long."""
     try:
         fields = _read_stat(pid, proc)
     except OSError:
         return None
     if len(fields) < 20 or fields[0] in "ZX":
         return None
-    count = read_status(pid, proc).get("voluntary_ctxt_switches", 0) if switches else 0
     return Activity(
         stopped=fields[0] in "Tt",
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND,
         start_ticks=int(fields[19]),
-        switches=int(count),
+        switches=int(read_status(pid, proc).get("voluntary_ctxt_switches", 0)) if switches else 0,
     )
 
 
 def read_status(pid: int, proc: Path = PROC) -> dict[str, str]:
-    """Its lines by name; empty when there is no such process."""
+    """Lines of /proc/PID/status by name; empty when there is no such process."""
     try:
-        text = (proc / str(pid) / "status").read_text(errors="replace")
+        text = _read(f"{proc}/{pid}/status").decode(errors="replace")
     except OSError:
         return {}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
@@ -310,8 +286,7 @@ def read_resident_mib(pid: int, proc: Path = PROC) -> int | None:
 def read_anonymous_mib(pid: int, proc: Path = PROC) -> int | None:
     """The part of it that is no file's. Libraries are in the memory once, however many processes map them."""
     try:
-        with open(f"{proc}/{pid}/statm", "rb", buffering=0) as file:  # noqa: PTH123
-            _, resident, shared, *_ = map(int, file.read().split())
+        _, resident, shared, *_ = map(int, _read(f"{proc}/{pid}/statm").split())
     except (OSError, ValueError):
         return None
     return (resident - shared) // _PAGES_A_MIB if resident else None
@@ -321,7 +296,7 @@ def read_age(pid: int, proc: Path = PROC) -> float | None:
     """Seconds since the process began; None when it is gone."""
     found = read_activity(pid, proc, switches=False)
     try:
-        uptime = float((proc / "uptime").read_text().split()[0])
+        uptime = float(_read(f"{proc}/uptime").split()[0])
     except (OSError, ValueError, IndexError):
         return None
     return None if found is None else uptime - found.start_ticks / _TICKS_A_SECOND

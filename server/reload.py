@@ -53,8 +53,8 @@ def check_same_proxy(running: Plan, following: Plan) -> None:
     if changed := [name for name in fixed[0] if fixed[0][name] != fixed[1][name]]:
         now, planned = (", ".join(str(plan[name]) for name in changed) for plan in fixed)
         raise ServerError(
-            f"a reload cannot change {', '.join(changed)}: got {planned}, running with {now}; leave it as it is, "
-            "or: make stop && make serve"
+            f"a reload cannot change {', '.join(changed)}: got {planned}, running with {now}; leave it as it "
+            "is, or: make stop && make serve"
         )
 
 

@@ -34,7 +34,7 @@ def digest_file(file: Path) -> str | None:
 
 
 def identify_archives(plan: Plan, archives: Mapping[str, Packed]) -> dict[str, str]:
-    """Model → archive id, as server.json has it; of archives that others made size and time of each version."""
+    """Model → archive id, as server.json has it; of archives that others made size and time of each."""
     found = {name: archive.archive_id for name, archive in archives.items()}
     for name, model in plan.models.items():
         if not model.kit:

@@ -67,8 +67,8 @@ def catch_signals() -> Iterator[None]:
 
 
 def start(run: RunDir, plan: Plan, report: Report) -> subprocess.Popen[bytes]:
-    """Start it and wait until every worker of every instance serves; its supervisor. `plan` is what was written
-    to the run directory. Whatever ends the start leaves no process behind; failure.json has the cause."""
+    """Start it and wait until every worker of every instance serves; its supervisor. `plan` is what was
+    written to the run directory. Whatever ends the start leaves no process; failure.json has the cause."""
     archives = read_archives(plan)
     check_precisions(plan, archives)
     check_packed(archives.values())

@@ -18,7 +18,13 @@ from config.terminal import Report
 from server.archives import check_packed, check_precisions, read_archives
 from server.errors import ServerError
 from server.launch import check_machine, launch, link_archives, make_allocator_link, prepare_folders
-from server.logs import Watcher, explain_server_death, read_configuration, read_log, read_oom_kills
+from server.logs import (
+    explain_server_death,
+    find_start_failure,
+    read_configuration,
+    read_log,
+    read_oom_kills,
+)
 from server.ports import check_ports_free, list_ports
 from server.processes import (
     PROC,
@@ -34,10 +40,10 @@ from server.rundir import RunDir
 from server.running import begin_state
 from server.state import READY, Failure, write_state
 from server.stop import remove_traces
-from server.supervisor.judge import Memory, Observation, judge, remember
+from server.supervisor.judge import Memory, Observation, judge
 from server.supervisor.observe import Watch, count_planned
 from server.supervisor.proxy import Serving
-from server.supervisor.record import Part, Phase, tell_time
+from server.supervisor.record import Part, Phase
 from server.supervisor.restarts import Restarts
 from server.throttling import read_throttled
 
@@ -99,7 +105,6 @@ class Instance:
         self._starting: asyncio.Task[Failure | None] | None = None
         self._killing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._phase, self._since = Phase.STARTING, tell_time()
 
     @property
     def watched(self) -> subprocess.Popen[bytes] | None:
@@ -118,13 +123,9 @@ class Instance:
 
     def describe_serving(self, model: str) -> Serving:
         """For the proxy."""
-        planned = self.own.models[model]
-        return Serving(
-            workers=self.serving.get(model, 0),
-            planned=count_planned(planned),
-            maxconn=planned.maxconn,
-            large_maxconn=planned.large_maxconn,
-        )
+        own, workers = self.own.models[model], self.serving.get(model, 0)
+        limits = {"maxconn": own.maxconn, "large_maxconn": own.large_maxconn}
+        return Serving(workers=workers, planned=count_planned(own), **limits)
 
     def look(self, now: float, *, others: bool) -> None:
         """Start it where that is due, see how it is and end workers that are ill; `act` does the rest.
@@ -145,20 +146,16 @@ class Instance:
             self._judge(self._watch, now, others=others)
 
     def _look_at_start(self, starting: asyncio.Task[Failure | None]) -> None:
+        if self.gentle and self._process and may_be_gentle():
+            set_nice((one.pid for one in find_session(self._process.pid)), 0 if starting.done() else GENTLE)
         if not starting.done():
-            if self.gentle and self._process and may_be_gentle():
-                set_nice((one.pid for one in find_session(self._process.pid)), GENTLE)
             return
         self._starting = None
         self.failure = starting.result()
         if self.failure:
             self.restarts.note_end(self.failure.describe())
-            return
-        self.was_ready = True
-        if self.gentle and self._process and may_be_gentle():
-            set_nice((one.pid for one in find_session(self._process.pid)), 0)
-        self.gentle = False
-        if self._watch:
+        elif self._watch:
+            self.was_ready, self.gentle = True, False
             self.seen = self._watch.observe(time.monotonic())
             self._watching = asyncio.ensure_future(self._watch.run())
 
@@ -166,12 +163,11 @@ class Instance:
         before, self.seen = self.seen, watch.observe(now)
         if bool(before.problems) != bool(self.seen.problems):
             self._report(f"{self.name}: {self.seen.describe()}")
-        self._memory = remember(self._memory, self.seen, now)
+        self._memory = self._memory.after(self.seen, now)
         verdict = judge(self.seen, self._memory, now, others=others, memory_mib=self.own.memory_mib)
         self._doomed = verdict.replace
         for pid, why in verdict.end_workers.items():
-            process = read_process(pid)
-            if process and process.pid != os.getpid():
+            if process := read_process(pid):
                 self._report(f"{self.name}: {process.role} {pid} {why}: ended, TorchServe starts another one")
                 send_signal(process, signal.SIGKILL)
 
@@ -199,18 +195,12 @@ class Instance:
 
     def describe(self) -> Part:
         """For the record."""
-        phase = self.restarts.describe(runs=bool(self._process or self._starting))
-        if self.seen.looks:
-            phase = Phase.READY if self.ready else Phase.UNWELL
-        if phase != self._phase:
-            self._phase, self._since = phase, tell_time()
-        return Part(
-            phase=phase,
-            pid=self._process.pid if self._process else None,
-            restarts=self.restarts.count,
-            causes=self.restarts.causes,
+        phase = Phase.READY if self.ready else Phase.UNWELL
+        return self.restarts.describe(
+            self._process.pid if self._process else None,
+            starts=bool(self._process or self._starting),
+            phase=phase if self.seen.looks else None,
             health=self.seen.describe(),
-            since=self._since,
             models=self.serving,
         )
 
@@ -237,13 +227,12 @@ class Instance:
         state = begin_state(self.plan, archives, self.run.properties)
         state = dataclasses.replace(state, throttled_at_start=read_throttled())
         write_state(self.run.state, state)
-        began = time.monotonic()
-        watcher = Watcher(run=self.run, oom_kills_before=read_oom_kills())
+        began, kills = time.monotonic(), read_oom_kills()
         self._process = process = launch(self.plan, self.name, self.run)
         await wait_until_ready(
             self.own,
             archives,
-            find_failure=watcher.find,
+            find_failure=lambda: find_start_failure(self.run, kills),
             find_death=lambda: None if process.poll() is None else self._explain_death(),
             report=lambda line: self._report(f"{self.name}: {line}"),
         )
@@ -293,14 +282,12 @@ class Instance:
         self.seen, self._memory, self._doomed = Observation(), Memory(), ""
 
     async def kill(self) -> None:
-        """End all of it at once."""
+        """End all of it at once, TorchServe first: that resets its connections."""
         self._forget()
         deadline = time.monotonic() + KILLED_WITHIN_S
-        # TorchServe first: that resets its connections. One may start another one before it is signalled.
-        while (found := sorted(find_marked(self.run.path), key=lambda one: not one.is_java)) and (
-            time.monotonic() < deadline
-        ):
-            await self._signal(found, signal.SIGKILL, 1.0)
+        # One may start another one before it is signalled: look again until nothing is found.
+        while (found := find_marked(self.run.path)) and time.monotonic() < deadline:
+            await self._signal(sorted(found, key=lambda one: not one.is_java), signal.SIGKILL, 1.0)
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(POLL_S)

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -36,8 +35,8 @@ GAP_S = 5.0
 """Between the begins of two turns: then all of the server was stopped for a while, as a measurement does with
 those that wait for their turn, or the machine slept. A turn in which HAProxy does not answer takes 3 s."""
 GRACE_S = 12.0
-"""After that, until the others run again too and TorchServe was asked anew: a supervisor that ran again before its
-workers did has seen them stopped."""
+"""After that, until the others run again too and TorchServe was asked anew: a supervisor that ran again
+before its workers did has seen them stopped."""
 INSTANCES_END_S = 8.0
 """Sockets, workers and launchers: 2-3 s seen. With the time to drain it is less than a stop waits."""
 THREADS = 4
@@ -89,39 +88,31 @@ class Server:
         self._written: Record | None = None
         self._unwritten = False
         self._troubled = ""
-        self._signalled: asyncio.Future[signal.Signals] | None = None
         self.standing = self._stand(Phase.STARTING)
 
     async def run(self) -> int:
         """0 ended in order, 1 the start failed."""
-        self._signalled = asyncio.get_running_loop().create_future()
-        with self._catch_signals(self._signalled):
-            turns = asyncio.ensure_future(self._turn_on())
-            await asyncio.wait({turns, self._signalled}, return_when=asyncio.FIRST_COMPLETED)
-            if not self._signalled.done():
-                await self._end(0.0)
-                return 1
-            turns.cancel()
-            await asyncio.wait({turns})
-            name = self._signalled.result().name
-            self._report(f"{name}: stopping; accepted requests are answered first")
-            self._note(Phase.STOPPING)
-            await self._end(DRAIN_SECONDS)
-            self._note(Phase.ENDED)
-            return 0
-
-    @contextlib.contextmanager
-    def _catch_signals(self, signalled: asyncio.Future[signal.Signals]) -> Iterator[None]:
-        """The first one asks for the end; a second one must not cut that short."""
         loop = asyncio.get_running_loop()
+        signalled = loop.create_future()
 
-        def note(number: signal.Signals) -> None:
-            if not signalled.done():
-                signalled.set_result(number)
+        def note(name: str) -> None:
+            if not signalled.done():  # a second one must not cut the end short
+                signalled.set_result(name)
 
         for number in find_signals():
-            loop.add_signal_handler(number, note, number)
-        yield
+            loop.add_signal_handler(number, note, number.name)
+        turns = asyncio.ensure_future(self._turn_on())
+        await asyncio.wait({turns, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.done():
+            await self._end(0.0)
+            return 1
+        turns.cancel()
+        await asyncio.wait({turns})
+        self._report(f"{signalled.result()}: stopping; accepted requests are answered first")
+        self._note(Phase.STOPPING)
+        await self._end(DRAIN_SECONDS)
+        self._note(Phase.ENDED)
+        return 0
 
     async def _turn_on(self) -> None:
         """Until the start has failed; what nobody foresaw must not end who watches over the others."""
@@ -223,9 +214,9 @@ class Server:
 
     def _find_failed_start(self) -> tuple[str, Failure] | None:
         """A part that ended before it was ever ready: what made it fail does so again."""
-        for name, part in {"proxy": self.proxy, **self.instances}.items():
-            causes = part.describe().causes
-            if causes and not part.was_ready:
+        parts: dict[str, Proxy | Instance] = {"proxy": self.proxy, **self.instances}
+        for name, part in parts.items():
+            if not part.was_ready and (causes := part.describe().causes):
                 found = part.failure if isinstance(part, Instance) else None
                 return name, found or Failure(cause=causes[-1].cause)
         return None

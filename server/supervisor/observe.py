@@ -19,16 +19,15 @@ from server.archives import check_answer
 from server.errors import ApiError
 from server.processes import Activity, Process, find_session, read_activity, read_anonymous_mib
 from server.supervisor.judge import (
-    BATCH_SHARE,
     STILL_S,
     Lack,
     ModelLook,
     Observation,
     Problem,
     Worker,
-    find_hangs,
+    explain_hang,
     observe,
-    remember_workers,
+    remember_worker,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ request more often the more workers it has. One inference each half minute is a 
 SMOKE_TIMEOUT_S = 300.0
 """Whoever waits that long is not served, however busy the server is."""
 DESCRIBE_TIMEOUT_S = 5.0
+BATCH_SHARE = 1 / 3
+"""Of the response time-out: it is planned so that no batch takes longer than that."""
 WALK_S = 5.0
 """Between two searches for processes that are new; every second where one has come or gone."""
 _BUSY = (429, 503)
@@ -52,19 +53,18 @@ _MOST_UNDER_WAY = 4
 async def call(
     url: str, method: str, path: str, body: bytes = b"", content_type: str = "", *, timeout_s: float
 ) -> bytes:
-    """The body of TorchServe's answer over its Unix socket; ApiError. Without a thread, so that as many as need be
-    can wait for one that hangs."""
+    """The body of TorchServe's response over its Unix socket; ApiError. Without a thread, so that as many as
+    need be can wait for one that hangs."""
     kind = f"Content-Type: {content_type}\r\n" if content_type else ""
-    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{kind}"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{kind}Content-Length: {len(body)}\r\n\r\n"
 
     async def go() -> tuple[int, bytes]:
         reader, writer = await asyncio.open_unix_connection(url.removeprefix("unix:"))
         try:
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            writer.write(head.encode() + body)
             first, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
-            headers = http.client.parse_headers(io.BytesIO(rest))
-            # TorchServe keeps the connection open all the same.
-            return int(first.split()[1]), await reader.readexactly(int(headers["content-length"]))
+            size = http.client.parse_headers(io.BytesIO(rest))["content-length"]
+            return int(first.split()[1]), await reader.readexactly(int(size))  # it keeps the connection open
         finally:
             writer.close()
 
@@ -94,9 +94,8 @@ async def describe(own: InstancePlan, model: str) -> tuple[list[int], int]:
 async def send_smoke_request(own: InstancePlan, model: str, archive: Packed, timeout_s: float) -> str:
     """What is wrong with the answer to the archive's example, empty when nothing is; ApiError without one."""
     kind, path = archive.definition.example.content_type, f"/predictions/{quote(model)}"
-    said = await call(
-        own.properties["inference_address"], "POST", path, archive.body, kind, timeout_s=timeout_s
-    )
+    url = own.properties["inference_address"]
+    said = await call(url, "POST", path, archive.body, kind, timeout_s=timeout_s)
     try:
         return check_answer(archive.definition, own.models[model].precision, json.loads(said)) or ""
     except ValueError as problem:
@@ -134,8 +133,7 @@ class SmokeRequests:
     """
 
     def __init__(self, send: Callable[[], Answer], held_s: float) -> None:
-        self._send = send
-        self._held_s = held_s
+        self._send, self._held_s = send, held_s
         self._under_way: list[_Sent] = []
         self._verdict: Problem | None = None
         self.answered = 0
@@ -182,20 +180,15 @@ class Watch:
     """Looks at one instance that serves; a new one after each start of it."""
 
     def __init__(
-        self,
-        own: InstancePlan,
-        archives: Mapping[str, Packed],
-        root: int,
+        self, own: InstancePlan, archives: Mapping[str, Packed], root: int,
         read: Callable[[int], Activity | None] = read_activity,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`root`: the process that was started; it leads a session."""
         self._own, self._archives, self._root, self._read = own, archives, root, read
         self._processes: list[Process] = []
-        self._walked_at, self._quiet = float("-inf"), False
+        self._walked_at, self._quiet, self._count = float("-inf"), False, 0
         self._tasks: set[asyncio.Task[str]] = set()
         self.looks: dict[str, ModelLook] = {}
-        self.looked_at = time.monotonic()
-        self._count = 0
         self.forget()
 
     def forget(self) -> None:
@@ -203,11 +196,14 @@ class Watch:
         self.looked_at = time.monotonic()
         self._workers: dict[str, dict[int, Worker]] = {}
         self._smoke = {
-            name: SmokeRequests(
-                partial(self._send, name), BATCH_SHARE * self._own.models[name].response_timeout_s
-            )
+            name: SmokeRequests(partial(self._send, name), self._find_batch_s(name))
             for name in self._archives
         }
+
+    def _find_batch_s(self, name: str) -> float:
+        """What no batch takes longer than; somebody else's handler may wait as long as its time-out says."""
+        model = self._own.models[name]
+        return model.response_timeout_s * (BATCH_SHARE if model.kit else 1.0)
 
     async def run(self) -> None:
         """Look again and again. After a pause of all it begins anew: a smoke request that is sent in a moment
@@ -229,56 +225,55 @@ class Watch:
         """Ask for all models; from time to time a smoke request is sent, and its answer seen later."""
         self._count += 1
         for name in self._own.models:
-            self.looks[name] = await self._look_at(name, now)
+            try:
+                ready, waiting = await describe(self._own, name)
+                self.looks[name] = self._weigh(name, ready, waiting, now)
+            except ApiError as problem:
+                found = (Problem(lack=Lack.NO_ANSWER, text=str(problem)),)
+                self.looks[name] = ModelLook(planned=count_planned(self._own.models[name]), problems=found)
         self.looked_at = now
 
-    async def _look_at(self, name: str, now: float) -> ModelLook:
-        model, smoke = self._own.models[name], self._smoke.get(name)
-        planned = count_planned(model)
-        try:
-            ready, waiting = await describe(self._own, name)
-        except ApiError as problem:
-            return ModelLook(planned=planned, problems=(Problem(lack=Lack.NO_ANSWER, text=str(problem)),))
-        problems = []
-        if len(ready) < planned:
+    def _weigh(self, name: str, ready: list[int], waiting: int, now: float) -> ModelLook:
+        """`ready`: pids of workers; `waiting`: requests in TorchServe's queue."""
+        model, smoke, problems, answered = self._own.models[name], self._smoke.get(name), [], 0
+        if len(ready) < (planned := count_planned(model)):
             problems.append(Problem(lack=Lack.WORKERS, text=f"{len(ready)} of {planned} workers ready"))
-        answered = 0
         if smoke:
             problems += [found] if (found := smoke.judge(waiting, now)) else []
             answered = smoke.answered
             if len(ready) == 1:  # then it is plain who shall answer what has left the queue
                 waiting += smoke.under_way
+            if self._count % max(1, round(SMOKE_S / LOOK_S / planned)) == 0:
+                smoke.send()
         seen = {pid: activity for pid in ready if (activity := self._read(pid))}
-        before = self._workers.get(name, {})
-        workers = remember_workers(before, seen, waiting=waiting, answered=answered, now=now)
-        self._workers[name] = workers
-        # A handler of somebody else's may wait for another machine, for as long as its own time-out says.
-        batch_s = model.response_timeout_s * (BATCH_SHARE if model.kit else 1)
-        still_s = STILL_S if model.kit else max(STILL_S, batch_s)
-        hangs = find_hangs(
-            workers, seen, waiting=waiting, answered=answered, batch_s=batch_s, still_s=still_s, now=now
-        )
+        before, batch_s = self._workers.get(name, {}), self._find_batch_s(name)
+        self._workers[name] = {
+            pid: remember_worker(before.get(pid), one, waiting=waiting, answered=answered, now=now)
+            for pid, one in seen.items()
+        }
+        hangs = {
+            pid: why
+            for pid, one in seen.items()
+            if (why := explain_hang(
+                self._workers[name][pid], one, workers=len(seen), waiting=waiting, answered=answered,
+                batch_s=batch_s, still_s=STILL_S if model.kit else max(STILL_S, batch_s), now=now,
+            ))
+        }  # fmt: skip
         problems += [Problem(lack=Lack.HANG, text=f"worker {pid} {why}") for pid, why in hangs.items()]
-        if smoke and self._count % max(1, round(SMOKE_S / LOOK_S / planned)) == 0:
-            smoke.send()
-        return ModelLook(
-            planned=planned,
-            ready=tuple(ready),
-            hanging=tuple(pid for pid in hangs if not seen[pid].stopped),
-            problems=tuple(problems),
-        )
+        hanging = tuple(pid for pid in hangs if not seen[pid].stopped)
+        return ModelLook(planned=planned, ready=tuple(ready), hanging=hanging, problems=tuple(problems))
 
     def _send(self, name: str) -> asyncio.Task[str]:
+        def discard(done: asyncio.Task[str]) -> None:
+            self._tasks.discard(done)
+            if not done.cancelled():
+                done.exception()  # seen, also where nobody waits for it any more
+
         sent = send_smoke_request(self._own, name, self._archives[name], SMOKE_TIMEOUT_S)
         task = asyncio.ensure_future(sent)
         self._tasks.add(task)  # else nobody holds it after `forget`
-        task.add_done_callback(self._discard)
+        task.add_done_callback(discard)
         return task
-
-    def _discard(self, task: asyncio.Task[str]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen, also where nobody waits for it any more
 
     def close(self) -> None:
         """Its instance has ended."""
@@ -287,19 +282,14 @@ class Watch:
 
     def observe(self, now: float) -> Observation:
         """Its processes now, and the last looks; new processes are found within a second of another's end."""
-        activities = self._read_activities()
-        if not self._quiet or len(activities) < len(self._processes) or now - self._walked_at >= WALK_S:
+        seen = self._read_activities()
+        if not self._quiet or len(seen) < len(self._processes) or now - self._walked_at >= WALK_S:
             before, self._processes = self._processes, find_session(self._root)
             self._walked_at, self._quiet = now, before == self._processes
-            activities = self._read_activities()
-        return observe(
-            self._processes,
-            activities,
-            {pid: read_anonymous_mib(pid) or 0 for pid in activities},
-            self.looks,
-            self.looked_at,
-            launched=self._own.launched,
-        )
+            seen = self._read_activities()
+        held = {pid: read_anonymous_mib(pid) or 0 for pid in seen}
+        launched = self._own.launched
+        return observe(self._processes, seen, held, self.looks, self.looked_at, launched=launched)
 
     def _read_activities(self) -> dict[int, Activity]:
         """Of those of them that live."""

@@ -21,7 +21,7 @@ from server.haproxy import HaproxyError, Runtime
 from server.launch import PRIVATE_UMASK, confined, is_inherited, list_server_cpus
 from server.rundir import MARK, RunDir
 from server.supervisor.predictions import Count, Prediction, Predictor
-from server.supervisor.record import Part, Phase, tell_time
+from server.supervisor.record import Part, Phase
 from server.supervisor.restarts import Restarts
 from server.tokens import write_bearers
 
@@ -51,13 +51,11 @@ class Serving:
 
 
 class Proxy:
-    """One HAProxy; what it was set to is set again after it was started again. Its methods may wait for HAProxy,
-    and are called in a thread, one at a time."""
+    """One HAProxy; what it was set to is set again after it was started again. Its methods may wait for it, and
+    are called in a thread, one at a time."""
 
     def __init__(self, run: RunDir, plan: Plan, report: Report) -> None:
-        self._run = run
-        self._plan = plan
-        self._report = report
+        self._run, self._plan, self._report = run, plan, report
         self._restarts = Restarts("proxy", report)
         self._runtime = Runtime(Path(run.proxy_files.admin_socket))
         self._applied: dict[tuple[str, str], Serving] = {}
@@ -65,7 +63,6 @@ class Proxy:
         self._predictors = {name: Predictor() for name in plan.models}
         self._heard = 0.0
         self._listener = open_listener(plan)
-        self._phase, self._since = Phase.STARTING, tell_time()
         self.process: subprocess.Popen[bytes] | None = None
         self.ready = False
         self.was_ready = False
@@ -134,8 +131,9 @@ class Proxy:
         try:
             for place, now in serving.items():
                 if self._applied.get(place) != now:
-                    limits = {"maxconn": now.maxconn, "large_maxconn": now.large_maxconn}
-                    self._runtime.set_serving(*place, now.workers, now.planned, **limits)
+                    self._runtime.set_serving(
+                        *place, now.workers, now.planned, now.maxconn, now.large_maxconn
+                    )
                     self._applied[place] = now
             for model, predictor in self._predictors.items():
                 if self._predicted.get(model) != (found := predictor.prediction):
@@ -186,17 +184,11 @@ class Proxy:
 
     def describe(self) -> Part:
         """For the record."""
-        phase = self._restarts.describe(runs=bool(self.process))
-        if self.process:
-            phase = Phase.READY if self.ready else (Phase.UNWELL if self._restarts.count else Phase.STARTING)
-        if phase != self._phase:
-            self._phase, self._since = phase, tell_time()
-        return Part(
-            phase=phase,
-            pid=self.process.pid if self.process else None,
-            restarts=self._restarts.count,
-            causes=self._restarts.causes,
-            since=self._since,
+        phase = Phase.UNWELL if self._restarts.part.restarts else Phase.STARTING
+        phase = Phase.READY if self.ready else phase
+        process = self.process
+        return self._restarts.describe(
+            process.pid if process else None, starts=False, phase=phase if process else None
         )
 
 

@@ -18,7 +18,7 @@ CAUSES_KEPT = 5
 
 
 class Phase(str, Enum):
-    """Of a part: starting, ready, unwell, backing off or ended; of the server all but unwell and backing off."""
+    """Of a part: starting, ready, unwell, backing off; of the server all but unwell and backing off."""
 
     STARTING = "starting"
     READY = "ready"
@@ -58,6 +58,10 @@ class Part:
     """When the phase began: UTC, ISO 8601."""
     models: Mapping[str, int] = field(default_factory=dict)
     """Of an instance: model → workers that serve."""
+
+    def changed(self, **fields: Any) -> Part:
+        """With other fields."""
+        return dataclasses.replace(self, **fields)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A reload from the order to its end: what is planned in run/next takes over, or nothing changes.
 
-Other instances are started and verified, then the old ones are drained. Where the memory holds one set only, an
-old instance ends before a new one starts, one after the other. What fails on the way is taken back.
+Other instances are started and verified, then the old ones are drained. Where the memory holds one set only,
+an old instance ends before a new one starts, one after the other. What fails on the way is taken back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Reload:
         make: Callable[[str, Plan, RunDir, Report], Instance] = Instance,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is started yet. `instances` are the supervisor's own: what is in it is watched and asked."""
+        """Nothing is started yet. What is in the supervisor's own `instances` is watched and asked."""
         self.plan = plan
         self.ended = False
         self._run, self._proxy, self._instances, self._report = run, proxy, instances, report

@@ -83,7 +83,8 @@ class Server:
         self._reload_asked = False
         self._turned_at = time.monotonic()
         self._lenient_until = 0.0
-        self._looked_at, self._woken = float("-inf"), False
+        self._looked_at, self._woken = float("-inf"), asyncio.Event()
+        self._handles: dict[int, int] = {}  # pid → pidfd
         self._record = Record(pid=os.getpid(), phase=Phase.STARTING, since=tell_time())
         self._written: Record | None = None
         self._unwritten = False
@@ -129,23 +130,21 @@ class Server:
 
     async def _wait(self, seconds: float) -> None:
         """For so long, or until HAProxy or a TorchServe ends: nobody shall wait longer than need be."""
-        loop, ended, handles = asyncio.get_running_loop(), asyncio.Event(), []
         lenient = self._turned_at < self._lenient_until
         watched = [] if lenient else [one.watched for one in self.instances.values()]
-        for process in (self.proxy.process, *watched):
-            with contextlib.suppress(ProcessLookupError):
-                if process and (handle := open_handle(process.pid)) is not None:
-                    handles.append(handle)
-                    loop.add_reader(handle, ended.set)
-        try:
-            await asyncio.wait_for(ended.wait(), seconds)
-        except asyncio.TimeoutError:
-            pass
-        finally:
-            self._woken = ended.is_set()
-            for handle in handles:
+        pids = {one.pid for one in (self.proxy.process, *watched) if one}
+        loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
+        for pid in self._handles.keys() ^ pids:
+            if handle := self._handles.pop(pid, None):
                 loop.remove_reader(handle)
                 os.close(handle)
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                if handle := open_handle(pid):
+                    self._handles[pid] = handle
+                    loop.add_reader(handle, lambda: self._woken.set())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
 
     async def _in_thread(self, do: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, do)
@@ -161,7 +160,7 @@ class Server:
         if now < self._lenient_until:
             for instance in self.instances.values():
                 instance.forgive()
-        elif self._woken or now - self._looked_at > PROCESSES_S - TURN_S / 2:
+        elif self._woken.is_set() or now - self._looked_at > PROCESSES_S - TURN_S / 2:
             fresh, self._looked_at = self._looked_at >= self._lenient_until, now  # seen since a pause?
             for instance in list(self.instances.values()):
                 instance.look(now, others=fresh and self._others_serve(instance))
@@ -172,7 +171,8 @@ class Server:
             for name, instance in self.instances.items()
             for model in instance.own.models
         }
-        await self._in_thread(lambda: self.proxy.apply(serving))
+        if not self.proxy.has(serving):
+            await self._in_thread(lambda: self.proxy.apply(serving))
         for instance in self.instances.values():
             instance.act()
         if self._record.phase == Phase.STARTING and (failed := self._find_failed_start()):

@@ -124,6 +124,11 @@ class Proxy:
             )
             self._runtime.wake(stat)
 
+    def has(self, serving: Mapping[tuple[str, str], Serving]) -> bool:
+        """Whether nothing has to be set."""
+        predicted = all(self._predicted.get(name) == one.prediction for name, one in self._predictors.items())
+        return predicted and all(self._applied.get(place) == now for place, now in serving.items())
+
     def apply(self, serving: Mapping[tuple[str, str], Serving]) -> None:
         """Set what of each (model, instance) can be asked, and how long a request takes."""
         if not self.ready:

@@ -74,7 +74,7 @@ def make_stand_in(run: RunDir, folder: Path, *, instances: int = 1) -> Plan:
     (folder / CLASSES).mkdir(parents=True)
     (folder / "java.py").write_text(JAVA)
     (folder / "bin/python").symlink_to(sys.executable)
-    (folder / "bin/torchserve").write_text(COMMAND.format(java=str(folder / "java.py")))
+    (folder / "bin/torchserve").write_text(COMMAND.replace("{java!r}", repr(str(folder / "java.py"))))
     make_archive(folder / "bert.mar", name="bert")
     plan = make_plan(
         instances, run_dir=run.path, prefix=str(folder), model_store=str(folder),

@@ -222,8 +222,9 @@ def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFU
     seen: dict[tuple[int, int], Process] = {}
 
     def end(number: signal.Signals, seconds: float, *roles: str) -> bool:
-        found = [process for process in find() if not roles or process.role in roles]
+        found = find()
         seen.update({(process.pid, process.start_ticks): process for process in found})
+        found = [process for process in found if not roles or process.role in roles]
         for process in found:
             send_signal(process, number)
         wait_until_gone(found, seconds)

@@ -7,11 +7,9 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from config.plan import Plan, read_plan
 from config.terminal import Report
@@ -43,7 +41,6 @@ THREADS = 4
 """For what waits: archives are read, and an instance is verified, in one."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER (prctl(2))."""
-_Result = TypeVar("_Result")
 
 
 def supervise(run: RunDir, report: Report) -> int:
@@ -78,7 +75,6 @@ class Server:
         self.instances = {instance.name: instance for instance in instances}
         self._report = report
         self._notifier = Notifier()
-        self._threads = ThreadPoolExecutor(1)  # HAProxy's: never two at a time
         self._reload: Reload | None = None
         self._reload_asked = False
         self._turned_at = time.monotonic()
@@ -119,7 +115,7 @@ class Server:
         """Until the start has failed; what nobody foresaw must not end who watches over the others."""
         while self._record.phase != Phase.FAILED:
             try:
-                await self.turn()
+                self.turn()
                 self._troubled = ""
             except Exception as problem:  # of whatever kind; /live says that it does not go on
                 text = f"{type(problem).__name__}: {problem}"
@@ -146,17 +142,14 @@ class Server:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
 
-    async def _in_thread(self, do: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, do)
-
-    async def turn(self) -> None:
+    def turn(self) -> None:
         """One look at everything, and what follows from it; all of it goes by the time at its begin, since
         it can be stopped in the midst of it, too."""
         now = time.monotonic()
         if now - self._turned_at > GAP_S:
             self._lenient_until = now + GRACE_S
         self._turned_at = now
-        await self._in_thread(lambda: self.proxy.look(now))
+        self.proxy.look(now)
         if now < self._lenient_until:
             for instance in self.instances.values():
                 instance.forgive()
@@ -171,8 +164,7 @@ class Server:
             for name, instance in self.instances.items()
             for model in instance.own.models
         }
-        if not self.proxy.has(serving):
-            await self._in_thread(lambda: self.proxy.apply(serving))
+        self.proxy.apply(serving)
         for instance in self.instances.values():
             instance.act()
         if self._record.phase == Phase.STARTING and (failed := self._find_failed_start()):
@@ -214,11 +206,11 @@ class Server:
 
     def _find_failed_start(self) -> tuple[str, Failure] | None:
         """A part that ended before it was ever ready: what made it fail does so again."""
-        parts: dict[str, Proxy | Instance] = {"proxy": self.proxy, **self.instances}
-        for name, part in parts.items():
+        parts: list[tuple[str, Proxy | Instance, Failure | None]] = [("proxy", self.proxy, None)]
+        parts += [(name, one, one.failure) for name, one in self.instances.items()]
+        for name, part, failure in parts:
             if not part.was_ready and (causes := part.describe().causes):
-                found = part.failure if isinstance(part, Instance) else None
-                return name, found or Failure(cause=causes[-1].cause)
+                return name, failure or Failure(cause=causes[-1].cause)
         return None
 
     def _fail(self, name: str, failure: Failure) -> None:
@@ -262,6 +254,6 @@ class Server:
 
     async def _end(self, drain_s: float) -> None:
         """Nothing new, then what was accepted, then the instances, and HAProxy last: it still answers."""
-        await self._in_thread(lambda: self.proxy.drain(drain_s))
+        await asyncio.to_thread(self.proxy.drain, drain_s)
         await asyncio.gather(*(one.end(INSTANCES_END_S) for one in self.instances.values()))
-        await self._in_thread(self.proxy.end)
+        await asyncio.to_thread(self.proxy.end)

@@ -47,8 +47,8 @@ class Standing:
 async def answer_probes(
     path: Path, read: Callable[[], Standing], reload: Callable[[], str]
 ) -> AsyncIterator[None]:
-    """Listen until the end of the block; `read` gives the latest standing, `reload` asks for a reload and says
-    why it is rejected."""
+    """Listen until the end of the block; `read` gives the latest standing, `reload` asks for a reload and
+    says why it is rejected."""
 
     def find_answer(method: str, what: str) -> tuple[HTTPStatus, dict[str, Any]]:
         if (method, what) == ("POST", "/reload"):  # HAProxy lets no such request through

@@ -51,8 +51,7 @@ class Serving:
 
 
 class Proxy:
-    """One HAProxy; what it was set to is set again after it was started again. Its methods may wait for it, and
-    are called in a thread, one at a time."""
+    """One HAProxy; what it was set to is set again after it was started again."""
 
     def __init__(self, run: RunDir, plan: Plan, report: Report) -> None:
         self._run, self._plan, self._report = run, plan, report
@@ -123,11 +122,6 @@ class Proxy:
                 Count(at=now, answered=stat.answered, queued=stat.queued, service_ms=stat.service_ms)
             )
             self._runtime.wake(stat)
-
-    def has(self, serving: Mapping[tuple[str, str], Serving]) -> bool:
-        """Whether nothing has to be set."""
-        predicted = all(self._predicted.get(name) == one.prediction for name, one in self._predictors.items())
-        return predicted and all(self._applied.get(place) == now for place, now in serving.items())
 
     def apply(self, serving: Mapping[tuple[str, str], Serving]) -> None:
         """Set what of each (model, instance) can be asked, and how long a request takes."""

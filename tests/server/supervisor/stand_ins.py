@@ -93,7 +93,10 @@ def make_stand_in(run: RunDir, folder: Path, *, instances: int = 1) -> Plan:
         set_answer(one, RIGHT)
         cpu = min(os.sched_getaffinity(0))
         made = make_instance(number, {"bert": make_model("bert")}, worker_cpus=((cpu,),), server_cpus=None)
-        ports = {f"grpc_{kind}_port": str(20000 + os.getpid() % 20000 + number) for kind in ("inference", "management")}
+        ports = {
+            f"grpc_{kind}_port": str(20000 + os.getpid() % 20000 + number)
+            for kind in ("inference", "management")
+        }
         own[name] = replace(made, properties={**made.properties, **sockets, **ports})
     return replace(plan, instances=own)
 

@@ -117,7 +117,9 @@ def test_where_nobody_else_serves_an_ill_worker_is_ended_alone(one, lines, role,
         await turn_until(one, lambda: one.ready)
         worker = find(one, "worker")
         send_signal(find(one, role), number)
-        await turn_until(one, lambda: any(f"worker {worker.pid} {why}" in line for line in lines), others=False)
+        await turn_until(
+            one, lambda: any(f"worker {worker.pid} {why}" in line for line in lines), others=False
+        )
         await turn_until(one, lambda: not one.serving["bert"], others=False)
         assert one.describe().restarts == 0
         assert worker.pid not in {process.pid for process in find_marked(one.run.path)}
@@ -216,7 +218,9 @@ def test_an_instance_of_a_reload_loads_gently_and_serves_as_others_do(one) -> No
         await one.end(5.0)
 
     def find_gentle(one: Instance) -> list[Process]:
-        with_nice = ((process, os.getpriority(os.PRIO_PROCESS, process.pid)) for process in find_marked(one.run.path))
+        with_nice = (
+            (process, os.getpriority(os.PRIO_PROCESS, process.pid)) for process in find_marked(one.run.path)
+        )
         return [process for process, nice in with_nice if nice == GENTLE]
 
     asyncio.run(go())

@@ -124,7 +124,10 @@ def judge_after(seen: Observation, seconds: float, *, others: bool) -> Verdict:
 LOST = make(Lack.WORKERS, serving=0)
 REPLACED = [
     (make(), True, 10_000.0, ""),
-    *((make(serving=0, java=how), False, 0.0, f"TorchServe {how.value}") for how in (Java.GONE, Java.STOPPED)),
+    *(
+        (make(serving=0, java=how), False, 0.0, f"TorchServe {how.value}")
+        for how in (Java.GONE, Java.STOPPED)
+    ),
     (LOST, True, 0.0, "bert: no worker is left"),
     (LOST, False, PATIENCE_ALONE_S - 1, ""),  # TorchServe itself needs as long
     (LOST, False, PATIENCE_ALONE_S + 1, "bert: no worker is left"),

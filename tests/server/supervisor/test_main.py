@@ -44,9 +44,6 @@ class FakeProxy:
             raise ValueError("nobody foresaw this")
         self.stop_here()
 
-    def has(self, serving: Any) -> bool:
-        return False
-
     def apply(self, serving: Any) -> None:
         self.applied = {place: one.workers for place, one in serving.items()}
 
@@ -107,7 +104,7 @@ def stage(run, plan, monkeypatch, lines):
 
 
 def turn(server: Server) -> Phase:
-    asyncio.run(server.turn())
+    server.turn()
     record = read_record(server.run_dir.record)
     assert record is not None
     return record.phase
@@ -221,7 +218,7 @@ def test_a_full_disk_is_said_once_and_the_record_written_when_there_is_room(stag
 
     monkeypatch.setattr(module, "write_record", fail)
     for _ in range(3):
-        asyncio.run(server.turn())
+        server.turn()
     assert len(lines) == 1
     monkeypatch.setattr(module, "write_record", write)
     assert turn(server) == Phase.READY
@@ -268,7 +265,7 @@ def test_a_process_that_ends_is_seen_at_once(stage, dummy, run) -> None:
     server, proxy, (one, _), _ = stage
 
     async def go() -> float:
-        await server.turn()
+        server.turn()
         proxy.process = dummy(run.path)
         asyncio.get_running_loop().call_later(0.1, proxy.process.kill)
         began = time.monotonic()

@@ -148,16 +148,22 @@ class Server:
         now = time.monotonic()
         if now - self._turned_at > GAP_S:
             self._lenient_until = now + GRACE_S
-        self._turned_at = now
+        self._turned_at, ready = now, self.proxy.ready
         self.proxy.look(now)
+        news = bool(self._reload or self._reload_asked or self.proxy.ready != ready)
         if now < self._lenient_until:
+            news = True
             for instance in self.instances.values():
                 instance.forgive()
         elif self._woken.is_set() or now - self._looked_at > PROCESSES_S - TURN_S / 2:
-            fresh, self._looked_at = self._looked_at >= self._lenient_until, now  # seen since a pause?
+            news, fresh, self._looked_at = True, self._looked_at >= self._lenient_until, now  # since a pause
             for instance in list(self.instances.values()):
                 instance.look(now, others=fresh and self._others_serve(instance))
             reap_adopted()
+        if news:
+            self._act()
+
+    def _act(self) -> None:
         self._step_reload()
         serving = {
             (model, name): instance.describe_serving(model)

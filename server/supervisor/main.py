@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -50,17 +51,16 @@ def supervise(run: RunDir, report: Report) -> int:
     confine(list_server_cpus(plan))
     # A worker whose launcher was killed, a launcher whose Java was: they stay below us.
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
-    return asyncio.run(_supervise(run, plan, report))
 
+    async def go() -> int:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
+        instances = [Instance(name, plan, run, report) for name in plan.instances]
+        server = Server(run, plan, Proxy(run, plan, report), instances, report)
+        path = Path(run.proxy_files.supervisor_socket)
+        async with answer_probes(path, lambda: server.standing, server.ask_reload):
+            return await server.run()
 
-async def _supervise(run: RunDir, plan: Plan, report: Report) -> int:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
-    instances = [Instance(name, plan, run, report) for name in plan.instances]
-    server = Server(run, plan, Proxy(run, plan, report), instances, report)
-    async with answer_probes(
-        Path(run.proxy_files.supervisor_socket), lambda: server.standing, server.ask_reload
-    ):
-        return await server.run()
+    return asyncio.run(go())
 
 
 class Server:
@@ -69,22 +69,16 @@ class Server:
     def __init__(
         self, run: RunDir, plan: Plan, proxy: Proxy, instances: list[Instance], report: Report
     ) -> None:
-        self.run_dir = run
-        self.plan = plan
-        self.proxy = proxy
+        self.run_dir, self.plan, self.proxy, self._report = run, plan, proxy, report
         self.instances = {instance.name: instance for instance in instances}
-        self._report = report
-        self._notifier = Notifier()
+        self._notifier, self._reload_asked = Notifier(), False
         self._reload: Reload | None = None
-        self._reload_asked = False
-        self._turned_at = time.monotonic()
-        self._lenient_until = 0.0
-        self._looked_at, self._woken = float("-inf"), asyncio.Event()
+        self._turned_at, self._lenient_until, self._looked_at = time.monotonic(), 0.0, float("-inf")
         self._handles: dict[int, int] = {}  # pid → pidfd
+        self._woken = asyncio.Event()
         self._record = Record(pid=os.getpid(), phase=Phase.STARTING, since=tell_time())
         self._written: Record | None = None
-        self._unwritten = False
-        self._troubled = ""
+        self._troubles: set[str] = set()
         self.standing = self._stand(Phase.STARTING)
 
     async def run(self) -> int:
@@ -114,15 +108,20 @@ class Server:
     async def _turn_on(self) -> None:
         """Until the start has failed; what nobody foresaw must not end who watches over the others."""
         while self._record.phase != Phase.FAILED:
-            try:
+            with self._saying_once("the supervisor cannot look", Exception):
                 self.turn()
-                self._troubled = ""
-            except Exception as problem:  # of whatever kind; /live says that it does not go on
-                text = f"{type(problem).__name__}: {problem}"
-                if text != self._troubled:
-                    self._report(f"the supervisor cannot look: {text}")
-                self._troubled = text
             await self._wait(TURN_S)
+
+    @contextlib.contextmanager
+    def _saying_once(self, what: str, kind: type[Exception]) -> Iterator[None]:
+        """A problem is reported, and again only after it went well in between; then it goes on."""
+        try:
+            yield
+            self._troubles.discard(what)
+        except kind as problem:
+            if what not in self._troubles:
+                self._report(f"{what}: {type(problem).__name__}: {problem}")
+            self._troubles.add(what)
 
     async def _wait(self, seconds: float) -> None:
         """For so long, or until HAProxy or a TorchServe ends: nobody shall wait longer than need be."""
@@ -173,8 +172,9 @@ class Server:
         self.proxy.apply(serving)
         for instance in self.instances.values():
             instance.act()
-        if self._record.phase == Phase.STARTING and (failed := self._find_failed_start()):
-            self._fail(*failed)
+        if message := self._find_failed_start() if self._record.phase == Phase.STARTING else "":
+            self._report(f"start failed: {message}")
+            self._note(Phase.FAILED, message=message)
         else:
             self._note(self._find_phase())
 
@@ -210,20 +210,17 @@ class Server:
             return Phase.READY
         return Phase.STARTING if starting else Phase.DEGRADED
 
-    def _find_failed_start(self) -> tuple[str, Failure] | None:
+    def _find_failed_start(self) -> str:
         """A part that ended before it was ever ready: what made it fail does so again."""
         parts: list[tuple[str, Proxy | Instance, Failure | None]] = [("proxy", self.proxy, None)]
         parts += [(name, one, one.failure) for name, one in self.instances.items()]
         for name, part, failure in parts:
             if not part.was_ready and (causes := part.describe().causes):
-                return name, failure or Failure(cause=causes[-1].cause)
-        return None
-
-    def _fail(self, name: str, failure: Failure) -> None:
-        with contextlib.suppress(OSError):
-            write_state(self.run_dir.failure, failure)
-        self._report(f"start failed: {name}: {failure.describe()}")
-        self._note(Phase.FAILED, message=f"{name}: {failure.describe()}")
+                failure = failure or Failure(cause=causes[-1].cause)
+                with contextlib.suppress(OSError):
+                    write_state(self.run_dir.failure, failure)
+                return f"{name}: {failure.describe()}"
+        return ""
 
     def _note(self, phase: Phase, *, message: str = "") -> None:
         """Write the record, tell systemd, and say when the phase changes."""
@@ -240,15 +237,11 @@ class Server:
             message=message,
         )
         self.standing = self._stand(phase)
-        if self._record == self._written:
-            return
-        try:
-            write_record(self.run_dir.record, self._record)
-            self._written, self._unwritten = self._record, False
-        except OSError as problem:  # a full disk: it is written once there is room
-            if not self._unwritten:
-                self._report(f"supervisor.json cannot be written: {problem}")
-            self._unwritten = True
+        if self._record != self._written:
+            # On a full disk it is written once there is room.
+            with self._saying_once("supervisor.json cannot be written", OSError):
+                write_record(self.run_dir.record, self._record)
+                self._written = self._record
 
     def _stand(self, phase: Phase) -> Standing:
         instances = self.instances.values()

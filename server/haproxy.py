@@ -10,22 +10,27 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.door import ENDING, name_prediction
+from config.proxy import ENDING, name_prediction
 from server.errors import ServerError
 
 TIMEOUT_S = 3.0
 """HAProxy answers between two events: milliseconds, however busy."""
 
 LARGE = ".large"
-DOOR = ".door"
-WHOLE = "BACKEND"
+ENTRY = ".entry"
+ALL = "BACKEND"
+"""Stands for a backend's servers together."""
 ANSWERS = ("hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_5xx")
+
+_BACKENDS, _SERVERS = 2, 4
+_COLUMNS = ("qcur", "scur", "slim", *ANSWERS, "rtime", "act", "status")
+"""A twelfth of all: they are read twice a second."""
 
 Rows = Mapping[tuple[str, str], Mapping[str, str]]
 
 
 class HaproxyError(ServerError):
-    """HAProxy cannot be asked, or does not do as it is told."""
+    """HAProxy cannot be asked, or does not do a command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ class Stat:
     answered: int
     """Requests that instances have answered, whatever the status."""
     queued: int
-    """Requests that wait in the door."""
+    """Requests that wait in HAProxy."""
     in_hand: int
     """Requests that instances have."""
     service_ms: float
@@ -72,7 +77,7 @@ class Runtime:
         """Predictions that were let in and have no answer yet."""
         rows = self._read_rows()
         return sum(
-            int(row["scur"]) for (name, side), row in rows.items() if side == WHOLE and name.endswith(DOOR)
+            int(row["scur"]) for (name, side), row in rows.items() if side == ALL and name.endswith(ENTRY)
         )
 
     def count_in_hand(self, instances: Collection[str]) -> int:
@@ -81,14 +86,7 @@ class Runtime:
         return sum(int(row["scur"]) for (_, server), row in rows.items() if server in instances)
 
     def set_serving(
-        self,
-        model: str,
-        instance: str,
-        workers: int,
-        planned: int,
-        *,
-        maxconn: int = 0,
-        large_maxconn: int = 0,
+        self, model: str, instance: str, workers: int, planned: int, maxconn: int = 0, large_maxconn: int = 0
     ) -> None:
         """Hand requests over by how many of the planned workers there are; with none, no new ones, and what
         is in hand is waited for. The limits, where they are given, are those of all planned workers."""
@@ -107,13 +105,13 @@ class Runtime:
             self._tell(f"set maxconn server {place} {limit}")
 
     def set_prediction(self, model: str, us_per_request: int, service_ms: int) -> None:
-        """What a request is refused by that would be late; 0 and 0 refuse none."""
+        """What a request is rejected by whose deadline would pass; 0 and 0 reject none."""
         for unit, value in (("us", us_per_request), ("ms", service_ms)):
             self._set_variable(name_prediction(model, unit), value)
 
-    def refuse_new(self, *, refuse: bool = True) -> None:
+    def reject_new(self, *, reject: bool = True) -> None:
         """From now on every prediction is answered 503: the server is ending."""
-        self._set_variable(ENDING, int(refuse))
+        self._set_variable(ENDING, int(reject))
 
     def set_token(self, token: str) -> None:
         """From one request to the next this one is good, and no other."""
@@ -136,11 +134,12 @@ class Runtime:
         self._tell(f"experimental-mode on; set var {name} int({value})")
 
     def _read_rows(self) -> Rows:
-        said = self._ask("show stat")
-        if not said.startswith("# pxname,"):
+        said = self._ask(f"show stat -1 {_BACKENDS | _SERVERS} -1")
+        head, *rows = csv.reader(io.StringIO(said))
+        if head[:2] != ["# pxname", "svname"]:
             raise HaproxyError(f"HAProxy gives no statistics: {said.strip()[:200]}")
-        rows = csv.DictReader(io.StringIO(said.removeprefix("# ")))
-        return {(row["pxname"], row["svname"]): row for row in rows}
+        columns = [(name, head.index(name)) for name in _COLUMNS]
+        return {(row[0], row[1]): {name: row[column] for name, column in columns} for row in rows if row}
 
     def _tell(self, command: str) -> None:
         """A command that says nothing when it is done; the token is not repeated in an error."""
@@ -162,17 +161,17 @@ class Runtime:
 
 def _list_models(rows: Rows) -> list[str]:
     """Each has a backend of the first hop."""
-    ends = LARGE + DOOR
-    return [name.removesuffix(ends) for name, side in rows if side == WHOLE and name.endswith(ends)]
+    ends = LARGE + ENTRY
+    return [name.removesuffix(ends) for name, side in rows if side == ALL and name.endswith(ends)]
 
 
 def _list_servers(rows: Rows, backend: str) -> list[str]:
-    return [server for name, server in rows if name == backend and server != WHOLE]
+    return [server for name, server in rows if name == backend and server != ALL]
 
 
 def _parse_stat(rows: Rows, model: str) -> Stat:
     servers = [rows[name, server] for name in (model, model + LARGE) for server in _list_servers(rows, name)]
-    whole, large = rows[model, WHOLE], rows[model + LARGE, WHOLE]
+    whole, large = rows[model, ALL], rows[model + LARGE, ALL]
     return Stat(
         answered=sum(int(row[kind] or 0) for row in servers for kind in ANSWERS),
         queued=int(whole["qcur"]) + int(large["qcur"]),
@@ -183,7 +182,7 @@ def _parse_stat(rows: Rows, model: str) -> Stat:
             f"{name}/{server}": int(row["slim"])
             for name in (model, model + LARGE)
             for server in _list_servers(rows, name)
-            if int(rows[name, WHOLE]["qcur"])
+            if int(rows[name, ALL]["qcur"])
             and (row := rows[name, server])["status"].startswith("UP")
             and int(row["scur"]) < int(row["slim"] or 0)
         },

@@ -7,11 +7,12 @@ private folder two servers do not meet. `--foreground` keeps it the parent of ja
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from config.plan import Plan
@@ -31,12 +32,14 @@ _INHERITED = frozenset({
     "PYTHONDONTWRITEBYTECODE",  # of the image
     "LOG_FILE_SIZE", "ACCESS_LOG_LEVEL",  # log4j2.xml's own
 })  # fmt: skip
+STORE = "store"
+"""In an instance's folder: links to archives that others made."""
 CLASSES = "lib/cpukit/org"
 """Below the environment: classes that stand in for TorchServe's own (server/java, built by set-up)."""
 
 
 def prepare_folders(run: RunDir) -> None:
-    """Fresh logs (the last ones are kept once), and an empty temporary folder for this user alone."""
+    """Fresh logs (the last ones stay once), and an empty temporary folder for this user alone."""
     check_permissions_hold(run)
     shutil.rmtree(run.previous_logs, ignore_errors=True)
     if run.logs.exists():
@@ -44,14 +47,13 @@ def prepare_folders(run: RunDir) -> None:
     run.logs.mkdir(mode=0o700)
     remove_temporary(run)
     run.temporary.mkdir(mode=0o700, parents=True)
-    for left in (run.authorization, run.health, run.looks):
-        left.unlink(missing_ok=True)
+    run.authorization.unlink(missing_ok=True)
 
 
 def check_permissions_hold(run: RunDir) -> None:
     """Raise where a file cannot be made private: tokens and sockets would be everybody's.
 
-    File systems of Windows (drvfs of WSL, CIFS) refuse, or say yes and do nothing.
+    File systems of Windows (drvfs of WSL, CIFS) do not take the mode, or say yes and do nothing.
     """
     probe = run.path / ".permissions"
     try:
@@ -59,8 +61,8 @@ def check_permissions_hold(run: RunDir) -> None:
         probe.chmod(0o600)
         mode = stat.S_IMODE(probe.stat().st_mode)
         problem = "" if mode == 0o600 else f"a file set to 600 has {mode:o}"
-    except PermissionError as refused:
-        problem = f"chmod failed: {refused.strerror}"
+    except PermissionError as error:
+        problem = f"chmod failed: {error.strerror}"
     finally:
         probe.unlink(missing_ok=True)
     if problem:
@@ -89,13 +91,13 @@ def make_allocator_link(plan: Plan) -> str | None:
     """Make the name the launcher looks for; what was done, or None when nothing had to be.
 
     Several run directories share one virtual environment, so links of other allocators stay: the launcher is
-    told by name which one to take. A link of the same name is replaced whole.
+    given the name of the one to take. A link of the same name is replaced whole.
     """
-    target, link = plan.libraries.allocator_path.value, plan.libraries.allocator_link.value
+    target, link = plan.libraries.allocator_path, plan.libraries.allocator_link
     if link is None:
         return None
     if target is None or not Path(target).is_file():
-        name = plan.libraries.allocator.value
+        name = plan.libraries.allocator
         raise ServerError(
             f"no library for ALLOCATOR={name}: {target or 'not found'}; run: make setup && make plan"
         )
@@ -109,36 +111,39 @@ def make_allocator_link(plan: Plan) -> str | None:
     return f"linked {path} to {target}"
 
 
-def render_command(plan: Plan, run: RunDir, model_store: Path) -> list[str]:
-    """The command line of TorchServe."""
-    prefix = Path(plan.inputs.prefix)
-    # Not through the script's first line: that breaks when the checkout moves or its path is long.
-    return [
-        *(str(prefix / "bin" / name) for name in ("python", "torchserve")),
-        *("--start", "--foreground", "--no-config-snapshots", "--ts-config", str(run.properties)),
-        *("--model-store", str(model_store), "--log-config", str(LOG_CONFIG)),
-    ]
+def find_model_store(plan: Plan, name: str, run: RunDir) -> Path:
+    """Where an instance's archives are: the kit's own, or links to those that others made."""
+    return Path(plan.model_store) if plan.instances[name].kit else run.path / STORE
 
 
-def render_environment(plan: Plan, run: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of TorchServe, which its workers inherit."""
-    prefix = Path(plan.inputs.prefix)
-    environment = {name: value for name, value in inherited.items() if is_inherited(name)}
-    environment.update({name: str(setting.value) for name, setting in plan.environment.items()})
-    environment.update(
-        {
-            # TorchServe's probe of the launcher runs the literal `python` (WorkerLifeCycle.java).
-            "PATH": f"{prefix / 'bin'}{os.pathsep}{inherited.get('PATH', os.defpath)}",
-            "VIRTUAL_ENV": str(prefix),  # the launcher looks for libraries in its lib/
-            "TMPDIR": str(run.temporary),
-            "TEMP": str(run.temporary),
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONUTF8": "1",  # TorchServe reads the workers' lines as UTF-8, whatever the locale
-            "LC_ALL": "C.UTF-8",  # Java can open no file whose name is not of its locale
-            MARK: str(run.path),
-        }
-    )
-    return environment
+def link_archives(plan: Plan, name: str, run: RunDir) -> None:
+    """Make the links to archives that others made, and take others away; one store for all versions, as
+    TorchServe wants."""
+    store = find_model_store(plan, name, run)
+    if plan.instances[name].kit:
+        return
+    shutil.rmtree(store, ignore_errors=True)
+    store.mkdir(mode=0o700)
+    for model in plan.instances[name].models.values():
+        for file in model.archives.values():
+            (store / Path(file).name).symlink_to(Path(plan.model_store) / file)
+
+
+def render_environment(plan: Plan, name: str, run: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an instance's TorchServe, which its workers inherit."""
+    return {
+        **{one: value for one, value in inherited.items() if is_inherited(one)},
+        **plan.instances[name].environment,
+        # TorchServe's probe of the launcher runs the literal `python` (WorkerLifeCycle.java).
+        "PATH": f"{plan.prefix}/bin{os.pathsep}{inherited.get('PATH', os.defpath)}",
+        "VIRTUAL_ENV": plan.prefix,  # the launcher looks for libraries in its lib/
+        "TMPDIR": str(run.temporary),
+        "TEMP": str(run.temporary),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONUTF8": "1",  # TorchServe reads the workers' lines as UTF-8, whatever the locale
+        "LC_ALL": "C.UTF-8",  # Java can open no file whose name is not of its locale
+        MARK: str(run.path),
+    }
 
 
 def is_inherited(name: str) -> bool:
@@ -146,41 +151,65 @@ def is_inherited(name: str) -> bool:
     return name in _INHERITED
 
 
-def launch(plan: Plan, run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
-    """Start TorchServe; its own output goes to logs/console.log."""
-    command = render_command(plan, run, model_store)
-    classes = Path(plan.inputs.prefix) / CLASSES
-    for needed in (Path(command[0]), Path(command[1]), classes, run.properties):
+def launch(plan: Plan, name: str, run: RunDir) -> subprocess.Popen[bytes]:
+    """Start an instance's TorchServe; its own output goes to logs/console.log."""
+    prefix = Path(plan.prefix)
+    classes = prefix / CLASSES
+    # Not through the script's first line: that breaks when the checkout moves or its path is long.
+    programs = [prefix / "bin" / program for program in ("python", "torchserve")]
+    for needed in (*programs, classes, run.properties):
         if not needed.exists():
             raise ServerError(f"missing: {needed}; run: make setup && make plan")
     # TorchServe's class path begins with the working directory (ts/model_server.py).
     (run.path / classes.name).unlink(missing_ok=True)
     (run.path / classes.name).symlink_to(classes)
-    with run.console_log.open("ab") as console:
+    with run.console_log.open("ab") as console, confined(plan.instances[name].server_cpus):
         return subprocess.Popen(
-            command,
+            [
+                *map(str, programs),
+                *("--start", "--foreground", "--no-config-snapshots", "--ts-config", str(run.properties)),
+                *("--model-store", str(find_model_store(plan, name, run)), "--log-config", str(LOG_CONFIG)),
+            ],
             cwd=run.path,
-            env=render_environment(plan, run, os.environ),
+            env=render_environment(plan, name, run, os.environ),
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             umask=PRIVATE_UMASK,
-            preexec_fn=lambda: confine(plan),
         )
 
 
-def confine(plan: Plan) -> None:
-    """Keep this process and what it starts on the CPUs the plan gives to the whole server, if any."""
-    if plan.layout.server_cpus.value is not None:
-        os.sched_setaffinity(0, plan.layout.server_cpus.value)
+def list_server_cpus(plan: Plan) -> tuple[int, ...] | None:
+    """What HAProxy and the supervisor are confined to: nothing, or all that the instances are."""
+    lists = [own.server_cpus for own in plan.instances.values()]
+    found = {cpu for cpus in lists if cpus is not None for cpu in cpus}
+    return None if None in lists else tuple(sorted(found))
+
+
+def confine(cpus: Iterable[int] | None) -> None:
+    """Keep this thread and what it starts on these CPUs; None: as it is."""
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
+
+
+@contextlib.contextmanager
+def confined(cpus: Iterable[int] | None) -> Iterator[None]:
+    """The same until the end of the block: what is started in it inherits that, and needs no code between
+    fork and exec, which must not be where other threads run."""
+    before = os.sched_getaffinity(0)
+    confine(cpus)
+    try:
+        yield
+    finally:
+        confine(before)
 
 
 def check_machine(plan: Plan) -> None:
     """Raise when the plan is not for this machine as it is now."""
-    if plan.inputs.topology != "live":
-        raise ServerError(f"the plan is for the machine recorded in {plan.inputs.topology}; run: make plan")
-    planned = {cpu for cpus in plan.layout.worker_cpus.value for cpu in cpus}
+    if not plan.live:
+        raise ServerError("the plan is for a recorded machine (TOPOLOGY); run: make plan")
+    planned = {cpu for own in plan.instances.values() for cpus in own.worker_cpus for cpu in cpus}
     missing = sorted(planned - os.sched_getaffinity(0))
     if missing:
         names = ", ".join(map(str, missing))

@@ -18,17 +18,16 @@ class Notifier:
     def __init__(self) -> None:
         # Out of the environment: no worker may speak for the server by chance.
         self._address = os.environ.pop(SOCKET, "")
-        self._told: list[str] = []
+        self._sent: list[str] = []
 
     def tell(self, phase: str, message: str = "") -> None:
         """Call it at each turn of the loop: that is what the watchdog listens for."""
-        state = STATES.get(phase)
         # On one line: a second one would be another message to systemd.
         status = " ".join(f"{phase}: {message}".split() if message else [phase])[:LONGEST_STATUS]
-        lines = [*([state] if state else []), f"STATUS={status}"]
-        new = [line for line in lines if line not in self._told]
+        lines = [*([STATES[phase]] if phase in STATES else []), f"STATUS={status}"]
+        new = [line for line in lines if line not in self._sent]
         if self._address and send(self._address, "\n".join([*new, "WATCHDOG=1"])):
-            self._told = lines
+            self._sent = lines
 
 
 def send(address: str, text: str) -> bool:

@@ -1,31 +1,32 @@
-"""Waits until every model answers right: all workers READY *and* the canary's answer as expected.
+"""Waits until every model answers right: all workers READY *and* the answer to its smoke request as expected.
 
 /ping is no measure: it says Healthy while workers load and through the first minutes of a crash loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from config.plan import Plan
+from config.plan import InstancePlan
 from config.terminal import Report
-from server.api import Client
-from server.archives import check_answer
 from server.errors import ApiError
 from server.state import Failure
+from server.supervisor.observe import count_planned, describe, send_smoke_request
 
-if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
+if TYPE_CHECKING:
     from handlers.definition import Packed
 
 POLL_SECONDS = 0.5
-# After the first sign of a failure its cause may still be on the way into the log.
-_SETTLE_SECONDS = 0.5
-# On top of the workers' own time-out: JVM, unpacking of archives, the launcher's probe before each worker.
+SETTLE_SECONDS = 0.5
+"""After the first sign of a failure its cause may still be on the way into the log."""
 EXTRA_SECONDS = 120
+"""Beyond the workers' own time-out: JVM, unpacking of archives, the launcher's probe before each worker."""
+SMOKE_TIMEOUT_S = 60.0
 READY = "ready"
+Find = Callable[[], "Failure | None"]
 
 
 class StartFailed(Exception):  # noqa: N818 - it is an outcome, with its explanation
@@ -36,83 +37,62 @@ class StartFailed(Exception):  # noqa: N818 - it is an outcome, with its explana
         self.failure = failure
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What the wait looks at; a test puts its own in."""
+async def wait_until_ready(
+    own: InstancePlan,
+    archives: Mapping[str, Packed],
+    *,
+    find_failure: Find,
+    find_death: Find,
+    report: Report,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> None:
+    """Until every model is ready; StartFailed with the cause at the first failure.
 
-    client: Client
-    """TorchServe's addresses."""
-    find_failure: Callable[[], Failure | None]
-    """The first failed worker so far."""
-    find_death: Callable[[], Failure | None]
-    """Why TorchServe itself ended; None while it runs."""
-    report: Report
-    """Takes one line per change of state."""
-    sleep: Callable[[float], None] = time.sleep
-    """Waits."""
-    now: Callable[[], float] = time.monotonic
-    """Seconds."""
-
-
-def wait_until_ready(plan: Plan, archives: Mapping[str, Packed], around: Surroundings) -> float:
-    """Seconds until every model was ready; StartFailed with the cause at the first failure."""
-    began = around.now()
-    limit = max(int(model.startup_timeout_s.value) for model in plan.models.values()) + EXTRA_SECONDS
+    `find_failure`: the first failed worker so far; `find_death`: why TorchServe itself ended. A model without
+    an archive of the kit is sent no smoke request.
+    """
+    began = now()
+    limit = max(model.startup_timeout_s for model in own.models.values()) + EXTRA_SECONDS
     states: dict[str, str] = {}
-    while True:
-        _raise_failure(around)
-        for name in plan.models:
-            if states.get(name) != READY and states.get(name) != (
-                state := _observe(plan, archives[name], around)
-            ):
-                states[name] = state
-                around.report(f"{around.now() - began:5.0f} s  {name}: {state}")
-        seconds = around.now() - began
-        if all(states.get(name) == READY for name in plan.models):
-            return seconds
-        if seconds > limit:
-            waiting = "; ".join(f"{name}: {state}" for name, state in states.items() if state != READY)
-            cause = f"not ready after {limit} s: {waiting}"
-            raise StartFailed(Failure(cause=cause, cure="see the log of the workers"))
-        around.sleep(POLL_SECONDS)
+    while any(states.get(name) != READY for name in own.models):
+        if find_failure():
+            await sleep(SETTLE_SECONDS)
+        if failure := find_failure() or find_death():
+            raise StartFailed(failure)
+        for name in own.models:
+            if states.get(name) != READY:
+                before, states[name] = states.get(name), await _observe(own, name, archives, find_failure)
+                if states[name] != before:
+                    report(f"{now() - began:5.0f} s  {name}: {states[name]}")
+        if waiting := "; ".join(f"{name}: {state}" for name, state in states.items() if state != READY):
+            if now() - began > limit:
+                cause = f"not ready after {limit} s: {waiting}"
+                raise StartFailed(Failure(cause=cause, fix="see the log of the workers"))
+            await sleep(POLL_SECONDS)
 
 
-def _raise_failure(around: Surroundings) -> None:
-    if around.find_failure():
-        around.sleep(_SETTLE_SECONDS)
-    failure = around.find_failure() or around.find_death()
-    if failure:
-        raise StartFailed(failure)
-
-
-def _observe(plan: Plan, archive: Packed, around: Surroundings) -> str:
-    """The model's state now, in words; READY after a right canary answer."""
-    model = plan.models[archive.definition.name]
+async def _observe(own: InstancePlan, name: str, archives: Mapping[str, Packed], find_failure: Find) -> str:
+    """The model's state now, in words; READY after a right answer."""
+    model, planned = own.models[name], count_planned(own.models[name])
     try:
-        workers = around.client.describe(archive.definition.name).get("workers", [])
+        up = len((await describe(own, name))[0])
     except ApiError as problem:
         if problem.status != 404:
             return "TorchServe is starting"
-        cause = f"TorchServe does not know the model (archive {model.archive.value})"
-        unknown = Failure(model=archive.definition.name, step="register", cause=cause)
-        raise StartFailed(around.find_failure() or unknown) from problem
-    up = sum(worker.get("status") == "READY" for worker in workers)
-    if up < int(model.workers.value):
-        return f"{up} of {model.workers.value} workers ready"
-    return _ask_canary(archive, str(model.precision.value), around)
-
-
-def _ask_canary(archive: Packed, precision: str, around: Surroundings) -> str:
-    definition = archive.definition
+        cause = f"TorchServe does not know the model (archive {', '.join(model.archives.values())})"
+        raise StartFailed(find_failure() or Failure(model=name, step="register", cause=cause)) from problem
+    if up < planned:
+        return f"{up} of {planned} workers ready"
+    if name not in archives:
+        return READY
+    fix = None
     try:
-        answer = around.client.predict(definition.name, archive.body, definition.example.content_type)
+        wrong = await send_smoke_request(own, name, archives[name], SMOKE_TIMEOUT_S)
+        cause = f"wrong answer: {wrong}" if wrong else ""
+        fix = "the archive may be damaged or made by another version: make clean && make models"
     except ApiError as problem:
-        cause = f"the canary got no answer: {problem}"
-        raise StartFailed(Failure(model=definition.name, step="canary", cause=cause)) from problem
-    wrong = check_answer(definition, precision, answer)
-    if wrong:
-        cure = "the archive may be damaged or made by another version: make clean && make models"
-        raise StartFailed(
-            Failure(model=definition.name, step="canary", cause=f"wrong answer: {wrong}", cure=cure)
-        )
+        cause = f"the smoke request got no answer: {problem}"
+    if cause:
+        raise StartFailed(Failure(model=name, step="smoke request", cause=cause, fix=fix))
     return READY

@@ -1,4 +1,4 @@
-"""`make reload`: plans another set of instances, and asks the supervisor to move to it."""
+"""`make reload`: has the supervisor move to another set of instances."""
 
 from __future__ import annotations
 
@@ -8,29 +8,25 @@ import time
 from http import HTTPStatus
 from pathlib import Path
 
-from config.plan import Inputs, Plan
-from config.rules.instances import GENERATIONS
-from config.rules.site import Site
+from config.plan import Plan
+from config.render import write_next
 from config.terminal import Report
-from config.write import write_next
 from server.api import UNIX, Connection
 from server.errors import ServerError
 from server.processes import find_marked
 from server.rundir import RunDir
 from server.start import count_told, follow
-from server.supervisor.moving import DONE
 from server.supervisor.record import read_record
+from server.supervisor.reload import DONE
 
 POLL_S = 0.2
 TIMEOUT_S = 5.0
-FIXED = ("models", "port", "bind", "tls_cert", "tls_key", "package_set")
-"""Inputs that the running door has for good: it listens, and asks by these names. And its supervisor is of
-one package set's environment, from which it starts the instances."""
+GENERATIONS = ("a", "b")
 
 
 def choose_generation(plan: Plan) -> str:
     """The one that does not run."""
-    (other,) = set(GENERATIONS) - {plan.inputs.generation}
+    (other,) = set(GENERATIONS) - {plan.generation}
     return other
 
 
@@ -40,27 +36,35 @@ def check_reloadable(run: RunDir) -> None:
         raise ServerError(f"no server runs from {run.path}: start one: make serve")
 
 
-def check_same_door(running: Inputs, asked: Inputs) -> None:
-    """ServerError for what needs another door."""
-    changed = [name for name in FIXED if getattr(running, name) != getattr(asked, name)]
-    if changed:
+def check_same_proxy(running: Plan, following: Plan) -> None:
+    """ServerError for what the running HAProxy has for good: it listens, and asks by these names. And the
+    supervisor is of one package set's environment, from which it starts the instances."""
+    fixed = [
+        {
+            "MODELS": " ".join(sorted(plan.models)),
+            "PORT": plan.proxy.port,
+            "HOST": plan.proxy.host,
+            "TLS_CERT": plan.proxy.tls_cert,
+            "TLS_KEY": plan.proxy.tls_key,
+            "package set": plan.package_set,
+        }
+        for plan in (running, following)
+    ]
+    if changed := [name for name in fixed[0] if fixed[0][name] != fixed[1][name]]:
+        now, planned = (", ".join(str(plan[name]) for name in changed) for plan in fixed)
         raise ServerError(
-            f"a reload cannot change {', '.join(changed)}: got {_list(asked, changed)}, running with "
-            f"{_list(running, changed)}; leave it as it is, or: make stop && make serve"
+            f"a reload cannot change {', '.join(changed)}: got {planned}, running with {now}; leave it as it "
+            "is, or: make stop && make serve"
         )
 
 
-def _list(inputs: Inputs, names: list[str]) -> str:
-    return ", ".join(str(getattr(inputs, name)) for name in names)
-
-
-def reload(run: RunDir, plan: Plan, asked: Site, report: Report) -> int:
+def reload(run: RunDir, plan_now: Plan, plan_next: Plan, report: Report) -> int:
     """0 when the new set serves, 1 when nothing was changed."""
-    check_same_door(plan.inputs, asked.plan.inputs)
-    write_next(asked, run.path)
+    check_same_proxy(plan_now, plan_next)
+    write_next(plan_next)
     before = _count_reloads(run)
     with follow(run.supervisor_log, report, told=count_told(run.supervisor_log)) as read_lines:
-        ask(run.supervisor_socket)
+        ask(Path(run.proxy_files.supervisor_socket))
         while _count_reloads(run) == before:
             time.sleep(POLL_S)
             read_lines()
@@ -84,4 +88,4 @@ def ask(path: Path) -> None:
     except (OSError, ValueError, http.client.HTTPException) as problem:
         raise ServerError(f"the supervisor does not answer: {path}: {problem}") from problem
     if answer.status != HTTPStatus.ACCEPTED:
-        raise ServerError(f"the supervisor refuses to reload: {said.get('refused')}")
+        raise ServerError(f"the supervisor rejects the reload: {said.get('rejected')}")

@@ -10,37 +10,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
-from config.plan import Plan, read_plan
+from config.plan import Plan
 from config.terminal import Report
 from server.archives import check_packed, check_precisions, read_archives
-from server.call import read_instances
 from server.errors import ServerError
 from server.launch import PRIVATE_UMASK, check_machine, is_inherited, prepare_folders
 from server.notify import SOCKET as NOTIFY_SOCKET
-from server.ports import check_ports_free
+from server.ports import check_ports_free, list_ports
 from server.ready import StartFailed
 from server.rundir import MARK, RunDir
-from server.running import digest_file, digest_plan, identify_archives
-from server.state import READY, STARTING, Failure, State, read_failure, write_state
+from server.running import begin_state
+from server.state import READY, Failure, read_failure, write_state
 from server.stop import stop
-from server.supervisor.door import check_configuration
-from server.supervisor.record import READY as PHASE_READY
-from server.supervisor.record import read_record
+from server.supervisor.proxy import check_configuration
+from server.supervisor.record import Phase, read_record
 from server.tokens import prepare_secrets
-
-if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
-    from handlers.definition import Packed
 
 POLL_S = 0.2
 CHECKOUT = Path(__file__).resolve().parent.parent
-STOPPED = Failure(cause="stopped from elsewhere (make stop) while it was starting")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = Failure(cause="stopped by another command (make stop) while it was starting")
 
 
 class Interrupted(Exception):  # noqa: N818 - a request, not an error
@@ -51,18 +43,22 @@ class Interrupted(Exception):  # noqa: N818 - a request, not an error
         self.exit_code = 128 + number
 
 
+def find_signals() -> list[signal.Signals]:
+    """Those that ask for the end. nohup asks to go on without the terminal by ignoring SIGHUP."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
 @contextlib.contextmanager
 def catch_signals() -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into Interrupted, so that what was started is stopped."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        for ignored in before:
-            signal.signal(ignored, signal.SIG_IGN)  # a second Ctrl-C must not cut the orderly stop short
+        for wanted in before:
+            signal.signal(wanted, signal.SIG_IGN)  # a second Ctrl-C must not cut the orderly stop short
         raise Interrupted(number)
 
-    # nohup asks to go on without the terminal by ignoring SIGHUP.
-    wanted = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in wanted}
+    before = {number: signal.signal(number, interrupt) for number in find_signals()}
     try:
         yield
     finally:
@@ -70,43 +66,24 @@ def catch_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def stop_where_it_fails(run: RunDir, report: Report) -> Iterator[None]:
-    """Whatever ends a start leaves no process behind; of StartFailed the cause is kept in failure.json."""
-    try:
-        yield
-    except BaseException as problem:
-        if isinstance(problem, StartFailed):
-            write_state(run.failure, problem.failure)
-        report(stop(run).describe())
-        raise
-
-
-def begin_state(run: RunDir, configuration: Path, archives: Mapping[str, Packed]) -> State:
-    """What is known of a start before anything runs."""
-    return State(
-        phase=STARTING,
-        plan_sha256=digest_plan(run),
-        properties_sha256=digest_file(configuration),
-        archives=identify_archives(archives),
-        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    )
-
-
-def start(run: RunDir, model_store: Path, report: Report) -> subprocess.Popen[bytes]:
-    """Start it and wait until every worker of every instance serves; its supervisor."""
-    plan = read_plan(run.plan)
-    archives = read_archives(plan, model_store)
-    _check(run, plan, archives)
+def start(run: RunDir, plan: Plan, report: Report) -> subprocess.Popen[bytes]:
+    """Start it and wait until every worker of every instance serves; its supervisor. `plan` is what was
+    written to the run directory. Whatever ends the start leaves no process; failure.json has the cause."""
+    archives = read_archives(plan)
+    check_precisions(plan, archives)
+    check_packed(archives.values())
+    check_machine(plan)
+    for instance in ("", *plan.instances):
+        check_ports_free(list_ports(plan, instance))
     run.failure.unlink(missing_ok=True)
     prepare_folders(run)
     prepare_secrets(run, plan)
-    with stop_where_it_fails(run, report):
-        check_configuration(run, plan, run.door)
-        state = begin_state(run, run.door, archives)
+    try:
+        check_configuration(run, plan, run.proxy_config)
+        state = begin_state(plan, archives, run.proxy_config)
         write_state(run.state, state)
         began = time.monotonic()
-        process = _launch(run, model_store)
+        process = _launch(run)
         with follow(run.supervisor_log, report) as read_lines:
             while not _is_ready(run, process):
                 time.sleep(POLL_S)
@@ -114,39 +91,35 @@ def start(run: RunDir, model_store: Path, report: Report) -> subprocess.Popen[by
         seconds = round(time.monotonic() - began, 1)
         write_state(run.state, dataclasses.replace(state, phase=READY, seconds_to_ready=seconds))
         return process
-
-
-def _check(run: RunDir, plan: Plan, archives: Mapping[str, Packed]) -> None:
-    """What can be told before anything is started."""
-    check_precisions(plan, archives)
-    check_packed(archives.values())
-    check_ports_free(plan.properties)
-    for _, own in read_instances(run, plan).values():
-        check_machine(own)
-        check_ports_free(own.properties)
+    except BaseException as problem:
+        if isinstance(problem, StartFailed):
+            write_state(run.failure, problem.failure)
+        report(stop(run).describe())
+        raise
 
 
 def _is_ready(run: RunDir, process: subprocess.Popen[bytes]) -> bool:
     """StartFailed with the cause where it never will be."""
-    if not run.state.exists():
+    if not run.state.exists():  # a stop that came before the supervisor had its mark found nothing to end
         raise StartFailed(STOPPED)
     record = read_record(run.record)
     if process.poll() is not None:
         said = f": {record.message}" if record and record.message else ""
         cause = f"the supervisor ended with status {process.returncode}{said}"
         raise StartFailed(read_failure(run.failure) or Failure(cause=cause, log=str(run.supervisor_log)))
-    return bool(record and record.pid == process.pid and record.phase == PHASE_READY)
+    return bool(record and record.pid == process.pid and record.phase == Phase.READY)
 
 
-def _launch(run: RunDir, model_store: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own, with its mark; what it and the starts print goes to logs/supervisor.log."""
-    command = [sys.executable, "-m", "server", "supervise", "--run-dir", str(run.path)]
-    kept = {name: value for name, value in os.environ.items() if is_inherited(name) or name == NOTIFY_SOCKET}
+def _launch(run: RunDir) -> subprocess.Popen[bytes]:
+    """The supervisor: in a session of its own, with its mark; it prints to logs/supervisor.log."""
+    passed = {
+        name: value for name, value in os.environ.items() if is_inherited(name) or name == NOTIFY_SOCKET
+    }
     with run.supervisor_log.open("ab") as log:
         return subprocess.Popen(
-            [*command, "--model-store", str(model_store)],
+            [sys.executable, "-m", "server", "supervise", f"RUN_DIR={run.path}"],
             cwd=CHECKOUT,
-            env={**kept, MARK: str(run.path), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
+            env={**passed, MARK: str(run.path), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

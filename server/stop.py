@@ -23,14 +23,10 @@ class Stopped:
 
     def describe(self) -> str:
         """One line for a person."""
-        if not self.ended:
-            return "nothing was running"
         counts = Counter(process.role for process in self.ended)
-        parts = [
-            f"{counts[role]} {role}{'s' if counts[role] > 1 and role != 'TorchServe' else ''}"
-            for role in counts
-        ]
-        return f"stopped {', '.join(parts)}"
+        plain = ("TorchServe", "HAProxy")
+        parts = [f"{n} {role}{'s' if n > 1 and role not in plain else ''}" for role, n in counts.items()]
+        return f"stopped {', '.join(parts)}" if parts else "nothing was running"
 
 
 def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
@@ -39,24 +35,21 @@ def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
     run.state.unlink(missing_ok=True)
     find: Callable[[], list[Process]] = lambda: find_marked(run.path)  # noqa: E731 - one line says it
     ended = end_all(find, graceful_seconds)
-    left = find()
-    if left:
+    if left := find():
         pids = ", ".join(f"{process.pid} ({process.role})" for process in left)
         raise ServerError(
             f"still running after SIGKILL: {pids}; end them as their user or as root: kill -9 PID"
         )
-    for instance in run.list_instances():
-        _remove_traces(instance)
-    _remove_traces(run)
+    for folder in (*run.list_instances(), run):
+        remove_traces(folder)
     return Stopped(ended=tuple(ended))
 
 
-def _remove_traces(run: RunDir) -> None:
-    """What only a running server needs."""
+def remove_traces(run: RunDir) -> None:
+    """What only a running server, or instance, needs."""
     remove_temporary(run)
-    run.state.unlink(missing_ok=True)  # again: it may have been written since
-    run.authorization.unlink(missing_ok=True)
-    run.record.unlink(missing_ok=True)
+    for file in (run.state, run.authorization, run.record):  # the state may have been written since
+        file.unlink(missing_ok=True)
 
 
 def clean(run: RunDir) -> str:
@@ -72,10 +65,10 @@ def clean(run: RunDir) -> str:
         else:
             entry.unlink(missing_ok=True)
     left = sorted(entry.name for entry in run.path.iterdir() if entry != run.tuned)
+    others = f"; not the kit's and left alone: {', '.join(left)}" if left else ""
     if run.tuned.exists():
-        kept = f"cleaned {run.path}; kept what make tune found: {run.tuned}"
-        return f"{kept}; not the kit's and left alone: {', '.join(left)}" if left else kept
+        return f"cleaned {run.path}; what make tune found stays: {run.tuned}{others}"
     if left:
-        return f"cleaned {run.path}; not the kit's and left alone: {', '.join(left)}"
+        return f"cleaned {run.path}{others}"
     run.path.rmdir()
     return f"removed {run.path}"

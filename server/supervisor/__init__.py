@@ -1,1 +1,1 @@
-"""Keeps a server up: HAProxy in front and the TorchServes behind it, started again when they end or hang."""
+"""Keeps a server up: observe the processes, TorchServe and HAProxy; judge what was seen; act."""

@@ -1,31 +1,59 @@
-"""One TorchServe behind HAProxy: kept up by a process of its own, looked at every second."""
+"""One TorchServe behind HAProxy: started, verified, watched, and started again."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import os
 import resource
 import signal
 import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from config.plan import Plan, Settings
+from config.plan import Plan
 from config.terminal import Report
-from server.health import READY
-from server.processes import PROC, Process, find_marked, read_process, send_signal, wait_until_gone
+from server.archives import check_packed, check_precisions, read_archives
+from server.errors import ServerError
+from server.launch import check_machine, launch, link_archives, make_allocator_link, prepare_folders
+from server.logs import (
+    explain_server_death,
+    find_start_failure,
+    read_configuration,
+    read_log,
+    read_oom_kills,
+)
+from server.ports import check_ports_free, list_ports
+from server.processes import (
+    PROC,
+    Process,
+    find_marked,
+    find_session,
+    is_alive,
+    read_process,
+    send_signal,
+)
+from server.ready import StartFailed, wait_until_ready
 from server.rundir import RunDir
-from server.state import read_failure
-from server.supervisor.door import Serving
-from server.supervisor.judgement import Judge
-from server.supervisor.kept import Kept
-from server.supervisor.record import READY as PHASE_READY
-from server.supervisor.record import UNWELL, Part
-from server.supervisor.sight import Sight, look_at
+from server.running import begin_state
+from server.state import READY, Failure, write_state
+from server.stop import remove_traces
+from server.supervisor.judge import Memory, Observation, judge
+from server.supervisor.observe import Watch, count_planned
+from server.supervisor.proxy import Serving
+from server.supervisor.record import Part, Phase
+from server.supervisor.restarts import Restarts
+from server.throttling import read_throttled
+
+if TYPE_CHECKING:
+    from handlers.definition import Packed
 
 KILLED_WITHIN_S = 5.0
-CHECKOUT = Path(__file__).resolve().parents[2]
+TERMINATED_WITHIN_S = 2.0
+"""Launchers and workers once Java has ended: they leave by themselves."""
+POLL_S = 0.1
 GENTLE = 19
 """Nice value of an instance that a reload loads: without it, requests fail at 80 % of the capacity."""
 UNLIMITED = 20
@@ -50,155 +78,239 @@ def set_nice(pids: Iterable[int], nice: int) -> None:
 
 
 class Instance:
-    """Its keeper (server/keeper.py) starts it, verifies it, looks after it and drains it at SIGTERM."""
+    """`look` and `act` are called in each turn of the supervisor; what takes longer goes on beside it."""
 
-    def __init__(
-        self, name: str, run: RunDir, plan: Plan, store: Path, door: Settings, report: Report
-    ) -> None:
+    def __init__(self, name: str, plan: Plan, whole: RunDir, report: Report) -> None:
+        """`whole`: the run directory of the server."""
         self.name = name
-        self.door = door
-        """What of it the door hands over at once (config/rules/door.py)."""
-        self.run = run
-        self.plan = plan
-        self.seen = Sight()
+        self.plan = dataclasses.replace(plan, instances={name: plan.instances[name]})
+        self.own = plan.instances[name]
+        self.run = whole.instance(name)
+        self.restarts = Restarts(name, report)
+        self.seen = Observation()
+        self.failure: Failure | None = None
+        """Of the last start, where it failed."""
         self.was_ready = False
         """Since the supervisor began: until then a failure is one of the start."""
         self.retired = False
         """Another one takes its place: it answers what it has, and is asked nothing more."""
         self.gentle = False
         """Its load shall take what those leave that serve."""
+        self._whole, self._report = whole, report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: Watch | None = None
+        self._memory = Memory()
         self._doomed = ""
-        """Why it is to be replaced, once the door has been told."""
-        self._store = store
-        self._report = report
-        self._kept = Kept(name, self._launch, report)
-        self._judge = Judge(memory_mib=int(plan.machine["memory_limit_mib"]))
-        self._launched = plan.launched
+        """Why it is to be replaced, once the proxy has been told."""
+        self._starting: asyncio.Task[Failure | None] | None = None
+        self._killing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
-    def _launch(self) -> subprocess.Popen[bytes]:
-        """What it prints goes where ours does; in a session of its own: a Ctrl-C is ours to pass on."""
-        self.run.health.unlink(missing_ok=True)
-        self.run.looks.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "server", "keep"]
-        places = ["--run-dir", str(self.run.path), "--model-store", str(self._store)]
-        return subprocess.Popen(
-            [*command, *places], cwd=CHECKOUT, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+    @property
+    def watched(self) -> subprocess.Popen[bytes] | None:
+        """The `torchserve` command, where `look` would see that it has ended."""
+        return self._process if self._watch and not self.retired and not self._killing else None
 
     @property
     def serving(self) -> Mapping[str, int]:
         """Model → workers that can be asked now."""
-        return dict.fromkeys(self.seen.serving, 0) if self.retired or self._doomed else self.seen.serving
-
-    def describe_serving(self, model: str) -> Serving:
-        """For the door."""
-        return Serving(
-            workers=self.serving.get(model, 0),
-            planned=int(self.plan.models[model].workers.value),
-            maxconn=int(self.door[f"{model}.{self.name}.maxconn"].value),
-            large_maxconn=int(self.door[f"{model}.{self.name}.large_maxconn"].value),
-        )
+        return {} if self.retired or self._doomed else self.seen.serving
 
     @property
     def ready(self) -> bool:
         """Whether every worker serves."""
-        return self.seen.well
+        return self.seen.well and not self._doomed
 
-    def look(self, processes: Sequence[Process], now: float, *, others: bool) -> None:
-        """See how it is and end workers that are ill; `act` does the rest.
+    def describe_serving(self, model: str) -> Serving:
+        """For the proxy."""
+        own, workers = self.own.models[model], self.serving.get(model, 0)
+        limits = {"maxconn": own.maxconn, "large_maxconn": own.large_maxconn}
+        return Serving(workers=workers, planned=count_planned(own), **limits)
 
-        `processes` are its own, seen in this turn, which began at `now`; `others`: another instance serves
-        its models.
+    def look(self, now: float, *, others: bool) -> None:
+        """Start it where that is due, see how it is and end workers that are ill; `act` does the rest.
+
+        `now`: when this turn began; `others`: another instance serves its models.
         """
-        code = self._kept.find_end()
-        if self.retired:  # its end is asked for
+        if self.retired or self._killing:  # its end is under way
             return
-        if code is not None:
-            self._forget()
-            self._kept.note_end(self._explain_end(code))
-        if self._kept.start_if_due() or not self._kept.process:
+        if self._starting:
+            self._look_at_start(self._starting)
+        elif self._process is None:
+            if self.restarts.due:
+                self.restarts.note_start()
+                self._starting = asyncio.ensure_future(self._start())
+        elif self._process.poll() is not None:
+            self._doomed = self._explain_death().describe()
+        elif self._watch:
+            self._judge(self._watch, now, others=others)
+
+    def _look_at_start(self, starting: asyncio.Task[Failure | None]) -> None:
+        if self.gentle and self._process and may_be_gentle():
+            set_nice((one.pid for one in find_session(self._process.pid)), 0 if starting.done() else GENTLE)
+        if not starting.done():
             return
-        self.seen = look_at(self.run, processes, launched=self._launched)
-        if self.gentle and may_be_gentle():
-            ours = [self._kept.pid or 0, *(process.pid for process in processes)]
-            set_nice(ours, 0 if self.seen.health else GENTLE)
-            self.gentle = not self.seen.health
-        if not self.seen.health:  # it is being started, and its keeper watches that
-            return
-        self.was_ready = self.was_ready or self.seen.health == READY
-        verdict = self._judge.judge(self.seen, now, others=others)
+        self._starting = None
+        self.failure = starting.result()
+        if self.failure:
+            self.restarts.note_end(self.failure.describe())
+        elif self._watch:
+            self.was_ready, self.gentle = True, False
+            self.seen = self._watch.observe(time.monotonic())
+            self._watching = asyncio.ensure_future(self._watch.run())
+
+    def _judge(self, watch: Watch, now: float, *, others: bool) -> None:
+        before, self.seen = self.seen, watch.observe(now)
+        if bool(before.problems) != bool(self.seen.problems):
+            self._report(f"{self.name}: {self.seen.describe()}")
+        self._memory = self._memory.after(self.seen, now)
+        verdict = judge(self.seen, self._memory, now, others=others, memory_mib=self.own.memory_mib)
         self._doomed = verdict.replace
         for pid, why in verdict.end_workers.items():
-            self._end_worker(pid, why)
+            if process := read_process(pid):
+                self._report(f"{self.name}: {process.role} {pid} {why}: ended, TorchServe starts another one")
+                send_signal(process, signal.SIGKILL)
 
     def act(self) -> None:
         """End all of it at once and start it again, where `look` found that it must be.
 
-        After the door knows: it then asks another instance what was not answered, and never this one, which
+        After the proxy knows: it then asks another instance what was not answered, and never this one, which
         for a moment has the fewest requests in hand.
         """
-        why = self._doomed
-        if why and not self.retired:
-            self.kill()
-            self._kept.note_end(why)
+        if self._doomed and not self.retired and not self._killing:
+            self._killing = asyncio.ensure_future(self._replace(self._doomed))
 
-    def kill(self) -> None:
-        """End all of it at once."""
-        process = self._kept.process
-        self._kill_server()
-        if process:
-            process.kill()
-            process.wait()
-        self._kill_server()  # the keeper may have been starting it
-        self._forget()
-
-    def ask_to_end(self) -> None:
-        """Let it answer what it has, and end."""
-        if self._kept.process:
-            with contextlib.suppress(ProcessLookupError):
-                self._kept.process.send_signal(signal.SIGTERM)
-
-    def has_ended(self) -> bool:
-        """Whether its keeper is gone, and with it all it started."""
-        return self._kept.process is None or self._kept.process.poll() is not None
-
-    def describe(self) -> Part:
-        """For the record."""
-        phase = self._kept.phase
-        if self.seen.health:
-            phase = PHASE_READY if self.seen.well else UNWELL
-        return Part(
-            phase=phase,
-            pid=self._kept.pid,
-            restarts=self._kept.restarts,
-            causes=self._kept.causes,
-            health=self.seen.health,
-        )
+    async def _replace(self, why: str) -> None:
+        try:
+            await self.kill()
+        finally:
+            self._killing = None
+            self.restarts.note_end(why)
 
     def forgive(self) -> None:
         """What was wrong so far is no reason: we did not look, and nobody else may have been able to."""
-        self._judge.forget()
+        self._memory = Memory()
+        if self._watch:
+            self._watch.looked_at = time.monotonic()
+
+    def describe(self) -> Part:
+        """For the record."""
+        phase = Phase.READY if self.ready else Phase.UNWELL
+        return self.restarts.describe(
+            self._process.pid if self._process else None,
+            starts=bool(self._process or self._starting),
+            phase=phase if self.seen.looks else None,
+            health=self.seen.describe(),
+            models=self.serving,
+        )
+
+    async def _start(self) -> Failure | None:
+        """Why it failed, with nothing of it left; None when it is ready and verified."""
+        try:
+            await self._bring_up()
+            return None
+        except StartFailed as problem:
+            failure = problem.failure
+        except Exception as problem:  # of whatever kind, such as a full disk: it is tried again later
+            named = isinstance(problem, ServerError)
+            failure = Failure(cause=str(problem) if named else f"{type(problem).__name__}: {problem}")
+        lines = [f"start failed: {failure.describe()}", *(f"  | {line}" for line in failure.lines)]
+        self._report("\n".join(f"{self.name}: {line}" for line in lines))
+        with contextlib.suppress(OSError):
+            write_state(self.run.failure, failure)
+        await self.kill()
+        return failure
+
+    async def _bring_up(self) -> None:
+        await self.kill()  # what an earlier supervisor has left
+        archives = await asyncio.to_thread(self._prepare)
+        state = begin_state(self.plan, archives, self.run.properties)
+        state = dataclasses.replace(state, throttled_at_start=read_throttled())
+        write_state(self.run.state, state)
+        began, kills = time.monotonic(), read_oom_kills()
+        self._process = process = launch(self.plan, self.name, self.run)
+        await wait_until_ready(
+            self.own,
+            archives,
+            find_failure=lambda: find_start_failure(self.run, kills),
+            find_death=lambda: None if process.poll() is None else self._explain_death(),
+            report=lambda line: self._report(f"{self.name}: {line}"),
+        )
+        ready = dataclasses.replace(
+            state,
+            phase=READY,
+            configuration=read_configuration(self.run.server_log),
+            seconds_to_ready=round(time.monotonic() - began, 1),
+            throttled_when_ready=read_throttled(),
+        )
+        write_state(self.run.state, ready)
+        await asyncio.to_thread(self._verify)
+        self._watch = Watch(self.own, archives, process.pid)
+        await self._watch.look(time.monotonic())
+
+    def _prepare(self) -> dict[str, Packed]:
+        archives = read_archives(self.plan)
+        check_precisions(self.plan, archives)
+        check_packed(archives.values())
+        check_machine(self.plan)
+        check_ports_free(list_ports(self.plan, self.name))
+        self.run.failure.unlink(missing_ok=True)
+        if link := make_allocator_link(self.plan):
+            self._report(f"{self.name}: {link}")
+        prepare_folders(self.run)
+        link_archives(self.plan, self.name, self.run)
+        return archives
+
+    def _verify(self) -> None:
+        from server.verify import render, verify_instance  # it reads records, and so imports this package
+
+        result = verify_instance(self.plan, self.name, self._whole)
+        if not result.good:
+            lines = tuple(render(result, self.plan).splitlines())
+            raise StartFailed(Failure(cause="the live server differs from the plan", lines=lines))
+
+    def _explain_death(self) -> Failure:
+        log = self.run.console_log
+        return explain_server_death(read_log(log), str(log), read_log(self.run.server_log))
 
     def _forget(self) -> None:
-        self.seen, self._doomed = Sight(), ""
-        self._judge.forget()
+        if self._watching:
+            self._watching.cancel()
+        if self._watch:
+            self._watch.close()
+        self._watch = self._watching = None
+        self.seen, self._memory, self._doomed = Observation(), Memory(), ""
 
-    def _explain_end(self, code: int) -> str:
-        failure = read_failure(self.run.failure)
-        if failure:
-            return failure.describe()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
-        return f"its keeper ended by itself ({how})"
+    async def kill(self) -> None:
+        """End all of it at once, TorchServe first: that resets its connections."""
+        self._forget()
+        deadline = time.monotonic() + KILLED_WITHIN_S
+        # One may start another one before it is signalled: look again until nothing is found.
+        while (found := find_marked(self.run.path)) and time.monotonic() < deadline:
+            await self._signal(sorted(found, key=lambda one: not one.is_java), signal.SIGKILL, 1.0)
+        if self._process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(POLL_S)
+        self._process = None
 
-    def _kill_server(self) -> None:
-        """TorchServe first: that resets its connections."""
-        processes = sorted(find_marked(self.run.path), key=lambda process: not process.is_java)
+    async def end(self, seconds: float) -> None:
+        """Let it answer what it has, for so long at most; then nothing of it is left."""
+        for task in (self._starting, self._killing):
+            if task:
+                task.cancel()
+        self._starting = self._killing = None
+        self._forget()
+        java = [one for one in find_marked(self.run.path) if one.is_java]
+        await self._signal(java, signal.SIGTERM, seconds)
+        if java:
+            await self._signal(find_marked(self.run.path), signal.SIGTERM, TERMINATED_WITHIN_S)
+        await self.kill()
+        remove_traces(self.run)
+
+    async def _signal(self, processes: list[Process], number: signal.Signals, seconds: float) -> None:
+        """And wait until they are gone, for so long at most."""
         for process in processes:
-            send_signal(process, signal.SIGKILL)
-        wait_until_gone(processes, KILLED_WITHIN_S)
-
-    def _end_worker(self, pid: int, why: str) -> None:
-        process = read_process(pid)
-        if process and process.pid != os.getpid():
-            self._report(f"{self.name}: {process.role} {pid} {why}: ended, TorchServe starts another one")
-            send_signal(process, signal.SIGKILL)
+            send_signal(process, number)
+        deadline = time.monotonic() + seconds
+        while any(map(is_alive, processes)) and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)

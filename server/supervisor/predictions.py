@@ -1,7 +1,8 @@
-"""How long a request will wait, as the door refuses what would be late: learnt from what was answered.
+"""How long a request will wait, so that HAProxy rejects one whose deadline would pass: learnt from what was
+answered.
 
 A model's rate is only known while its queue is never empty; what is learnt then holds until it is learnt
-again. Before that nothing is refused by a prediction.
+again. Before that nothing is rejected by a prediction.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ WINDOW_S = 2.0
 LEAST_ANSWERED = 8
 """In a window; fewer tell nothing of a rate."""
 SHARE = 0.5
-"""Of the newest window in what is kept."""
+"""Of the newest window in the prediction."""
 SERVICE_MARGIN = 1.5
-"""HAProxy tells the mean, and half of all take longer. At 1.5 × the capacity with deadlines of a second 2,706
-of 10,051 that were let in by the mean were computed and came too late (seen)."""
+"""HAProxy knows the mean, and half of all take longer. At 1.5 × the capacity with deadlines of a second 2,706
+of 10,051 that were let in by the mean were computed and exceeded theirs (seen)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +29,14 @@ class Count:
     answered: int
     """So far."""
     queued: int
-    """Requests that wait in the door now."""
+    """Requests that wait in HAProxy now."""
     service_ms: float
     """From the hand-over to an instance until its answer, on average of the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The two figures the door goes by."""
+    """The two figures HAProxy goes by."""
 
     us_per_request: int = 0
     """1 / rate; 0 while it is not known."""

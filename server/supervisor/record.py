@@ -7,23 +7,29 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from config.folders import write_text_atomically
 
-SCHEMA = 1
+SCHEMA = 2
 CAUSES_KEPT = 5
 
-STARTING = "starting"
-READY = "ready"
-UNWELL = "unwell"
-BACKING_OFF = "backing off"
-ENDED = "ended"
-"""Phases of one part; a whole server is STARTING, READY, DEGRADED, STOPPING, FAILED or ENDED."""
-DEGRADED = "degraded"
-STOPPING = "stopping"
-FAILED = "failed"
+
+class Phase(str, Enum):
+    """Of a part: starting, ready, unwell, backing off; of the server all but unwell and backing off."""
+
+    STARTING = "starting"
+    READY = "ready"
+    UNWELL = "unwell"
+    BACKING_OFF = "backing off"
+    DEGRADED = "degraded"
+    STOPPING = "stopping"
+    FAILED = "failed"
+    ENDED = "ended"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,23 +39,29 @@ class Cause:
     at: str
     """UTC, ISO 8601."""
     cause: str
-    """In words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One process that is kept up."""
+    """HAProxy, or an instance."""
 
-    phase: str = STARTING
-    """starting, ready, unwell, backing off or ended."""
+    phase: Phase = Phase.STARTING
     pid: int | None = None
-    """Of the process; of an instance, of the one that started its TorchServe."""
+    """Of HAProxy, or of the `torchserve` command; None while it does not run."""
     restarts: int = 0
     """How often it was started again since the supervisor began."""
     causes: tuple[Cause, ...] = ()
     """The last ones, the newest at the end."""
     health: str = ""
-    """What was seen last, in words."""
+    """Of an instance: "ready", or what is wrong; empty while it starts."""
+    since: str = ""
+    """When the phase began: UTC, ISO 8601."""
+    models: Mapping[str, int] = field(default_factory=dict)
+    """Of an instance: model → workers that serve."""
+
+    def changed(self, **fields: Any) -> Part:
+        """With other fields."""
+        return dataclasses.replace(self, **fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +71,10 @@ class Record:
     schema: int = SCHEMA
     pid: int
     """The supervisor's."""
-    phase: str
-    """starting, ready, degraded, stopping, failed or ended."""
+    phase: Phase
     since: str
     """When the phase began: UTC, ISO 8601."""
-    door: Part = field(default_factory=Part)
-    """HAProxy."""
+    proxy: Part = field(default_factory=Part)
     instances: Mapping[str, Part] = field(default_factory=dict)
     """By name."""
     reload: str = ""
@@ -80,11 +90,6 @@ def tell_time() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def add_cause(causes: tuple[Cause, ...], cause: str) -> tuple[Cause, ...]:
-    """The last few."""
-    return (*causes, Cause(at=tell_time(), cause=cause))[-CAUSES_KEPT:]
-
-
 def write_record(path: Path, record: Record) -> None:
     """As JSON, whole or not at all."""
     write_text_atomically(path, json.dumps(dataclasses.asdict(record), indent=1) + "\n", mode=0o600)
@@ -97,10 +102,12 @@ def read_record(path: Path) -> Record | None:
         if raw["schema"] != SCHEMA:
             return None
         parts = {name: _parse_part(part) for name, part in raw["instances"].items()}
-        return Record(**{**raw, "door": _parse_part(raw["door"]), "instances": parts})
+        proxy, phase = _parse_part(raw["proxy"]), Phase(raw["phase"])
+        return Record(**{**raw, "phase": phase, "proxy": proxy, "instances": parts})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _parse_part(raw: Mapping[str, Any]) -> Part:
-    return Part(**{**raw, "causes": tuple(Cause(**cause) for cause in raw["causes"])})
+    causes = tuple(Cause(**cause) for cause in raw["causes"])
+    return Part(**{**raw, "phase": Phase(raw["phase"]), "causes": causes})

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from config.folders import check_run_folder
-from config.write import write_site
-from server.cli import main
+from config.folders import check_run_folder, claim_run_folder
+from config.plan import write_plan
 from server.launch import prepare_folders
-from server.processes import JAVA_MAIN
 from server.stop import clean
-from tests.config.sites import make_door
 
 
 @pytest.fixture
-def used(run):
+def used(run, plan):
     """A run directory as a stopped server leaves it."""
-    write_site(make_door("two-cores"), run.path)
-    for _ in range(2):
-        prepare_folders(run)
+    claim_run_folder(run.path)
+    write_plan(plan, run.plan)
+    for folder in (run, run.instance("a1"), run.instance("b1")):
+        folder.path.mkdir(parents=True, exist_ok=True)
+        for _ in range(2):
+            prepare_folders(folder)
+    run.next.mkdir()
     for file in (run.failure, run.lock, run.console_log, run.state, run.timings):
         file.write_text("")
     run.samples.mkdir()
@@ -39,7 +36,7 @@ def test_what_the_kit_made_goes_and_the_folder_with_it(used):
 def test_what_make_tune_found_is_kept_and_the_folder_is_still_the_kits(used):
     content = json.dumps({"schema": 1, "made_for": {}, "limit": {}, "chosen": {}, "evidence": {}})
     used.tuned.write_text(content)
-    kept = f"cleaned {used.path}; kept what make tune found: {used.tuned}"
+    kept = f"cleaned {used.path}; what make tune found stays: {used.tuned}"
     assert clean(used) == kept
     assert used.tuned.read_text() == content
     assert clean(used) == kept
@@ -69,22 +66,3 @@ def test_a_link_is_removed_and_what_it_leads_to_stays(used, tmp_path):
     used.samples.symlink_to(precious)
     clean(used)
     assert precious.exists()
-
-
-def test_the_server_is_stopped_first_even_without_a_plan(run, dummy, capsys):
-    process = dummy(run.path, JAVA_MAIN)
-    assert main(["clean", "--run-dir", str(run.path)]) == 0
-    assert process.wait(60) == -signal.SIGTERM
-    assert capsys.readouterr().out.startswith("stopped 1 TorchServe\n")
-
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.mark.parametrize("command", ["clean", "stop", "status"])
-def test_the_standard_library_is_enough(planned, command):
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from server.cli import main; sys.exit(main())"
-    words = [sys.executable, "-I", "-S", "-c", code, command, "--run-dir", str(planned.path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert done.returncode == (1 if command == "status" else 0)

@@ -12,13 +12,12 @@ import pytest
 from server.haproxy import HaproxyError, Runtime, Stat
 
 COLUMNS = "pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,status,"
-STATS = f"""# {COLUMNS}
-door,FRONTEND,,9,2000,5,0,1,2,,,OPEN,
-bert.door,queue,0,7,,5,0,1,2,3,1,UP,
-bert.door,BACKEND,0,7,1,5,0,1,2,3,1,UP,
-bert.large.door,queue,0,2,,5,0,1,2,3,1,UP,
-bert.large.door,BACKEND,0,2,1,5,0,1,2,3,1,UP,
-bert.queue,FRONTEND,,9,4100,5,0,1,2,,,OPEN,
+STATS = f"""\
+# {COLUMNS}
+bert.entry,queue,0,7,,5,0,1,2,3,1,UP,
+bert.entry,BACKEND,0,7,1,5,0,1,2,3,1,UP,
+bert.large.entry,queue,0,2,,5,0,1,2,3,1,UP,
+bert.large.entry,BACKEND,0,2,1,5,0,1,2,3,1,UP,
 bert,a1,0,3,16,50,0,4,1,90,1,UP,
 bert,a2,0,2,16,40,0,,0,80,1,UP,
 bert,BACKEND,4,9,,90,0,4,7,85,2,UP,
@@ -91,8 +90,8 @@ def test_stats_are_of_models(runtime: Runtime):
 
 def test_a_queue_is_woken_by_its_limit(haproxy: FakeHaproxy, runtime: Runtime):
     runtime.wake(runtime.read_stats()["bert"])
-    told = [f"set maxconn server {one}" for one in ("bert/a1 16", "bert/a2 16", "bert.large/a1 3")]
-    assert haproxy.heard[1:] == told
+    wanted = [f"set maxconn server {one}" for one in ("bert/a1 16", "bert/a2 16", "bert.large/a1 3")]
+    assert haproxy.heard[1:] == wanted
 
 
 def test_a_token_replaces_the_other_in_one_step(haproxy: FakeHaproxy, runtime: Runtime):
@@ -119,7 +118,7 @@ def test_a_token_that_is_not_taken(haproxy, runtime, command, answer, message):
     assert "abc" not in str(caught.value)
 
 
-def test_what_haproxy_refuses_is_an_error(haproxy: FakeHaproxy, runtime: Runtime):
+def test_what_haproxy_rejects_is_an_error(haproxy: FakeHaproxy, runtime: Runtime):
     haproxy.answers["set server"] = "No such server.\n"
     with pytest.raises(HaproxyError, match=r"does not set server bert/zz: No such server\."):
         runtime.set_serving("bert", "zz", 1, 1)

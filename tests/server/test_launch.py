@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,34 +15,39 @@ from server.errors import ServerError
 from server.launch import (
     LOG_CONFIG,
     check_machine,
-    confine,
+    confined,
     launch,
+    link_archives,
+    list_server_cpus,
     make_allocator_link,
     prepare_folders,
     render_environment,
 )
-from tests.server.fakes import as_settings, with_layout
+from tests.plans import make_model
 
 
 def with_libraries(plan, **values):
-    return dataclasses.replace(plan, libraries=dataclasses.replace(plan.libraries, **as_settings(**values)))
+    return replace(plan, libraries=replace(plan.libraries, **values))
+
+
+def with_instance(plan, **values):
+    return replace(plan, instances={**plan.instances, "a1": replace(plan.instances["a1"], **values)})
 
 
 def test_the_environment_is_the_plans(plan, run):
-    got = render_environment(plan, run, {"PATH": "/usr/bin", "MALLOC_CONF": "stray"})
-    assert {name: got[name] for name in plan.environment} == {
-        name: setting.value for name, setting in plan.environment.items()
-    }
-    assert got["PATH"] == "/kit/.venv/bin:/usr/bin"
-    assert got["VIRTUAL_ENV"] == "/kit/.venv"
-    assert got["TMPDIR"] == got["TEMP"] == str(run.temporary)
-    assert got["CPU_KIT_RUN"] == str(run.path)
+    found = render_environment(plan, "a1", run, {"PATH": "/usr/bin", "MALLOC_CONF": "stray"})
+    planned = plan.instances["a1"].environment
+    assert planned.items() <= found.items()
+    assert found["PATH"] == "/kit/.venv/bin:/usr/bin"
+    assert found["VIRTUAL_ENV"] == "/kit/.venv"
+    assert found["TMPDIR"] == found["TEMP"] == str(run.temporary)
+    assert found["CPU_KIT_RUN"] == str(run.path)
 
 
 @pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C"}, {"LANG": "de_DE.ISO-8859-1", "LC_CTYPE": "POSIX"}])
 def test_java_opens_any_file_whatever_the_callers_locale(plan, run, locale):
-    got = render_environment(plan, run, locale)
-    assert {name: got[name] for name in got if name[:3] in ("LC_", "LAN")} == {"LC_ALL": "C.UTF-8"}
+    found = render_environment(plan, "a1", run, locale)
+    assert {name: found[name] for name in found if name[:3] in ("LC_", "LAN")} == {"LC_ALL": "C.UTF-8"}
 
 
 @pytest.mark.parametrize(
@@ -56,12 +61,12 @@ def test_java_opens_any_file_whatever_the_callers_locale(plan, run, locale):
     ],
 )  # fmt: skip
 def test_what_the_shell_has_set_does_not_reach_the_workers(plan, run, name):
-    assert name not in render_environment(plan, run, {name: "stray"})
+    assert name not in render_environment(plan, "a1", run, {name: "stray"})
 
 
 def test_what_says_nothing_of_speed_is_kept(plan, run):
     own = dict.fromkeys(("HOME", "JAVA_HOME", "TZ", "ACCESS_LOG_LEVEL"), "own")
-    assert own.items() <= render_environment(plan, run, own).items()
+    assert own.items() <= render_environment(plan, "a1", run, own).items()
 
 
 def test_the_allocator_link_is_made_once(plan, tmp_path):
@@ -105,22 +110,26 @@ def test_logs_of_the_last_start_are_kept_once(run):
 
 
 def test_a_plan_for_a_recorded_machine_is_not_started(plan):
-    other = dataclasses.replace(plan, inputs=dataclasses.replace(plan.inputs, topology="tests/machine"))
-    with pytest.raises(ServerError, match="tests/machine"):
-        check_machine(other)
+    with pytest.raises(ServerError, match="recorded machine"):
+        check_machine(replace(plan, live=False))
 
 
 def test_a_plan_with_cpus_we_may_not_use_is_not_started(plan):
     with pytest.raises(ServerError, match="the plan uses CPU 4095, which this process may not use"):
-        check_machine(with_layout(plan, worker_cpus=[[min(os.sched_getaffinity(0))], [4095]]))
+        check_machine(with_instance(plan, worker_cpus=((min(os.sched_getaffinity(0)),), (4095,))))
 
 
-def test_torchserve_is_confined_before_it_starts(plan):
-    cpu = max(os.sched_getaffinity(0))
-    confined = with_layout(plan, server_cpus=[cpu])
-    code = "import os; print(*os.sched_getaffinity(0))"
-    output = subprocess.check_output([sys.executable, "-c", code], preexec_fn=lambda: confine(confined))
+def test_the_proxy_and_the_supervisor_are_confined_to_what_the_instances_are(plan):
+    assert list_server_cpus(plan) == (0, 1)
+    assert list_server_cpus(with_instance(plan, server_cpus=None)) is None
+
+
+def test_what_is_started_is_confined_and_we_are_not():
+    before, cpu = os.sched_getaffinity(0), max(os.sched_getaffinity(0))
+    with confined([cpu]):
+        output = subprocess.check_output([sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"])
     assert output.split() == [str(cpu).encode()]
+    assert os.sched_getaffinity(0) == before
 
 
 def test_the_log_configuration_limits_every_file_and_logs_no_request():
@@ -131,7 +140,7 @@ def test_the_log_configuration_limits_every_file_and_logs_no_request():
         "%i" in file.attrib["filePattern"] and file.find("SizeBasedTriggeringPolicy") is not None
         for file in files
     )
-    # console.log has no limit, and a stranger's malformed URL is an error with a stack trace
+    # console.log has no limit, and a malformed URL is an error with a stack trace
     assert root.findall("./Appenders/Console") == []
     assert [one.attrib["ref"] for one in root.findall("./Loggers/Root/AppenderRef")] == ["ts_log"]
     levels = {logger.attrib["name"]: logger.attrib["level"] for logger in root.findall("./Loggers/Logger")}
@@ -142,38 +151,57 @@ def test_the_log_configuration_limits_every_file_and_logs_no_request():
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o644])
-def test_a_file_system_without_permissions_is_refused_before_the_start(run, monkeypatch, mode):
+def test_a_file_system_without_permissions_is_rejected_before_the_start(run, monkeypatch, mode):
     chmod = Path.chmod
     monkeypatch.setattr(Path, "chmod", lambda self, _: chmod(self, mode))
     with pytest.raises(ServerError, match=f"RUN_DIR must be .* {mode:o}"):
         prepare_folders(run)
 
 
-def test_without_its_class_nothing_is_started(plan, run, tmp_path):
-    """It rejects gRPC: a server without it would be open to every user of the machine."""
-    prepare_folders(run)
-    (run.path / "config.properties").touch()
-    (tmp_path / "bin").mkdir()
-    for name in ("python", "torchserve"):
-        (tmp_path / "bin" / name).touch()
-    inputs = dataclasses.replace(plan.inputs, prefix=str(tmp_path))
-    with pytest.raises(ServerError, match=r"^missing: .*/lib/cpukit/org; run: make setup"):
-        launch(dataclasses.replace(plan, inputs=inputs), run, tmp_path)
-
-
-def test_what_torchserve_writes_is_private_from_the_first_instant(plan, run, tmp_path):
-    """Sockets too; and its class path begins with the working directory."""
+@pytest.fixture
+def installed(plan, run, tmp_path):
+    """A plan whose environment has a `torchserve` that looks at what it was given."""
     prepare_folders(run)
     (run.path / "config.properties").touch()
     prefix = tmp_path / "env"
     (prefix / "bin").mkdir(parents=True)
     (prefix / "lib/cpukit/org").mkdir(parents=True)
     (prefix / "bin/torchserve").write_text(
-        "import os; open('a', 'w').close(); assert os.listdir('org') == []"
+        "import os, sys; open('a', 'w').close(); assert os.listdir('org') == []; print(*sys.argv[1:])"
     )
     (prefix / "bin/python").symlink_to(sys.executable)
-    inputs = dataclasses.replace(plan.inputs, prefix=str(prefix))
+    return with_instance(replace(plan, prefix=str(prefix)), server_cpus=None)
+
+
+def test_without_its_class_nothing_is_started(installed, run):
+    """It rejects gRPC: a server without it would be open to every user of the machine."""
+    (Path(installed.prefix) / "lib/cpukit/org").rmdir()
+    with pytest.raises(ServerError, match=r"^missing: .*/lib/cpukit/org; run: make setup"):
+        launch(installed, "a1", run)
+
+
+def test_what_torchserve_writes_is_private_from_the_first_instant(installed, run):
+    """Sockets too; and its class path begins with the working directory."""
     for _ in range(2):
-        assert launch(dataclasses.replace(plan, inputs=inputs), run, tmp_path).wait(60) == 0
+        assert launch(installed, "a1", run).wait(60) == 0
     assert (run.path / "a").stat().st_mode & 0o777 == 0o600
     assert run.logs.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kit", [True, False])
+def test_archives_that_others_made_are_linked_into_a_store_of_the_instance(installed, run, tmp_path, kit):
+    model = make_model("old", kit=kit, archives={"1.0": f"{tmp_path}/old.mar", "2.0": f"{tmp_path}/new.mar"})
+    plan = with_instance(installed, kit=kit, models={"old": model})
+    for name in ("old.mar", "new.mar"):
+        (tmp_path / name).touch()
+    for _ in range(2):  # a start after a start
+        link_archives(plan, "a1", run)
+    assert launch(plan, "a1", run).wait(60) == 0
+    words = run.console_log.read_text().split()
+    store = Path(words[words.index("--model-store") + 1])
+    if kit:
+        assert store == Path(plan.model_store)
+    else:
+        assert {file.name: file.resolve() for file in store.iterdir()} == {
+            name: tmp_path / name for name in ("old.mar", "new.mar")
+        }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import shutil
 import socket
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import _make_parser
 from server.notify import LONGEST_STATUS, Notifier
 
 UNIT = Path(__file__).parents[2] / "deploy/cpu-kit.service"
@@ -73,19 +71,6 @@ def test_what_was_not_heard_is_told_again_and_a_full_socket_is_not_waited_for(ma
 def test_an_address_that_cannot_be_told_anything_harms_nobody(address, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     Notifier().tell("ready", "\udcff")
-
-
-def test_the_unit_starts_a_command_of_the_server_in_the_foreground():
-    unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(UNIT.read_text())
-    service = unit["Service"]
-    python, *words = service["ExecStart"].split()
-    assert python == f"{service['WorkingDirectory']}/.venv/bin/python"
-    options = _make_parser().parse_args(words[2:])
-    assert words[:2] == ["-m", "server"]
-    assert options.foreground
-    assert service["ReadWritePaths"] == f"{service['WorkingDirectory']}/{options.run_dir}"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")

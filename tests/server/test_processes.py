@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import errno
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from server import processes
 from server.processes import (
+    Activity,
     end_all,
     find_marked,
-    find_users_of,
     is_alive,
     read_process,
+    list_children,
+    find_session,
+    reap_adopted,
+    read_activity,
+    read_age,
+    read_anonymous_mib,
     send_signal,
-    wait_for_child,
 )
 from server.rundir import MARK
 from tests.server import fakes
@@ -76,18 +85,6 @@ def test_the_same_folder_in_another_namespace_is_the_same_run_directory(proc, ru
     assert [process.pid for process in find_marked(run.path, proc.path)] == [7]
 
 
-def test_users_of_an_environment_are_all_that_run_on_its_python(proc, tmp_path):
-    real, link = tmp_path / "real", tmp_path / "link"
-    real.mkdir()
-    link.symlink_to(real)
-    python = f"{real}/bin/python"
-    proc.add(7, command=("java", processes.JAVA_MAIN, "--python", python))
-    proc.add(8, command=(python, "-u", f"/x/{processes.WORKER_SCRIPT}"))
-    proc.add(9, command=(python, "-m", "pytest"))
-    proc.add(10, command=("java", processes.JAVA_MAIN, "--python", "/other/bin/python"))
-    assert [process.pid for process in find_users_of(link, proc.path)] == [7, 8]
-
-
 def test_we_and_our_parents_are_never_found(proc):
     proc.add(1, environment={MARK: "/kit/run"})
     proc.add(os.getpid(), environment={MARK: "/kit/run"}, parent=1)
@@ -114,10 +111,10 @@ def test_a_signal_goes_to_the_process_that_was_looked_at(dummy, run, monkeypatch
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
 def test_a_kernel_without_process_handles_is_served_too(dummy, run, monkeypatch, number):
-    def refuse(_):
+    def fail(_):
         raise OSError(number, "no handles")
 
-    monkeypatch.setattr(processes.os, "pidfd_open", refuse, raising=False)
+    monkeypatch.setattr(processes.os, "pidfd_open", fail, raising=False)
     process = dummy(run.path)
     send_signal(read_process(process.pid), signal.SIGTERM)
     assert process.wait(60) == -signal.SIGTERM
@@ -141,19 +138,63 @@ def test_what_ignores_sigterm_is_killed(dummy, run, monkeypatch):
     monkeypatch.setattr(processes, "TERMINATE_SECONDS", 0.3)
     stubborn = dummy(run.path, processes.JAVA_MAIN, code=fakes.IGNORE_TERM)
     stubborn.stdout.readline()
+    other = dummy(run.path)
     ended = end_all(lambda: find_marked(run.path), graceful_seconds=0.3)
-    assert [process.pid for process in ended] == [stubborn.pid]
+    assert {process.pid for process in ended} == {stubborn.pid, other.pid}
     assert stubborn.wait(60) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("handles", [True, False])
-def test_a_child_is_waited_for_until_it_ends_or_the_time_is_over(dummy, run, monkeypatch, handles):
-    if not handles:
-        monkeypatch.setattr(processes, "_open_handle", lambda _: None)
-    child = dummy(run.path)
-    wait_for_child(child, 0.01)
-    assert child.poll() is None
-    child.kill()
-    wait_for_child(child, 60)
-    assert child.poll() == -signal.SIGKILL
-    wait_for_child(child, 60)  # it is there no more
+def test_all_of_a_session_is_found_also_what_came_under_us_when_its_parent_ended(run, dummy):
+    """As a worker does whose launcher was killed, where the kernel gives orphans to us (PR_SET_CHILD_SUBREAPER)."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(36, 1, 0, 0, 0)
+    try:
+        inner = [sys.executable, "-c", fakes.SLEEP]
+        code = f"import subprocess; print(subprocess.Popen({inner!r}).pid, flush=True); input()"
+        outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}]); {fakes.SLEEP}"
+        leader = dummy(run.path, code=outer)
+        child = int(leader.stdout.readline())
+        before = find_session(leader.pid)
+        assert (len(before), before[0].pid, before[2].pid) == (3, leader.pid, child)
+        assert list_children(leader.pid) == [before[1].pid]
+        send_signal(before[1], signal.SIGKILL)
+        fakes.wait_for(lambda: read_process(child).parent_pid == os.getpid())
+        assert [process.pid for process in find_session(leader.pid)] == [leader.pid, child]
+        send_signal(before[2], signal.SIGKILL)
+        fakes.wait_for(lambda: reap_adopted() or child not in list_children(os.getpid()))
+        own = subprocess.Popen([sys.executable, "-c", ""])
+        fakes.wait_for(lambda: not read_process(own.pid))
+        reap_adopted()  # what we started ourselves belongs to who waits for it
+        assert own.wait() == 0
+    finally:
+        prctl(36, 0, 0, 0, 0)
+
+
+def test_what_a_process_does_is_read(proc):
+    folder = proc.add(7, start=500, state="T")
+    stat = (folder / "stat").read_text().split()
+    stat[-50 + 11], stat[-50 + 12] = "250", "50"
+    (folder / "stat").write_text(" ".join(stat))
+    (folder / "status").write_text("Name:\tx\nvoluntary_ctxt_switches:\t30\nnonvoluntary_ctxt_switches:\t4\n")
+    (folder / "statm").write_text(f"9000 {3 * 256} {256} 5 0 123 0\n")
+    (proc.path / "uptime").write_text("65.0 1.0\n")
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert read_activity(7, proc.path) == Activity(
+        stopped=True, cpu_seconds=300 / ticks, start_ticks=500, switches=30
+    )
+    assert read_activity(7, proc.path, switches=False).switches == 0
+    assert read_age(7, proc.path) == 65.0 - 500 / ticks
+    assert read_anonymous_mib(7, proc.path) == 2 * 256 * os.sysconf("SC_PAGE_SIZE") >> 20
+    assert (read_activity(8, proc.path), read_age(8, proc.path)) == (None, None)
+
+
+def test_a_real_process_is_seen_to_stop_to_wake_and_to_age(dummy, run):
+    process = dummy(run.path, code="import time\nwhile True:\n    time.sleep(0.05)")
+    first = read_activity(process.pid)
+    assert fakes.wait_for(lambda: read_activity(process.pid).switches > first.switches)
+    assert 0 <= read_age(process.pid) < 60
+    process.send_signal(signal.SIGSTOP)
+    assert fakes.wait_for(lambda: read_activity(process.pid).stopped)
+    before = read_activity(process.pid)
+    time.sleep(0.2)
+    assert read_activity(process.pid) == before

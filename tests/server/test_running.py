@@ -1,25 +1,31 @@
-"""A running server is told from leftovers, and no other plan or archive passes for its own."""
+"""A running server is told from leftovers, and no other plan or archive passes for its own; what a start does."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from config.errors import ConfigError
-from config.folders import hold_lock
+from server import start as module
 from server.archives import read_archive
 from server.errors import ServerError
-from server.processes import JAVA_MAIN
-from server.reload import FIXED, check_same_door
+from server.processes import JAVA_MAIN, find_marked
+from server.ready import StartFailed
+from server.reload import check_reloadable, check_same_proxy, choose_generation
 from server.rundir import MARK
-from server.running import check_is_plan, check_may_plan, identify_archives, is_running
-from server.state import READY, STARTING
-from tests.server.fakes import SLEEP, make_archive, read_recorded_plan, shown, with_property, write_running
+from server.running import digest_plan, identify_archives, is_running
+from server.start import Interrupted, catch_signals, count_told, start, stay
+from server.state import READY, STARTING, Failure, read_failure, read_state, write_state
+from server.stop import stop
+from server.supervisor.record import Phase, Record, write_record
+from tests.plans import make_instance, make_model
+from tests.server.fakes import SLEEP, make_archive, shown, write_running
 
 
 @pytest.fixture
@@ -34,84 +40,193 @@ def supervised(planned, tmp_path):
     process.wait()
 
 
-def another_plan():
-    return with_property(read_recorded_plan(), inference_address="http://127.0.0.1:9999")
-
-
 def archives_of(folder, note):
     return {"bert": read_archive(make_archive(folder / "bert.mar", name="bert", note=note))}
 
 
-def test_the_same_plan_is_already_running(planned, lines, supervised, tmp_path):
+def test_the_same_plan_is_already_running(planned, plan, lines, supervised, tmp_path):
     archives = archives_of(tmp_path, "as started")
-    write_running(planned, READY, archives=identify_archives(archives))
-    assert is_running(planned, archives, lines.append) is True
+    known = identify_archives(plan, archives)
+    write_running(planned, READY, plan_sha256=digest_plan(plan), archives=known)
+    assert is_running(planned, plan, archives, lines.append) is True
+    check_reloadable(planned)
 
 
-def test_another_plan_is_not_touched(planned, lines, supervised):
-    write_running(planned, READY, plan_sha256="another")
-    expected = r"already runs from .*, and it has another plan; run `make stop` first, then `make serve`"
-    with pytest.raises(ServerError, match=expected):
-        is_running(planned, {}, lines.append)
-    assert supervised.poll() is None
-
-
-@pytest.mark.parametrize("text", [None, "{broken"])
-def test_an_unknown_start_is_called_that(planned, lines, text, supervised):
-    if text:
+@pytest.mark.parametrize("text", [None, "{broken", "another plan", "rebuilt"])
+def test_another_one_is_called_that_and_is_not_touched(planned, plan, lines, supervised, tmp_path, text):
+    known = {"plan_sha256": digest_plan(plan), "archives": {"bert": "an older one"}}
+    if text == "{broken":
         planned.state.write_text(text)
-    with pytest.raises(ServerError, match=r"server\.json is missing or damaged; run `make stop` first"):
-        is_running(planned, {}, lines.append)
+    elif text:
+        write_running(planned, READY, **known)
+    asked = replace(plan, slo_p99_ms=1) if text == "another plan" else plan
+    why = {"another plan": "has another plan", "rebuilt": "archives of bert were rebuilt"}
+    expected = why.get(text or "", r"server\.json is missing or damaged")
+    with pytest.raises(ServerError, match=f"already runs from .*{expected}.*; run `make stop` first"):
+        is_running(planned, asked, archives_of(tmp_path, "built again"), lines.append)
     assert supervised.poll() is None
 
 
-def test_rebuilt_archives_are_named(planned, lines, supervised, tmp_path):
-    write_running(planned, READY, archives=identify_archives(archives_of(tmp_path, "as started")))
-    expected = r"the archives of bert were rebuilt since it was started; run `make stop` first"
-    with pytest.raises(ServerError, match=expected):
-        is_running(planned, archives_of(tmp_path, "built again"), lines.append)
+def test_another_archive_that_others_made_is_told_by_its_size_and_time(plan, tmp_path):
+    file = tmp_path / "old.mar"
+    file.write_text("1")
+    model = make_model("old", kit=False, archives={"1.0": str(file)})
+    plan = replace(plan, instances={"a1": make_instance(1, {"old": model}, kit=False)})
+    before = identify_archives(plan, {})
+    assert before == identify_archives(plan, {})
+    file.write_text("12")
+    assert before != identify_archives(plan, {})
 
 
 @pytest.mark.parametrize("words", [(JAVA_MAIN,), ("model_service_worker.py",)])
-def test_leftovers_of_a_killed_start_are_ended(planned, lines, dummy, words):
+def test_leftovers_of_a_killed_start_are_ended(planned, plan, lines, dummy, words):
     left = dummy(planned.path, *words)
     write_running(planned, STARTING)
-    assert is_running(planned, {}, lines.append) is False
+    assert is_running(planned, plan, {}, lines.append) is False
     assert left.wait(60) == -signal.SIGTERM
-    assert lines[0].startswith("an earlier start left 1 process(es) behind: stopped 1 ")
+    assert len(lines) == 1
+    with pytest.raises(ServerError, match="no server runs"):
+        check_reloadable(planned)
 
 
-def test_a_start_takes_only_the_plan_it_was_asked_for(planned):
-    """Another `make` may have planned between this one's plan and its start, while archives were built."""
-    asked = read_recorded_plan()
-    planned.plan.write_text(asked.to_json())
-    check_is_plan(planned, asked)
-    planned.plan.write_text(another_plan().to_json())
-    expected = r"plan\.json is not the plan that was asked for: another `make` planned there meanwhile"
-    with pytest.raises(ServerError, match=expected):
-        check_is_plan(planned, asked)
-
-
-def test_the_plan_of_a_running_server_may_only_be_made_again(planned, dummy):
-    dummy(planned.path, JAVA_MAIN)
-    planned.plan.write_text(read_recorded_plan().to_json())
-    write_running(planned, READY)
-    check_may_plan(planned, read_recorded_plan)
-    with pytest.raises(ServerError, match="it has another plan; run `make stop` first"):
-        check_may_plan(planned, another_plan)
-
-
-def test_a_killed_start_may_be_planned_over_and_one_under_way_not(planned, dummy):
-    dummy(planned.path, JAVA_MAIN)
-    write_running(planned, STARTING)
-    check_may_plan(planned, another_plan)
-    with hold_lock(planned.path), pytest.raises(ConfigError, match="another start is under way"):
-        check_may_plan(planned, another_plan)
+FIXED = {
+    "HOST": lambda plan: replace(plan, proxy=replace(plan.proxy, host="0.0.0.0")),
+    "PORT": lambda plan: replace(plan, proxy=replace(plan.proxy, port=1)),
+    "TLS_CERT": lambda plan: replace(plan, proxy=replace(plan.proxy, tls_cert="/c.pem")),
+    "TLS_KEY": lambda plan: replace(plan, proxy=replace(plan.proxy, tls_key="/k.pem")),
+    "MODELS": lambda plan: replace(plan, instances={"a1": make_instance(1, {"bert": make_model("bert")})}),
+    "package set": lambda plan: replace(plan, package_set="current"),
+}
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_what_the_running_server_has_for_good_is_refused(plan, name):
-    asked = dataclasses.replace(plan.inputs, **{name: "other"})
-    check_same_door(plan.inputs, plan.inputs)
-    with pytest.raises(ServerError, match=f"a reload cannot change {name}: got other, running with"):
-        check_same_door(plan.inputs, asked)
+def test_what_the_running_server_has_for_good_is_rejected(plan, name):
+    check_same_proxy(plan, replace(plan, slo_p99_ms=1, generation="b"))
+    with pytest.raises(ServerError, match=f"a reload cannot change {name}: got "):
+        check_same_proxy(plan, FIXED[name](plan))
+    assert choose_generation(plan) == "b"
+
+
+@pytest.fixture
+def heeded():
+    """SIGHUP is not ignored, as it is where these tests run under nohup."""
+    outside = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, outside)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_become_interrupted_and_handlers_come_back(heeded, number):
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as interrupted, catch_signals():
+        os.kill(os.getpid(), number)
+    assert interrupted.value.exit_code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_under_nohup_the_end_of_the_terminal_is_still_ignored(heeded):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with catch_signals():
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.fixture
+def begin(planned, plan, monkeypatch, lines, tmp_path, dummy):
+    """A start whose supervisor is a process that sleeps, after `do` was called with it."""
+    archives = archives_of(tmp_path, "as planned")
+    planned.proxy_config.write_text("global\n")
+    for name in ("check_precisions", "check_machine", "check_ports_free", "check_configuration"):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr(module, "read_archives", lambda _: archives)
+    monkeypatch.setattr(module, "POLL_S", 0.01)
+
+    def go(do):
+        def launch(run):
+            process = dummy(run.path)
+            run.supervisor_log.touch()
+            do(process)
+            return process
+
+        monkeypatch.setattr(module, "_launch", launch)
+        return start(planned, plan, lines.append)
+
+    return go
+
+
+def test_a_good_start_records_itself_and_forgets_the_last_failure(begin, planned, plan, lines):
+    planned.failure.write_text("{}")
+
+    def be_ready(process):
+        planned.supervisor_log.write_text("a1: ready\n")
+        write_record(planned.record, Record(pid=process.pid, phase=Phase.READY, since="now"))
+
+    process = begin(be_ready)
+    state = read_state(planned.state)
+    assert (state.phase, state.plan_sha256) == (READY, digest_plan(plan))
+    assert (set(state.archives), lines) == ({"bert"}, ["a1: ready"])
+    assert state.properties_sha256
+    assert not planned.failure.exists()
+    assert planned.token.exists()
+    process.kill()
+    process.wait()
+    with pytest.raises(ServerError, match="ended with status -9"):
+        stay(process, planned, lines.append, count_told(planned.supervisor_log))
+    planned.state.unlink()
+    assert stay(process, planned, lines.append, 0) == 0  # stopped by another command
+
+
+FAILED = Failure(model="bert", step="freeze", cause="planted")
+
+
+@pytest.mark.parametrize("how", ["failed", "silent", "stopped", "interrupted", "bug"])
+def test_a_start_that_does_not_succeed_leaves_its_cause_and_no_process(begin, planned, monkeypatch, how):
+    def end(process):
+        if how == "stopped":  # before the supervisor had its mark: it found nothing to end
+            monkeypatch.setattr("server.stop.find_marked", lambda _: [])
+            stop(planned)
+            monkeypatch.undo()
+        elif how in ("interrupted", "bug"):
+            raise Interrupted(signal.SIGTERM) if how == "interrupted" else RuntimeError("bug")
+        else:
+            process.kill()
+            process.wait()
+        if how == "failed":
+            write_state(planned.failure, FAILED)
+
+    problems = {"interrupted": Interrupted, "bug": RuntimeError}
+    with pytest.raises(problems.get(how, StartFailed)) as caught:
+        begin(end)
+    assert find_marked(planned.path) == []
+    assert not planned.state.exists()
+    assert not planned.temporary.exists()
+    causes = {
+        "failed": "planted",
+        "silent": "the supervisor ended with status -9",
+        "stopped": "stopped by another",
+    }
+    if how in causes:
+        assert re.search(causes[how], read_failure(planned.failure).cause)
+        assert re.search(causes[how], caught.value.failure.cause)
+
+
+def test_an_archive_that_is_not_as_built_does_not_start(begin, tmp_path):
+    make_archive(tmp_path / "bert.mar", name="bert", text="another")
+    with pytest.raises(ServerError, match=r"bert\.mar: not as it was built: SHA256SUMS has .*canary"):
+        begin(lambda _: pytest.fail("launched"))
+
+
+def test_the_supervisor_gets_its_mark_and_little_of_the_shell(planned, monkeypatch):
+    planned.logs.mkdir()
+    monkeypatch.setenv("PYTHONPATH", "/stray")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/systemd")
+    made = []
+    monkeypatch.setattr(
+        module.subprocess, "Popen", lambda *words, **how: made.append((words, SimpleNamespace(**how)))
+    )
+    module._launch(planned)
+    ((command,), how) = made[0]
+    assert command[1:] == ["-m", "server", "supervise", f"RUN_DIR={planned.path}"]
+    assert {name: how.env.get(name) for name in (MARK, "PYTHONPATH", "NOTIFY_SOCKET")} == {
+        MARK: str(planned.path), "PYTHONPATH": None, "NOTIFY_SOCKET": "/systemd"
+    }  # fmt: skip
+    assert (how.start_new_session, how.umask) == (True, 0o077)

@@ -1,84 +1,233 @@
-"""One TorchServe behind the door, with nothing behind it."""
+"""One instance with a TorchServe of plain Python behind it: real processes, started, hurt and ended."""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from server.health import READY
-from server.rundir import RunDir
+from server.processes import Process, find_marked, reap_adopted, send_signal
+from server.state import READY, read_failure, read_state
 from server.supervisor import instance as module
+from server.supervisor import observe
 from server.supervisor.instance import GENTLE, Instance, may_be_gentle, set_nice
-from server.supervisor.sight import Sight
-from tests.config.doors import plan_behind_door
+from server.supervisor.record import Phase
+from server.supervisor.main import _SUBREAPER
+from tests.server.supervisor.stand_ins import RIGHT, WRONG, make_stand_in, set_answer
 
-WELL = Sight(health=READY, stamp=1, planned={"bert": 1}, serving={"bert": 1})
-LOST = replace(WELL, serving={"bert": 0})
+ALL = ["TorchServe", "helper", "launcher", "worker"]
+"""Roles of the processes of an instance; the helper is the `torchserve` command."""
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Instance, list[str]]]:
-    """Its keeper is a process that sleeps."""
-    keepers, said = list[subprocess.Popen[bytes]](), list[str]()
-    plan = plan_behind_door()
-
-    def launch(_: Instance) -> subprocess.Popen[bytes]:
-        keepers.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
-        return keepers[-1]
-
-    monkeypatch.setattr(Instance, "_launch", launch)
-    yield Instance("a1", RunDir.at(tmp_path), plan, tmp_path, {}, said.append), said
-    for keeper in keepers:
-        keeper.kill()
-        keeper.wait()
+def good() -> SimpleNamespace:
+    """What verify finds."""
+    return SimpleNamespace(good=True)
 
 
-def look(one: Instance, seen: Sight, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another instance serves."""
-    monkeypatch.setattr(module, "look_at", lambda *_, **__: seen)
-    one.look([], 100.0, others=True)
+@pytest.fixture
+def one(run, tmp_path, monkeypatch, lines, good) -> Iterator[Instance]:
+    verify = SimpleNamespace(verify_instance=lambda *_: good, render=lambda *_: "batch_size differs\nof bert")
+    monkeypatch.setitem(sys.modules, "server.verify", verify)
+    monkeypatch.setattr(module, "TERMINATED_WITHIN_S", 0.3)
+    monkeypatch.setattr(observe, "LOOK_S", 0.1)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_SUBREAPER, 1, 0, 0, 0)
+    (tmp_path / "env").mkdir()
+    yield Instance("a1", make_stand_in(run, tmp_path / "env"), run, lines.append)
+    for process in find_marked(run.path):
+        send_signal(process, signal.SIGKILL)
+    prctl(_SUBREAPER, 0, 0, 0, 0)
 
 
-def test_one_that_is_to_be_replaced_serves_nobody_and_ends_when_it_acts(stage, monkeypatch):
-    one, said = stage
-    look(one, WELL, monkeypatch)  # is started
-    look(one, WELL, monkeypatch)
-    assert one.serving == {"bert": 1}
-    look(one, replace(WELL, java="is stopped"), monkeypatch)
-    assert (one.serving, said, one.has_ended()) == ({"bert": 0}, [], False)
-    one.act()
-    assert one.has_ended()
-    assert said == ["a1: TorchServe is stopped; again at once"]
-    one.act()
-    assert len(said) == 1
+async def turn_until(one: Instance, done: Callable[[], Any], *, others: bool = True) -> None:
+    """The supervisor's turns, in quick succession."""
+    ends = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < ends, one.describe()
+        one.look(time.monotonic(), others=others)
+        one.act()
+        reap_adopted()
+        await asyncio.sleep(0.02)
 
 
-def test_what_is_well_again_before_it_acts_stays(stage, monkeypatch):
-    one, said = stage
-    look(one, WELL, monkeypatch)
-    look(one, LOST, monkeypatch)
-    look(one, WELL, monkeypatch)
-    one.act()
-    assert (one.serving, said) == ({"bert": 1}, [])
+def find(one: Instance, role: str) -> Process:
+    return next(process for process in find_marked(one.run.path) if process.role == role)
 
 
-def test_one_that_a_reload_retires_is_left_to_end_by_itself(stage, monkeypatch):
-    one, said = stage
-    look(one, WELL, monkeypatch)
-    look(one, LOST, monkeypatch)
-    one.retired = True
-    one.act()
-    assert (said, one.has_ended()) == ([], False)
+def test_it_is_started_verified_and_ended_with_nothing_left(one, run) -> None:
+    async def go() -> None:
+        await turn_until(one, lambda: one.ready)
+        assert sorted(process.role for process in find_marked(run.path)) == ALL
+        assert one.serving == {"bert": 1}
+        assert (one.describe().phase, one.describe().health) == (Phase.READY, "ready")
+        state = read_state(one.run.state)
+        assert (state.phase, set(state.archives)) == (READY, {"bert"})
+        await one.end(5.0)
+
+    asyncio.run(go())
+    assert find_marked(run.path) == []
+    assert not one.run.temporary.exists()
+    assert not one.run.state.exists()
+
+
+@pytest.mark.parametrize(
+    ("role", "number", "cause"),
+    [
+        ("TorchServe", signal.SIGKILL, "TorchServe "),
+        ("TorchServe", signal.SIGSTOP, "TorchServe is stopped (SIGSTOP)"),
+        ("helper", signal.SIGKILL, "TorchServe ended"),
+        ("worker", signal.SIGKILL, "bert: no worker is left"),
+        ("worker", signal.SIGSTOP, "bert: no worker is left"),
+        ("launcher", signal.SIGKILL, "bert: no worker is left"),
+    ],
+)
+def test_what_was_hurt_serves_nobody_and_is_replaced_as_a_whole(one, run, lines, role, number, cause) -> None:
+    async def go() -> None:
+        await turn_until(one, lambda: one.ready)
+        before = {process.pid for process in find_marked(run.path)}
+        send_signal(find(one, role), number)
+        await turn_until(one, lambda: not one.serving)
+        await turn_until(one, lambda: one.ready)
+        assert one.describe().restarts == 1
+        assert one.describe().causes[0].cause.startswith(cause)
+        after = find_marked(run.path)
+        assert sorted(process.role for process in after) == ALL
+        assert not before & {process.pid for process in after}
+        await one.end(5.0)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("role", "number", "why"),
+    [("worker", signal.SIGSTOP, "is stopped"), ("launcher", signal.SIGKILL, "has lost its launcher")],
+)
+def test_where_nobody_else_serves_an_ill_worker_is_ended_alone(one, lines, role, number, why) -> None:
+    async def go() -> None:
+        await turn_until(one, lambda: one.ready)
+        worker = find(one, "worker")
+        send_signal(find(one, role), number)
+        await turn_until(
+            one, lambda: any(f"worker {worker.pid} {why}" in line for line in lines), others=False
+        )
+        await turn_until(one, lambda: not one.serving["bert"], others=False)
+        assert one.describe().restarts == 0
+        assert worker.pid not in {process.pid for process in find_marked(one.run.path)}
+        await one.end(5.0)
+
+    asyncio.run(go())
+
+
+def test_one_that_is_to_be_replaced_waits_until_the_proxy_was_told(one, run) -> None:
+    async def go() -> None:
+        await turn_until(one, lambda: one.ready)
+        send_signal(find(one, "TorchServe"), signal.SIGSTOP)
+        while one.serving:
+            one.look(time.monotonic(), others=True)
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
+        assert find(one, "TorchServe")
+        assert not one.ready
+        one.retired = True  # a reload's: it is left to end by itself
+        one.act()
+        await asyncio.sleep(0.2)
+        assert find(one, "TorchServe")
+        await one.end(0.1)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("fault", ["answer", "verify", "environment", "archive", "full disk"])
+def test_a_start_that_fails_leaves_its_cause_and_no_process_and_is_tried_again(
+    one, run, monkeypatch, good, fault
+) -> None:
+    causes = {
+        "answer": "smoke request: wrong answer", "verify": "differs from the plan", "environment": "missing: ",
+        "archive": "not as it was built", "full disk": "OSError: [Errno 28]",
+    }  # fmt: skip
+
+    def fail(_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    if fault == "answer":
+        set_answer(one.run, WRONG)
+    elif fault == "environment":
+        one.run.properties.unlink()
+    elif fault == "archive":
+        monkeypatch.setattr("server.archives.find_damage", lambda *_: "another file")
+    elif fault == "full disk":
+        monkeypatch.setattr(module, "prepare_folders", fail)
+    good.good = fault != "verify"
+
+    async def go() -> None:
+        await turn_until(one, lambda: one.failure)
+        assert causes[fault] in one.failure.describe()
+        assert causes[fault] in one.describe().causes[0].cause
+        assert not one.was_ready
+        assert find_marked(run.path) == []
+        assert read_failure(one.run.failure) == one.failure
+        await turn_until(one, lambda: one.describe().restarts == 2)
+        assert one.describe().phase == Phase.BACKING_OFF
+        set_answer(one.run, RIGHT)
+        await one.end(0.1)
+
+    asyncio.run(go())
+    assert not good.good or fault != "verify"
+
+
+def test_an_end_in_the_midst_of_a_start_leaves_nothing(one, run) -> None:
+    async def go() -> None:
+        set_answer(one.run, RIGHT)
+        await turn_until(one, lambda: len(find_marked(run.path)) > 1)
+        await one.end(5.0)
+
+    asyncio.run(go())
+    assert find_marked(run.path) == []
+
+
+def test_what_is_forgiven_is_no_reason_any_more(one) -> None:
+    async def go() -> None:
+        await turn_until(one, lambda: one.ready)
+        one._memory, one._watch.looked_at = module.Memory(unwell_since=0.0), 0.0
+        one.forgive()
+        one.look(time.monotonic(), others=True)
+        assert one.ready
+        await one.end(5.0)
+
+    asyncio.run(go())
 
 
 @pytest.mark.skipif(not may_be_gentle(), reason="only root, or who has RLIMIT_NICE, can make it urgent again")
-def test_a_process_is_made_gentle_and_urgent_again():
+def test_an_instance_of_a_reload_loads_gently_and_serves_as_others_do(one) -> None:
+    async def go() -> None:
+        one.gentle = True
+        set_answer(one.run, RIGHT)
+        await turn_until(one, lambda: find_gentle(one))
+        await turn_until(one, lambda: one.ready)
+        assert not find_gentle(one)
+        await one.end(5.0)
+
+    def find_gentle(one: Instance) -> list[Process]:
+        with_nice = (
+            (process, os.getpriority(os.PRIO_PROCESS, process.pid)) for process in find_marked(one.run.path)
+        )
+        return [process for process, nice in with_nice if nice == GENTLE]
+
+    asyncio.run(go())
+
+
+@pytest.mark.skipif(not may_be_gentle(), reason="only root, or who has RLIMIT_NICE, can make it urgent again")
+def test_a_process_is_made_gentle_and_urgent_again() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         for nice in (GENTLE, 0):
             set_nice([2**22 - 1, process.pid], nice)

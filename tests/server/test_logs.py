@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from server.logs import (
-    Watcher,
     explain_server_death,
     find_exception,
     find_failure,
+    find_start_failure,
     read_configuration,
     read_oom_kills,
 )
@@ -29,10 +29,10 @@ def recorded(name: str) -> tuple[str, str]:
     )
 
 
-def test_our_handlers_own_line_gives_step_cause_and_cure():
+def test_our_handlers_own_line_gives_step_cause_and_fix():
     found = find_failure(*recorded("json"), log="model_log.log")
     assert found == Failure(
-        model="echo", step="freeze", cause="planted", cure="unplant it", log="model_log.log"
+        model="echo", step="freeze", cause="planted", fix="unplant it", log="model_log.log"
     )
 
 
@@ -119,14 +119,13 @@ def test_where_the_jvm_said_nothing_the_last_logged_error_does():
     )
 
 
-def test_the_watcher_reads_the_logs_of_the_run_directory(run):
-    watcher = Watcher(run=run, oom_kills_before=read_oom_kills())
-    assert watcher.find() is None
+def test_the_logs_of_a_start_are_read(run):
+    assert find_start_failure(run, read_oom_kills()) is None
     run.logs.mkdir()
     model_log, server_log = recorded("json")
     run.model_log.write_text(model_log)
     run.server_log.write_text(server_log)
-    assert watcher.find().step == "freeze"
+    assert find_start_failure(run, read_oom_kills()).step == "freeze"
 
 
 def test_oom_kills_are_read_from_vmstat(tmp_path):

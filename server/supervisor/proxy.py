@@ -1,4 +1,4 @@
-"""HAProxy as the supervisor keeps it: started, told who serves, asked what waits, emptied at the end."""
+"""HAProxy: started, set to who serves, asked what waits, emptied at the end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.door import list_variables
 from config.installed import find_haproxy
 from config.plan import Plan
+from config.proxy import list_variables
 from config.terminal import Report
 from server.errors import ServerError
-from server.haproxy import HaproxyError, Runtime, Stat
-from server.launch import PRIVATE_UMASK, confine, is_inherited
-from server.processes import wait_for_child
+from server.haproxy import HaproxyError, Runtime
+from server.launch import PRIVATE_UMASK, confined, is_inherited, list_server_cpus
 from server.rundir import MARK, RunDir
-from server.supervisor.kept import Kept
 from server.supervisor.predictions import Count, Prediction, Predictor
-from server.supervisor.record import READY, STARTING, UNWELL, Part
+from server.supervisor.record import Part, Phase
+from server.supervisor.restarts import Restarts
 from server.tokens import write_bearers
 
 ENDS_WITHIN_S = 5.0
@@ -34,7 +33,7 @@ LARGEST_LOG_BYTES = 10 << 20
 POLL_S = 0.1
 HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 """glibc maps each buffer of 384 KiB anew and gives it back: 28 to 64 page faults and a fifth of HAProxy's CPU
-for each request of 100 kB (measured). Its memory stays within the door's all the same."""
+for each request of 100 kB (measured). Its memory stays within the plan's all the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,91 +50,72 @@ class Serving:
     """Large ones at once."""
 
 
-class Door:
-    """One HAProxy; what it is told is told again after it was started again."""
+class Proxy:
+    """One HAProxy; what it was set to is set again after it was started again."""
 
     def __init__(self, run: RunDir, plan: Plan, report: Report) -> None:
-        self._run = run
-        self._plan = plan
-        self._report = report
-        self._kept = Kept("door", self._launch, report)
-        self._runtime = Runtime(run.admin_socket)
+        self._run, self._plan, self._report = run, plan, report
+        self._restarts = Restarts("proxy", report)
+        self._runtime = Runtime(Path(run.proxy_files.admin_socket))
         self._applied: dict[tuple[str, str], Serving] = {}
         self._predicted: dict[str, Prediction] = {}
         self._predictors = {name: Predictor() for name in plan.models}
         self._heard = 0.0
         self._listener = open_listener(plan)
+        self.process: subprocess.Popen[bytes] | None = None
         self.ready = False
         self.was_ready = False
         """Since the supervisor began: until then its end is one of the start."""
 
-    def _launch(self) -> subprocess.Popen[bytes]:
+    def _launch(self) -> None:
         serving = {instance for (_, instance), now in self._applied.items() if now.workers}
         self._applied, self._predicted = {}, {}
-        self._run.admin_socket.unlink(missing_ok=True)
+        self._restarts.note_start()
         self._heard = time.monotonic()
-        with self._run.door_log.open("ab") as log:
-            return subprocess.Popen(
-                [find_program(self._plan), "-db", "-f", str(self._run.door)],
-                cwd=self._run.path,
-                env=make_environment(self._run, self._plan, self._listener, serving),
-                pass_fds=[self._listener.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                umask=PRIVATE_UMASK,
-                preexec_fn=lambda: confine(self._plan),
-            )
-
-    def wait_for_end(self, seconds: float) -> None:
-        """For so long, or until HAProxy ends: nobody shall wait for it longer than need be."""
-        if not self._kept.process:
-            time.sleep(seconds)
-            return
-        wait_for_child(self._kept.process, seconds)
+        try:
+            Path(self._run.proxy_files.admin_socket).unlink(missing_ok=True)
+            with self._run.proxy_log.open("ab") as log, confined(list_server_cpus(self._plan)):
+                self.process = subprocess.Popen(
+                    [find_program(self._plan), "-db", "-f", str(self._run.proxy_config)],
+                    cwd=self._run.path,
+                    env=make_environment(self._run, self._plan, self._listener, serving),
+                    pass_fds=[self._listener.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    umask=PRIVATE_UMASK,
+                )
+        except (OSError, ServerError) as problem:  # no memory for another process, a full disk
+            self._restarts.note_end(f"cannot be started: {problem}")
 
     def look(self, now: float) -> None:
         """Start it where it does not run; end it where it does not answer. `now`: when the turn began."""
-        code = self._kept.find_end()
-        if code is not None:
-            self.ready = False
-            said = "" if code < 0 else f": {_read_last(self._run.door_log)}"
-            self._kept.note_end(f"HAProxy ended ({_name_end(code)}){said}")
-        if self._kept.start_if_due() or not self._kept.process:
+        if self.process and (code := self.process.poll()) is not None:
+            self.ready, self.process = False, None
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
+            said = "" if code < 0 else f": {_read_last(self._run.proxy_log)}"
+            self._restarts.note_end(f"HAProxy ended ({how}){said}")
+        if not self.process:
+            if self._restarts.due:
+                self._launch()
             return
         try:
-            self._learn(self._runtime.read_stats())
+            self._learn()
             self.ready = self.was_ready = True
             self._heard = now
         except HaproxyError as problem:
             self.ready = False
             if now - self._heard > UNHEARD_S:
-                self._report(f"door: {problem}; ended, to start it again")
-                self._kept.process.kill()
-        _limit(self._run.door_log)
+                self._report(f"proxy: {problem}; ended, to start it again")
+                self.process.kill()
+        # What untrusted clients can fill must not fill the disk; HAProxy goes on at the file's new end.
+        with contextlib.suppress(FileNotFoundError):
+            if self._run.proxy_log.stat().st_size > LARGEST_LOG_BYTES:
+                os.truncate(self._run.proxy_log, 0)
 
-    def apply(self, serving: Mapping[tuple[str, str], Serving]) -> None:
-        """Tell it what of each (model, instance) can be asked, and how long a request takes."""
-        if not self.ready:
-            return
-        try:
-            for place, now in serving.items():
-                if self._applied.get(place) != now:
-                    small, large = now.maxconn, now.large_maxconn
-                    self._runtime.set_serving(
-                        *place, now.workers, now.planned, maxconn=small, large_maxconn=large
-                    )
-                    self._applied[place] = now
-            for model, predictor in self._predictors.items():
-                if self._predicted.get(model) != (found := predictor.prediction):
-                    self._runtime.set_prediction(model, found.us_per_request, found.service_ms)
-                    self._predicted[model] = found
-        except HaproxyError as problem:
-            self._report(f"door: {problem}")
-
-    def _learn(self, stats: Mapping[str, Stat]) -> None:
-        now = time.monotonic()
+    def _learn(self) -> None:
+        stats, now = self._runtime.read_stats(), time.monotonic()
         for model, predictor in self._predictors.items():
             stat = stats[model]
             predictor.learn(
@@ -143,20 +123,37 @@ class Door:
             )
             self._runtime.wake(stat)
 
+    def apply(self, serving: Mapping[tuple[str, str], Serving]) -> None:
+        """Set what of each (model, instance) can be asked, and how long a request takes."""
+        if not self.ready:
+            return
+        try:
+            for place, now in serving.items():
+                if self._applied.get(place) != now:
+                    self._runtime.set_serving(
+                        *place, now.workers, now.planned, now.maxconn, now.large_maxconn
+                    )
+                    self._applied[place] = now
+            for model, predictor in self._predictors.items():
+                if self._predicted.get(model) != (found := predictor.prediction):
+                    self._runtime.set_prediction(model, found.us_per_request, found.service_ms)
+                    self._predicted[model] = found
+        except HaproxyError as problem:
+            self._report(f"proxy: {problem}")
+
     def drain(self, seconds: float) -> None:
         """Let nothing new in; wait until all is answered, for so long at most."""
         if not self.ready:
             return
         deadline = time.monotonic() + seconds
         try:
-            self._runtime.refuse_new()
-            while time.monotonic() < deadline and self._runtime.count_unanswered():
+            self._runtime.reject_new()
+            while (left := self._runtime.count_unanswered()) and time.monotonic() < deadline:
                 time.sleep(POLL_S)
-            left = self._runtime.count_unanswered()
         except HaproxyError as problem:
-            self._report(f"door: cannot be drained: {problem}")
+            self._report(f"proxy: cannot be drained: {problem}")
             return
-        self._report(f"door: drained, {left} requests left unanswered")
+        self._report(f"proxy: drained, {left} requests without an answer")
 
     def count_in_hand(self, instances: Sequence[str]) -> int:
         """Requests that these instances have; 0 where HAProxy is just being started again, and has none."""
@@ -166,20 +163,19 @@ class Door:
             return 0
 
     def end(self) -> None:
-        """Nothing is unanswered any more: it says its last words to who is there, and listens no longer."""
+        """It answers what it still has, and listens no longer."""
         self._listener.close()
-        process = self._kept.process
-        if not process:
+        if not self.process:
             return
-        process.send_signal(signal.SIGUSR1)
+        self.process.send_signal(signal.SIGUSR1)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(SOFT_STOP_S)
-        process.terminate()
+            self.process.wait(SOFT_STOP_S)
+        self.process.terminate()
         try:
-            process.wait(ENDS_WITHIN_S)
+            self.process.wait(ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self.process.kill()
+            self.process.wait()
 
     def change_token(self) -> None:
         """From now on the one in the token's file, or in the one that was given, is good, and no other."""
@@ -187,26 +183,28 @@ class Door:
 
     def describe(self) -> Part:
         """For the record."""
-        phase = self._kept.phase
-        if self._kept.process:
-            phase = READY if self.ready else (UNWELL if self._kept.restarts else STARTING)
-        return Part(phase=phase, pid=self._kept.pid, restarts=self._kept.restarts, causes=self._kept.causes)
+        phase = Phase.UNWELL if self._restarts.part.restarts else Phase.STARTING
+        phase = Phase.READY if self.ready else phase
+        process = self.process
+        return self._restarts.describe(
+            process.pid if process else None, starts=False, phase=phase if process else None
+        )
 
 
 def find_program(plan: Plan) -> str:
     """HAProxy's path; ServerError says how to get it."""
-    found = find_haproxy(Path(plan.inputs.prefix))
+    found = find_haproxy(Path(plan.prefix))
     if not found:
         raise ServerError("HAProxy is not installed: run `make setup`")
     return found
 
 
 def open_listener(plan: Plan) -> socket.socket:
-    """What strangers connect to; it stays open while HAProxy is started again."""
+    """What clients connect to; it stays open while HAProxy is started again."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((plan.inputs.bind, plan.inputs.port))
-    listener.listen(int(plan.door["connections"].value))
+    listener.bind((plan.proxy.host, plan.proxy.port))
+    listener.listen(plan.proxy.connections)
     return listener
 
 
@@ -228,11 +226,7 @@ def check_configuration(run: RunDir, plan: Plan, file: Path) -> None:
     )  # fmt: skip
     if checked.returncode:
         said = "\n  ".join((checked.stderr or checked.stdout).strip().splitlines()[:5])
-        raise ServerError(f"HAProxy refuses {file}:\n  {said}")
-
-
-def _name_end(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
+        raise ServerError(f"HAProxy rejects {file}:\n  {said}")
 
 
 def _read_last(log: Path) -> str:
@@ -241,9 +235,3 @@ def _read_last(log: Path) -> str:
     except OSError:
         return "its log cannot be read"
     return lines[-1] if lines else "it said nothing"
-
-
-def _limit(log: Path) -> None:
-    """A log that strangers can fill must not fill the disk; HAProxy goes on writing at the file's new end."""
-    if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
-        os.truncate(log, 0)

@@ -1,0 +1,369 @@
+"""The loop: what is ready, what a start fails by, that nothing unforeseen ends it, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from server.processes import find_marked, read_environment
+from server.rundir import MARK
+from server.state import Failure, read_failure
+from server.supervisor import main as module
+from server.supervisor.main import Server
+from server.supervisor.probes import Standing
+from server.supervisor.proxy import Serving
+from server.supervisor.record import Cause, Part, Phase, read_record
+from tests.server.fakes import wait_for
+from tests.server.supervisor.stand_ins import make_stand_in
+
+
+@dataclass
+class FakeProxy:
+    ready: bool = True
+    was_ready: bool = True
+    broken: bool = False
+    process: Any = None
+    part: Part = field(default_factory=lambda: Part(phase=Phase.READY))
+    applied: dict[Any, int] = field(default_factory=dict)
+    stop_here: Callable[[], None] = lambda: None
+    calls: list[str] = field(default_factory=list)
+
+    def look(self, now: float) -> None:
+        if self.broken:
+            raise ValueError("nobody foresaw this")
+        self.stop_here()
+
+    def apply(self, serving: Any) -> None:
+        self.applied = {place: one.workers for place, one in serving.items()}
+
+    def drain(self, seconds: float) -> None:
+        self.calls.append("drain")
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+    def describe(self) -> Part:
+        return self.part
+
+
+@dataclass
+class FakeInstance:
+    name: str
+    own: Any
+    proxy: FakeProxy
+    ready: bool = False
+    retired: bool = False
+    was_ready: bool = False
+    watched: Any = None
+    failure: Failure | None = None
+    forgiven: int = 0
+    looked_at: float = 0.0
+    part: Part = field(default_factory=Part)
+    others: list[bool] = field(default_factory=list)
+    act: Callable[[], None] = lambda: None
+
+    @property
+    def serving(self) -> dict[str, int]:
+        return dict.fromkeys(self.own.models, int(self.ready))
+
+    def look(self, now: float, *, others: bool) -> None:
+        self.others.append(others)
+        self.looked_at = now
+        self.was_ready = self.was_ready or self.ready
+
+    def forgive(self) -> None:
+        self.forgiven += 1
+
+    def describe(self) -> Part:
+        return self.part
+
+    def describe_serving(self, model: str) -> Serving:
+        return Serving(workers=self.serving[model])
+
+    async def end(self, seconds: float) -> None:
+        self.proxy.calls.append(self.name)
+
+
+@pytest.fixture
+def stage(run, plan, monkeypatch, lines):
+    monkeypatch.setattr(module, "PROCESSES_S", 0.0)  # every turn looks at all
+    proxy = FakeProxy()
+    instances = [FakeInstance(name, own, proxy) for name, own in plan.instances.items()]
+    return Server(run, plan, proxy, instances, lines.append), proxy, instances, lines  # type: ignore[arg-type]
+
+
+def turn(server: Server) -> Phase:
+    server.turn()
+    record = read_record(server.run_dir.record)
+    assert record is not None
+    return record.phase
+
+
+def test_a_start_is_over_when_every_instance_serves(stage) -> None:
+    server, proxy, (one, other), _ = stage
+    one.ready = True
+    assert (turn(server), server.standing.ready) == (Phase.STARTING, False)
+    other.ready = True
+    assert (turn(server), server.standing.ready) == (Phase.READY, True)
+    assert set(proxy.applied.values()) == {1}
+
+
+def test_one_that_is_lost_later_leaves_a_degraded_server_that_is_ready(stage) -> None:
+    server, proxy, (one, other), lines = stage
+    one.ready = other.ready = True
+    turn(server)
+    other.ready = False
+    assert (turn(server), server.standing.ready) == (Phase.DEGRADED, True)
+    assert len(lines) == 1
+    assert (one.others[-1], other.others[-1]) == (False, True)  # alone, it is given more time
+    one.ready = False
+    assert (turn(server), server.standing.ready) == (Phase.DEGRADED, False)
+
+
+def test_the_proxy_knows_before_an_instance_is_ended(stage) -> None:
+    """Else what it had in hand is asked again of itself: for a moment nobody has fewer requests."""
+    server, proxy, (one, other), _ = stage
+    one.ready = other.ready = True
+    turn(server)
+    one.ready, told = False, []
+    one.act = lambda: told.append({count for (_, name), count in proxy.applied.items() if name == "a1"})
+    turn(server)
+    assert told == [{0}]
+
+
+def test_those_of_a_reload_count_once_they_serve_and_those_it_retires_no_more(stage) -> None:
+    server, _, (one, other), _ = stage
+    one.ready = other.ready = True
+    turn(server)
+    server.instances["b1"] = new = replace(one, name="b1", ready=False, was_ready=False)
+    assert turn(server) == Phase.READY
+    new.ready = True
+    one.retired, one.ready = True, False
+    assert turn(server) == Phase.READY
+
+
+@pytest.mark.parametrize("failure", [None, Failure(model="bert", step="freeze", cause="no memory")])
+def test_an_instance_that_ends_before_it_was_ready_fails_the_start(stage, run, failure) -> None:
+    server, _, (one, _), lines = stage
+    one.part, one.failure = Part(restarts=1, causes=(Cause(at="", cause="no memory"),)), failure
+    assert turn(server) == Phase.FAILED
+    assert read_failure(run.failure) == (failure or Failure(cause="no memory"))
+    assert "no memory" in lines[0]
+
+
+def test_a_proxy_that_ends_before_it_was_ready_fails_the_start_and_later_does_not(stage) -> None:
+    """Such as for too few open files: it would be started again and again, and nobody told."""
+    server, proxy, _, _ = stage
+    proxy.part = Part(restarts=1, causes=(Cause(at="", cause="HAProxy ended (status 1): no"),))
+    assert turn(server) == Phase.STARTING  # killed, after it had answered
+    proxy.was_ready = False
+    assert turn(server) == Phase.FAILED
+
+
+def test_whoever_was_stopped_in_the_midst_of_a_turn_is_forgiven_too(stage, monkeypatch) -> None:
+    """Else an instance that is well is replaced: for so long nobody has looked at it."""
+    server, proxy, (one, other), _ = stage
+    began = server._turned_at
+    clock = SimpleNamespace(now=began + 1)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    proxy.stop_here = lambda: setattr(clock, "now", clock.now + 40)
+    turn(server)
+    assert (one.looked_at, one.forgiven) == (began + 1, 0)
+    proxy.stop_here = lambda: None
+    turn(server)
+    assert (one.others, one.forgiven) == ([False], 1)
+    other.ready = True
+    for _ in range(int(module.GRACE_S) + 1):
+        clock.now += 1
+        turn(server)
+    assert one.others == [False, False, True]  # what was seen of the other one before is too old
+
+
+def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage, monkeypatch) -> None:
+    server, proxy, (one, other), lines = stage
+    monkeypatch.setattr(module, "TURN_S", 0.01)
+
+    async def go() -> None:
+        proxy.broken = True
+        loop = asyncio.ensure_future(server._turn_on())
+        await asyncio.sleep(0.1)
+        assert len(lines) == 1
+        assert "nobody foresaw this" in lines[0]
+        proxy.broken, one.ready, other.ready = False, True, True
+        await asyncio.sleep(0.1)
+        assert server.standing.ready
+        loop.cancel()
+
+    asyncio.run(go())
+
+
+def test_a_full_disk_is_said_once_and_the_record_written_when_there_is_room(stage, monkeypatch) -> None:
+    server, _, (one, other), lines = stage
+    one.ready = other.ready = True
+    write = module.write_record
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_record", fail)
+    for _ in range(3):
+        server.turn()
+    assert len(lines) == 1
+    monkeypatch.setattr(module, "write_record", write)
+    assert turn(server) == Phase.READY
+
+
+def test_a_reload_is_rejected_while_the_server_is_not_up_or_another_one_is_under_way(stage) -> None:
+    server, _, (one, other), _ = stage
+    assert server.ask_reload()
+    one.ready = other.ready = True
+    turn(server)
+    assert not server.ask_reload()
+    assert server.ask_reload()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_drains_then_ends_the_instances_and_the_proxy_last(stage, monkeypatch, number) -> None:
+    server, proxy, (one, other), _ = stage
+    one.ready = other.ready = True
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
+
+    async def go() -> int:
+        task = asyncio.ensure_future(server.run())
+        await asyncio.sleep(0.1)
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # a second one must not cut that short
+        return await task
+
+    try:
+        assert asyncio.run(go()) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert proxy.calls == ["drain", "a1", "a2", "end"]
+    assert read_record(server.run_dir.record).phase == Phase.ENDED
+
+
+def test_a_failed_start_ends_all_with_status_1(stage) -> None:
+    server, proxy, (one, _), _ = stage
+    one.part = Part(restarts=1, causes=(Cause(at="", cause="no"),))
+    assert asyncio.run(server.run()) == 1
+    assert proxy.calls == ["drain", "a1", "a2", "end"]
+
+
+def test_a_process_that_ends_is_seen_at_once(stage, dummy, run) -> None:
+    server, proxy, (one, _), _ = stage
+
+    async def go() -> float:
+        server.turn()
+        proxy.process = dummy(run.path)
+        asyncio.get_running_loop().call_later(0.1, proxy.process.kill)
+        began = time.monotonic()
+        await server._wait(30.0)
+        proxy.process = None
+        await server._wait(0.01)
+        return time.monotonic() - began
+
+    assert asyncio.run(go()) < 10
+    assert server._handles == {}
+
+
+@pytest.mark.parametrize(
+    ("phase", "serving", "age_s", "ready", "live"),
+    [
+        (Phase.READY, 2, 0.0, True, True),
+        (Phase.DEGRADED, 1, 0.0, True, True),
+        (Phase.DEGRADED, 0, 0.0, False, True),
+        (Phase.STARTING, 2, 0.0, False, True),
+        (Phase.STOPPING, 2, 0.0, False, True),
+        (Phase.READY, 2, 11.0, False, False),
+    ],
+)
+def test_ready_and_live_say_what_was_seen_last(phase, serving, age_s, ready, live) -> None:
+    standing = Standing(phase=phase, models={"bert": (serving, 2)}, at=time.monotonic() - age_s)
+    assert (standing.ready, standing.live) == (ready, live)
+
+
+MAIN = """\
+import sys, types
+verify = types.ModuleType("server.verify")
+verify.verify_instance, verify.render = (lambda *_: types.SimpleNamespace(good=True)), None
+sys.modules["server.verify"] = verify
+from server.rundir import RunDir
+from server.supervisor import main, proxy
+proxy.find_program = lambda _: sys.argv[2]
+main.supervise(RunDir.at(sys.argv[1]), print)
+"""
+HAPROXY = """\
+#!{python}
+import os, socket
+path = {path!r}
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
+while True:
+    connection, _ = listener.accept()
+    said = connection.recv(4096).decode()
+    rows = "# pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,status\\n"
+    for name in ("bert.entry", "bert.large.entry", "bert", "bert.large"):
+        rows += f"{{name}},BACKEND,0,0,,,,,,0,1,UP\\n"
+    connection.sendall(rows.encode() if said.startswith("show stat") else b"\\n")
+    connection.close()
+"""
+
+
+def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below_its_supervisor(
+    run, tmp_path
+) -> None:
+    (tmp_path / "env").mkdir()
+    plan = make_stand_in(run, tmp_path / "env", instances=2)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    run.plan.write_text(replace(plan, proxy=replace(plan.proxy, port=port)).to_json())
+    run.logs.mkdir()
+    run.temporary.mkdir()
+    haproxy = tmp_path / "haproxy"
+    haproxy.write_text(HAPROXY.format(python=sys.executable, path=run.proxy_files.admin_socket))
+    haproxy.chmod(0o755)
+    environment = {**os.environ, MARK: str(run.path)}
+    command = [sys.executable, "-c", MAIN, str(run.path), str(haproxy)]
+    supervisor = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+
+    def read_phase() -> Phase | None:
+        record = read_record(run.record)
+        return record.phase if record else None
+
+    try:
+        wait_for(lambda: read_phase() == Phase.READY)
+        found = find_marked(run.path)
+        roles = sorted(process.role for process in found)
+        # helpers: the supervisor, HAProxy's stand-in, and the `torchserve` command of each
+        assert roles == sorted(["helper"] * 4 + ["TorchServe", "launcher", "worker"] * 2)
+        marks = {process.pid: (read_environment(process.pid) or {})[MARK] for process in found}
+        launcher = next(process for process in found if process.role == "launcher")
+        worker = next(process for process in found if process.parent_pid == launcher.pid)
+        os.kill(launcher.pid, signal.SIGKILL)
+        wait_for(lambda: worker.pid not in {process.pid for process in find_marked(run.path)})
+        wait_for(lambda: read_phase() == Phase.READY and len(find_marked(run.path)) == len(found))
+        assert all(process.parent_pid != 1 for process in find_marked(run.path))
+        assert len(set(marks.values())) == 3
+        zombies = subprocess.run(
+            ["ps", "--ppid", str(supervisor.pid), "-o", "stat="], capture_output=True, text=True, check=False
+        )
+        assert "Z" not in zombies.stdout
+    finally:
+        supervisor.terminate()
+        assert supervisor.wait(60) == 0
+    assert find_marked(run.path) == []
+    assert read_phase() == Phase.ENDED

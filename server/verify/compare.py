@@ -82,6 +82,8 @@ def _compare_row(row: Row, p: Planned, seen: Any, **about: Any) -> Iterator[Find
     if p.model and row.kit not in (None, p.model.kit):
         return
     fix, source = row.fix(p, seen) if callable(row.fix) else row.fix, row.source
+    if row.describe and not p.model.kit:
+        source = "/proc/PID/maps, /proc/PID/environ"
     if row.describe and p.model.kit and isinstance(seen.describe, str):
         excused = isinstance(seen.describe, Unknown)
         expected, actual, good = "as planned", seen.describe if excused else NO_ANSWER, False

@@ -179,8 +179,8 @@ def collect_model(name: str, version: str, model: ModelPlan, archive: Packed | N
         return SeenModel(name=name, version=version, problem=str(failed))
     listed = described.get("workers", [])
     pids = [int(worker["pid"]) for worker in listed if int(worker.get("pid", -1)) > 0]
-    ready = {int(worker["pid"]) for worker in listed if worker.get("status") == "READY"}
-    told = describe_workers(name, client, ready) if model.kit else {}
+    ready = [int(worker.get("pid", -1)) for worker in listed if worker.get("status") == "READY"]
+    told = describe_workers(name, client, {*ready} & {*pids}) if model.kit else {}
     file = archive.path if archive else None if model.kit else Path(model.archives[version])
     return SeenModel(
         name=name,

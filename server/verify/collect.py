@@ -1,7 +1,8 @@
-"""Collects what a live server shows: its processes, /proc of its workers (proc(5), numa(7)), what they answer."""
+"""Collects what a live server shows: its processes, /proc of them (proc(5), numa(7)), what they answer."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -79,7 +80,7 @@ class SeenModel:
     problem: str = ""  # why TorchServe does not describe it
     described: Mapping[str, Any] = field(default_factory=dict)  # batchSize, maxBatchDelay, responseTimeout …
     queue_sizes: tuple[int, ...] = ()  # server.api.read_sizes
-    changed_files: tuple[str, ...] | None = None  # of its unpacked archive, in words; None: there is no such folder
+    changed_files: tuple[str, ...] | None = None  # of the unpacked archive; None: it is nowhere
     workers: tuple[SeenWorker, ...] = ()  # those that have a process
 
 
@@ -149,10 +150,11 @@ def collect_instance(plan: Plan, name: str, run: RunDir, archives: Mapping[str, 
         for version in instance.models[one].archives
     )
     known = {worker.pid for model in models for worker in model.workers}
+    orphans = tuple(pid for pid in workers if pid not in known)
     folder = own.temporary.stat() if own.temporary.exists() else None
     return SeenInstance(
         running=True,
-        orphans=None if any(one.problem for one in models) else tuple(pid for pid in workers if pid not in known),
+        orphans=None if any(one.problem for one in models) else orphans,
         cpus=tuple(sorted({cpu for cpus in (read_thread_cpus(java.pid) or {}).values() for cpu in cpus})),
         listening=read_listening(processes),
         answers=probe_instance(client, next(iter(instance.models)), instance.properties),
@@ -222,9 +224,11 @@ def find_changes(archive: Path | None, sums: bytes | None, unpacked: Path) -> tu
         if sums is not None:
             changes += find_changed_files(sums, folder)
             continue
-        there = {name: folder / name for name in members if (folder / name).is_file()}
-        changes += [f"{name} is missing" for name in members.keys() - there.keys()]
-        changes += [f"{name} has changed" for name, file in there.items() if zlib.crc32(file.read_bytes()) != members[name]]
+        for name, crc in members.items():
+            if not (folder / name).is_file():
+                changes.append(f"{name} is missing")
+            elif zlib.crc32((folder / name).read_bytes()) != crc:
+                changes.append(f"{name} has changed")
     return tuple(sorted(changes)) if manifests else None
 
 
@@ -252,11 +256,9 @@ def read_thread_cpus(pid: int) -> dict[str, tuple[int, ...]] | None:
     """The CPUs each thread may run on; None when there is no such process."""
     cpus = {}
     try:
-        for thread in os.listdir(PROC / str(pid) / "task"):
-            try:
-                cpus[thread] = tuple(sorted(os.sched_getaffinity(int(thread))))
-            except ProcessLookupError:  # it has ended meanwhile
-                continue
+        for thread in (PROC / str(pid) / "task").iterdir():
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                cpus[thread.name] = tuple(sorted(os.sched_getaffinity(int(thread.name))))
     except OSError:
         return None
     return cpus or None
@@ -277,14 +279,14 @@ def read_libraries(pid: int, proc: Path = PROC) -> tuple[str, ...] | None:
         lines = (proc / str(pid) / "maps").read_text(errors="replace").splitlines()
     except OSError:
         return None
-    paths = {words[5].removesuffix(" (deleted)") for line in lines if len(words := line.split(maxsplit=5)) == 6}
+    paths = {line.split(maxsplit=5)[-1].removesuffix(" (deleted)") for line in lines}
     return tuple(sorted(one for one in paths if re.search(r"^/.*\.so(\.[^/]*)?$", one))) or None
 
 
 SECONDS = 30.0
 """A full queue of a few seconds' work is long done by then; so is a batch that others wait for, as a rule."""
 _PAUSE_S = 0.1
-"""After an answer that brought nothing new, or a full queue: a worker must not be kept busy with questions."""
+"""After an answer that brought nothing new, or a full queue: questions must not keep a worker busy."""
 
 Described = Mapping[int, "Mapping[str, Any] | str"]
 """Pid → what the worker says of itself; or why it does not, Unknown where that is no fault of its own."""

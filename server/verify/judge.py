@@ -1,4 +1,4 @@
-"""What rows of verify compare where a plain field does not do, and whether they passed where equality does not.
+"""What rows of verify compare where no plain field is it, and whether they passed where equality is not it.
 
 `p` is what is planned for the thing that a row is about, and `s` what was seen of it.
 """
@@ -19,8 +19,8 @@ from server.ports import list_ports
 from server.verify.collect import SeenInstance, SeenModel, SeenProxy, SeenWorker, Unknown, digest
 from server.verify.probes import GRPC, LARGER_REQUEST, LARGEST_REQUEST, REGISTER, render_address
 
-Judged = tuple[str, str, bool]
-"""Expected, actual, and whether the row has passed."""
+Judged = tuple[str, str, bool | None]
+"""Expected, actual, and whether the row has passed; None: whether they are equal."""
 UNREADABLE = "cannot be read"
 
 
@@ -48,13 +48,13 @@ def see_proxy_config(_: Planned, s: SeenProxy) -> str:
     return "as rendered at the start" if same else "changed since the start"
 
 
-def list_limits(plan: Plan) -> dict[str, int]:
-    """<backend>/<instance>, as HAProxy has it → requests that are handed over at once."""
-    limits = {}
-    for name, instance in plan.instances.items():
+def maxconn(p: Planned, s: SeenProxy) -> Judged:
+    """Requests that HAProxy hands over at once, by <backend>/<instance>."""
+    limits: dict[str, int] = {}
+    for name, instance in p.plan.instances.items():
         for model, one in instance.models.items():
             limits |= {f"{model}/{name}": one.maxconn, f"{model}.large/{name}": one.large_maxconn}
-    return limits
+    return render(limits), render({name: s.limits.get(name, "?") for name in limits}), None
 
 
 def plan_addresses(p: Planned) -> str:
@@ -70,7 +70,7 @@ def see_addresses(_: Planned, s: SeenProxy | SeenInstance) -> str:
 
 
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""The JVM reads them besides its command line (the java launcher's documentation); the last one wins over it."""
+"""The JVM reads them, too (the java launcher's documentation); the last one wins over its command line."""
 _ADDED = ("-Dmodel_server_home=", "-Dlog4j.configurationFile=", "-Djava.io.tmpdir=")
 """What the torchserve command puts before the flags of config.properties (ts/model_server.py)."""
 TORCHSERVES_RESPONSE_BYTES = "6553500"
@@ -79,11 +79,12 @@ _BUSY = {"429", "503"}
 _UNIMPLEMENTED = "12"
 
 
-def see_server_cpus(p: Planned, s: SeenInstance) -> str:
+def server_cpus(p: Planned, s: SeenInstance) -> Judged:
     """Confined, TorchServe stays on its CPUs: beyond them a quota would be overdrawn. Else it may use all."""
-    if p.instance.server_cpus is None and {*p.plan.machine["cpus_allowed"]} <= {*s.cpus}:
-        return "not confined"
-    return render_cpus(s.cpus) or UNREADABLE
+    confined, actual = p.instance.server_cpus, render_cpus(s.cpus) or UNREADABLE
+    if confined is None:
+        return "not confined", actual, {*p.plan.machine["cpus_allowed"]} <= {*s.cpus}
+    return render_cpus(confined), actual, None
 
 
 def see_orphans(_: Planned, s: SeenInstance) -> str:
@@ -104,7 +105,7 @@ def see_properties(p: Planned, s: SeenInstance) -> str:
 
 
 def see_flags(p: Planned, s: SeenInstance) -> str:
-    """From the command line, all before the class path that the plan may have given; and from the environment."""
+    """From the command line, all before the class path; none may be given by the environment."""
     if s.environment is None:
         return UNREADABLE
     words = s.command[1 : s.command.index("-cp") if "-cp" in s.command else None]
@@ -114,30 +115,26 @@ def see_flags(p: Planned, s: SeenInstance) -> str:
     return "; ".join([" ".join(shown) or "none", *beside])
 
 
-def see_sockets(_: Planned, s: SeenInstance) -> str:
-    """No other user may reach them: predictions need no token there."""
-    owner = "" if s.sockets_own else " of another user"
-    return f"{_join(s.sockets) or 'none'} in a folder of mode {s.sockets_mode:o}{owner}"
-
-
 def see_grpc(_: Planned, s: SeenInstance) -> str:
     """Everybody on this machine can call it."""
     answers = {name: s.answers.get(name, "not called") for name in GRPC}
-    return render({name: status for name, status in answers.items() if status != _UNIMPLEMENTED}) or "rejected"
+    return render({name: one for name, one in answers.items() if one != _UNIMPLEMENTED}) or "rejected"
 
 
-def see_model_api(_: Planned, s: SeenInstance) -> str:
+def model_api(p: Planned, s: SeenInstance) -> Judged:
+    """Nobody registers models in the running server, unless that is planned."""
+    expected = "on" if p.instance.properties["enable_model_api"] == "true" else "off"
     answer = s.answers.get(REGISTER, "not called")
-    return Unknown(answer) if answer in _BUSY else {"403": "off", "405": "off", "400": "on"}.get(answer, answer)
+    live = {"403": "off", "405": "off", "400": "on"}.get(answer, answer)
+    return expected, Unknown(answer) if answer in _BUSY else live, None
 
 
-def plan_sizes(p: Planned, answers: Iterable[str] = ("100", "413")) -> str:
-    return "{} bytes: {}; one more: {}".format(p.instance.properties["max_request_size"], *answers)
-
-
-def see_sizes(p: Planned, s: SeenInstance) -> str:
+def request_size(p: Planned, s: SeenInstance) -> Judged:
+    """A request as large as planned is let in, and one byte more is not."""
+    text = f"{p.instance.properties['max_request_size']} bytes: {{}}; one more: {{}}"
     answers = [s.answers.get(name, "not called") for name in (LARGEST_REQUEST, LARGER_REQUEST)]
-    return Unknown(_join(answers)) if _BUSY & {*answers} else plan_sizes(p, answers)
+    actual = text.format(*answers)
+    return text.format("100", "413"), Unknown(actual) if _BUSY & {*answers} else actual, None
 
 
 def see_logged(s: SeenInstance, name: str) -> str:
@@ -150,21 +147,11 @@ def see_logged(s: SeenInstance, name: str) -> str:
 
 # ---- a model
 
-_NOT_DESCRIBED = "unknown: TorchServe does not describe the model"
-
-
-def see_workers(_: Planned, s: SeenModel) -> str:
-    return s.problem or f"{s.ready} ready" + (f" of {s.listed}" if s.listed != s.ready else "")
-
-
-def see_described(s: SeenModel, text: str, *keys: str) -> str:
-    return text.format(*map(s.described.get, keys)) if s.described else _NOT_DESCRIBED
-
 
 def see_queue(p: Planned, s: SeenModel) -> str:
     """Of several readings of a busy queue, one of the planned size is proof."""
     size = p.instance.queue_size if p.instance.queue_size in s.queue_sizes else max(s.queue_sizes, default=0)
-    return f"{size} requests" if s.queue_sizes else _NOT_DESCRIBED
+    return f"{size} requests" if s.queue_sizes else "unknown: TorchServe does not describe the model"
 
 
 def ranks(p: Planned, s: SeenModel) -> Judged:
@@ -174,8 +161,9 @@ def ranks(p: Planned, s: SeenModel) -> Judged:
     cpus = p.instance.worker_cpus
     found = [(rank, worker) for worker in s.workers if (rank := _find_rank(p, worker)) is not None]
     placed = sorted(rank for rank, worker in found if _join_cpus(worker) == {*cpus[rank]})
-    expected, actual = (_join(f"{rank} on {render_cpus(cpus[rank])}" for rank in of) for of in (range(len(cpus)), placed))
-    return expected, actual or "none", expected == actual
+    texts = [f"{rank} on {render_cpus(own)}" for rank, own in enumerate(cpus)]
+    actual = _join(texts[rank] for rank in placed) or "none"
+    return _join(texts), actual, actual == _join(texts)
 
 
 # ---- a worker: where it runs
@@ -210,24 +198,26 @@ def affinity(p: Planned, s: SeenWorker) -> Judged:
     Threads of an OpenMP team are bound to one CPU each (KMP_AFFINITY granularity=fine), so no one thread need
     be allowed on all CPUs of its rank. Where nothing is pinned each must be allowed on all.
     """
-    rank, used, threads = _find_rank(p, s), _join_cpus(s), [{*cpus} for cpus in (s.thread_cpus or {}).values()]
+    rank, used = _find_rank(p, s), _join_cpus(s)
+    threads = [{*cpus} for cpus in (s.thread_cpus or {}).values()]
     cpus = set() if rank is None else {*p.instance.worker_cpus[rank]}
     actual = f"{render_cpus(used)}, {len(threads)} threads"
     if p.instance.pinned:
         outside = sum(not thread <= cpus for thread in threads)
         actual += f", {outside} may leave the plan's CPUs" if outside else ""
         return render_cpus(cpus) or "the CPUs of one rank", actual, used == cpus
-    bound = sum(thread != cpus for thread in threads)
     expected = "not pinned: CPUs are shared under a quota" if _find_quota(p) else "not pinned"
-    return expected, f"{actual}, {bound} are bound" if bound else f"{expected}; {actual}", bool(threads) and not bound
+    if bound := sum(thread != cpus for thread in threads):
+        return expected, f"{actual}, {bound} are bound", False
+    return expected, f"{expected}; {actual}", bool(threads)
 
 
 def memory(p: Planned, s: SeenWorker) -> Judged:
     """Memory is bound to the rank's NUMA nodes, or not at all where the plan does not bind.
 
     A library may ask for single mappings `local` to the CPU (one of 32 MiB is seen in every worker), and a
-    backend's runtime for the node it computes on: the same for a pinned thread, so that is no difference. What
-    runs in an archive that others made is not known.
+    backend's runtime for the node it computes on: the same for a pinned thread, so that is no difference. (An
+    archive that others made may have any runtime.)
     """
     rank = _find_rank(p, s) or 0
     nodes, cpus = p.instance.memory_nodes[rank], p.instance.worker_cpus[rank]
@@ -278,8 +268,7 @@ _INTER_OP_THREADS = 1
 def _find(library: re.Pattern[str], s: SeenWorker) -> tuple[set[str], set[str]]:
     """Paths that are mapped, and that LD_PRELOAD names."""
     preloads = (s.environment or {}).get("LD_PRELOAD", "").split(":")
-    mapped, preloaded = ({one for one in files if library.search(one)} for files in (s.libraries or (), preloads))
-    return mapped, preloaded
+    return {*filter(library.search, s.libraries or ())}, {*filter(library.search, preloads)}
 
 
 def allocator(p: Planned, s: SeenWorker) -> Judged:
@@ -294,10 +283,9 @@ def allocator(p: Planned, s: SeenWorker) -> Judged:
 
 
 def openmp(p: Planned, s: SeenWorker) -> Judged:
-    """Parallel regions resolve to the planned library, or else it is preloaded; libgomp may be mapped too (torch
-    brings it)."""
+    """Parallel regions resolve to the planned one, or else it is preloaded; torch's libgomp may be mapped."""
     name, path, (mapped, preloaded) = p.plan.libraries.openmp, p.plan.libraries.openmp_path, _find(_OPENMP, s)
-    wanted = str(Path(path).resolve()) if path else next((one for one in sorted(mapped) if "libgomp" in one), "")
+    wanted = str(Path(path).resolve()) if path else next((one for one in mapped if "libgomp" in one), "")
     if not p.model.kit:
         actual = f"preloaded: {_join(sorted(preloaded)) or 'none'}; mapped: {_name(mapped)}"
         expected = f"preloaded: {path or 'none'}; mapped: {_name({path}) if path else 'libgomp'}"
@@ -313,49 +301,45 @@ def _parse_options(malloc_conf: str) -> dict[str, str]:
     return {name: value for name, _, value in (one.partition(":") for one in malloc_conf.split(",")) if name}
 
 
-def plan_options(p: Planned) -> str:
-    """What jemalloc says of itself under the plan's MALLOC_CONF; or the variable."""
-    uses = p.plan.libraries.allocator == "jemalloc"
-    options = _parse_options(p.instance.environment.get("MALLOC_CONF", "") if uses else "")
-    if p.model.kit and 0 < int(options.get("oversize_threshold", 0)) < _SMALLEST_LARGE_SIZE:
-        options["oversize_threshold"] = "0"
-    return render(options) or "none"
-
-
-def see_options(p: Planned, s: SeenWorker) -> str:
-    live = get(s, "allocator").get("options") or {}
+def allocator_options(p: Planned, s: SeenWorker) -> Judged:
+    """jemalloc runs with the options of the plan's MALLOC_CONF by its own account, or has the variable."""
+    uses, conf = p.plan.libraries.allocator == "jemalloc", p.instance.environment.get("MALLOC_CONF", "")
+    options, live = _parse_options(conf if uses else ""), get(s, "allocator").get("options") or {}
     if not p.model.kit:
         live = _parse_options((s.environment or {}).get("MALLOC_CONF", ""))
-    names = _parse_options(plan_options(p).replace(", ", ",").replace(" ", ":"))
-    return render({name: str(live[name]).lower() for name in names if name in live}) or "none"
+    elif 0 < int(options.get("oversize_threshold", 0)) < _SMALLEST_LARGE_SIZE:
+        options["oversize_threshold"] = "0"
+    actual = {name: str(live[name]).lower() for name in options if name in live}
+    return render(options) or "none", render(actual) or "none", None
 
 
-def merge_environment(p: Planned) -> dict[str, str | tuple[str, ...]]:
+def _merge_environment(p: Planned) -> dict[str, str | tuple[str, ...]]:
     return {**p.instance.environment, **p.instance.worker_environment}
 
 
-def see_environment(p: Planned, s: SeenWorker) -> str:
-    if s.environment is None:
-        return UNREADABLE
-    wrong = []
-    for name, value in merge_environment(p).items():
-        live = s.environment.get(name)
-        if isinstance(value, str):
-            wrong += [f"{name}: expected {value}, actual {'nothing' if live is None else live}"] if live != value else []
-        elif missing := [path for path in value if path not in (live or "").split(":")]:  # others may stand beside
-            wrong.append(f"{name} lacks {_join(missing)}")
-    return "; ".join(wrong) or f"{len(merge_environment(p))} variables"
+def environment(p: Planned, s: SeenWorker) -> Judged:
+    """Every planned variable has its value."""
+    expected, wrong = _merge_environment(p), []
+    for name, value in expected.items():
+        live = (s.environment or {}).get(name)
+        if not isinstance(value, str):  # paths, and others may stand beside them
+            missing = [path for path in value if path not in (live or "").split(":")]
+            wrong += [f"{name} lacks {_join(missing)}"] if missing else []
+        elif live != value:
+            wrong.append(f"{name}: expected {value}, actual {'nothing' if live is None else live}")
+    all_right = f"{len(expected)} variables"
+    return all_right, UNREADABLE if s.environment is None else "; ".join(wrong) or all_right, None
 
 
-def plan_threads(p: Planned) -> str:
-    omp = f"OMP_NUM_THREADS {merge_environment(p).get('OMP_NUM_THREADS', 'not set')}"
-    return f"{omp}, intra-op {p.instance.cores_per_worker}, inter-op {_INTER_OP_THREADS}" if p.model.kit else omp
-
-
-def see_threads(p: Planned, s: SeenWorker) -> str:
-    omp = f"OMP_NUM_THREADS {(s.environment or {}).get('OMP_NUM_THREADS', 'not set')}"
-    live = {"intra_op": "?", "inter_op": "?", **get(s, "threads")}
-    return f"{omp}, intra-op {live['intra_op']}, inter-op {live['inter_op']}" if p.model.kit else omp
+def threads(p: Planned, s: SeenWorker) -> Judged:
+    """OpenMP and PyTorch use as many threads as the worker has cores."""
+    expected = {"OMP_NUM_THREADS": _merge_environment(p).get("OMP_NUM_THREADS", "not set")}
+    actual = {"OMP_NUM_THREADS": (s.environment or {}).get("OMP_NUM_THREADS", "not set")}
+    if p.model.kit:
+        live = get(s, "threads")
+        expected |= {"intra-op": str(p.instance.cores_per_worker), "inter-op": str(_INTER_OP_THREADS)}
+        actual |= {"intra-op": live.get("intra_op", "?"), "inter-op": live.get("inter_op", "?")}
+    return render(expected), render(actual), None
 
 
 # ---- a worker: its model, by its own account
@@ -367,6 +351,14 @@ _NO_STEPS = {"packing", "buckets"}
 def get(s: SeenWorker, section: str) -> Any:
     """Of the worker's answer; {} where it does not say."""
     return (s.describe.get(section) if isinstance(s.describe, Mapping) else None) or {}
+
+
+def limits(p: Planned, s: SeenWorker) -> Judged:
+    """What one request may cost, as the handler applies it."""
+    if not p.model.limits:
+        return "the handler's own", "the handler's own", None
+    live = {name: get(s, "limits").get(name, "not known") for name in p.model.limits}
+    return render(p.model.limits), render(live), None
 
 
 def archive(_: Planned, s: SeenWorker) -> Judged:
@@ -393,7 +385,8 @@ def steps(p: Planned, s: SeenWorker) -> Judged:
     off, found, wrong = _list_off(p.model) - _NO_STEPS, get(s, "steps"), []
     for step in found:
         if step["status"] not in ("off" if step["name"] in off else "applied", "not applicable"):
-            wrong.append(f"{step['name']} {step['status']}" + (f" ({step['reason']})" if step.get("reason") else ""))
+            why = f" ({step['reason']})" if step.get("reason") else ""
+            wrong.append(f"{step['name']} {step['status']}{why}")
     expected = f"all but {_join(sorted(off))}" if off else "all applied"
     return expected, "; ".join(wrong) or (expected if found else "unknown"), bool(found) and not wrong
 
@@ -405,7 +398,7 @@ def channels_last(p: Planned, s: SeenWorker) -> Judged:
         return "not applicable", "not applicable", True
     total, done, layout = (found.get(name) for name in ("convolutions", "channels_last_weights", "input"))
     actual = f"{done} of {total} convolutions, input {layout}" if found else "unknown"
-    if "channels_last" in p.model.off:  # weights of 1×1 kernels count as both layouts, so some always look done
+    if "channels_last" in p.model.off:  # weights of 1×1 kernels count as both layouts: some always look done
         return "off: not all, input contiguous", actual, done != total and layout == "contiguous"
     # A detector makes its batch of images itself.
     good = bool(total) and done == total and layout in ("channels_last", "not 4-D")
@@ -414,13 +407,14 @@ def channels_last(p: Planned, s: SeenWorker) -> Judged:
 
 def packing(p: Planned, s: SeenWorker) -> Judged:
     """Texts share rows, where the model allows it and the plan does not leave it out."""
-    found, share = get(s, "packing"), get(s, "packing_efficiency")
+    found, share = get(s, "packing"), get(s, "packing_efficiency").get("share")
     if found.get("applicable") is False:
         why = f"not applicable: {found.get('reason')}"
         return why, why, True
     expected = "off" if _NO_STEPS & {*p.model.off} else "on"
     actual = {True: "on", False: "off"}.get(found.get("on"), "unknown")
-    return expected, f"{actual}, packing efficiency {share.get('share')}" if share else actual, actual == expected
+    efficiency = f", packing efficiency {share}" if share else ""
+    return expected, actual + efficiency, actual == expected
 
 
 def graph(p: Planned, s: SeenWorker) -> Judged:

@@ -28,28 +28,29 @@ REGISTER = "register a model"
 LARGEST_REQUEST = "largest request"
 LARGER_REQUEST = "one byte more"
 GRPC = {
-    "gRPC inference": ("grpc_inference_port", "org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"),
-    "gRPC management": ("grpc_management_port", "org.pytorch.serve.grpc.management.ManagementAPIsService/ListModels"),
+    "gRPC inference": ("grpc_inference_port", "inference.InferenceAPIsService/Ping"),
+    "gRPC management": ("grpc_management_port", "management.ManagementAPIsService/ListModels"),
 }
 """The property with the port, and what is called there."""
 PROXY_PROBES: dict[str, tuple[str, Callable[[Client, str, int], int]]] = {
-    "no token": ("401", lambda client, path, _: client.ask_status(INFERENCE, "POST", path, "")),
-    "wrong token": ("401", lambda client, path, _: client.ask_status(INFERENCE, "POST", path, WRONG_TOKEN)),
-    "other path": ("404", lambda client, *_: client.ask_status(INFERENCE, "GET", "/models", client.token())),
-    "other method": ("405", lambda client, path, _: client.ask_status(INFERENCE, "DELETE", path, client.token())),
-    LARGEST_REQUEST: ("100", lambda client, path, largest: announce(client, path, largest)),
-    LARGER_REQUEST: ("413", lambda client, path, largest: announce(client, path, largest + 1)),
-    "/ready": ("200", lambda client, *_: client.ask_status(INFERENCE, "GET", "/ready", "")),
-    "/live": ("200", lambda client, *_: client.ask_status(INFERENCE, "GET", "/live", "")),
+    "no token": ("401", lambda to, path, _: to.ask_status(INFERENCE, "POST", path, "")),
+    "wrong token": ("401", lambda to, path, _: to.ask_status(INFERENCE, "POST", path, WRONG_TOKEN)),
+    "other path": ("404", lambda to, *_: to.ask_status(INFERENCE, "GET", "/models", to.token())),
+    "other method": ("405", lambda to, path, _: to.ask_status(INFERENCE, "DELETE", path, to.token())),
+    LARGEST_REQUEST: ("100", lambda to, path, largest: announce(to, path, largest)),
+    LARGER_REQUEST: ("413", lambda to, path, largest: announce(to, path, largest + 1)),
+    "/ready": ("200", lambda to, *_: to.ask_status(INFERENCE, "GET", "/ready", "")),
+    "/live": ("200", lambda to, *_: to.ask_status(INFERENCE, "GET", "/live", "")),
 }
-"""What HAProxy answers, and the call (path of predictions, largest request): an untrusted client is rejected before
-its body is read."""
+"""What HAProxy answers, and the call (path of predictions, largest request): an untrusted client is rejected
+before its body is read."""
 
 
 def probe_proxy(client: Client, model: str, largest: int) -> dict[str, str]:
     """Probe → the status it got, or why there was none."""
     path = f"/predictions/{quote(model)}"
-    return {name: _read_status(partial(call, client, path, largest)) for name, (_, call) in PROXY_PROBES.items()}
+    calls = {name: partial(call, client, path, largest) for name, (_, call) in PROXY_PROBES.items()}
+    return {name: _read_status(call) for name, call in calls.items()}
 
 
 def probe_instance(client: Client, model: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -59,7 +60,10 @@ def probe_instance(client: Client, model: str, properties: Mapping[str, str]) ->
         REGISTER: lambda: client.ask_status(MANAGEMENT, "POST", "/models"),
         LARGEST_REQUEST: lambda: announce(client, path, largest),
         LARGER_REQUEST: lambda: announce(client, path, largest + 1),
-        **{name: partial(call_grpc, int(properties[key]), method) for name, (key, method) in GRPC.items()},
+        **{
+            name: partial(call_grpc, int(properties[key]), f"org.pytorch.serve.grpc.{method}")
+            for name, (key, method) in GRPC.items()
+        },
     }
     return {name: _read_status(call) for name, call in calls.items()}
 

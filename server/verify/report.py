@@ -14,9 +14,9 @@ from handlers.backends.catalogue import DEFAULT, name_variant
 from server.verify.compare import DIFFERS, NO_ANSWER, NOT_CHECKABLE, PASSED, Finding, Result
 
 
-def render(result: Result, plan: Plan, format: str = "text", verbose: bool = False) -> str:
-    """`text`: a line a model, one of the server, and each difference with its fix; `verbose`: before them a table of
-    all rows, as wide as the terminal. `json`: all rows in full."""
+def render(result: Result, plan: Plan, format: str = "text", verbose: bool = False) -> str:  # noqa: A002
+    """`text`: a line a model, one of the server, and each difference with its fix; `verbose`: before them a
+    table of all rows, as wide as the terminal. `json`: all rows in full."""
     if format == "json":
         rows = [dataclasses.asdict(one) for one in result.rows]
         return json.dumps({"passed": result.good, "rows": rows}, indent=1, ensure_ascii=False)
@@ -33,18 +33,22 @@ def _describe(plan: Plan, names: Sequence[str], model: str) -> str:
     one, cores, libraries = serving[0].models[model], serving[0].cores_per_worker, plan.libraries
     workers = sum(len(each.models[model].archives) * each.models[model].workers for each in serving)
     computing = one.precision if one.backend == DEFAULT else name_variant(one.backend, one.precision)
+    computing = computing if one.kit else "an archive that others made"
+    openmp = "Intel" if libraries.openmp == "intel" else "GNU"
     size = f"{workers} worker{'s' * (workers != 1)} × {cores} core{'s' * (cores != 1)}"
-    made = computing if one.kit else "an archive that others made"
-    return f"{size}, {made}, {libraries.allocator}, {'Intel' if libraries.openmp == 'intel' else 'GNU'} OpenMP"
+    return f"{size}, {computing}, {libraries.allocator}, {openmp} OpenMP"
 
 
 def _count(result: Result, model: str | None) -> str:
     """Of one model with its workers, or of all that is of no model."""
-    states = Counter(one.state for one in result.rows if (one.model and one.model.partition("/")[0]) == model)
+    of = [one for one in result.rows if (one.model and one.model.partition("/")[0]) == model]
+    states = Counter(one.state for one in of)
     note = f", {states[NOT_CHECKABLE]} not checkable" if states[NOT_CHECKABLE] else ""
     if states[DIFFERS]:
         return f"{states[DIFFERS]} of {states.total()} checks DIFFER{note}"
-    return f"{states[PASSED]} checks passed{note}" if states else "not checkable while TorchServe does not run"
+    return (
+        f"{states[PASSED]} checks passed{note}" if states else "not checkable while TorchServe does not run"
+    )
 
 
 def _render_differences(result: Result) -> list[str]:
@@ -53,12 +57,14 @@ def _render_differences(result: Result) -> list[str]:
     for one in result.differences:
         if one.actual != NO_ANSWER:
             who = " ".join(str(part) for part in (one.instance, one.model or "server", one.pid) if part)
-            lines += ["", f"{who}: {one.name} DIFFERS", f"  expected: {one.expected}", f"  actual:   {one.actual}"]
-            lines.append(f"  fix:      {one.fix}")
+            lines += ["", f"{who}: {one.name} DIFFERS", f"  expected: {one.expected}"]
+            lines += [f"  actual:   {one.actual}", f"  fix:      {one.fix}"]
     return lines
 
 
-_COLUMNS_AT_LEAST, _COLUMNS_IN_A_FILE = 100, 120  # narrower than that, a cell would be one word a line
+_COLUMNS_AT_LEAST, _COLUMNS_IN_A_FILE = 100, 120  # narrower, a cell would be one word a line
+_PIDS_NAMED = 2  # more do not fit; a row of some workers only is a difference, which names them
+_NARROWEST = 24  # of expected, actual and source: below it paths and lists cannot be read
 _LINES_PER_ROW = 3  # the rest stands below the table if it differs, and in JSON always
 _GAP = "  "
 
@@ -74,18 +80,20 @@ def _render_table(rows: Sequence[Finding]) -> list[str]:
         one = same[0]
         who = " ".join(part for part in (one.instance, one.model or "server") if part)
         if one.pid is not None:
-            who = f"  {len(same)} workers" if len(same) > 2 else f"  {', '.join(str(each.pid) for each in same)}"
+            pids = ", ".join(str(each.pid) for each in same)
+            who = f"  {pids}" if len(same) <= _PIDS_NAMED else f"  {len(same)} workers"
         cells.append((who, one.name, one.state, one.expected, one.actual, one.source))
     columns = max(_COLUMNS_AT_LEAST, shutil.get_terminal_size((_COLUMNS_IN_A_FILE, 24)).columns)
     widths = [min(24, max(len(row[i]) for row in cells)) for i in range(3)]
     room = columns - sum(widths) - len(_GAP) * 5
-    widths += [room // 3] * 3 if room >= 72 else [(room + len(_GAP)) // 2] * 2
+    widths += [room // 3] * 3 if room // 3 >= _NARROWEST else [(room + len(_GAP)) // 2] * 2
     return [line for row in cells for line in _render_row(row, widths)]
 
 
 def _render_row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    how = {"max_lines": _LINES_PER_ROW, "placeholder": " …", "initial_indent": "", "break_on_hyphens": False}
     wrapped = [
-        [text] if len(text) <= width else textwrap.wrap(text, width, max_lines=_LINES_PER_ROW, placeholder=" …")
+        textwrap.wrap(text, width, **how) if len(text) > width else [text]  # type: ignore[arg-type]
         for text, width in zip(row, widths, strict=False)
     ]
     padded = [lines + [""] * (max(map(len, wrapped)) - len(lines)) for lines in wrapped]

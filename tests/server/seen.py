@@ -1,4 +1,4 @@
-"""What verify sees of a server that is as tests/plans.py plans it; what its workers say was recorded from a live one."""
+"""What verify sees of a server as planned; what its workers say was recorded from a live one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ MALLOC_CONF = (
     "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1,"
     "lg_extent_max_active_fit:16"
 )
-JEMALLOC, OPENMP, GOMP = "/usr/lib/libjemalloc.so.2", "/kit/.venv/lib/libiomp5.so", "/kit/torch/lib/libgomp.so.1"
+JEMALLOC, OPENMP, GOMP = (
+    "/usr/lib/libjemalloc.so.2",
+    "/kit/.venv/lib/libiomp5.so",
+    "/kit/torch/lib/libgomp.so.1",
+)
 LIMITS = {"bert": {"tokens_per_batch": 2048}, "resnet50": {"pixels": 24_000_000}}
 
 

@@ -1,4 +1,4 @@
-"""What is live is read as it is: from /proc, by describe, from unpacked archives, by probes as of an untrusted client."""
+"""What is live is read as it is: from /proc, by describe, from unpacked archives, by probes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from server.processes import JAVA_MAIN, Activity, Process
 from server.state import State, write_state
 from server.throttling import Loss
 from server.verify import collect
-from server.verify.collect import Unknown, collect_descriptions, collect_instance, describe_workers, find_changes
+from server.verify.collect import (
+    Unknown,
+    collect_descriptions,
+    collect_instance,
+    describe_workers,
+    find_changes,
+)
 from server.verify.probes import GRPC, PROXY_PROBES, call_grpc, probe_instance, probe_proxy, read_listening
 from tests.plans import make_model
 from tests.server.fakes import answer_once
@@ -56,7 +62,14 @@ def test_a_worker_is_read_whole(dummy, tmp_path, monkeypatch):
 
 def test_of_a_worker_that_is_gone_nothing_is_known():
     seen = collect.read_worker(2**22 + 1, {}, None, "")
-    known = (seen.thread_cpus, seen.memory_policies, seen.libraries, seen.environment, seen.launcher, seen.throttling)
+    known = (
+        seen.thread_cpus,
+        seen.memory_policies,
+        seen.libraries,
+        seen.environment,
+        seen.launcher,
+        seen.throttling,
+    )
     assert known == (None,) * 6
     assert isinstance(seen.describe, str)
 
@@ -118,7 +131,9 @@ def set_activity(monkeypatch, *stopped):
 
 
 @pytest.mark.parametrize(("waiting", "excused"), [(90, {7}), (0, set())])
-def test_a_worker_that_computes_while_requests_wait_is_excused(torchserve, client, monkeypatch, waiting, excused):
+def test_a_worker_that_computes_while_requests_wait_is_excused(
+    torchserve, client, monkeypatch, waiting, excused
+):
     set_activity(monkeypatch)
     set_answers(torchserve, (503, {"message": "no worker to serve describe request"}), waiting)
     found = describe_workers("bert", client, {7, 8}, 0.5)
@@ -221,7 +236,12 @@ def test_an_instance_is_read_whole(plan, run, instance, torchserve):
     assert bert.changed_files != ()
     assert "404" in resnet.problem
     assert seen.orphans is None  # a worker that TorchServe says nothing of is not lost
-    assert (seen.running, seen.sockets, seen.sockets_mode, seen.sockets_own) == (True, ("inference",), 0o750, True)
+    assert (seen.running, seen.sockets, seen.sockets_mode, seen.sockets_own) == (
+        True,
+        ("inference",),
+        0o750,
+        True,
+    )
     assert (seen.properties_at_start, len(seen.properties_now)) == ("at-start", 64)
     assert (seen.configuration, JAVA_MAIN in seen.command) == ({"a": "b"}, True)
     assert seen.environment["CPU_KIT_RUN"] == str(instance.path)
@@ -229,8 +249,12 @@ def test_an_instance_is_read_whole(plan, run, instance, torchserve):
     assert seen.answers["register a model"] == "405"
 
 
-def test_a_foreign_model_is_described_by_version_and_its_workers_are_not_asked(plan, run, instance, torchserve):
-    model = make_model("old", kit=False, archives={"1.0": "/no.mar", "2.0": "/no.mar"}, backend="", precision="")
+def test_a_foreign_model_is_described_by_version_and_its_workers_are_not_asked(
+    plan, run, instance, torchserve
+):
+    model = make_model(
+        "old", kit=False, archives={"1.0": "/no.mar", "2.0": "/no.mar"}, backend="", precision=""
+    )
     changed = replace(plan, instances={"a1": replace(plan.instances["a1"], models={"old": model})})
     for version, pid in (("1.0", os.getpid()), ("2.0", os.getppid())):
         described = [{"workers": [{"pid": pid, "status": "READY"}]}]
@@ -249,7 +273,12 @@ def test_workers_without_torchserve_are_orphans(plan, run, dummy):
 
 def test_without_a_server_the_proxy_is_seen_to_be_down(plan, run):
     seen = collect.collect_proxy(plan, run)
-    assert (seen.phase, seen.plan_at_start, seen.listening, seen.limits) == ("no supervisor runs", None, {}, {})
+    assert (seen.phase, seen.plan_at_start, seen.listening, seen.limits) == (
+        "no supervisor runs",
+        None,
+        {},
+        {},
+    )
     assert set(seen.answers) == set(PROXY_PROBES)
     assert seen.token_mode is None
 

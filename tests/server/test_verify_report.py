@@ -1,4 +1,4 @@
-"""The report: a line per model, what differs with its fix, all rows as a table, or JSON; and the page about it."""
+"""The report: a line per model, what differs with its fix, a table, JSON; and the page about the rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server.verify import render, verify, verify_instance
 from server.verify import compare as comparing
+from server.verify import render, verify, verify_instance
 from server.verify.collect import SeenInstance
 from server.verify.rows import ROWS
 from tests.server.seen import plan_foreign, plan_server

@@ -227,9 +227,18 @@ def find_changes(archive: Path | None, sums: bytes | None, unpacked: Path) -> tu
         for name, crc in members.items():
             if not (folder / name).is_file():
                 changes.append(f"{name} is missing")
-            elif zlib.crc32((folder / name).read_bytes()) != crc:
+            elif _sum_file(folder / name) != crc:
                 changes.append(f"{name} has changed")
     return tuple(sorted(changes)) if manifests else None
+
+
+def _sum_file(file: Path) -> int:
+    """CRC-32, in pieces: a model may be larger than the memory that is left."""
+    crc = 0
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
 
 
 def read_worker(pid: int, told: Described, state: State | None, archive_id: str) -> SeenWorker:

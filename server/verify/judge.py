@@ -209,7 +209,7 @@ def affinity(p: Planned, s: SeenWorker) -> Judged:
     expected = "not pinned: CPUs are shared under a quota" if _find_quota(p) else "not pinned"
     if bound := sum(thread != cpus for thread in threads):
         return expected, f"{actual}, {bound} are bound", False
-    return expected, f"{expected}; {actual}", bool(threads)
+    return expected, f"{expected}; {actual}", True
 
 
 def memory(p: Planned, s: SeenWorker) -> Judged:

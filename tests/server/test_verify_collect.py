@@ -234,6 +234,7 @@ def test_an_instance_is_read_whole(plan, run, instance, torchserve):
     assert (bert.described["batchSize"], bert.queue_sizes[:2], bert.listed) == (3, (129, 128), 2)
     assert [worker.pid for worker in bert.workers] == [os.getpid()]
     assert bert.changed_files != ()
+    assert not [what for what, _, _ in torchserve.requests if "customized" in what]  # READY without a process
     assert "404" in resnet.problem
     assert seen.orphans is None  # a worker that TorchServe says nothing of is not lost
     assert (seen.running, seen.sockets, seen.sockets_mode, seen.sockets_own) == (

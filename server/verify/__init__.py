@@ -1,6 +1,6 @@
-"""Compares the plan with the live workers: evidence is collected first, then judged by pure functions."""
+"""Compares the plan with the live server by one table of rows; what is live is collected first."""
 
-from server.verify.registry import Result, judge, verify, verify_instance
-from server.verify.report import render, render_summary
+from server.verify.compare import DIFFERS, Finding, Result, verify, verify_instance
+from server.verify.report import render
 
-__all__ = ["Result", "judge", "render", "render_summary", "verify", "verify_instance"]
+__all__ = ["DIFFERS", "Finding", "Result", "render", "verify", "verify_instance"]

@@ -2,59 +2,76 @@
 
 No call reaches a worker. Registering is asked for without naming a model: 405 with the model API off, else
 400 (ManagementRequestHandler.java). Sizes are asked about with `Expect: 100-continue` and no body: netty's
-aggregator answers 100 or 413 by Content-Length alone.
+aggregator, like HAProxy, answers 100 or 413 by Content-Length alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from urllib.parse import quote
 
-from server.api import MANAGEMENT, Client, bearer, connect
-from server.errors import ApiError
-from server.ports import read_listening_inodes
-from server.processes import PROC, Process
+import psutil
+
+from server.api import INFERENCE, MANAGEMENT, Client, bearer, connect
+from server.errors import ApiError, ServerError
+from server.processes import Process
 
 WRONG_TOKEN = "not-a-token-of-this-server"
 _SECONDS = 5.0
 
 REGISTER = "register a model"
-LARGEST_REQUEST = "the largest request"
-LARGER_REQUEST = "a request one byte larger"
+LARGEST_REQUEST = "largest request"
+LARGER_REQUEST = "one byte more"
 GRPC = {
     "gRPC inference": ("grpc_inference_port", "inference.InferenceAPIsService/Ping"),
     "gRPC management": ("grpc_management_port", "management.ManagementAPIsService/ListModels"),
 }
 """The property with the port, and what is called there."""
+PROXY_PROBES: dict[str, tuple[str, Callable[[Client, str, int], int]]] = {
+    "no token": ("401", lambda to, path, _: to.ask_status(INFERENCE, "POST", path, "")),
+    "wrong token": ("401", lambda to, path, _: to.ask_status(INFERENCE, "POST", path, WRONG_TOKEN)),
+    "other path": ("404", lambda to, *_: to.ask_status(INFERENCE, "GET", "/models", to.token())),
+    "other method": ("405", lambda to, path, _: to.ask_status(INFERENCE, "DELETE", path, to.token())),
+    LARGEST_REQUEST: ("100", lambda to, path, largest: announce(to, path, largest)),
+    LARGER_REQUEST: ("413", lambda to, path, largest: announce(to, path, largest + 1)),
+    "/ready": ("200", lambda to, *_: to.ask_status(INFERENCE, "GET", "/ready", "")),
+    "/live": ("200", lambda to, *_: to.ask_status(INFERENCE, "GET", "/live", "")),
+}
+"""What HAProxy answers, and the call (path of predictions, largest request): an untrusted client is rejected
+before its body is read."""
 
 
-def probe(client: Client, model: str, largest_request: int, ports: dict[str, int]) -> dict[str, str]:
-    """Probe → the status it got, or why there was none; `ports` of gRPC by property."""
-    prediction = f"/predictions/{quote(model)}"
-    asked: dict[str, Callable[[], int]] = {
+def probe_proxy(client: Client, model: str, largest: int) -> dict[str, str]:
+    """Probe → the status it got, or why there was none."""
+    path = f"/predictions/{quote(model)}"
+    calls = {name: partial(call, client, path, largest) for name, (_, call) in PROXY_PROBES.items()}
+    return {name: _read_status(call) for name, call in calls.items()}
+
+
+def probe_instance(client: Client, model: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """The same of TorchServe."""
+    path, largest = f"/predictions/{quote(model)}", int(properties["max_request_size"])
+    calls: dict[str, Callable[[], int]] = {
         REGISTER: lambda: client.ask_status(MANAGEMENT, "POST", "/models"),
-        LARGEST_REQUEST: partial(announce, client, prediction, largest_request),
-        LARGER_REQUEST: partial(announce, client, prediction, largest_request + 1),
+        LARGEST_REQUEST: lambda: announce(client, path, largest),
+        LARGER_REQUEST: lambda: announce(client, path, largest + 1),
         **{
-            name: partial(call_grpc, ports[key], f"org.pytorch.serve.grpc.{method}")
+            name: partial(call_grpc, int(properties[key]), f"org.pytorch.serve.grpc.{method}")
             for name, (key, method) in GRPC.items()
         },
     }
-    return {name: read_status(ask) for name, ask in asked.items()}
+    return {name: _read_status(call) for name, call in calls.items()}
 
 
-def read_status(ask: Callable[[], int]) -> str:
-    """The status, or why there was none."""
+def _read_status(call: Callable[[], int]) -> str:
     try:
-        return str(ask())
-    except (ApiError, OSError) as problem:
+        return str(call())
+    except (ServerError, OSError) as problem:
         return str(problem)
 
 
@@ -84,13 +101,9 @@ def call_grpc(port: int, method: str) -> int:
     can be read from the bytes.
     """
     headers = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": f"/{method}",
-        ":authority": "localhost",
-        "te": "trailers",
-        "content-type": "application/grpc",
-    }
+        ":method": "POST", ":scheme": "http", ":path": f"/{method}", ":authority": "localhost",
+        "te": "trailers", "content-type": "application/grpc",
+    }  # fmt: skip
     block = b"".join(
         b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
         for name, value in headers.items()
@@ -111,15 +124,18 @@ def call_grpc(port: int, method: str) -> int:
     return int(found[1])
 
 
-def read_listening(processes: Iterable[Process], proc: Path = PROC) -> dict[str, str] | None:
+def read_listening(processes: Iterable[Process]) -> dict[str, str] | None:
     """Address → role of the process that listens there; None when one of them may not be looked into."""
     found = {}
     for process in processes:
-        inodes = _read_socket_inodes(process.pid, proc)
-        if inodes is None:
+        try:
+            connections = psutil.Process(process.pid).net_connections("tcp")
+        except psutil.NoSuchProcess:  # it has ended meanwhile
+            continue
+        except psutil.AccessDenied:
             return None
-        listening = read_listening_inodes(proc / str(process.pid) / "net")
-        found.update({parse_address(listening[inode]): process.role for inode in inodes & set(listening)})
+        listening = [one.laddr for one in connections if one.status == psutil.CONN_LISTEN]
+        found.update({render_address(at.ip, at.port): process.role for at in listening})
     return dict(sorted(found.items()))
 
 
@@ -130,26 +146,3 @@ def render_address(host: str, port: int) -> str:
     if mapped.is_unspecified:
         return f"*:{port}"
     return f"[{mapped}]:{port}" if mapped.version == 6 else f"{mapped}:{port}"
-
-
-def _read_socket_inodes(pid: int, proc: Path) -> set[str] | None:
-    """Inodes of its open sockets; a process that has ended has none."""
-    inodes = set()
-    try:
-        for link in (proc / str(pid) / "fd").iterdir():
-            with contextlib.suppress(OSError):  # a file may be closed while we look
-                kind, _, inode = str(link.readlink()).partition(":[")
-                inodes |= {inode.rstrip("]")} if kind == "socket" else set()
-    except FileNotFoundError:
-        return set()
-    except OSError:
-        return None
-    return inodes
-
-
-def parse_address(text: str) -> str:
-    """0100007F:1F90 → 127.0.0.1:8080: the kernel prints words of 32 bits in the machine's (x86's) order."""
-    words, _, port = text.rpartition(":")
-    raw = b"".join(bytes.fromhex(words[i : i + 8])[::-1] for i in range(0, len(words), 8))
-    family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
-    return render_address(socket.inet_ntop(family, raw), int(port, 16))

@@ -1,35 +1,81 @@
-"""Evidence is read from /proc and the describe API as it is."""
+"""What is live is read as it is: from /proc, by describe, from unpacked archives, by probes."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
+import json
+import os
+import shutil
+import socket
 import threading
 import zipfile
+from dataclasses import replace
 
 import pytest
 
-from server.processes import JAVA_MAIN
-from server.state import State
+from server.processes import JAVA_MAIN, Activity, Process
+from server.state import State, write_state
+from server.throttling import Loss
+from server.verify import collect
 from server.verify.collect import (
-    Descriptions,
-    collect,
+    Unknown,
     collect_descriptions,
+    collect_instance,
     describe_workers,
-    find_changed_files,
-    read_worker,
+    find_changes,
 )
+from server.verify.probes import GRPC, PROXY_PROBES, call_grpc, probe_instance, probe_proxy, read_listening
+from tests.plans import make_model
+from tests.server.fakes import answer_once
 
 SCRIPT = "/kit/ts/model_service_worker.py"
-LAUNCHER = ("python", "-m", "torch.backends.xeon.run_cpu", "--rank", "1", SCRIPT)
+LAUNCHER = ("-m", "torch.backends.xeon.run_cpu", "--rank", "1", SCRIPT)
+STATE = State(
+    phase="ready", plan_sha256="p", started_at="", properties_sha256="at-start", configuration={"a": "b"},
+    throttled_at_start={"a": {"nr_throttled": 1}}, throttled_when_ready={"a": {"nr_throttled": 5}},
+)  # fmt: skip
 
 
-@pytest.fixture
-def worker(proc):
-    """A worker under its launcher."""
-    proc.add(6, command=LAUNCHER)
-    folder = proc.add(7, command=("python", "-u", SCRIPT), parent=6, environment={"OMP_NUM_THREADS": "2"})
-    proc.add_thread(7, 7, "2-3")
-    proc.add_thread(7, 10, "2")
+def test_a_worker_is_read_whole(dummy, tmp_path, monkeypatch):
+    """A real one, pinned, whose launcher is its parent."""
+    code = (
+        "import os, subprocess, sys, time; os.sched_setaffinity(0, {0}); "
+        "inner = 'import time; print(7, flush=True); time.sleep(60)'; "
+        "child = subprocess.Popen([sys.executable, '-c', inner], stdout=subprocess.PIPE); "
+        "child.stdout.readline(); print(child.pid, flush=True); time.sleep(60)"
+    )
+    pid = int(dummy(tmp_path, *LAUNCHER, code=code).stdout.readline())
+    monkeypatch.setattr(collect, "read_throttled", lambda _: {"a": {"nr_throttled": 7}})
+    try:
+        seen = collect.read_worker(pid, {pid: {"pid": pid}}, STATE, "id")
+    finally:
+        os.kill(pid, 9)
+    assert seen.launcher[-5:] == LAUNCHER
+    assert seen.thread_cpus == {str(pid): (0,)}
+    assert any(file.startswith("/") and ".so" in file for file in seen.libraries)
+    assert seen.environment["CPU_KIT_RUN"] == str(tmp_path)
+    assert (seen.throttling, seen.throttled_loading) == (Loss(times=2), 4)
+    assert (seen.stopped, seen.describe, seen.archive_id) == (False, {"pid": pid}, "id")
+
+
+def test_of_a_worker_that_is_gone_nothing_is_known():
+    seen = collect.read_worker(2**22 + 1, {}, None, "")
+    known = (
+        seen.thread_cpus,
+        seen.memory_policies,
+        seen.libraries,
+        seen.environment,
+        seen.launcher,
+        seen.throttling,
+    )
+    assert known == (None,) * 6
+    assert isinstance(seen.describe, str)
+
+
+def test_mappings_and_memory_policies_are_parsed(proc):
+    folder = proc.add(7)
     (folder / "maps").write_text(
         "7f00-7f01 r-xp 00000000 08:01 1   /usr/lib/libjemalloc.so.2\n"
         "7f01-7f02 r--p 00000000 08:01 1   /usr/lib/libjemalloc.so.2\n"
@@ -38,84 +84,24 @@ def worker(proc):
         "7f05-7f06 r--p 00000000 08:01 3   /kit/model.safetensors\n"
     )
     (folder / "numa_maps").write_text("7f00 bind:0 file=/usr/lib/x N0=1\n7f01 bind:0 anon=2\n7f02 local\n")
-    (folder / "cgroup").write_text("0::/nowhere\n")
-    return folder
+    assert collect.read_libraries(7, proc.path) == ("/kit/a folder/libiomp5.so", "/usr/lib/libjemalloc.so.2")
+    assert collect.read_memory_policies(7, proc.path) == {"bind:0": 2, "local": 1}
 
 
-def test_one_worker_is_read_whole(worker, proc, archive):
-    state = State(
-        phase="ready",
-        plan_sha256="",
-        started_at="",
-        throttled_at_start={"a": {"nr_throttled": 1}},
-        throttled_when_ready={"a": {"nr_throttled": 5}},
-    )
-    seen = read_worker("echo", 7, archive, Descriptions(answers={7: {"pid": 7}}), state, proc.path)
-    assert seen.launcher == LAUNCHER
-    assert seen.thread_cpus == {"7": (2, 3), "10": (2,)}
-    assert seen.memory_policies == {"bind:0": 2, "local": 1}
-    assert seen.libraries == ("/kit/a folder/libiomp5.so", "/usr/lib/libjemalloc.so.2")
-    assert seen.environment == {"OMP_NUM_THREADS": "2"}
-    assert (seen.archive_id, seen.throttled_loading) == (archive.archive_id, 4)
+# ---- describe
 
 
-def test_a_worker_that_is_gone_is_none_everywhere(proc, archive):
-    seen = read_worker("echo", 7, archive, Descriptions(problem="timed out"), None, proc.path)
-    assert (seen.thread_cpus, seen.memory_policies, seen.libraries, seen.environment, seen.launcher) == (
-        None,
-    ) * 5
-    assert seen.describe_problem == "timed out"
+def set_answers(torchserve, customized, waiting=0):
+    torchserve.routes = {
+        "GET /models/bert": (200, [{"jobQueueStatus": {"pendingRequests": waiting}}]),
+        "GET /models/bert?customized=true": customized,
+    }
 
 
 def test_describe_is_asked_until_every_worker_has_answered(torchserve, client):
     answers = itertools.chain([8, 8, 8], itertools.repeat(7))
-    torchserve.routes = {
-        "GET /models/bert?customized=true": lambda: (200, [{"customizedMetadata": {"pid": next(answers)}}])
-    }
-    found, _ = collect_descriptions("bert", client, {7, 8})
-    assert set(found) == {7, 8}
-
-
-def set_queue(torchserve, waiting, describe=(503, {"message": "no worker to serve describe request"})):
-    """A model whose workers have no turn to describe themselves."""
-    torchserve.routes = {
-        "GET /models/bert": (200, [{"jobQueueStatus": {"pendingRequests": waiting}}]),
-        "GET /models/bert?customized=true": describe,
-    }
-
-
-def set_activity(proc, pid, *, cpu_ticks=0, state="S"):
-    stat = proc.path / str(pid) / "stat"
-    head, _, tail = stat.read_text().rpartition(")")
-    fields = tail.split()
-    fields[0], fields[11] = state, str(cpu_ticks)
-    stat.write_text(f"{head}) {' '.join(fields)}\n")
-
-
-@pytest.mark.parametrize(("waiting", "excused"), [(90, {7}), (0, set())])
-def test_a_worker_that_computes_while_requests_wait_is_excused(torchserve, client, proc, waiting, excused):
-    for pid in (7, 8):
-        proc.add(pid)
-
-    def compute():
-        set_activity(proc, 7, cpu_ticks=10_000)
-        return 503, {}
-
-    set_queue(torchserve, waiting, compute)
-    found = describe_workers("bert", client, {7, 8}, 3.0, proc.path)
-    assert set(found.excuses) == excused
-    assert found.problem
-
-
-def test_a_stopped_worker_is_not_asked_and_neither_are_those_beside_it(torchserve, client, proc):
-    for pid in (7, 8):
-        proc.add(pid, state="T" if pid == 7 else "S")
-    set_queue(torchserve, 0)
-    found = describe_workers("bert", client, {7, 8}, 1.0, proc.path)
-    assert torchserve.requests == []
-    assert set(found.excuses) == {8}
-    seen = read_worker("bert", 7, None, found, None, proc.path)
-    assert (seen.stopped, seen.excuse, seen.archive_id) == (True, "", "")
+    set_answers(torchserve, lambda: (200, [{"customizedMetadata": {"pid": next(answers)}}]))
+    assert set(describe_workers("bert", client, {7, 8})) == {7, 8}
 
 
 def test_one_worker_that_hangs_does_not_keep_the_others_from_being_asked(torchserve, client):
@@ -129,49 +115,217 @@ def test_one_worker_that_hangs_does_not_keep_the_others_from_being_asked(torchse
             over.wait(60)
         return 200, [{"customizedMetadata": {"pid": 8 + turn // 4 % 2}}]
 
-    torchserve.routes = {"GET /models/bert?customized=true": answer}
+    set_answers(torchserve, answer)
     found, _ = collect_descriptions("bert", client, {7, 8, 9}, seconds=3.0)
     over.set()
     assert {8, 9} <= set(found)
 
 
-def test_what_torchserve_says_of_a_model_is_kept(plan, planned, torchserve, client, dummy, monkeypatch):
-    dummy(planned.path, JAVA_MAIN)
-    looks = itertools.count()
+def set_activity(monkeypatch, *stopped):
+    """Worker 7 computes, 8 does nothing."""
+    ticks = itertools.count()
+    monkeypatch.setattr(
+        collect, "read_activity",
+        lambda pid: Activity(stopped=pid in stopped, cpu_seconds=next(ticks) * (pid == 7), start_ticks=0),
+    )  # fmt: skip
 
-    def describe():
-        free = 127 if next(looks) == 0 else 126  # the first look is of two moments
-        queue = {"pendingRequests": 2, "remainingCapacity": free}
-        return 200, [{"batchSize": 3, "workers": [], "jobQueueStatus": queue}]
 
-    torchserve.routes = {"GET /models/bert": describe}
-    seen = collect(plan, planned, {}, client)
-    assert seen.models["bert"].settings["batchSize"] == 3
-    assert seen.models["bert"].queue_sizes[:2] == (129, 128)
-    assert "answered 404" in seen.models["resnet50"].problem
-    assert seen.stray_workers is None  # a worker that TorchServe says nothing of is not lost
-    assert seen.frontend.answers["register a model"] == "404"
+@pytest.mark.parametrize(("waiting", "excused"), [(90, {7}), (0, set())])
+def test_a_worker_that_computes_while_requests_wait_is_excused(
+    torchserve, client, monkeypatch, waiting, excused
+):
+    set_activity(monkeypatch)
+    set_answers(torchserve, (503, {"message": "no worker to serve describe request"}), waiting)
+    found = describe_workers("bert", client, {7, 8}, 0.5)
+    assert {pid for pid, why in found.items() if isinstance(why, Unknown)} == excused
+    assert all(isinstance(why, str) and why for why in found.values())
+
+
+def test_a_stopped_worker_is_not_asked_and_neither_are_those_beside_it(torchserve, client, monkeypatch):
+    set_activity(monkeypatch, 7)
+    found = describe_workers("bert", client, {7, 8}, 1.0)
+    assert torchserve.requests == []
+    assert {pid: isinstance(why, Unknown) for pid, why in found.items()} == {7: False, 8: True}
+
+
+# ---- unpacked archives
+
+
+def pack(file, version="1.0", name="echo"):
+    """An archive with its sums; the sums."""
+    manifest = json.dumps({"model": {"modelName": name, "modelVersion": version}})
+    members = {"canary.txt": b"hello", "MAR-INF/MANIFEST.json": manifest.encode()}
+    lines = [f"{hashlib.sha256(body).hexdigest()}  {name}\n" for name, body in members.items()]
+    members["SHA256SUMS"] = "".join(lines).encode()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, body in members.items():
+            archive.writestr(name, body)
+    return members["SHA256SUMS"]
+
+
+def unpack(file, folder):
+    """As TorchServe does, with byte code as the workers leave it."""
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(folder)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "handler.cpython-311.pyc").write_bytes(b"x")
+
+
+@pytest.mark.parametrize("kit", [True, False])
+def test_the_files_that_workers_load_are_those_of_the_archive(tmp_path, kit):
+    file, unpacked = tmp_path / "echo.mar", tmp_path / "models"
+    sums, folder = pack(file), unpacked / "0a1b"
+    unpack(file, folder)
+    see = functools.partial(find_changes, file, sums if kit else None, unpacked)
+    assert see() == ()
+    (folder / "canary.txt").write_text("other")
+    (folder / "extra.py").touch()  # a handler of others may write beside its own files
+    assert [change.split(" ", 1)[0] for change in see()] == ["canary.txt", "extra.py"][: 1 + kit]
+    (folder / "canary.txt").unlink()
+    assert see()[0] == "canary.txt is missing"
+
+
+@pytest.mark.parametrize("other", [{"version": "2.0"}, {"name": "another"}])
+def test_a_model_that_is_not_unpacked_is_told_from_one_that_is_as_built(tmp_path, other):
+    pack(tmp_path / "other.mar", **other)
+    unpack(tmp_path / "other.mar", tmp_path / "models" / "0a1b")
+    sums = pack(tmp_path / "echo.mar")
+    assert find_changes(tmp_path / "echo.mar", sums, tmp_path / "models") is None
+    assert find_changes(None, None, tmp_path / "models") != ()
+    assert find_changes(tmp_path / "gone.mar", None, tmp_path / "models") != ()
+
+
+# ---- an instance, HAProxy
+
+
+def as_process(pid, *command):
+    return Process(pid=pid, start_ticks=1, parent_pid=1, command=command or ("java", JAVA_MAIN))
 
 
 @pytest.fixture
-def unpacked(archive, tmp_path):
-    """TorchServe's folder of unpacked models, with byte code as the workers leave it."""
-    folder = tmp_path / "models" / "0a1b"
-    with zipfile.ZipFile(archive.path) as packed:
-        packed.extractall(folder)
-    (folder / "__pycache__").mkdir()
-    (folder / "__pycache__" / "handler.cpython-311.pyc").write_bytes(b"x")
-    return folder
+def instance(plan, run, torchserve, client, dummy, monkeypatch):
+    """a1 of the plan, run by a stand-in for java; its management API is the fake's."""
+    own = run.instance("a1")
+    own.path.mkdir(parents=True)
+    own.temporary.mkdir(mode=0o750)  # in /tmp, since this path is too long for a socket
+    own.properties.write_text("a=b\n")
+    write_state(own.state, STATE)
+    monkeypatch.setattr(collect, "make_instance_client", lambda *_: client)
+    dummy(own.path, JAVA_MAIN)
+    torchserve.routes = {"POST /models": (405, {})}
+    yield own
+    shutil.rmtree(own.temporary)
 
 
-def test_the_files_that_workers_load_are_those_that_were_built(archive, unpacked):
-    assert find_changed_files(archive, unpacked.parent) == ()
-    (unpacked / "canary.txt").write_text("other")
-    (unpacked / "extra.py").touch()
-    changed = find_changed_files(archive, unpacked.parent)
-    assert [change.split(" ", 1)[0] for change in changed] == ["canary.txt", "extra.py"]
+def test_an_instance_is_read_whole(plan, run, instance, torchserve):
+    readings = itertools.count()
+
+    def describe():
+        free = 127 if next(readings) == 0 else 126  # the first reading is of two moments
+        queue = {"pendingRequests": 2, "remainingCapacity": free}
+        workers = [{"pid": os.getpid(), "status": "UNLOADING"}, {"pid": -1, "status": "READY"}]
+        return 200, [{"batchSize": 3, "workers": workers, "jobQueueStatus": queue}]
+
+    torchserve.routes["GET /models/bert"] = describe
+    with socket.socket(socket.AF_UNIX) as inference:
+        inference.bind(str(instance.temporary / "inference.sock"))
+        seen = collect_instance(plan, "a1", run, {})
+    bert, resnet = seen.models
+    assert (bert.described["batchSize"], bert.queue_sizes[:2], bert.listed) == (3, (129, 128), 2)
+    assert [worker.pid for worker in bert.workers] == [os.getpid()]
+    assert bert.changed_files != ()
+    assert not [what for what, _, _ in torchserve.requests if "customized" in what]  # READY without a process
+    assert "404" in resnet.problem
+    assert seen.orphans is None  # a worker that TorchServe says nothing of is not lost
+    assert (seen.running, seen.sockets, seen.sockets_mode, seen.sockets_own) == (
+        True,
+        ("inference",),
+        0o750,
+        True,
+    )
+    assert (seen.properties_at_start, len(seen.properties_now)) == ("at-start", 64)
+    assert (seen.configuration, JAVA_MAIN in seen.command) == ({"a": "b"}, True)
+    assert seen.environment["CPU_KIT_RUN"] == str(instance.path)
+    assert seen.cpus == tuple(sorted(os.sched_getaffinity(0)))
+    assert seen.answers["register a model"] == "405"
 
 
-def test_a_model_that_is_not_unpacked_is_told_from_one_that_is_as_built(archive, unpacked):
-    (unpacked / "definition.json").write_text('{"name": "another"}')
-    assert find_changed_files(archive, unpacked.parent) is None
+def test_a_foreign_model_is_described_by_version_and_its_workers_are_not_asked(
+    plan, run, instance, torchserve
+):
+    model = make_model(
+        "old", kit=False, archives={"1.0": "/no.mar", "2.0": "/no.mar"}, backend="", precision=""
+    )
+    changed = replace(plan, instances={"a1": replace(plan.instances["a1"], models={"old": model})})
+    for version, pid in (("1.0", os.getpid()), ("2.0", os.getppid())):
+        described = [{"workers": [{"pid": pid, "status": "READY"}]}]
+        torchserve.routes[f"GET /models/old/{version}"] = (200, described)
+    seen = collect_instance(changed, "a1", run, {})
+    assert [worker.pid for one in seen.models for worker in one.workers] == [os.getpid(), os.getppid()]
+    assert not [what for what, _, _ in torchserve.requests if "customized" in what]
+    assert seen.orphans == ()
+
+
+def test_workers_without_torchserve_are_orphans(plan, run, dummy):
+    lost = dummy(run.instance("a1").path, SCRIPT)
+    seen = collect_instance(plan, "a1", run, {})
+    assert (seen.running, seen.orphans) == (False, (lost.pid,))
+
+
+def test_without_a_server_the_proxy_is_seen_to_be_down(plan, run):
+    seen = collect.collect_proxy(plan, run)
+    assert (seen.phase, seen.plan_at_start, seen.listening, seen.limits) == (
+        "no supervisor runs",
+        None,
+        {},
+        {},
+    )
+    assert set(seen.answers) == set(PROXY_PROBES)
+    assert seen.token_mode is None
+
+
+# ---- probes
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "*")])
+def test_all_that_a_process_listens_on_is_found_and_nothing_else(host, shown):
+    with socket.create_server((host, 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        port = one.getsockname()[1]
+        found = read_listening([as_process(os.getpid())])
+        assert found[f"{shown}:{port}"] == "TorchServe"
+        with socket.create_connection(("127.0.0.1", two.getsockname()[1])):  # a connection is no listener
+            assert read_listening([as_process(os.getpid()), as_process(2**22 + 1)]) == found
+    assert f"{shown}:{port}" not in read_listening([as_process(os.getpid())])
+
+
+STATUS = b"\0\0\x10\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x0212"
+"""A HEADERS frame of netty's, with its trailers unindexed and without Huffman's code."""
+
+
+def test_the_status_of_a_grpc_call_is_read():
+    with socket.create_server(("127.0.0.1", 0)) as server, answer_once(server, STATUS) as sent:
+        assert call_grpc(server.getsockname()[1], "a.Service/Ping") == 12
+    assert sent[0].startswith(b"PRI * HTTP/2.0")
+    assert b"/a.Service/Ping" in sent[0]
+
+
+def test_probes_touch_no_worker(torchserve, client):
+    torchserve.routes = {"POST /models": (405, {})}
+    ports = dict.fromkeys((key for key, _ in GRPC.values()), "1")
+    answers = probe_instance(client, "bert", {"max_request_size": str(torchserve.largest_request), **ports})
+    assert answers["register a model"] == "405"
+    assert (answers["largest request"], answers["one byte more"]) == ("100", "413")
+    assert {what for what, _, _ in torchserve.requests} == {"POST /models"}
+    assert "refused" in answers["gRPC inference"]
+
+
+def test_the_proxy_is_called_with_and_without_its_token(torchserve, client, tmp_path):
+    (tmp_path / "token").write_text("a-token-of-this-server")
+    torchserve.routes = {"POST /predictions/bert": (401, {}), "GET /ready": (200, {}), "GET /live": (503, {})}
+    answers = probe_proxy(replace(client, token_file=tmp_path / "token"), "bert", torchserve.largest_request)
+    assert list(answers) == list(PROXY_PROBES)
+    assert (answers["no token"], answers["/ready"], answers["/live"]) == ("401", "200", "503")
+    assert (answers["largest request"], answers["one byte more"]) == ("100", "413")
+    tokens = {what: token for what, token, _ in torchserve.requests}
+    assert "this-server" in tokens["GET /models"]
+    assert tokens["GET /ready"] == ""

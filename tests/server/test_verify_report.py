@@ -1,65 +1,88 @@
-"""The report shows every finding once, differences with their cure, and one line in sum."""
+"""The report: a line per model, what differs with its fix, a table, JSON; and the page about the rows."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from server.verify.registry import judge
-from server.verify.report import render, render_summary
-from tests.server.test_verify_judge import set_described, set_field, with_worker
+from server.verify import compare as comparing
+from server.verify import render, verify, verify_instance
+from server.verify.collect import SeenInstance
+from server.verify.rows import ROWS
+from tests.server.seen import plan_foreign, plan_server
+from tests.server.test_verify_rows import Server, instance, rendered, said, worker
+
+__all__ = ["rendered"]
 
 
-def test_workers_that_show_the_same_share_a_row(plan, evidence):
-    lines = render(judge(plan, evidence)).splitlines()
-    pids = [str(worker.pid) for worker in evidence.models["bert"].workers]
-    assert [line.startswith(f"  {', '.join(pids)} ") for line in lines if " precision " in line] == [
-        True,
-        False,
-    ]
-    assert len([line for line in lines if "CPU affinity" in line]) == 4
+@pytest.fixture
+def server():
+    return Server.of(plan_server())
 
 
-def test_a_difference_comes_with_asked_got_and_cure(plan, evidence):
-    worker = evidence.models["resnet50"].workers[0]
-    text = render(judge(plan, with_worker(evidence, set_described("precision", "bf16"))))
-    assert f"resnet50 {worker.pid}: precision DIFFERS\n  asked: fp32\n  got:   bf16\n  cure:  " in text
+WRONG = worker(said("precision", "bf16"))
 
 
-def test_a_silent_worker_is_explained_once(plan, evidence):
-    text = render(judge(plan, with_worker(evidence, set_field(describe=None, describe_problem="timed out"))))
-    assert text.count("  cure:") == 1
-    assert text.count("DIFFERS  ") == 14  # in the table
+def test_a_line_for_each_model_and_one_for_the_server_when_all_passed(server):
+    lines = render(server.compare(), server.plan).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["bert", "resnet50", "server"]
+    assert all("2 workers × 1 core, fp32, jemalloc" in line and "46" in line for line in lines[:2])
 
 
-def test_json_holds_everything(plan, evidence):
-    result = judge(plan, with_worker(evidence, set_described("precision", "bf16")))
-    raw = json.loads(render(result, "json"))
-    assert raw["good"] is False
-    assert len(raw["findings"]) == len(result.judged)
-    assert {"instance", "model", "pid", "item", "asked", "got", "evidence", "state", "cure"} == set(
-        raw["findings"][0]
-    )
+def test_a_difference_follows_with_expected_actual_and_fix(server):
+    text = render(WRONG(server).compare(), server.plan)
+    found = text.partition("a1 resnet50 100: precision DIFFERS\n")[2].splitlines()
+    assert [line.split(":")[0].strip() for line in found] == ["expected", "actual", "fix"]
+    assert "1 of 46" in text
+
+
+def test_a_silent_worker_is_explained_once(server):
+    text = render(worker(describe="timed out")(server).compare(), server.plan)
+    assert text.count("  fix:") == 1
+
+
+def test_without_torchserve_and_of_other_archives_it_is_said(server):
+    lines = render(instance(running=False, models=())(server).compare(), server.plan).splitlines()
+    assert "DIFFER" in lines[2]
+    foreign = Server.of(plan_foreign())
+    (old, _) = render(foreign.compare(), foreign.plan).splitlines()
+    assert "1 not checkable" in old
+
+
+def test_json_holds_all_rows(server):
+    result = WRONG(server).compare()
+    raw = json.loads(render(result, server.plan, format="json"))
+    assert raw["passed"] is False
+    assert len(raw["rows"]) == len(result.rows)
+    keys = {"instance", "model", "pid", "name", "state", "expected", "actual", "source", "fix"}
+    assert {frozenset(row) for row in raw["rows"]} == {frozenset(keys)}
 
 
 @pytest.mark.parametrize("columns", [100, 120, 160, 240])
-def test_the_table_fits_and_no_difference_is_cut(plan, evidence, columns, monkeypatch):
+def test_the_table_has_every_row_and_fits(server, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    shown, _, rest = render(judge(plan, evidence)).partition("\n\n")
-    assert max(len(line) for line in shown.splitlines()) <= columns
-    assert rest.startswith("verify: all ")
+    table = render(server.compare(), server.plan, verbose=True).partition("\n\n")[0].splitlines()
+    assert max(len(line) for line in table) <= columns
+    names = {row.name for row in ROWS if row.kit is not False}
+    assert all(any(f"  {name}  " in line for line in table) for name in names)
+    # Workers that show the same share a row.
+    assert len([line for line in table if " precision " in line]) == 2
+    assert len([line for line in table if "CPU affinity" in line]) == 4
 
 
-def test_the_summary_has_a_line_for_each_model_and_no_table(plan, evidence):
-    result = judge(plan, evidence)
-    said = [line.split(":")[0] for line in render_summary(plan, result).splitlines()]
-    assert said == ["bert", "resnet50", "server"]
+def test_all_instances_are_verified_or_one_of_them(plan, run, server, monkeypatch):
+    """Each beside the others."""
+    two = replace(plan, instances={name: replace(one, models={}) for name, one in plan.instances.items()})
+    monkeypatch.setattr(comparing, "collect_proxy", lambda *_: server.proxy)
+    monkeypatch.setattr(comparing, "collect_instance", lambda *_: SeenInstance(running=False, orphans=()))
+    assert {one.instance for one in verify(two, run).rows} == {"", "a1", "a2"}
+    assert {one.instance for one in verify_instance(two, "a2", run).rows} == {"a2"}
 
 
-def test_the_page_says_of_every_check_where_it_is_read(plan, evidence):
+def test_the_page_says_of_every_row_where_it_is_read():
     page = (Path(__file__).parents[2] / "docs/verify.md").read_text(encoding="utf-8")
     items = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
-    named = {name for item in items for name in item.split("`")[1::2]}
-    assert {one.finding.item for one in judge(plan, evidence).judged} == named
+    assert {name for item in items for name in item.split("`")[1::2]} == {row.name for row in ROWS}

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.door import ENDING, name_prediction
+from config.proxy import ENDING, name_prediction
 from server.errors import ServerError
 
 TIMEOUT_S = 3.0

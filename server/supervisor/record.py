@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ from config.folders import write_text_atomically
 SCHEMA = 1
 CAUSES_KEPT = 5
 
-STARTING = "starting"
-READY = "ready"
-UNWELL = "unwell"
-BACKING_OFF = "backing off"
-ENDED = "ended"
-"""Phases of one part; a whole server is STARTING, READY, DEGRADED, STOPPING, FAILED or ENDED."""
-DEGRADED = "degraded"
-STOPPING = "stopping"
-FAILED = "failed"
+
+class Phase(str, Enum):
+    """Of one part: starting, ready, unwell, backing off or ended; of a server all but unwell and backing off."""
+
+    STARTING = "starting"
+    READY = "ready"
+    UNWELL = "unwell"
+    BACKING_OFF = "backing off"
+    ENDED = "ended"
+    DEGRADED = "degraded"
+    STOPPING = "stopping"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +44,7 @@ class Cause:
 class Part:
     """One process that is kept up."""
 
-    phase: str = STARTING
-    """starting, ready, unwell, backing off or ended."""
+    phase: Phase = Phase.STARTING
     pid: int | None = None
     """Of the process; of an instance, of the one that started its TorchServe."""
     restarts: int = 0
@@ -50,6 +53,10 @@ class Part:
     """The last ones, the newest at the end."""
     health: str = ""
     """What was seen last, in words."""
+    since: str = ""
+    """When the phase began: UTC, ISO 8601."""
+    models: Mapping[str, int] = field(default_factory=dict)
+    """Model → ready workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +66,10 @@ class Record:
     schema: int = SCHEMA
     pid: int
     """The supervisor's."""
-    phase: str
-    """starting, ready, degraded, stopping, failed or ended."""
+    phase: Phase
     since: str
     """When the phase began: UTC, ISO 8601."""
-    door: Part = field(default_factory=Part)
+    proxy: Part = field(default_factory=Part)
     """HAProxy."""
     instances: Mapping[str, Part] = field(default_factory=dict)
     """By name."""
@@ -97,10 +103,10 @@ def read_record(path: Path) -> Record | None:
         if raw["schema"] != SCHEMA:
             return None
         parts = {name: _parse_part(part) for name, part in raw["instances"].items()}
-        return Record(**{**raw, "door": _parse_part(raw["door"]), "instances": parts})
+        return Record(**{**raw, "phase": Phase(raw["phase"]), "proxy": _parse_part(raw["proxy"]), "instances": parts})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _parse_part(raw: Mapping[str, Any]) -> Part:
-    return Part(**{**raw, "causes": tuple(Cause(**cause) for cause in raw["causes"])})
+    return Part(**{**raw, "phase": Phase(raw["phase"]), "causes": tuple(Cause(**cause) for cause in raw["causes"])})

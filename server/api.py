@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import socket
 import ssl
 from collections.abc import Mapping
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from config.plan import Plan
 from server.errors import ApiError
+from server.ports import inference_url
+from server.rundir import RunDir
 from server.tokens import read_token
 
 INFERENCE = "inference"
@@ -55,7 +59,7 @@ class Connection(http.client.HTTPConnection):
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """Calls to one server."""
+    """Calls to one server; ApiError where it does not answer, or answers with an error."""
 
     inference_url: str
     """Of predictions: http(s)://host:port, or unix:/path."""
@@ -73,14 +77,21 @@ class Client:
         return read_token(self.token_file) if self.token_file else ""
 
     def describe(
-        self, model: str, *, customized: bool = False, profile: str = "", timeout_s: float = 5.0
+        self,
+        model: str,
+        *,
+        version: str = "",
+        customized: bool = False,
+        profile: str = "",
+        timeout_s: float = 5.0,
     ) -> dict[str, Any]:
-        """What TorchServe, and one of the workers when customized, says about a model.
+        """What TorchServe, and one of the workers when customized, says about a model: of its default version,
+        or of the one that is named.
 
-        `profile` asks that worker to look at its next runs, or for what it saw
-        (handlers/shared/profiling.py).
+        `profile` asks that worker to look at its next runs, or for what it saw (handlers/shared/profiling.py).
         """
-        path = f"/models/{quote(model)}" + ("?customized=true" if customized else "")
+        path = f"/models/{quote(model)}" + (f"/{quote(version)}" if version else "")
+        path += "?customized=true" if customized else ""
         headers = {PROFILE_HEADER: profile} if profile else {}
         answer = self._call(self.management_url, "GET", path, headers=headers, timeout_s=timeout_s)
         try:
@@ -94,15 +105,14 @@ class Client:
         return self._call(self.metrics_url, "GET", "/metrics", headers={}, timeout_s=10.0).decode()
 
     def predict(self, model: str, body: bytes, content_type: str, *, timeout_s: float = 60.0) -> Any:
-        """The model's answer."""
+        """The model's answer, from JSON."""
         path, headers = f"/predictions/{quote(model)}", {"Content-Type": content_type, **bearer(self.token())}
         answer = self._call(self.inference_url, "POST", path, body, headers=headers, timeout_s=timeout_s)
         try:
             return json.loads(answer)
         except ValueError as problem:
-            raise ApiError(
-                f"{self.inference_url}{path}: the answer is not JSON: {answer[:200]!r}"
-            ) from problem
+            what = f"the answer is not JSON: {answer[:200]!r}"
+            raise ApiError(f"{self.inference_url}{path}: {what}") from problem
 
     def ask_status(self, kind: str, method: str, path: str, token: str = "") -> int:
         """Status of a call as anybody might make it: any method, any token, none where it is empty."""
@@ -134,13 +144,52 @@ class Client:
         return text
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServerClient(Client):
+    """Predictions through HAProxy, questions to the instances behind it, whose workers it shows together."""
+
+    token_file: Path
+    """What HAProxy asks for."""
+    plan: Plan
+
+    def describe(self, model: str, *, customized: bool = False, **how: Any) -> dict[str, Any]:
+        """Of the instances that serve it, all workers together; one of the workers when customized."""
+        names = self.plan.list_serving(model)
+        if customized:  # whoever asks for a certain worker asks until it has answered
+            names = [random.choice(names)]
+        clients = [make_instance_client(self.plan, name) for name in names]
+        described = [client.describe(model, customized=customized, **how) for client in clients]
+        return {**described[0], "workers": [one for each in described for one in each.get("workers", [])]}
+
+    def metrics(self) -> str:
+        """Of all instances."""
+        return "\n".join(make_instance_client(self.plan, name).metrics() for name in self.plan.instances)
+
+
+def make_client(plan: Plan, run: RunDir) -> ServerClient:
+    """Of the whole server."""
+    url = inference_url(plan)
+    certificate = plan.proxy.tls_cert
+    return ServerClient(
+        inference_url=url, management_url=url, certificate=certificate, token_file=run.token, plan=plan
+    )
+
+
+def make_instance_client(plan: Plan, instance: str) -> Client:
+    """Of one TorchServe, past HAProxy."""
+    properties = plan.instances[instance].properties
+    return Client(
+        **{f"{name}_url": properties[f"{name}_address"] for name in ("inference", "management", "metrics")}
+    )
+
+
 def bearer(token: str) -> dict[str, str]:
     """The header with a token; none where there is none."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 # Of a queue under load, so that one of them counts taken and free places in the same moment.
-_LOOKS = 5
+_READINGS = 5
 
 
 def count_waiting(described: Mapping[str, Any]) -> int:
@@ -148,14 +197,14 @@ def count_waiting(described: Mapping[str, Any]) -> int:
     return int((described.get("jobQueueStatus") or {}).get("pendingRequests") or 0)
 
 
-def read_sizes(model: str, client: Client, described: Mapping[str, Any]) -> tuple[int, ...]:
-    """Taken and free places together, as often as looked.
+def read_sizes(model: str, client: Client, described: Mapping[str, Any], version: str = "") -> tuple[int, ...]:
+    """Sums of taken and free places in the queue.
 
-    TorchServe counts them one after the other, and requests come and go in between. So under load it is
-    looked again, and one look with the planned sum is proof: chance does not make it of another size.
+    TorchServe counts them one after the other, and requests come and go in between. So under load it is asked
+    again, and one sum that is the planned size is proof: chance does not make it of another size.
     """
     sizes = []
-    for _ in range(_LOOKS):
+    for _ in range(_READINGS):
         queue = described.get("jobQueueStatus") or {}
         taken, free = queue.get("pendingRequests"), queue.get("remainingCapacity")
         if taken is None or free is None:
@@ -163,5 +212,5 @@ def read_sizes(model: str, client: Client, described: Mapping[str, Any]) -> tupl
         sizes.append(int(taken) + int(free))
         if not taken:
             break
-        described = client.describe(model)
+        described = client.describe(model, version=version)
     return tuple(sizes)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import shlex
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from config.plan import Plan, Settings
-from config.rules.network import SOCKETS
+from config.plan import INSTANCES_FOLDER, Plan
 from server.errors import ServerError
 from server.processes import PROC, read_environment, read_pids, read_process
 from server.rundir import MARK
@@ -18,33 +17,32 @@ _LISTEN = "0A"
 _LOOPBACK = "127.0.0.1"
 
 
-def list_ports(properties: Settings) -> dict[str, tuple[str, int]]:
-    """Purpose → (host, port) of everything that HAProxy, or an instance, listens on."""
-    ports = {}
-    for purpose in SOCKETS:
-        key = f"{purpose}_address"
-        if key in properties and not str(properties[key].value).startswith("unix:"):
-            url = urlsplit(str(properties[key].value))
-            ports[purpose] = (url.hostname or _LOOPBACK, url.port or 0)
-    for purpose in ("inference", "management"):
-        if (key := f"grpc_{purpose}_port") in properties:
-            ports[f"gRPC {purpose}"] = (_LOOPBACK, int(properties[key].value))
-    return ports
+def list_ports(plan: Plan, instance: str = "") -> dict[str, tuple[str, int]]:
+    """Purpose → (host, port) of everything that HAProxy listens on, or an instance where it is named."""
+    if not instance:
+        proxy = plan.proxy
+        return {"predictions": (proxy.host, proxy.port), "metrics": (_LOOPBACK, proxy.metrics_port)}
+    properties = plan.instances[instance].properties
+    return {
+        f"gRPC {purpose}": (_LOOPBACK, int(properties[f"grpc_{purpose}_port"]))
+        for purpose in ("inference", "management")
+    }
 
 
 def inference_url(plan: Plan) -> str:
     """Where predictions are asked for from here: a server that listens everywhere does so on loopback too."""
-    return str(plan.properties["inference_address"].value).replace("//0.0.0.0:", f"//{_LOOPBACK}:")
+    host = _LOOPBACK if plan.proxy.host == "0.0.0.0" else plan.proxy.host
+    return f"{'https' if plan.proxy.tls_cert else 'http'}://{host}:{plan.proxy.port}"
 
 
-def check_ports_free(properties: Settings, proc: Path = PROC) -> None:
-    """Raise when another process listens on a port of the planned addresses."""
-    taken = [(what, port) for what, (host, port) in list_ports(properties).items() if not is_free(host, port)]
+def check_ports_free(ports: Mapping[str, tuple[str, int]], proc: Path = PROC) -> None:
+    """ServerError when another process listens on one of `list_ports`."""
+    taken: dict[str, list[str]] = {}
+    for purpose, (host, port) in ports.items():
+        if not is_free(host, port):
+            taken.setdefault(describe_holder(port, proc), []).append(f"{port} ({purpose})")
     if taken:
-        holders: dict[str, list[str]] = {}
-        for what, port in taken:
-            holders.setdefault(describe_holder(port, proc), []).append(f"{port} ({what})")
-        lines = [f"port {', '.join(ports)} is taken by {holder}" for holder, ports in holders.items()]
+        lines = [f"port {', '.join(ports)} is taken by {holder}" for holder, ports in taken.items()]
         raise ServerError("; ".join(lines) + "; stop it, or choose another port: make serve PORT=…")
 
 
@@ -61,13 +59,14 @@ def is_free(host: str, port: int) -> bool:
 
 
 def describe_holder(port: int, proc: Path = PROC) -> str:
-    """The process that listens there, in words."""
+    """The process that listens there, for a person."""
     pid = find_holder(port, proc)
     process = read_process(pid, proc) if pid else None
     if pid is None or process is None:
         return "a process that cannot be seen from here (another user's, or outside this container)"
-    run = (read_environment(pid, proc) or {}).get(MARK)
-    if run:
+    mark = (read_environment(pid, proc) or {}).get(MARK)
+    if mark:
+        run = mark.partition(f"/{INSTANCES_FOLDER}/")[0]
         return f"process {pid}, the server of the run directory {run} (make stop RUN_DIR={shlex.quote(run)})"
     return f"process {pid} ({' '.join(process.command)[:80]})"
 

@@ -19,31 +19,29 @@ from handlers.sums import find_damage
 from server.errors import ServerError
 
 
-def find_archive(plan: Plan, model: ModelPlan) -> Path:
-    """The file of the version that is asked where a request names none."""
-    return Path(plan.model_store) / model.archives[model.version]
+def _list_files(plan: Plan, *, kit: bool) -> dict[str, Path]:
+    """Of the versions that are asked where a request names none."""
+    models = {name: model for name, model in plan.models.items() if model.kit is kit}
+    return {name: Path(plan.model_store) / one.archives[one.version] for name, one in models.items()}
 
 
 def read_archives(plan: Plan) -> dict[str, Packed]:
     """By model; ServerError names those that are missing, those that others made too."""
-    missing = {
-        name: [path for file in model.archives.values() if not (path := Path(plan.model_store) / file).is_file()]
-        for name, model in plan.models.items()
-    }
-    if lacking := [str(file) for files in missing.values() for file in files]:
-        ours = [name for name, files in missing.items() if files and plan.models[name].kit]
-        do = f'build with: make models MODELS="{" ".join(ours)}"' if ours else "give its path again: MODELS=…"
-        raise ServerError(f"no archive: {', '.join(lacking)}; {do}")
-    return {name: read_archive(find_archive(plan, one)) for name, one in plan.models.items() if one.kit}
+    ours, others = _list_files(plan, kit=True), _list_files(plan, kit=False)
+    if missing := [str(file) for file in (*ours.values(), *others.values()) if not file.is_file()]:
+        raise ServerError(
+            f'no archive: {", ".join(missing)}; build with: make models MODELS="{" ".join(ours)}"'
+            + (", or give the right path in MODELS" if others else "")
+        )
+    return {name: read_archive(file) for name, file in ours.items()}
 
 
 def read_archives_left(plan: Plan) -> dict[str, Packed]:
     """Those of a running server that are still there and sound; its workers have copies of their own."""
     found = {}
-    for name, model in plan.models.items():
-        if model.kit:
-            with contextlib.suppress(ServerError):
-                found[name] = read_archive(find_archive(plan, model))
+    for name, file in _list_files(plan, kit=True).items():
+        with contextlib.suppress(ServerError):
+            found[name] = read_archive(file)
     return found
 
 
@@ -52,15 +50,13 @@ def read_archive(file: Path) -> Packed:
     try:
         return read_packed(file)
     except NotOursError as problem:
-        raise ServerError(
-            f"{file}: not an archive of this kit: {problem}; build it again: make models MODELS={file.stem}"
-        ) from problem
+        build = f"build it again: make models MODELS={file.stem}"
+        raise ServerError(f"{file}: not an archive of this kit: {problem}; {build}") from problem
 
 
 def check_chosen(archives: Iterable[Packed]) -> None:
     """ServerError for weights that nobody asked for: a server in the foreground is one for others."""
-    lacking = [one.definition.name for one in archives if one.definition.fell_back]
-    if lacking:
+    if lacking := [one.definition.name for one in archives if one.definition.fell_back]:
         raise ServerError(
             f"{', '.join(lacking)}: random weights, because WEIGHTS=auto could have no others at the build; "
             "FOREGROUND=1 wants them chosen: make models WEIGHTS=random, WEIGHTS=pretrained or WEIGHTS=PATH"
@@ -88,17 +84,15 @@ def _find_obstacle(archive: Packed, model: ModelPlan) -> str:
     needed = BACKENDS[model.backend].must_be_validated(model.precision)
     known = definition.variants.get(variant)
     lost = known.lost if known else "no build was asked for it" if needed else ""
-    return lost and f"{archive.path}: {variant} is not in it: {lost}; use PRECISION=fp32, or try again: {build}"
+    return lost and f"{archive.path}: {variant} is not in it: {lost}; use PRECISION=fp32, or: {build}"
 
 
 def check_packed(archives: Iterable[Packed]) -> None:
     """ServerError when an archive holds anything else than what was built; 440 MB take half a second."""
     for archive in archives:
         if damage := find_damage(archive.path, archive.sums):
-            raise ServerError(
-                f"{archive.path}: not as it was built: {damage}; "
-                f"build it again: make models MODELS={archive.definition.name}"
-            )
+            build = f"build it again: make models MODELS={archive.definition.name}"
+            raise ServerError(f"{archive.path}: not as it was built: {damage}; {build}")
 
 
 def find_tolerance(definition: Definition, precision: str) -> Tolerance:
@@ -110,17 +104,3 @@ def find_tolerance(definition: Definition, precision: str) -> Tolerance:
 def check_answer(definition: Definition, precision: str, answer: Any) -> str | None:
     """None when the answer to the example is right, else what is wrong with it (handlers/answers.py)."""
     return find_fault(answer, definition.example.expected, find_tolerance(definition, precision))
-
-
-def write_samples(plan: Plan, archives: Mapping[str, Packed], folder: Path) -> dict[str, Path]:
-    """Model → file with its example's input, ready for curl; of archives that are gone the one that an earlier
-    call wrote."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {}
-    for name in plan.models:
-        if archive := archives.get(name):
-            files[name] = folder / f"{name}-{archive.definition.example.file}"
-            files[name].write_bytes(archive.body)
-        elif left := sorted(folder.glob(f"{name}-*")):
-            files[name] = left[0]
-    return files

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from config.plan import Plan
 from handlers.definition import Packed
-from server.api import bearer
-from server.archives import read_archives_left, write_samples
+from server.archives import read_archives_left
 from server.ports import inference_url
 from server.rundir import RunDir
 from server.tokens import read_token, write_private
@@ -18,18 +17,23 @@ from server.tokens import read_token, write_private
 def render_calls(plan: Plan, run: RunDir, *, elsewhere: bool = False) -> str:
     """One curl line per model, and where the token is. `elsewhere`: the lines are pasted where our files are
     not, so they name $TOKEN."""
-    archives = read_archives_left(plan)
-    samples = write_samples(plan, archives, run.samples)
-    header = f"-H @{shlex.quote(shorten(write_authorization(run)))}"
+    archives, lines = read_archives_left(plan), []
+    # In curl's arguments everyone could see the token (ps), in a terminal or log whoever reads that.
+    write_private(run.authorization, f"Authorization: Bearer {read_token(run.token)}")
+    header = f"-H @{shlex.quote(shorten(run.authorization))}"
     if elsewhere:
         header = '-H "Authorization: Bearer $TOKEN"'
-    lines = []
+    run.samples.mkdir(parents=True, exist_ok=True)
     for name, model in plan.models.items():
-        if name in samples:
-            body = _render_body(archives.get(name), samples[name])
+        if name in archives:
+            body = _render_body(
+                archives[name], run.samples / f"{name}-{archives[name].definition.example.file}"
+            )
         elif not model.kit:
             lines.append(f"# {name}: its archive has no example; FILE is a request of yours")
             body = "-T FILE"
+        elif left := sorted(run.samples.glob(f"{name}-*")):  # of an earlier call: the handler sees what it is
+            body = _render_file(left[0])
         else:
             gone = model.archives[model.version]
             lines.append(f"# {name}: no sample, because {gone} is gone from the model store")
@@ -40,23 +44,12 @@ def render_calls(plan: Plan, run: RunDir, *, elsewhere: bool = False) -> str:
     return "\n".join([*lines, f"# {what} is in {where}{shorten(run.token)}"])
 
 
-def write_authorization(run: RunDir) -> Path:
-    """The file with the header that curl reads, for nobody else to read.
-
-    In curl's arguments everyone could see the token (ps), in a terminal or log whoever reads that.
-    """
-    header = bearer(read_token(run.token))
-    write_private(run.authorization, "\n".join(f"{name}: {value}" for name, value in header.items()))
-    return run.authorization
-
-
-def _render_body(archive: Packed | None, sample: Path) -> str:
-    """Without the archive, the sample of an earlier call as it is: the handler sees what it is."""
-    kind = archive.definition.example.content_type if archive else ""
-    if archive is None or not kind.startswith(("text/", "application/json")):
-        path = shorten(sample)
-        literal = "-g " if set(path) & set("[]{}") else ""  # else curl reads a pattern of names
-        return f"{literal}-T {shlex.quote(path)}"
+def _render_body(archive: Packed, sample: Path) -> str:
+    """The example's input, from a file where it is no text."""
+    sample.write_bytes(archive.body)
+    kind = archive.definition.example.content_type
+    if not kind.startswith(("text/", "application/json")):
+        return _render_file(sample)
     text = archive.body.decode("utf-8", errors="replace").strip()
     try:
         body = json.loads(text)
@@ -65,6 +58,12 @@ def _render_body(archive: Packed | None, sample: Path) -> str:
     if kind.startswith("text/") and not isinstance(body, dict):
         body = {"text": text}
     return f'-H "Content-Type: application/json" -d {shlex.quote(json.dumps(body, ensure_ascii=False))}'
+
+
+def _render_file(file: Path) -> str:
+    path = shorten(file)
+    literal = "-g " if set(path) & set("[]{}") else ""  # else curl reads a pattern of names
+    return f"{literal}-T {shlex.quote(path)}"
 
 
 def shorten(path: Path) -> str:

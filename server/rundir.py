@@ -39,56 +39,34 @@ class RunDir:
         """The run directory of that name; symbolic links are resolved, so one server has one mark."""
         return cls(path=Path(path).resolve())
 
-    marker = _File(MARKER)
-    """Says that this folder is the kit's: nothing is written into another that is not empty."""
-    lock = _File(LOCK)
-    """Held while a plan is written or a start is under way."""
-    plan = _File(PLAN_FILE)
-    """What the server shall be."""
-    next = _File(NEXT_FOLDER)
-    """What a reload moves to: a plan and HAProxy's configuration."""
-    timings = _File("timings.json")
-    """The batch profile: what batches take here (`python -m models time`)."""
-    tuned = _File("tuned.json")
-    """What `make tune` found, which took it many minutes: a person removes it."""
-    instances = _File(INSTANCES_FOLDER)
-    """A folder for each TorchServe."""
-    properties = _File(PROPERTIES_FILE)
-    """Of an instance: TorchServe's configuration, rendered from the plan."""
-    proxy_config = _File(PROXY_FILE)
-    """HAProxy's configuration, rendered from the plan."""
+    marker = _File(MARKER)  # this folder is the kit's: nothing is written into another that is not empty
+    lock = _File(LOCK)  # held while a plan is written or a start is under way
+    plan = _File(PLAN_FILE)  # what the server shall be
+    next = _File(NEXT_FOLDER)  # what a reload moves to: a plan and HAProxy's configuration
+    timings = _File("timings.json")  # the batch profile: what batches take here (`python -m models time`)
+    tuned = _File("tuned.json")  # what `make tune` found, which took it many minutes: a person removes it
+    instances = _File(INSTANCES_FOLDER)  # a folder for each TorchServe
+    properties = _File(PROPERTIES_FILE)  # of an instance: TorchServe's configuration, rendered from the plan
+    proxy_config = _File(PROXY_FILE)  # HAProxy's configuration, rendered from the plan
 
-    state = _File("server.json")
-    """What was started, and when."""
-    failure = _File("failure.json")
-    """Why the last start failed; absent after a good one."""
-    record = _File("supervisor.json")
-    """What the supervisor says of itself (server/supervisor/record.py)."""
-    token = _File("token")
-    """The token that the proxy asks for; made once, and changed with the file."""
-    authorization = _File("authorization")
-    """The header with that token, for `curl -H @FILE`."""
-    samples = _File("samples")
-    """Inputs to try the models with."""
+    state = _File("server.json")  # what was started, and when
+    failure = _File("failure.json")  # why the last start failed; absent after a good one
+    record = _File("supervisor.json")  # what the supervisor says of itself (server/supervisor/record.py)
+    token = _File("token")  # the token that the proxy asks for; made once, and changed with the file
+    authorization = _File("authorization")  # the header with that token, for `curl -H @FILE`
+    samples = _File("samples")  # inputs to try the models with
 
-    logs = _File("logs")
-    """Logs of this start."""
-    previous_logs = _File("logs.previous")
-    """Logs of the start before."""
-    supervisor_log = _File("logs/supervisor.log")
-    """What the supervisor and the starts of its instances say."""
-    proxy_log = _File("logs/haproxy.log")
-    """What HAProxy says: its own troubles, and a line for each request that failed."""
-    console_log = _File("logs/console.log")
-    """Of an instance: what TorchServe and the JVM print, errors only."""
-    server_log = _File("logs/ts_log.log")
-    """Of an instance: what TorchServe's frontend logs."""
-    model_log = _File("logs/model_log.log")
-    """Of an instance: what the workers print."""
+    logs = _File("logs")  # logs of this start
+    previous_logs = _File("logs.previous")  # logs of the start before
+    supervisor_log = _File("logs/supervisor.log")  # what the supervisor and the starts of its instances say
+    proxy_log = _File("logs/haproxy.log")  # HAProxy's own troubles, and a line for each request that failed
+    console_log = _File("logs/console.log")  # of an instance: what TorchServe and the JVM print, errors only
+    server_log = _File("logs/ts_log.log")  # of an instance: what TorchServe's frontend logs
+    model_log = _File("logs/model_log.log")  # of an instance: what the workers print
 
     @property
     def proxy_files(self) -> ProxyFiles:
-        """What haproxy.cfg names: sockets, the accepted tokens, certificate and key."""
+        """What haproxy.cfg names."""
         return ProxyFiles.of(self.path)
 
     @property
@@ -102,14 +80,16 @@ class RunDir:
 
     def list_instances(self) -> list[RunDir]:
         """Those that were ever planned here and are left."""
-        if not self.instances.is_dir():
-            return []
-        return [self.instance(folder.name) for folder in sorted(self.instances.iterdir()) if folder.is_dir()]
+        return [self.instance(folder.name) for folder in sorted(self.instances.glob("*")) if folder.is_dir()]
 
     def list_own(self) -> list[Path]:
         """Everything the kit puts here, the marker last: until it is gone, a second clean can go on."""
         files = [self.timings, self.state, self.failure, self.lock, self.authorization, self.proxy_config]
-        files += [self.record, self.token, *map(Path, (self.proxy_files.bearers, self.proxy_files.certificate))]
+        files += [
+            self.record,
+            self.token,
+            *map(Path, (self.proxy_files.bearers, self.proxy_files.certificate)),
+        ]
         drafts = [name_draft(file) for file in (*files, self.plan, self.tuned)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp", self.instances, self.next)
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]

@@ -13,28 +13,25 @@ from pathlib import Path, PurePosixPath
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 PERIODS, TIMES, LOST = "nr_periods", "nr_throttled", "microseconds"
-_UNITS = {"throttled_usec": 1.0, "throttled_time": 1e-3}
-"""Version 2 counts microseconds, version 1 nanoseconds."""
+_UNITS = {"throttled_usec": 1.0, "throttled_time": 1e-3}  # version 2; version 1 counts nanoseconds
 Counts = Mapping[str, Mapping[str, float]]
 """cpu.stat file → {nr_periods, nr_throttled, microseconds}."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What throttling cost between two readings, in the group that lost most."""
+    """What throttling cost between two readings, in the group that lost most; a period is 100 ms."""
 
     times: int = 0
     ms_per_period: float = 0.0
-    """A period is 100 ms unless somebody has changed it."""
 
 
 def read_throttled(
     pid: int | str = "self", proc: Path = Path("/proc"), root: Path = CGROUP_ROOT
 ) -> dict[str, dict[str, float]]:
-    """The counts of the process's group and of those above it, where a quota may be set too; {} when none
-    counts."""
+    """Of the process's group and of those above it, which may have a quota too; {} when none counts."""
     counts = {}
-    for stat in _stat_files(pid, proc, root):
+    for stat in _list_stat_files(pid, proc, root):
         with contextlib.suppress(OSError, ValueError):
             found = parse_stat(stat.read_text())
             if TIMES in found:
@@ -46,10 +43,11 @@ def parse_stat(text: str) -> dict[str, float]:
     """What a cpu.stat file says of throttling, in the units of Counts."""
     values = {name: float(value) for name, value in (line.split() for line in text.splitlines())}
     found = {name: values[name] for name in (PERIODS, TIMES) if name in values}
-    return found | {LOST: factor * values[name] for name, factor in _UNITS.items() if name in values}
+    lost = [factor * values[name] for name, factor in _UNITS.items() if name in values]
+    return {**found, LOST: sum(lost)} if lost else found
 
 
-def _stat_files(pid: int | str, proc: Path, root: Path) -> Iterator[Path]:
+def _list_stat_files(pid: int | str, proc: Path, root: Path) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         for line in (proc / str(pid) / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -64,11 +62,11 @@ def _stat_files(pid: int | str, proc: Path, root: Path) -> Iterator[Path]:
 
 def find_loss(before: Counts, now: Counts) -> Loss:
     """Between two readings; a group that was not there before is counted from its beginning."""
-    losses = []
+    losses = [Loss()]
     for stat, counts in now.items():
         start = before.get(stat, {})
         if counts[TIMES] < start.get(TIMES, 0):  # a new group under the same name
             start = {}
         periods, times, lost = (counts.get(name, 0) - start.get(name, 0) for name in (PERIODS, TIMES, LOST))
         losses.append(Loss(times=int(times), ms_per_period=lost / 1000 / max(1.0, periods)))
-    return max(losses, key=lambda loss: (loss.ms_per_period, loss.times), default=Loss())
+    return max(losses, key=lambda loss: (loss.ms_per_period, loss.times))

@@ -12,12 +12,9 @@ from config.plan import Plan
 from server.errors import ServerError
 from server.rundir import RunDir
 
-TOKEN_BYTES = 24
-"""192 bits; 32 characters in base64."""
-SHORTEST = 16
-"""96 bits, for tokens that a person brings."""
-_LEGAL = re.compile(r"[A-Za-z0-9._~+/=-]+")
-"""What RFC 6750 lets a bearer token have; HAProxy's lists have one a line."""
+TOKEN_BYTES = 24  # 192 bits; 32 characters in base64
+SHORTEST = 16  # 96 bits, for tokens that a person brings
+_LEGAL = re.compile(r"[A-Za-z0-9._~+/=-]+")  # of RFC 6750; HAProxy's lists have one a line
 
 
 def prepare_secrets(run: RunDir, plan: Plan) -> None:

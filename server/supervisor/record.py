@@ -13,21 +13,23 @@ from typing import Any
 
 from config.folders import write_text_atomically
 
-SCHEMA = 1
+SCHEMA = 2
 CAUSES_KEPT = 5
 
 
 class Phase(str, Enum):
-    """Of one part: starting, ready, unwell, backing off or ended; of a server all but unwell and backing off."""
+    """Of a part: starting, ready, unwell, backing off or ended; of the server all but unwell and backing off."""
 
     STARTING = "starting"
     READY = "ready"
     UNWELL = "unwell"
     BACKING_OFF = "backing off"
-    ENDED = "ended"
     DEGRADED = "degraded"
     STOPPING = "stopping"
     FAILED = "failed"
+    ENDED = "ended"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,26 +39,25 @@ class Cause:
     at: str
     """UTC, ISO 8601."""
     cause: str
-    """In words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One process that is kept up."""
+    """HAProxy, or an instance."""
 
     phase: Phase = Phase.STARTING
     pid: int | None = None
-    """Of the process; of an instance, of the one that started its TorchServe."""
+    """Of HAProxy, or of the `torchserve` command; None while it does not run."""
     restarts: int = 0
     """How often it was started again since the supervisor began."""
     causes: tuple[Cause, ...] = ()
     """The last ones, the newest at the end."""
     health: str = ""
-    """What was seen last, in words."""
+    """Of an instance: "ready", or what is wrong; empty while it starts."""
     since: str = ""
     """When the phase began: UTC, ISO 8601."""
     models: Mapping[str, int] = field(default_factory=dict)
-    """Model → ready workers."""
+    """Of an instance: model → workers that serve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,6 @@ class Record:
     since: str
     """When the phase began: UTC, ISO 8601."""
     proxy: Part = field(default_factory=Part)
-    """HAProxy."""
     instances: Mapping[str, Part] = field(default_factory=dict)
     """By name."""
     reload: str = ""
@@ -86,11 +86,6 @@ def tell_time() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def add_cause(causes: tuple[Cause, ...], cause: str) -> tuple[Cause, ...]:
-    """The last few."""
-    return (*causes, Cause(at=tell_time(), cause=cause))[-CAUSES_KEPT:]
-
-
 def write_record(path: Path, record: Record) -> None:
     """As JSON, whole or not at all."""
     write_text_atomically(path, json.dumps(dataclasses.asdict(record), indent=1) + "\n", mode=0o600)
@@ -103,10 +98,12 @@ def read_record(path: Path) -> Record | None:
         if raw["schema"] != SCHEMA:
             return None
         parts = {name: _parse_part(part) for name, part in raw["instances"].items()}
-        return Record(**{**raw, "phase": Phase(raw["phase"]), "proxy": _parse_part(raw["proxy"]), "instances": parts})
+        proxy, phase = _parse_part(raw["proxy"]), Phase(raw["phase"])
+        return Record(**{**raw, "phase": phase, "proxy": proxy, "instances": parts})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _parse_part(raw: Mapping[str, Any]) -> Part:
-    return Part(**{**raw, "phase": Phase(raw["phase"]), "causes": tuple(Cause(**cause) for cause in raw["causes"])})
+    causes = tuple(Cause(**cause) for cause in raw["causes"])
+    return Part(**{**raw, "phase": Phase(raw["phase"]), "causes": causes})

@@ -176,8 +176,8 @@ def count_waiting(described: Mapping[str, Any]) -> int:
 
 
 def read_sizes(model: str, client: Client, described: Mapping[str, Any]) -> tuple[int, ...]:
-    """Sums of taken and free places in the queue: TorchServe counts one after the other, and requests come and
-    go in between. So under load it is asked five times, and one sum that is the planned size is proof."""
+    """Sums of taken and free places in the queue: TorchServe counts one after the other, and requests come
+    and go in between. So under load it is asked five times, and one sum that is the planned size is proof."""
     sizes = []
     for _ in range(5):
         queue = described.get("jobQueueStatus") or {}

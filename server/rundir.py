@@ -84,12 +84,9 @@ class RunDir:
 
     def list_own(self) -> list[Path]:
         """Everything the kit puts here, the marker last: until it is gone, a second clean can go on."""
+        secrets = map(Path, (self.proxy_files.bearers, self.proxy_files.certificate))
         files = [self.timings, self.state, self.failure, self.lock, self.authorization, self.proxy_config]
-        files += [
-            self.record,
-            self.token,
-            *map(Path, (self.proxy_files.bearers, self.proxy_files.certificate)),
-        ]
+        files += [self.record, self.token, *secrets]
         drafts = [name_draft(file) for file in (*files, self.plan, self.tuned)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp", self.instances, self.next)
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]

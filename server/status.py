@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,11 +32,9 @@ def render_status(run: RunDir) -> tuple[str, bool]:
     processes = find_marked(run.path)
     if any(process.is_supervisor or process.is_java for process in processes):
         status = _Status(run, processes)
-        lines = [*status.render_models(), *status.render_parts()]
-        lines += [f"what: {what}; do: {do}" for what, do in dict.fromkeys(status.find_problems())]
-        return "\n".join(
-            wrapped for line in (status.render_head(), *lines) for wrapped in _wrap(line)
-        ), status.serving
+        problems = (f"what: {what}; do: {do}" for what, do in status.find_problems())
+        lines = [status.render_head(), *status.render_models(), *status.render_parts(), *problems]
+        return "\n".join(map(_wrap, lines)), status.serving
     lines = [f"not running ({run.path})"]
     if processes:
         lines.append(f"what: {len(processes)} process(es) of an earlier server are left; do: make stop")
@@ -55,17 +54,12 @@ def render_failure(failure: Failure) -> list[str]:
 class Served:
     """One model in one instance, all versions together, as TorchServe has it."""
 
-    planned: int
-    """Workers."""
+    planned: int  # workers
     workers: list[Mapping[str, Any]] = field(default_factory=list)
-    ready: int = 0
-    """Of the workers."""
-    waiting: int = 0
-    """Requests in TorchServe's queue."""
-    differences: dict[str, str] = field(default_factory=dict)
-    """Its numbers that are not the plan's."""
-    problem: str = ""
-    """Why nothing is known."""
+    ready: int = 0  # of them
+    waiting: int = 0  # requests in TorchServe's queue
+    differences: list[str] = field(default_factory=list)  # numbers that are not the plan's
+    problem: str = ""  # why nothing is known
 
 
 def ask(plan: Plan, instance: str, name: str) -> Served:
@@ -74,9 +68,8 @@ def ask(plan: Plan, instance: str, name: str) -> Served:
     served = Served(planned=model.workers * len(model.archives))
     queue = plan.instances[instance].queue_size
     try:
-        for path in (
-            [f"{name}/{version}" for version in model.archives] if len(model.archives) > 1 else [name]
-        ):
+        for version in model.archives:
+            path = name if model.kit else f"{name}/{version}"
             described = client.describe(path)
             sizes = read_sizes(path, client, described)
             served.workers += described.get("workers", [])
@@ -89,7 +82,7 @@ def ask(plan: Plan, instance: str, name: str) -> Served:
                 ("queue", queue, queue if queue in sizes else next(iter(sizes), None)),
             ):
                 if actual != expected:
-                    served.differences[what] = f"{what} {actual} (planned {expected})"
+                    served.differences.append(f"{what} {actual} (planned {expected})")
     except ApiError as problem:
         served.problem = str(problem)
     served.ready = sum(worker.get("status") == "READY" for worker in served.workers)
@@ -103,7 +96,8 @@ class _Status:
         self.run, self.plan, self.state = run, read_plan(run.plan), read_state(run.state)
         self.watched = any(process.is_supervisor for process in processes)
         self.record = read_record(run.record) if self.watched else None
-        self.parts = {"proxy": self.record.proxy, **self.record.instances} if self.record else {}
+        parts = {"proxy": self.record.proxy, **self.record.instances} if self.record else {}
+        self.parts = defaultdict(Part, parts)
         self.java = {(read_environment(one.pid) or {}).get(MARK): one.pid for one in processes if one.is_java}
         self.archives = read_archives_left(self.plan)
         places = [(name, model) for name, one in self.plan.instances.items() for model in one.models]
@@ -146,7 +140,7 @@ class _Status:
 
     def render_parts(self) -> Iterator[str]:
         """HAProxy, then each instance with its workers."""
-        yield self._render_part("proxy", "HAProxy", self.parts.get("proxy", Part()).pid)
+        yield self._render_part("proxy", "HAProxy", self.parts["proxy"].pid)
         for name, instance in self.plan.instances.items():
             yield self._render_part(name, "TorchServe", self.java.get(str(self.run.instance(name).path)))
             for model in instance.models:
@@ -155,12 +149,11 @@ class _Status:
                 yield f"  {model}: {one.ready}/{one.planned} workers: {workers}"
 
     def _render_part(self, name: str, what: str, pid: int | None) -> str:
-        part = self.parts.get(name, Part())
-        times = f"restarted {part.restarts} ×" if part.restarts else "never restarted"
-        last = f" (last at {part.causes[-1].at}: {part.causes[-1].cause})" if part.causes else ""
-        phase = (
-            f"{part.phase.value} since {part.since or '?'}, {times}{last}" if self.watched else "not watched"
-        )
+        part = self.parts[name]
+        phase = f"{part.phase.value} since {part.since or '?'}" if self.watched else "not watched"
+        if part.restarts:
+            last = f" (last at {part.causes[-1].at}: {part.causes[-1].cause})" if part.causes else ""
+            phase += f", restarted {part.restarts} ×{last}"
         listed = list_ports(self.plan, "" if name == "proxy" else name)
         ports = ", ".join(f"{port} {purpose}" for purpose, (_, port) in listed.items())
         return f"{name}: {what} {phase}, {_render_mib(pid)}, ports {ports}"
@@ -175,29 +168,28 @@ class _Status:
             yield f"the last reload {self.record.reload}", "make reload, once that is mended"
         logs = {name: shorten(self.run.instance(name).model_log) for name in self.plan.instances}
         for name, log in {"proxy": shorten(self.run.proxy_log), **logs}.items():
-            part = self.parts.get(name, Part())
-            if part.phase not in (Phase.READY, Phase.STARTING):
+            part = self.parts[name]
+            if part.phase in (Phase.UNWELL, Phase.BACKING_OFF):
                 why = part.health or (part.causes[-1].cause if part.causes else "see its log")
                 yield f"{name} {part.phase.value}: {why}", f"it is restarted by itself; read {log}"
         for (name, model), one in self.served.items():
-            ready = self.parts.get(name, Part()).phase == Phase.READY
+            ready = self.parts[name].phase == Phase.READY
             if one.ready < one.planned and (ready or not self.watched):  # else the cause stands above
                 lack = one.problem or f"{one.ready} of {one.planned} workers of {model}"
                 do = f"TorchServe restarts it; if it stays so, read {logs[name]}" if self.watched else RESTART
                 yield f"{name}: {lack}", do
             if one.differences:
-                yield f"TorchServe of {name} has of {model}: {', '.join(one.differences.values())}", RESTART
+                yield f"TorchServe of {name} has of {model}: {', '.join(one.differences)}", RESTART
         for name, planned in self.plan.models.items():
             if planned.kit and name not in self.archives:
                 file = planned.archives[planned.version]
                 yield f"{file} is gone from the model store, or damaged", f"make models MODELS={name}"
 
 
-def _wrap(line: str) -> list[str]:
+def _wrap(line: str) -> str:
     indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return textwrap.wrap(
-        line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    wrapper = textwrap.TextWrapper(WIDTH, "", indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.fill(line)
 
 
 def _render_worker(worker: Mapping[str, Any]) -> str:

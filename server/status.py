@@ -31,7 +31,7 @@ def render_status(run: RunDir) -> tuple[str, bool]:
     """What a person reads, and whether everything serves that was planned."""
     processes = find_marked(run.path)
     if any(process.is_supervisor or process.is_java for process in processes):
-        status = _Status(run, processes)
+        status = Status(run, processes)
         problems = (f"what: {what}; do: {do}" for what, do in status.find_problems())
         lines = [status.render_head(), *status.render_models(), *status.render_parts(), *problems]
         return "\n".join(map(_wrap, lines)), status.serving
@@ -89,7 +89,7 @@ def ask(plan: Plan, instance: str, name: str) -> Served:
     return served
 
 
-class _Status:
+class Status:
     """All that is seen of a server, once; and what is said of it."""
 
     def __init__(self, run: RunDir, processes: list[Process]) -> None:
@@ -117,26 +117,25 @@ class _Status:
         if not self.watched:
             left = "what is left serves on, and nothing is restarted"
             return f"{url}: supervisor not running; {left}: {RESTART}"
-        phase = f"{self.record.phase.value} since {self.record.since}" if self.record else "starting"
+        phase = f"{self.record.phase.value} since {_short(self.record.since)}" if self.record else "starting"
         seconds = self.state.seconds_to_ready if self.state else None
-        took = f", {seconds:g} s after its start" if seconds else ""
-        return f"{url}: {phase}{took}; {count} instance{'s' * (count > 1)} behind HAProxy"
+        took = f", started in {seconds:g} s" if seconds else ""
+        return f"{url}: {phase}{took}; {count} instance{'s' * (count > 1)}"
 
     def render_models(self) -> Iterator[str]:
         """A row for each: workers of all instances, batch, requests that wait, what computes, weights."""
         for name, model in self.plan.models.items():
             here = [one for (_, served), one in self.served.items() if served == name]
-            row = (
-                f"{name}: {sum(one.ready for one in here)}/{sum(one.planned for one in here)} workers, "
-                f"batch {model.batch_size} within {model.max_batch_delay_ms} ms, "
-                f"{self.queued.get(name, 0) + sum(one.waiting for one in here)} waiting, "
-            )
-            definition = self.archives[name].definition if name in self.archives else None
-            weights = definition.weights if definition else "unknown"
-            mark = "  <-- NOT TRAINED" if weights.startswith("random") else ""
-            ours = f"{name_variant(model.backend, model.precision)}, weights {weights}{mark}"
-            yield row + (ours if model.kit else "an archive that others made")
-            yield from (f"    note: {note}" for note in (definition.notes if definition else ()))
+            how = name_variant(model.backend, model.precision) if model.kit else "an archive that others made"
+            ready, planned = sum(one.ready for one in here), sum(one.planned for one in here)
+            waiting = self.queued.get(name, 0) + sum(one.waiting for one in here)
+            batch = f"batch {model.batch_size} within {model.max_batch_delay_ms} ms"
+            yield f"{name}: {ready}/{planned} workers, {how}, {batch}, {waiting} waiting"
+            if name in self.archives:
+                definition = self.archives[name].definition
+                mark = "  <-- NOT TRAINED" if definition.weights.startswith("random") else ""
+                yield f"  weights: {definition.weights}{mark}"
+                yield from (f"  note: {note}" for note in definition.notes)
 
     def render_parts(self) -> Iterator[str]:
         """HAProxy, then each instance with its workers."""
@@ -145,18 +144,22 @@ class _Status:
             yield self._render_part(name, "TorchServe", self.java.get(str(self.run.instance(name).path)))
             for model in instance.models:
                 one = self.served[name, model]
-                workers = "; ".join(map(_render_worker, one.workers)) or "nothing known of them"
+                workers = "; ".join(map(_render_worker, one.workers)) or (
+                    "unknown" if one.problem else "none"
+                )
                 yield f"  {model}: {one.ready}/{one.planned} workers: {workers}"
 
     def _render_part(self, name: str, what: str, pid: int | None) -> str:
         part = self.parts[name]
-        phase = f"{part.phase.value} since {part.since or '?'}" if self.watched else "not watched"
+        phase = f"{part.phase.value} since {_short(part.since)}" if self.watched else "not watched"
         if part.restarts:
-            last = f" (last at {part.causes[-1].at}: {part.causes[-1].cause})" if part.causes else ""
+            last = f" (last at {_short(part.causes[-1].at)}: {part.causes[-1].cause})" if part.causes else ""
             phase += f", restarted {part.restarts} ×{last}"
-        listed = list_ports(self.plan, "" if name == "proxy" else name)
-        ports = ", ".join(f"{port} {purpose}" for purpose, (_, port) in listed.items())
-        return f"{name}: {what} {phase}, {_render_mib(pid)}, ports {ports}"
+        if name == "proxy":
+            ports = ", ".join(f"{port} {purpose}" for purpose, (_, port) in list_ports(self.plan).items())
+        else:
+            ports = "gRPC " + ", ".join(str(port) for _, port in list_ports(self.plan, name).values())
+        return f"{name}: {what} {phase}, {_render_mib(pid)}, ports: {ports}"
 
     def find_problems(self) -> Iterator[tuple[str, str]]:
         """What is wrong, and what to do."""
@@ -190,6 +193,10 @@ def _wrap(line: str) -> str:
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     wrapper = textwrap.TextWrapper(WIDTH, "", indent, break_long_words=False, break_on_hyphens=False)
     return wrapper.fill(line)
+
+
+def _short(at: str) -> str:
+    return at.replace("+00:00", "Z") or "?"
 
 
 def _render_worker(worker: Mapping[str, Any]) -> str:

@@ -1,27 +1,32 @@
-"""Archives describe themselves, and a canary's answer is judged by the rule."""
+"""Archives describe themselves, and one that holds anything else than what was built and planned with does not
+start."""
 
 from __future__ import annotations
 
-import dataclasses
 import zipfile
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
 
 from handlers.backends import catalogue
+from handlers.sums import find_changed_files, find_damage, parse_sums
 from server.archives import (
     check_answer,
     check_chosen,
+    check_packed,
     check_precisions,
     read_archive,
     read_archives,
+    read_archives_left,
 )
 from server.errors import ServerError
+from tests.plans import make_model
 from tests.server.fakes import make_archive, with_model
 
 
-def test_weights_that_nobody_chose_are_refused_where_others_are_served(tmp_path):
+def test_weights_that_nobody_chose_are_rejected_where_others_are_served(tmp_path):
     chosen = read_archive(make_archive(tmp_path / "a.mar", name="chosen", source="random"))
     fallen = read_archive(make_archive(tmp_path / "b.mar", name="fallen", source="auto"))
     check_chosen([chosen])
@@ -30,15 +35,15 @@ def test_weights_that_nobody_chose_are_refused_where_others_are_served(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("judged", "described", "cause"),
+    ("variant", "described", "cause"),
     [
-        ("ipex bf16", {}, "fp32, ipex bf16"),
+        ("ipex bf16", {}, "no build was asked for it"),
         ("ipex int8", {"rejected": "90.0%"}, "90.0%"),
         ("ipex int8", {"not_built": "no AVX-512", "means": ["avx2"]}, "no AVX-512"),
     ],
 )
-def test_a_precision_that_an_archive_does_not_hold_is_refused(plan, tmp_path, judged, described, cause):
-    variants = {judged: {"data": "synthetic", **described}}
+def test_a_precision_that_an_archive_does_not_hold_is_rejected(plan, tmp_path, variant, described, cause):
+    variants = {variant: {"data": "synthetic", **described}}
     archives = {"bert": read_archive(make_archive(tmp_path / "bert.mar", name="bert", variants=variants))}
     with pytest.raises(ServerError, match=f"{cause}.*make models MODELS=bert"):
         check_precisions(with_precision(plan, "int8"), archives)
@@ -46,7 +51,7 @@ def test_a_precision_that_an_archive_does_not_hold_is_refused(plan, tmp_path, ju
 
 
 def test_what_another_torch_built_is_not_served(plan, tmp_path):
-    """Its answers were judged with another torch; how torch itself was built does not matter."""
+    """Its answers were validated with another torch; how torch itself was built does not matter."""
     here = version("torch").partition("+")[0]
     for torch, served in (
         (f"{here}+cpu", nullcontext()),
@@ -57,7 +62,7 @@ def test_what_another_torch_built_is_not_served(plan, tmp_path):
             check_precisions(with_precision(plan, "fp32"), {"bert": read_archive(file)})
 
 
-def test_int8_that_would_saturate_here_is_refused_before_a_start(plan, tmp_path, monkeypatch):
+def test_int8_that_would_saturate_here_is_rejected_before_a_start(plan, tmp_path, monkeypatch):
     variants = {"ipex int8": {"data": "synthetic", "accuracy": {"wide_sums": True}}}
     archives = {"bert": read_archive(make_archive(tmp_path / "bert.mar", name="bert", variants=variants))}
     monkeypatch.setattr(catalogue, "has_wide_sums", lambda: True)
@@ -67,9 +72,16 @@ def test_int8_that_would_saturate_here_is_refused_before_a_start(plan, tmp_path,
         check_precisions(with_precision(plan, "int8"), archives)
 
 
-def with_precision(plan, precision, backend="ipex"):
-    chosen = with_model(plan, "bert", backend=backend, precision=precision)
-    return dataclasses.replace(chosen, models={"bert": chosen.models["bert"]})
+def with_precision(plan, precision):
+    return with_model(plan, "bert", precision=precision)
+
+
+def test_of_several_archives_all_that_is_wrong_is_said(plan, tmp_path):
+    for name in ("bert", "resnet50"):
+        make_archive(tmp_path / f"{name}.mar", name=name, built_with={"torch": "2.14.9"})
+    archives = read_archives(replace(plan, model_store=str(tmp_path)))
+    with pytest.raises(ServerError, match=r"bert\.mar: built .*; .*resnet50\.mar: built"):
+        check_precisions(plan, archives)
 
 
 @pytest.mark.parametrize("member", ["definition.json", "canary.txt", "SHA256SUMS"])
@@ -89,9 +101,20 @@ def test_an_archive_without_a_member_is_named(tmp_path, member):
 
 
 def test_missing_archives_are_all_named_with_the_command(plan, tmp_path):
+    plan = replace(plan, model_store=str(tmp_path))
     make_archive(tmp_path / "bert.mar", name="bert")
     with pytest.raises(ServerError, match=r'resnet50\.mar; build with: make models MODELS="bert resnet50"'):
-        read_archives(plan, tmp_path)
+        read_archives(plan)
+    assert [*read_archives_left(plan)] == ["bert"]
+
+
+def test_an_archive_that_others_made_is_not_read_but_must_be_there(plan, tmp_path):
+    old = make_model("old", kit=False, backend="", precision="", archives={"1.0": str(tmp_path / "old.mar")})
+    plan = replace(plan, instances={"a1": replace(plan.instances["a1"], models={"old": old})})
+    with pytest.raises(ServerError, match=r"old\.mar.*MODELS"):
+        read_archives(plan)
+    (tmp_path / "old.mar").write_bytes(b"no zip file")
+    assert read_archives(plan) == read_archives_left(plan) == {}
 
 
 BOXES = {"boxes": [{"label": "cat", "score": 0.91}]}
@@ -110,7 +133,9 @@ BOXES = {"boxes": [{"label": "cat", "score": 0.91}]}
         ({"code": 503, "message": "no"}, BOXES, "expected the keys boxes: got code, message"),
     ],
 )  # fmt: skip
-def test_a_canary_answer_is_right_within_the_tolerance_of_its_precision(archive, answer, expected, wrong):
+def test_the_answer_to_the_example_is_right_within_the_tolerance_of_its_precision(
+    archive, answer, expected, wrong
+):
     """tests/handlers/test_answers.py has the rule."""
     definition = archive.definition
     if expected:
@@ -121,3 +146,66 @@ def test_a_canary_answer_is_right_within_the_tolerance_of_its_precision(archive,
     loose = definition.precisions["fp32"].model_copy(update={"answer_absolute": 0.2, "answer_relative": 0.0})
     bf16 = definition.model_copy(update={"precisions": {"bf16": loose}})
     assert (check_answer(bf16, "bf16", answer) is None) is (wrong is None or "±" in wrong)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return make_archive(tmp_path / "echo.mar")
+
+
+def rewrite(file, **changed):
+    """The same archive with other members."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, body in {**members, **changed}.items():
+            archive.writestr(name, body)
+    return read_archive(file)
+
+
+def test_a_changed_archive_is_rejected_with_the_file_and_the_fix(file):
+    archive = rewrite(file, **{"canary.txt": b"hallo"})
+    with pytest.raises(ServerError, match=f"{file}: .*canary.txt has .*make models MODELS=echo"):
+        check_packed([archive])
+
+
+def test_a_file_that_was_put_in_is_named(file):
+    rewrite(file, **{"handler.py": b"import os"})
+    assert find_damage(file) == "handler.py was not built in"
+
+
+def test_a_file_that_is_packed_twice_is_damage(file):
+    # TorchServe unpacks one of them, Python's reader another.
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("canary.txt", "hello")
+    assert find_damage(file) == "canary.txt is damaged"
+
+
+def test_a_flipped_block_is_damage(file):
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b'"expected"', b'"ex\0ected"', 1))
+    assert find_damage(file) == "definition.json is damaged"
+
+
+def test_sums_that_were_rewritten_make_another_archive(file):
+    before = read_archive(file).archive_id
+    sums = "".join(
+        f"{digest}  {name}\n" for name, digest in parse_sums(read_archive(file).sums.decode()).items()
+    )
+    assert rewrite(file, SHA256SUMS=f"{sums}{'0' * 64}  more.py\n").archive_id != before
+
+
+def test_what_is_unpacked_is_validated_by_the_same_sums(file, tmp_path):
+    folder = tmp_path / "unpacked"
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(folder)
+    assert find_changed_files(read_archive(file).sums, folder) == []
+    (folder / "canary.txt").unlink()
+    (folder / "SHA256SUMS").write_text("")
+    (folder / "more").symlink_to(tmp_path)
+    changes = find_changed_files(read_archive(file).sums, folder)
+    assert [change[:24] for change in changes] == [
+        "SHA256SUMS has sha256 e3",
+        "canary.txt is missing",
+        "more was not built in",
+    ]

@@ -131,6 +131,7 @@ def test_what_the_supervisor_says_is_passed_on(show, changes, what):
 
 
 def test_without_a_supervisor_nothing_it_wrote_counts(show, torchserve):
+    assert show(JAVA, message="old")[1:] == (False, {})
     torchserve.routes["GET /models/bert"] = (200, [{**LIVE, "workers": []}])
     text, serving, problems = show(JAVA)
     assert not serving

@@ -99,6 +99,7 @@ class Status:
         parts = {"proxy": self.record.proxy, **self.record.instances} if self.record else {}
         self.parts = defaultdict(Part, parts)
         self.java = {(read_environment(one.pid) or {}).get(MARK): one.pid for one in processes if one.is_java}
+        self.haproxy = next((one.pid for one in processes if one.role == "HAProxy"), None)
         self.archives = read_archives_left(self.plan)
         places = [(name, model) for name, one in self.plan.instances.items() for model in one.models]
         with ThreadPoolExecutor(len(places)) as pool:  # one that hangs must not delay the others
@@ -139,7 +140,7 @@ class Status:
 
     def render_parts(self) -> Iterator[str]:
         """HAProxy, then each instance with its workers."""
-        yield self._render_part("proxy", "HAProxy", self.parts["proxy"].pid)
+        yield self._render_part("proxy", "HAProxy", self.haproxy)
         for name, instance in self.plan.instances.items():
             yield self._render_part(name, "TorchServe", self.java.get(str(self.run.instance(name).path)))
             for model in instance.models:

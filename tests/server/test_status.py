@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,8 +24,9 @@ NOBODY = 2**22 + 1
 """Process id of no process."""
 WORKER = {"status": "READY", "pid": NOBODY}
 AT = "2026-01-01T00:00:00Z"
-SUPERVISOR = SimpleNamespace(pid=NOBODY, is_supervisor=True, is_java=False)
-JAVA = SimpleNamespace(pid=NOBODY, is_supervisor=False, is_java=True)
+SUPERVISOR = SimpleNamespace(pid=NOBODY, role="supervisor", is_supervisor=True, is_java=False)
+JAVA = SimpleNamespace(pid=NOBODY, role="TorchServe", is_supervisor=False, is_java=True)
+HAPROXY = SimpleNamespace(pid=os.getpid(), role="HAProxy", is_supervisor=False, is_java=False)
 
 
 @pytest.fixture
@@ -137,6 +139,8 @@ def test_without_a_supervisor_nothing_it_wrote_counts(show, torchserve):
     assert not serving
     assert "supervisor not running" in text.splitlines()[0]
     assert AT not in text
+    assert "HAProxy not watched, not running" in text
+    assert "HAProxy not watched, not running" not in show(JAVA, HAPROXY)[0]
     assert set(problems.values()) == {status.RESTART}
 
 

@@ -5,46 +5,42 @@ from __future__ import annotations
 import contextlib
 import shlex
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from config.plan import Plan, Settings
-from config.rules.network import SOCKETS
+from config.plan import INSTANCES_FOLDER, Plan
 from server.errors import ServerError
-from server.processes import PROC, read_environment, read_pids, read_process
+from server.processes import read_environment, read_process
 from server.rundir import MARK
 
 _LISTEN = "0A"
 _LOOPBACK = "127.0.0.1"
 
 
-def list_ports(properties: Settings) -> dict[str, tuple[str, int]]:
-    """Purpose → (host, port) of everything that HAProxy, or an instance, listens on."""
-    ports = {}
-    for purpose in SOCKETS:
-        key = f"{purpose}_address"
-        if key in properties and not str(properties[key].value).startswith("unix:"):
-            url = urlsplit(str(properties[key].value))
-            ports[purpose] = (url.hostname or _LOOPBACK, url.port or 0)
-    for purpose in ("inference", "management"):
-        if (key := f"grpc_{purpose}_port") in properties:
-            ports[f"gRPC {purpose}"] = (_LOOPBACK, int(properties[key].value))
-    return ports
+def list_ports(plan: Plan, instance: str = "") -> dict[str, tuple[str, int]]:
+    """Purpose → (host, port) of everything that HAProxy listens on, or an instance where it is named."""
+    if not instance:
+        proxy = plan.proxy
+        return {"predictions": (proxy.host, proxy.port), "metrics": (_LOOPBACK, proxy.metrics_port)}
+    given = plan.instances[instance].properties
+    names = ("inference", "management")
+    return {f"gRPC {name}": (_LOOPBACK, int(given[f"grpc_{name}_port"])) for name in names}
 
 
 def inference_url(plan: Plan) -> str:
     """Where predictions are asked for from here: a server that listens everywhere does so on loopback too."""
-    return str(plan.properties["inference_address"].value).replace("//0.0.0.0:", f"//{_LOOPBACK}:")
+    host = _LOOPBACK if plan.proxy.host == "0.0.0.0" else plan.proxy.host
+    return f"{'https' if plan.proxy.tls_cert else 'http'}://{host}:{plan.proxy.port}"
 
 
-def check_ports_free(properties: Settings, proc: Path = PROC) -> None:
-    """Raise when another process listens on a port of the planned addresses."""
-    taken = [(what, port) for what, (host, port) in list_ports(properties).items() if not is_free(host, port)]
+def check_ports_free(ports: Mapping[str, tuple[str, int]]) -> None:
+    """ServerError when another process listens on one of `list_ports`."""
+    taken: dict[str, list[str]] = {}
+    for purpose, (host, port) in ports.items():
+        if not is_free(host, port):
+            taken.setdefault(describe_holder(port), []).append(f"{port} ({purpose})")
     if taken:
-        holders: dict[str, list[str]] = {}
-        for what, port in taken:
-            holders.setdefault(describe_holder(port, proc), []).append(f"{port} ({what})")
-        lines = [f"port {', '.join(ports)} is taken by {holder}" for holder, ports in holders.items()]
+        lines = [f"port {', '.join(ports)} is taken by {holder}" for holder, ports in taken.items()]
         raise ServerError("; ".join(lines) + "; stop it, or choose another port: make serve PORT=…")
 
 
@@ -60,39 +56,32 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def describe_holder(port: int, proc: Path = PROC) -> str:
-    """The process that listens there, in words."""
-    pid = find_holder(port, proc)
-    process = read_process(pid, proc) if pid else None
-    if pid is None or process is None:
+def describe_holder(port: int) -> str:
+    """The process that listens there, for a person."""
+    pid = find_holder(port)
+    process = read_process(pid) if pid else None
+    if process is None:
         return "a process that cannot be seen from here (another user's, or outside this container)"
-    run = (read_environment(pid, proc) or {}).get(MARK)
-    if run:
+    if mark := (read_environment(process.pid) or {}).get(MARK):
+        run = mark.partition(f"/{INSTANCES_FOLDER}/")[0]
         return f"process {pid}, the server of the run directory {run} (make stop RUN_DIR={shlex.quote(run)})"
     return f"process {pid} ({' '.join(process.command)[:80]})"
 
 
-def find_holder(port: int, proc: Path = PROC) -> int | None:
+def find_holder(port: int) -> int | None:
     """Id of the process that listens on the port; None when it may not be seen."""
-    listening = read_listening_inodes(proc / "net")
-    sockets = {f"socket:[{one}]" for one, at in listening.items() if int(at.rsplit(":", 1)[1], 16) == port}
-    for pid in read_pids(proc):
-        with contextlib.suppress(OSError):
-            for link in (proc / str(pid) / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    if str(link.readlink()) in sockets:
-                        return pid
-    return None
+    import psutil  # 40 ms, which `make status` need not take
+
+    listening = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
+    return next((one.pid for one in listening if one.laddr.port == port and one.pid), None)
 
 
 def read_listening_inodes(net: Path) -> dict[str, str]:
     """Inode → address, as the kernel prints it, of every listening TCP socket; `net` is /proc/net, or a
     process's own net folder."""
-    found = {}
+    found: dict[str, str] = {}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
-            for line in (net / table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTEN:
-                    found[fields[9]] = fields[1]
+            rows = (line.split() for line in (net / table).read_text().splitlines()[1:])
+            found |= {row[9]: row[1] for row in rows if row[3] == _LISTEN}
     return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.door.process import DoorFiles
-from config.folders import CHECKOUT_RUN, LOCK, MARKER, find_temporary, name_draft
-from config.plan import HAPROXY_FILE, INSTANCES_FOLDER, NEXT_FOLDER
-from config.tuned import TUNED_FILE
+from config.folders import CHECKOUT_RUN, LOCK, MARKER, PLAN_FILE, find_temporary, name_draft
+from config.plan import INSTANCES_FOLDER, NEXT_FOLDER, PROPERTIES_FILE, PROXY_FILE
+from config.proxy import ProxyFiles
 
 MARK = "CPU_KIT_RUN"
-"""Environment variable on every process of a server; its value is the absolute run directory."""
+"""Environment variable on every process of a server; its value is the absolute run directory, or that of the
+instance."""
 
 # In the checkout's run/ only: the set-up's log, the archives of tests and comparisons, unfinished builds.
 _OF_THE_CHECKOUT = ("setup.log", "test-store", "build")
@@ -29,7 +29,7 @@ class _File:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDir:
-    """The files of one server, by purpose."""
+    """The files of one server, or of one of its instances, by purpose."""
 
     path: Path
     """The run directory, absolute."""
@@ -39,104 +39,54 @@ class RunDir:
         """The run directory of that name; symbolic links are resolved, so one server has one mark."""
         return cls(path=Path(path).resolve())
 
-    plan = _File("plan.json")
-    """What the server was asked to be."""
-    properties = _File("config.properties")
-    """TorchServe's configuration, rendered from the plan."""
-    environment = _File("environment")
-    """What the plan sets in TorchServe's environment, to be read by a person."""
-    timings = _File("timings.json")
-    """What batches take here: batches are planned by it (`python -m models time`)."""
-    tuned = _File(TUNED_FILE)
-    """What `make tune` found, which took it many minutes: a person removes it."""
-    state = _File("server.json")
-    """What was started, and when."""
-    failure = _File("failure.json")
-    """Why the last start failed; absent after a good one."""
-    lock = _File(LOCK)
-    """Held while a plan is written or a start is under way."""
-    marker = _File(MARKER)
-    """Says that this folder is the kit's: nothing is written into another that is not empty."""
-    authorization = _File("authorization")
-    """The header with the inference token, for `curl -H @FILE`."""
-    health = _File("health")
-    """Whether it answers right, kept by the process that stays with it."""
-    looks = _File("looks.json")
-    """The same by model, with the workers' process ids, for the supervisor."""
-    instances = _File(INSTANCES_FOLDER)
-    """A run directory for each TorchServe."""
-    next = _File(NEXT_FOLDER)
-    """What a reload moves to: a plan and HAProxy's configuration."""
-    door = _File(HAPROXY_FILE)
-    """HAProxy's configuration, rendered from the plan."""
-    record = _File("supervisor.json")
-    """What the supervisor says of itself (server/supervisor/record.py)."""
-    token = _File("token")
-    """The token that the door asks for; made once, and changed with the file."""
+    marker = _File(MARKER)  # this folder is the kit's: nothing is written into another that is not empty
+    lock = _File(LOCK)  # held while a plan is written or a start is under way
+    plan = _File(PLAN_FILE)  # what the server shall be
+    next = _File(NEXT_FOLDER)  # what a reload moves to: a plan and HAProxy's configuration
+    timings = _File("timings.json")  # the batch profile: what batches take here (`python -m models time`)
+    tuned = _File("tuned.json")  # what `make tune` found, which took it many minutes: a person removes it
+    instances = _File(INSTANCES_FOLDER)  # a folder for each TorchServe
+    properties = _File(PROPERTIES_FILE)  # of an instance: TorchServe's configuration, rendered from the plan
+    proxy_config = _File(PROXY_FILE)  # HAProxy's configuration, rendered from the plan
+
+    state = _File("server.json")  # what was started, and when
+    failure = _File("failure.json")  # why the last start failed; absent after a good one
+    record = _File("supervisor.json")  # what the supervisor says of itself (server/supervisor/record.py)
+    token = _File("token")  # the token that the proxy asks for; made once, and changed with the file
+    authorization = _File("authorization")  # the header with that token, for `curl -H @FILE`
+    samples = _File("samples")  # inputs to try the models with
+
+    logs = _File("logs")  # logs of this start
+    previous_logs = _File("logs.previous")  # logs of the start before
+    supervisor_log = _File("logs/supervisor.log")  # what the supervisor and the starts of its instances say
+    proxy_log = _File("logs/haproxy.log")  # HAProxy's own troubles, and a line for each request that failed
+    console_log = _File("logs/console.log")  # of an instance: what TorchServe and the JVM print, errors only
+    server_log = _File("logs/ts_log.log")  # of an instance: what TorchServe's frontend logs
+    model_log = _File("logs/model_log.log")  # of an instance: what the workers print
 
     @property
-    def door_files(self) -> DoorFiles:
+    def proxy_files(self) -> ProxyFiles:
         """What haproxy.cfg names."""
-        return DoorFiles.of(self.path)
-
-    @property
-    def bearers(self) -> Path:
-        """The token as HAProxy compares it: the whole value of the header."""
-        return Path(self.door_files.bearers)
-
-    @property
-    def certificate(self) -> Path:
-        """Certificate and key in one file, as HAProxy wants them."""
-        return Path(self.door_files.certificate)
-
-    logs = _File("logs")
-    """Logs of this start; those of the one before are in logs.previous."""
-    previous_logs = _File("logs.previous")
-    """Logs of the start before."""
-    console_log = _File("logs/console.log")
-    """What TorchServe and the JVM print: errors only."""
-    model_log = _File("logs/model_log.log")
-    """What the workers print."""
-    server_log = _File("logs/ts_log.log")
-    """What TorchServe's frontend logs."""
-    supervisor_log = _File("logs/supervisor.log")
-    """What the supervisor and the starts of its instances say."""
-    door_log = _File("logs/haproxy.log")
-    """What HAProxy says: its own troubles, and a line for each request that failed."""
-    samples = _File("samples")
-    """Inputs to try the models with."""
+        return ProxyFiles.of(self.path)
 
     @property
     def temporary(self) -> Path:
         """Sockets and unpacked archives; in /tmp when the run directory's name is too long for a socket."""
         return find_temporary(self.path)
 
-    @property
-    def admin_socket(self) -> Path:
-        """HAProxy's runtime commands."""
-        return Path(self.door_files.admin_socket)
-
-    @property
-    def supervisor_socket(self) -> Path:
-        """Where the door asks for /ready and /live, and `make reload` for a reload."""
-        return Path(self.door_files.supervisor_socket)
-
     def instance(self, name: str) -> RunDir:
-        """The run directory of one TorchServe behind the door."""
+        """The folder of one TorchServe."""
         return RunDir(path=self.instances / name)
 
     def list_instances(self) -> list[RunDir]:
         """Those that were ever planned here and are left."""
-        if not self.instances.is_dir():
-            return []
-        return [self.instance(folder.name) for folder in sorted(self.instances.iterdir()) if folder.is_dir()]
+        return [self.instance(folder.name) for folder in sorted(self.instances.glob("*")) if folder.is_dir()]
 
     def list_own(self) -> list[Path]:
         """Everything the kit puts here, the marker last: until it is gone, a second clean can go on."""
-        files = (
-            *(self.timings, self.state, self.failure, self.lock, self.authorization, self.health),
-            *(self.door, self.record, self.token, self.bearers, self.certificate),
-        )
+        secrets = map(Path, (self.proxy_files.bearers, self.proxy_files.certificate))
+        files = [self.timings, self.state, self.failure, self.lock, self.authorization, self.proxy_config]
+        files += [self.record, self.token, *secrets]
         drafts = [name_draft(file) for file in (*files, self.plan, self.tuned)]
         folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp", self.instances, self.next)
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]

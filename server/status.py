@@ -1,207 +1,215 @@
-"""Says what runs, from which weights, on which CPUs and how busy it is, or why nothing does."""
+"""Says what serves where, since when, how busy it is, what is wrong and what to do; or why nothing runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from config.plan import ModelPlan, Plan, read_plan
+from config.plan import Plan, read_plan
 from handlers.backends.catalogue import name_variant
-from server.api import Client, count_waiting, read_sizes
+from server.api import count_waiting, make_instance_client, read_sizes
 from server.archives import read_archives_left
-from server.call import make_instance_client, read_instances
+from server.call import shorten
 from server.errors import ApiError
+from server.haproxy import HaproxyError, Runtime
 from server.ports import inference_url, list_ports
-from server.processes import find_marked, read_age, read_resident_mib, read_status
-from server.rundir import RunDir
-from server.state import Failure, State, read_failure, read_state
-from server.supervisor.record import READY as PHASE_READY
-from server.supervisor.record import Part, Record, read_record
-from server.verify.collect import describe_workers
-from server.verify.server_checks import plan_timeouts, render_batch, render_timeouts
+from server.processes import Process, find_marked, read_age, read_environment, read_resident_mib, read_status
+from server.rundir import MARK, RunDir
+from server.state import Failure, read_failure, read_state
+from server.supervisor.record import Part, Phase, read_record
 
-if TYPE_CHECKING:  # pydantic, which a Python without the environment has not
-    from handlers.definition import Packed
-
-TOLD_WITHIN_S = 1.0
-"""An idle worker tells in milliseconds; behind a queue that is longer nobody shall wait for it."""
+WIDTH = 100
+RESTART = "make stop && make serve"
 
 
-def render_instance(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
-    """One TorchServe."""
-    state = read_state(run.state)
-    failure = read_failure(run.failure)
+def render_status(run: RunDir) -> tuple[str, bool]:
+    """What a person reads, and whether everything serves that was planned."""
     processes = find_marked(run.path)
-    java = [process.pid for process in processes if process.is_java]
-    if not java:
-        return _render_absence(run, len(processes), failure), False
-    plan = read_plan(run.plan)
-    archives = read_archives_left(plan, model_store or Path(plan.inputs.model_store))
-    client = make_instance_client(plan)
-    blocks = [render_model(plan, name, archives.get(name), client) for name in plan.models]
-    lines = [_render_head(client, state, java[0]), *(line for block, _ in blocks for line in block)]
-    return "\n".join(lines), all(serving for _, serving in blocks)
-
-
-def render_status(run: RunDir, model_store: Path | None) -> tuple[str, bool]:
-    """HAProxy and the supervisor, then each instance; and whether every model is served."""
-    processes = find_marked(run.path)
-    if not any(process.is_supervisor or process.is_java for process in processes):
-        return _render_absence(run, len(processes), read_failure(run.failure)), False
-    plan, record = read_plan(run.plan), read_record(run.record)
-    watched = any(process.is_supervisor for process in processes)
-    lines = [_render_server_head(plan, read_state(run.state), record, watched=watched)]
-    if record:
-        lines.append(_render_part("door", "HAProxy", record.door))
-    lines.append(render_ports(plan))
-    all_serve = watched and record is not None and record.phase == PHASE_READY
-    for name, (folder, own) in read_instances(run, plan).items():
-        text, serves = render_instance(folder, model_store)
-        all_serve = all_serve and serves
-        if record and name in record.instances:
-            lines.append(_render_part(name, "TorchServe", record.instances[name]))
-        lines += [f"  {line}" for line in text.splitlines()]
-        lines.append(f"  {render_ports(own)}")
-    return "\n".join(lines), all_serve
-
-
-def _render_server_head(plan: Plan, state: State | None, record: Record | None, *, watched: bool) -> str:
-    url = inference_url(plan)
-    if not watched:
-        cure = "what is left serves on, and nothing is restarted: make stop && make serve"
-        return f"{url}: NOBODY WATCHES: the supervisor is gone; {cure}"
-    ready = f", ready in {state.seconds_to_ready} s" if state and state.seconds_to_ready is not None else ""
-    started = f", started {state.started_at}" if state else ""
-    phase = f"{record.phase} since {record.since}" if record else "starting"
-    count = len(plan.instances)
-    return f"{url}: {phase}{started}{ready}; {count} instance{'s' * (count > 1)} behind HAProxy"
-
-
-def render_ports(plan: Plan) -> str:
-    """What listens where."""
-    ports = list_ports(plan.properties)
-    return f"ports: {', '.join(f'{port} {what}' for what, (_, port) in ports.items())}"
-
-
-def _render_part(name: str, what: str, part: Part) -> str:
-    """With what was the matter, the last cause first."""
-    times = "never restarted" if not part.restarts else f"restarted {part.restarts} ×"
-    causes = "".join(f"\n  {cause.at}: {cause.cause}" for cause in reversed(part.causes))
-    health = f", {part.health}" if part.health and part.health != part.phase else ""
-    return f"{name}: {what} {part.phase}{health}, {times}{causes}"
-
-
-def _render_absence(run: RunDir, leftovers: int, failure: Failure | None) -> str:
+    if any(process.is_supervisor or process.is_java for process in processes):
+        status = Status(run, processes)
+        problems = (f"what: {what}; do: {do}" for what, do in status.find_problems())
+        lines = [status.render_head(), *status.render_models(), *status.render_parts(), *problems]
+        return "\n".join(map(_wrap, lines)), status.serving
     lines = [f"not running ({run.path})"]
-    if leftovers:
-        lines.append(f"{leftovers} process(es) of an earlier server are left: make stop")
-    if failure:
-        lines += ["the last one failed:", *render_failure(failure)]
-    return "\n".join(lines)
+    if processes:
+        lines.append(f"what: {len(processes)} process(es) of an earlier server are left; do: make stop")
+    if failure := read_failure(run.failure):
+        lines += ["the last start failed:", *render_failure(failure)]
+    return "\n".join(lines), False
 
 
 def render_failure(failure: Failure) -> list[str]:
     """A failure as lines: where, why, what to do, where to read more."""
-    lines = [f"  {failure.describe()}", *(f"    | {line}" for line in failure.lines)]
-    if failure.cure:
-        lines.append(f"  cure: {failure.cure}")
-    if failure.log:
-        lines.append(f"  log: {failure.log}")
-    return lines
+    lines = [f"  what: {failure.describe()}", *(f"    | {line}" for line in failure.lines)]
+    more = {"do": failure.fix, "log": failure.log}
+    return [*lines, *(f"  {name}: {text}" for name, text in more.items() if text)]
 
 
-def _render_head(client: Client, state: State | None, java: int) -> str:
-    if state is None:
-        return (
-            f"{client.inference_url}: running, but server.json is missing or damaged: make stop && make serve"
-        )
-    ready = f", ready in {state.seconds_to_ready} s" if state.seconds_to_ready is not None else ""
-    memory = f"TorchServe {_render_resident_mib(java)} MiB"
-    return f"{client.inference_url}: {state.phase}, started {state.started_at}{ready}; {memory}"
+@dataclass(kw_only=True)
+class Served:
+    """One model in one instance, all versions together, as TorchServe has it."""
+
+    planned: int  # workers
+    workers: list[Mapping[str, Any]] = field(default_factory=list)
+    ready: int = 0  # of them
+    waiting: int = 0  # requests in TorchServe's queue
+    differences: list[str] = field(default_factory=list)  # numbers that are not the plan's
+    problem: str = ""  # why nothing is known
 
 
-def render_model(plan: Plan, name: str, archive: Packed | None, client: Client) -> tuple[list[str], bool]:
-    """One model's lines, and whether all its workers serve."""
-    model = plan.models[name]
+def ask(plan: Plan, instance: str, name: str) -> Served:
+    """TorchServe about one model, compared with the plan."""
+    model, client = plan.instances[instance].models[name], make_instance_client(plan, instance)
+    served = Served(planned=model.workers * len(model.archives))
+    queue = plan.instances[instance].queue_size
     try:
-        described = client.describe(name)
-        sizes = read_sizes(name, client, described)
+        for version in model.archives:
+            path = name if model.kit else f"{name}/{version}"
+            described = client.describe(path)
+            sizes = read_sizes(path, client, described)
+            served.workers += described.get("workers", [])
+            served.waiting += count_waiting(described)
+            for what, expected, actual in (
+                ("batch", model.batch_size, described.get("batchSize")),
+                ("delay in ms", model.max_batch_delay_ms, described.get("maxBatchDelay")),
+                ("response time-out in s", model.response_timeout_s, described.get("responseTimeout")),
+                ("startup time-out in s", model.startup_timeout_s, described.get("startupTimeout")),
+                ("queue", queue, queue if queue in sizes else next(iter(sizes), None)),
+            ):
+                if actual != expected:
+                    served.differences.append(f"{what} {actual} (planned {expected})")
     except ApiError as problem:
-        return [f"{name}: {problem}"], False
-    workers = described.get("workers", [])
-    up = [worker for worker in workers if worker.get("status") == "READY"]
-    pids = {pid for worker in up if (pid := int(worker.get("pid", -1))) > 0}
-    computing = render_computing(model, name, client, pids)
-    lines = [
-        f"{name}: {len(up)} of {model.workers.value} workers ready, {computing}",
-        *(f"  {line}" for line in render_live(model, described, sizes)),
-        *(f"  {line}" for line in _render_archive(model, archive)),
-        *(f"  {_render_worker(worker)}" for worker in workers),
-    ]
-    return lines, len(up) == int(model.workers.value)
+        served.problem = str(problem)
+    served.ready = sum(worker.get("status") == "READY" for worker in served.workers)
+    return served
 
 
-def render_computing(model: ModelPlan, name: str, client: Client, pids: set[int]) -> str:
-    """Backend and precision by the workers' own account; the plan's, and so said, where none gives any."""
-    planned = name_variant(str(model.backend.value), str(model.precision.value))
-    told = describe_workers(name, client, pids, seconds=TOLD_WITHIN_S).answers.values()
-    live = {
-        name_variant((one.get("backend") or {}).get("name", "?"), one.get("precision", "?")) for one in told
-    }
-    return _mark(" and ".join(sorted(live)), planned) if live else f"{planned} (planned; not told)"
+class Status:
+    """All that is seen of a server, once; and what is said of it."""
+
+    def __init__(self, run: RunDir, processes: list[Process]) -> None:
+        self.run, self.plan, self.state = run, read_plan(run.plan), read_state(run.state)
+        self.watched = any(process.is_supervisor for process in processes)
+        self.record = read_record(run.record) if self.watched else None
+        parts = {"proxy": self.record.proxy, **self.record.instances} if self.record else {}
+        self.parts = defaultdict(Part, parts)
+        self.java = {(read_environment(one.pid) or {}).get(MARK): one.pid for one in processes if one.is_java}
+        self.haproxy = next((one.pid for one in processes if one.role == "HAProxy"), None)
+        self.archives = read_archives_left(self.plan)
+        places = [(name, model) for name, one in self.plan.instances.items() for model in one.models]
+        with ThreadPoolExecutor(len(places)) as pool:  # one that hangs must not delay the others
+            found = pool.map(lambda place: ask(self.plan, *place), places)
+            self.served = dict(zip(places, found, strict=True))
+        try:
+            stats = Runtime(Path(run.proxy_files.admin_socket)).read_stats()
+        except HaproxyError:  # the supervisor, or the row of HAProxy, says it
+            stats = {}
+        self.queued = {name: stat.queued for name, stat in stats.items()}
+        ready = self.record is not None and self.record.phase == Phase.READY
+        self.serving = ready and all(one.ready == one.planned for one in self.served.values())
+
+    def render_head(self) -> str:
+        url, count = inference_url(self.plan), len(self.plan.instances)
+        if not self.watched:
+            left = "what is left serves on, and nothing is restarted"
+            return f"{url}: supervisor not running; {left}: {RESTART}"
+        phase = f"{self.record.phase.value} since {_short(self.record.since)}" if self.record else "starting"
+        seconds = self.state.seconds_to_ready if self.state else None
+        took = f", started in {seconds:g} s" if seconds else ""
+        return f"{url}: {phase}{took}; {count} instance{'s' * (count > 1)}"
+
+    def render_models(self) -> Iterator[str]:
+        """A row for each: workers of all instances, batch, requests that wait, what computes, weights."""
+        for name, model in self.plan.models.items():
+            here = [one for (_, served), one in self.served.items() if served == name]
+            how = name_variant(model.backend, model.precision) if model.kit else "an archive that others made"
+            ready, planned = sum(one.ready for one in here), sum(one.planned for one in here)
+            waiting = self.queued.get(name, 0) + sum(one.waiting for one in here)
+            batch = f"batch {model.batch_size} within {model.max_batch_delay_ms} ms"
+            yield f"{name}: {ready}/{planned} workers, {how}, {batch}, {waiting} waiting"
+            if name in self.archives:
+                definition = self.archives[name].definition
+                mark = "  <-- NOT TRAINED" if definition.weights.startswith("random") else ""
+                yield f"  weights: {definition.weights}{mark}"
+                yield from (f"  note: {note}" for note in definition.notes)
+
+    def render_parts(self) -> Iterator[str]:
+        """HAProxy, then each instance with its workers."""
+        yield self._render_part("proxy", "HAProxy", self.haproxy)
+        for name, instance in self.plan.instances.items():
+            yield self._render_part(name, "TorchServe", self.java.get(str(self.run.instance(name).path)))
+            for model in instance.models:
+                one = self.served[name, model]
+                workers = "; ".join(map(_render_worker, one.workers)) or (
+                    "unknown" if one.problem else "none"
+                )
+                yield f"  {model}: {one.ready}/{one.planned} workers: {workers}"
+
+    def _render_part(self, name: str, what: str, pid: int | None) -> str:
+        part = self.parts[name]
+        phase = f"{part.phase.value} since {_short(part.since)}" if self.watched else "not watched"
+        if part.restarts:
+            last = f" (last at {_short(part.causes[-1].at)}: {part.causes[-1].cause})" if part.causes else ""
+            phase += f", restarted {part.restarts} ×{last}"
+        if name == "proxy":
+            ports = ", ".join(f"{port} {purpose}" for purpose, (_, port) in list_ports(self.plan).items())
+        else:
+            ports = "gRPC " + ", ".join(str(port) for _, port in list_ports(self.plan, name).values())
+        return f"{name}: {what} {phase}, {_render_mib(pid)}, ports: {ports}"
+
+    def find_problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong, and what to do."""
+        if self.state is None:
+            yield "server.json is missing or damaged", RESTART
+        if self.record and self.record.message:
+            yield self.record.message, f"read {shorten(self.run.supervisor_log)}"
+        if self.record and self.record.reload.startswith("failed"):
+            yield f"the last reload {self.record.reload}", "make reload, once that is mended"
+        logs = {name: shorten(self.run.instance(name).model_log) for name in self.plan.instances}
+        for name, log in {"proxy": shorten(self.run.proxy_log), **logs}.items():
+            part = self.parts[name]
+            if part.phase in (Phase.UNWELL, Phase.BACKING_OFF):
+                why = part.health or (part.causes[-1].cause if part.causes else "see its log")
+                yield f"{name} {part.phase.value}: {why}", f"it is restarted by itself; read {log}"
+        for (name, model), one in self.served.items():
+            ready = self.parts[name].phase == Phase.READY
+            if one.ready < one.planned and (ready or not self.watched):  # else the cause stands above
+                lack = one.problem or f"{one.ready} of {one.planned} workers of {model}"
+                do = f"TorchServe restarts it; if it stays so, read {logs[name]}" if self.watched else RESTART
+                yield f"{name}: {lack}", do
+            if one.differences:
+                yield f"TorchServe of {name} has of {model}: {', '.join(one.differences)}", RESTART
+        for name, planned in self.plan.models.items():
+            if planned.kit and name not in self.archives:
+                file = planned.archives[planned.version]
+                yield f"{file} is gone from the model store, or damaged", f"make models MODELS={name}"
 
 
-def render_live(model: ModelPlan, described: Mapping[str, Any], sizes: Sequence[int]) -> list[str]:
-    """Batch, queue and time-outs as TorchServe has them; what the plan has otherwise is marked."""
-    batch = render_batch(model.batch_size.value, model.max_batch_delay_ms.value)
-    queue = int(model.queue_size.value)
-    size = queue if queue in sizes else next(iter(sizes), "?")
-    live_batch = render_batch(described.get("batchSize", "?"), described.get("maxBatchDelay", "?"))
-    live_times = render_timeouts(described.get("responseTimeout", "?"), described.get("startupTimeout", "?"))
-    return [
-        _mark(f"batch {live_batch}", f"batch {batch}"),
-        f"{count_waiting(described)} requests wait, {_mark(f'queue of {size}', f'queue of {queue}')}",
-        _mark(f"time-outs: {live_times}", f"time-outs: {plan_timeouts(model)}"),
-    ]
+def _wrap(line: str) -> str:
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    wrapper = textwrap.TextWrapper(WIDTH, "", indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.fill(line)
 
 
-def _mark(live: str, planned: str) -> str:
-    return live if live == planned else f"{live}  <-- NOT AS PLANNED: {planned}"
+def _short(at: str) -> str:
+    return at.replace("+00:00", "Z") or "?"
 
 
-def _render_archive(model: ModelPlan, archive: Packed | None) -> list[str]:
-    if archive is None:
-        return [
-            f"weights: unknown, {model.archive.value} is gone from the model store, or damaged: make models"
-        ]
-    trained = "  <-- NOT TRAINED" if archive.definition.weights.startswith("random") else ""
-    return [
-        f"weights: {archive.definition.weights}{trained}",
-        *(f"note: {note}" for note in archive.definition.notes),
-    ]
-
-
-def _render_worker(worker: Mapping[str, object]) -> str:
-    pid = int(str(worker.get("pid", -1)))
+def _render_worker(worker: Mapping[str, Any]) -> str:
+    pid = int(worker.get("pid", -1))
     if pid <= 0:
-        return "worker: has no process yet"
-    status = worker.get("status")
-    state = "ready" if status == "READY" else "not ready"
-    age = read_age(pid)
-    up = "?" if age is None else _render_age(age)
-    cpus = read_status(pid).get("Cpus_allowed_list", "?")
-    return f"worker {pid}: {state}, cpus {cpus}, {_render_resident_mib(pid)} MiB, up {up}"
+        return "one has no process yet"
+    state = "" if worker.get("status") == "READY" else "not ready, "
+    cpus, age = read_status(pid).get("Cpus_allowed_list", "?"), read_age(pid)
+    up = "?" if age is None else f"{age / 60:.0f} min" if age >= 60 else f"{age:.0f} s"
+    return f"{pid} {state}CPUs {cpus}, {_render_mib(pid)}, up {up}"
 
 
-def _render_age(seconds: float) -> str:
-    """A worker younger than its server was started again."""
-    minutes = int(seconds) // 60
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
-
-
-def _render_resident_mib(pid: int) -> str:
-    found = read_resident_mib(pid)
-    return "?" if found is None else str(found)
+def _render_mib(pid: int | None) -> str:
+    found = read_resident_mib(pid) if pid else None
+    return "not running" if found is None else f"{found} MiB"

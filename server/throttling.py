@@ -7,36 +7,31 @@ the kernel's own bookkeeping, for a fraction of a millisecond (measured with a b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-PERIODS, TIMES = "nr_periods", "nr_throttled"
-MICROSECONDS = {"throttled_usec": 1.0, "throttled_time": 1e-3}
-"""Version 2 counts microseconds, version 1 nanoseconds."""
+PERIODS, TIMES, LOST = "nr_periods", "nr_throttled", "microseconds"
+_UNITS = {"throttled_usec": 1.0, "throttled_time": 1e-3}  # version 2; version 1 counts nanoseconds
 Counts = Mapping[str, Mapping[str, float]]
 """cpu.stat file → {nr_periods, nr_throttled, microseconds}."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What throttling cost between two readings, in the group that lost most."""
+    """What throttling cost between two readings, in the group that lost most; a period is 100 ms."""
 
     times: int = 0
     ms_per_period: float = 0.0
-    """A period is 100 ms unless somebody has changed it."""
 
 
 def read_throttled(
     pid: int | str = "self", proc: Path = Path("/proc"), root: Path = CGROUP_ROOT
 ) -> dict[str, dict[str, float]]:
-    """The counts of the process's group and those above it; {} when none counts.
-
-    A quota may be set on any group above, and its count stands there; so all of them are read.
-    """
+    """Of the process's group and of those above it, which may have a quota too; {} when none counts."""
     counts = {}
-    for stat in _stat_files(pid, proc, root):
+    for stat in _list_stat_files(pid, proc, root):
         with contextlib.suppress(OSError, ValueError):
             found = parse_stat(stat.read_text())
             if TIMES in found:
@@ -48,38 +43,30 @@ def parse_stat(text: str) -> dict[str, float]:
     """What a cpu.stat file says of throttling, in the units of Counts."""
     values = {name: float(value) for name, value in (line.split() for line in text.splitlines())}
     found = {name: values[name] for name in (PERIODS, TIMES) if name in values}
-    lost = [factor * values[name] for name, factor in MICROSECONDS.items() if name in values]
-    return {**found, "microseconds": sum(lost)} if lost else found
+    lost = [factor * values[name] for name, factor in _UNITS.items() if name in values]
+    return {**found, LOST: sum(lost)} if lost else found
 
 
-def _stat_files(pid: int | str, proc: Path, root: Path) -> list[Path]:
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    files = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # Version 2 has no controller names; version 1 mounts the cpu controller alone or with cpuacct.
-        mounts = [root / controllers, root / "cpu"] if controllers else [root, root / "unified"]
-        mount = next((folder for folder in mounts if folder.is_dir()), root)
-        group = PurePosixPath(path)
-        files += [mount / str(part).lstrip("/") / "cpu.stat" for part in (group, *group.parents)]
-    return files
+def _list_stat_files(pid: int | str, proc: Path, root: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        for line in (proc / str(pid) / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            # Version 2 has no controller names; version 1 mounts the cpu controller alone or with cpuacct.
+            mounts = [root / controllers, root / "cpu"] if controllers else [root, root / "unified"]
+            mount = next((folder for folder in mounts if folder.is_dir()), root)
+            for group in (PurePosixPath(path), *PurePosixPath(path).parents):
+                yield mount / str(group).lstrip("/") / "cpu.stat"
 
 
 def find_loss(before: Counts, now: Counts) -> Loss:
     """Between two readings; a group that was not there before is counted from its beginning."""
-    losses = [_find_group_loss(before.get(stat, {}), counts) for stat, counts in now.items()]
-    return max(losses, key=lambda loss: (loss.ms_per_period, loss.times), default=Loss())
-
-
-def _find_group_loss(before: Mapping[str, float], now: Mapping[str, float]) -> Loss:
-    if now[TIMES] < before.get(TIMES, 0):  # a new group under the same name
-        before = {}
-    periods, times, microseconds = (
-        now.get(name, 0) - before.get(name, 0) for name in (PERIODS, TIMES, "microseconds")
-    )
-    return Loss(times=int(times), ms_per_period=microseconds / 1000 / max(1.0, periods))
+    losses = [Loss()]
+    for stat, counts in now.items():
+        start = before.get(stat, {})
+        if counts[TIMES] < start.get(TIMES, 0):  # a new group under the same name
+            start = {}
+        periods, times, lost = (counts.get(name, 0) - start.get(name, 0) for name in (PERIODS, TIMES, LOST))
+        losses.append(Loss(times=int(times), ms_per_period=lost / 1000 / max(1.0, periods)))
+    return max(losses, key=lambda loss: (loss.ms_per_period, loss.times))

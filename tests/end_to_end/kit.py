@@ -49,18 +49,21 @@ class Kit:
     port: int
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", *arguments, "--run-dir", str(self.run_dir)]
+        return [sys.executable, "-m", *arguments, f"RUN_DIR={self.run_dir}"]
 
     def call(self, *arguments: str, seconds: float = START_SECONDS) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
         )
 
-    def plan(self, models: str, *arguments: str, instances: int | None = 1) -> None:
-        """`make plan`, and nothing is started; None for as many instances as the plan has by itself."""
-        places = ["--port", str(self.port), "--model-store", str(self.store)]
-        own = ["--instances", str(instances)] if instances else []
-        done = self.call("config", "--models", models, *places, *own, *arguments)
+    def list_settings(self, models: str, **settings: object) -> list[str]:
+        """As arguments; of one instance, unless INSTANCES says otherwise (None: by the machine)."""
+        own = {"MODELS": models, "PORT": self.port, "MODEL_STORE": self.store, "INSTANCES": 1, **settings}
+        return [f"{name}={value}" for name, value in own.items() if value is not None]
+
+    def plan(self, models: str, **settings: object) -> None:
+        """What `make serve` would start is planned and written, and nothing is started."""
+        done = self.call("tests.end_to_end.write_plan", *self.list_settings(models, **settings))
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> subprocess.CompletedProcess[str]:
@@ -70,14 +73,18 @@ class Kit:
         return self.call("server", "stop", seconds=60)
 
     def verify(self) -> tuple[int, dict[str, list[dict[str, Any]]]]:
-        """Exit code, and the findings that differ by item."""
-        done = self.call("server", "verify", "--format", "json", seconds=120)
-        assert done.stdout, done.stderr
+        """Exit code, and the rows that differ by name."""
+        code, rows = self._compare()
         differing: dict[str, list[dict[str, Any]]] = {}
-        for finding in json.loads(done.stdout)["findings"]:
-            if finding["state"] == "DIFFERS":
-                differing.setdefault(finding["item"], []).append(finding)
-        return done.returncode, differing
+        for row in rows:
+            if row["state"] == "DIFFERS":
+                differing.setdefault(row["name"], []).append(row)
+        return code, differing
+
+    def _compare(self) -> tuple[int, list[dict[str, Any]]]:
+        done = self.call("server", "verify", "FORMAT=json", seconds=120)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)["rows"]
 
     def wait_until_good(self) -> None:
         """Until verify finds nothing that differs."""
@@ -99,7 +106,7 @@ class Kit:
 
     @property
     def instance(self) -> Path:
-        """The run directory of the first one."""
+        """The folder of the first one."""
         return self.run_dir / "instances" / next(iter(read_plan(self.run_dir).instances))
 
     @property
@@ -138,9 +145,8 @@ class Kit:
 
     def workers(self, model: str) -> list[int]:
         """Pids of a model's real workers, by rank, from `verify`."""
-        done = self.call("server", "verify", "--format", "json", seconds=120)
-        findings = json.loads(done.stdout)["findings"]
-        return list(dict.fromkeys(f["pid"] for f in findings if f["model"] == model and f["pid"]))
+        rows = self._compare()[1]
+        return list(dict.fromkeys(row["pid"] for row in rows if row["model"] == model and row["pid"]))
 
     def processes(self) -> list[int]:
         """Every process that carries the mark of this run directory, or of an instance's in it."""

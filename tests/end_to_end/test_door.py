@@ -22,7 +22,7 @@ from config.plan import read_plan
 from config.rules.network import SOCKETS
 from server.processes import Process, find_marked, send_signal
 from server.rundir import RunDir
-from server.supervisor.record import READY, read_record
+from server.supervisor.record import Phase, read_record
 from server.verify.probes import call_grpc
 from tests.end_to_end.kit import Kit, running
 from tests.reliability.client import REFUSED, RESET, Load, Request
@@ -52,7 +52,7 @@ class DoorKit(Kit):
 
     def wait_until_ready(self) -> None:
         ends = time.monotonic() + BACK_S
-        while (record := self.read_record()) is None or record.phase != READY:
+        while (record := self.read_record()) is None or record.phase != Phase.READY:
             assert time.monotonic() < ends, record
             time.sleep(0.2)
 
@@ -66,7 +66,7 @@ def door_kit(tmp_path_factory, tiny_store) -> Iterator[DoorKit]:
     for archive in tiny_store.glob("*.mar"):
         shutil.copy(archive, store)
     kit = DoorKit(run_dir=folder / "run", store=store, port=find_ports())
-    kit.plan("tiny_image tiny_text", instances=2)
+    kit.plan("tiny_image tiny_text", INSTANCES=2)
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         yield kit
@@ -80,9 +80,9 @@ def find_ports() -> int:
 
 @pytest.fixture(scope="module")
 def photo(door_kit) -> bytes:
-    """The canary with bytes behind its end, which decoders leave alone."""
-    canary = door_kit.run_dir / "samples" / "tiny_image-example.jpg"
-    return canary.read_bytes().ljust(BYTES, b"\0")
+    """That of the smoke request, with bytes behind its end, which decoders leave alone."""
+    photo = door_kit.run_dir / "samples" / "tiny_image-example.jpg"
+    return photo.read_bytes().ljust(BYTES, b"\0")
 
 
 def load(kit: DoorKit, body: bytes) -> Load:
@@ -98,7 +98,7 @@ def count(load: Load) -> Counter[int | str]:
 
 def test_it_answers_and_refuses_as_planned(door_kit, photo):
     assert door_kit.predict(MODEL, photo).status == 200
-    planned = read_plan(door_kit.run_dir).models[MODEL].workers.value
+    planned = read_plan(door_kit.run_dir).count_workers(MODEL)
     ready = door_kit.request("ready", token="").json["models"][MODEL]
     assert ready == {"workers": planned, "planned": planned}
     refused = door_kit.request(f"predictions/{MODEL}", photo, token="wrong")
@@ -141,8 +141,9 @@ def test_verify_is_good_and_status_names_both_instances(door_kit):
     code, differing = door_kit.verify()
     assert (code, differing) == (0, {})
     status = door_kit.call("server", "status").stdout
-    assert "2 instances behind HAProxy" in status
-    assert "a1: TorchServe ready, never restarted" in status
+    assert status.splitlines()[0].endswith("; 2 instances")
+    assert "\na1: TorchServe ready since " in status
+    assert "restarted" not in status
 
 
 def test_no_secret_is_for_others_or_in_a_file_that_is_shown(door_kit):
@@ -182,10 +183,10 @@ def test_another_user_of_the_machine_gets_nothing_without_the_token(door_kit, ph
     )  # fmt: skip
     assert tried.stdout.split() == ["denied"] * len(sockets)
     for run in runs:
-        properties = read_plan(run.plan).properties
+        properties = read_plan(door_kit.run_dir).instances[run.path.name].properties
         for kind, call in (("inference", "Predictions"), ("management", "ListModels")):
             method = f"org.pytorch.serve.grpc.{kind}.{kind.capitalize()}APIsService/{call}"
-            assert call_grpc(int(properties[f"grpc_{kind}_port"].value), method) == 12  # UNIMPLEMENTED
+            assert call_grpc(int(properties[f"grpc_{kind}_port"]), method) == 12  # UNIMPLEMENTED
     assert door_kit.request(f"predictions/{MODEL}", photo, token="").status == 401
 
 
@@ -200,18 +201,16 @@ def test_a_door_that_is_killed_is_back_and_refuses_nobody_who_comes(door_kit, ph
     door_kit.wait_until_good()
 
 
-def reload(kit: DoorKit, *arguments: str):
+def reload(kit: DoorKit, **settings: object):
     """`make reload`."""
-    own = ["--port", str(kit.port), "--model-store", str(kit.store), "--instances", "2"]
-    asked = ["--models", "tiny_image tiny_text", *own]
-    places = ["--run-dir", str(kit.run_dir), *asked, *arguments]
-    return kit.call("server", "reload", "--run-dir", str(kit.run_dir), "--", *places)
+    own = kit.list_settings("tiny_image tiny_text", **{"INSTANCES": 2, **settings})
+    return kit.call("server", "reload", "--built", *own)
 
 
 def test_a_reload_to_another_plan_and_token_costs_no_request(door_kit, photo):
     before = (door_kit.run_dir / "token").read_text().strip()
     with load(door_kit, photo) as sent:
-        done = reload(door_kit, "--allocator", "system")
+        done = reload(door_kit, ALLOCATOR="system")
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(count(sent)) == {200}, count(sent)
     plan = json.loads((door_kit.run_dir / "plan.json").read_text())
@@ -241,7 +240,7 @@ def test_a_reload_that_fails_changes_nothing(door_kit, photo):
 
 
 def test_what_only_another_door_can_do_is_refused(door_kit):
-    done = reload(door_kit, "--bind", "0.0.0.0")
+    done = reload(door_kit, HOST="0.0.0.0")
     assert done.returncode == 1
     assert "a reload cannot change bind" in done.stderr
 

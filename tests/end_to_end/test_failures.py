@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -131,18 +132,16 @@ def test_a_killed_launcher_takes_even_a_hung_worker_along(tiny_server):
 
 def test_another_plan_is_refused_while_a_server_runs(tiny_server):
     kit = tiny_server
-    again = ["--models", "tiny_image", "--port", str(kit.port), "--model-store", str(kit.store)]
-    again += ["--instances", "1"]
-    assert kit.call("server", "check-plan", *again).returncode == 0
-    assert "in the background" in kit.call("server", "start", "--foreground").stderr
-    done = kit.call("server", "check-plan", *again, "--backend", "eager")
+    assert kit.call("server", "check-serve", *kit.list_settings("tiny_image")).returncode == 0
+    assert "in the background" in kit.call("server", "start", "FOREGROUND=1").stderr
+    done = kit.call("server", "check-serve", *kit.list_settings("tiny_image", BACKEND="eager"))
     assert done.returncode == 1
-    assert "it has another plan; run `make stop` first" in done.stderr
+    assert re.search("other BACKEND; do: .*make stop", done.stderr)
     assert kit.verify() == (0, {})
-    kit.plan("tiny_image", "--backend", "eager")
+    kit.plan("tiny_image", BACKEND="eager")
     done = kit.start()
     assert done.returncode == 1
-    assert "run `make stop` first" in done.stderr
+    assert "make stop" in done.stderr
     code, differing = kit.verify()
     assert code == 1
     assert {"plan", "backend"} <= set(differing)
@@ -153,7 +152,7 @@ def test_another_plan_is_refused_while_a_server_runs(tiny_server):
 def test_foreground_stops_on_a_signal_and_leaves_nothing(tiny_kit):
     tiny_kit.plan("tiny_image")
     server = subprocess.Popen(
-        tiny_kit.command("server", "start", "--foreground"), cwd=ROOT, stdout=subprocess.PIPE, text=True
+        tiny_kit.command("server", "start", "FOREGROUND=1"), cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert server.stdout is not None
     watchdog = threading.Timer(120, server.kill)

@@ -36,7 +36,7 @@ def test_a_worker_moved_after_the_start_is_caught_and_healed(kit):
         code, differing = kit.verify()
         assert code == 1
         assert "CPU affinity" in differing or "ranks" in differing
-        assert all(finding["cure"] for findings in differing.values() for finding in findings)
+        assert all(finding["fix"] for findings in differing.values() for finding in findings)
     finally:
         pin_threads(first, own)
     assert kit.verify() == (0, {})
@@ -61,16 +61,15 @@ def test_a_single_thread_moved_is_caught(kit):
 
 def test_a_stopped_worker_is_caught_not_skipped(kit):
     """While its supervisor, which would end it, is stopped too."""
-    worker = kit.workers("bert")[0]
-    watching = [kit.find("supervisor")[0].pid, kit.find("keeper")[0].pid]
-    for pid in (*watching, worker):
+    worker, supervisor = kit.workers("bert")[0], kit.find("supervisor")[0].pid
+    for pid in (supervisor, worker):
         os.kill(pid, signal.SIGSTOP)
     try:
         code, differing = kit.verify()
         assert code == 1
         assert worker in [finding["pid"] for finding in differing["describe"]]
     finally:
-        for pid in (worker, *reversed(watching)):
+        for pid in (worker, supervisor):
             os.kill(pid, signal.SIGCONT)
     kit.wait_until_good()
 
@@ -91,14 +90,14 @@ def test_another_archive_in_the_store_is_caught(tiny_kit, tmp_path):
         assert set(differing) == {"archive", "archive files"}
 
 
-def start_with(kit: Kit, *arguments: str, **changes: str) -> set[str]:
-    """Plan, change config.properties behind the plan's back, start; the items that verify blames."""
-    kit.plan("tiny_image", *arguments)
+def start_with(kit: Kit, precision: str = "fp32", **changes: str) -> set[str]:
+    """Plan, change config.properties behind the plan's back, start; the rows that verify finds to differ."""
+    kit.plan("tiny_image", PRECISION=precision)
     kit.change_properties(**changes)
     with running(kit) as started:
         assert started.returncode == 1, "verify at the end of start must fail:\n" + started.stdout
         assert "the live server is not as asked for" in started.stderr
-        assert "cure:" in started.stderr
+        assert "fix:" in started.stderr
         return {*re.findall(r"^ +\| .*: (.+) DIFFERS$", started.stderr, re.MULTILINE)}
 
 
@@ -128,13 +127,13 @@ def test_no_launcher_no_pinning_no_allocator_is_caught(tiny_kit):
 
 @needs_bf16
 def test_wrong_precision_system_allocator_and_unbound_memory_are_caught(tiny_kit):
-    tiny_kit.plan("tiny_image", "--precision", "bf16")
+    tiny_kit.plan("tiny_image", PRECISION="bf16")
     arguments = tiny_kit.read_property("cpu_launcher_args").replace(
         "--enable_jemalloc", "--use_default_allocator --disable_numactl"
     )
-    bound = read_plan(tiny_kit.run_dir).layout.memory_nodes.value is not None
+    bound = read_plan(tiny_kit.run_dir).instances["a1"].memory_nodes[0] is not None
     differing = start_with(
-        tiny_kit, "--precision", "bf16", blacklist_env_vars="CPU_KIT_OPTIONS", cpu_launcher_args=arguments
+        tiny_kit, "bf16", blacklist_env_vars="CPU_KIT_OPTIONS", cpu_launcher_args=arguments
     )
     assert {"precision", "allocator"} <= differing
     # Where memory cannot be bound (no NUMA, no CAP_SYS_NICE), the plan does not ask for it.
@@ -197,5 +196,5 @@ def test_an_unpacked_file_changed_after_the_start_is_seen(tiny_server):
     finally:
         file.write_bytes(unpacked)
     assert (code, set(differing)) == (1, {"archive files"})
-    assert differing["archive files"][0]["got"].startswith("requirements.txt has sha256 ")
+    assert differing["archive files"][0]["actual"].startswith("requirements.txt has sha256 ")
     assert tiny_server.verify() == (0, {})

@@ -22,7 +22,7 @@ def test_each_head_answers_over_rest_as_transformers_pipeline_does(tmp_path):
         weights = WeightsRequest(source="path", path=KINDS[kind](tmp_path / kind))
         build_archive(definition, weights, store=tmp_path / "store", workspaces=tmp_path / "work")
     kit = Kit(run_dir=tmp_path / "run", store=tmp_path / "store", port=find_port())
-    kit.plan(" ".join(HEADS), "--workers", "1")
+    kit.plan(" ".join(HEADS), WORKERS=1)
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         for name, kind in HEADS.items():

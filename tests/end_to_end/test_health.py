@@ -1,4 +1,4 @@
-"""The health file of a real server in the foreground: without workers it is ill soon, a quiet one is not."""
+"""The supervisor's record of a server in the foreground: without workers it is ill, a quiet one is not."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ from pathlib import Path
 
 import pytest
 
+from server.supervisor.record import Part, Phase, read_record
 from tests.end_to_end.kit import ROOT, START_SECONDS, Kit
 
 ILL_SECONDS = WELL_SECONDS = 180
 QUIET_SECONDS = 45
-"""A quiet worker is asked after 30."""
+"""A quiet worker is sent a smoke request after 30."""
 
 
-def wait_for_health(kit: Kit, text: str, seconds: float) -> float:
-    """How long it took until the file began so."""
+def read_part(kit: Kit) -> Part:
+    """Of its one instance."""
+    record = read_record(kit.run_dir / "supervisor.json")
+    return record.instances.get("a1", Part()) if record else Part()
+
+
+def wait_until(kit: Kit, seconds: float, *, ready: bool) -> Part:
+    """Until the instance is ready, or is not."""
     began = time.monotonic()
-    file = kit.run_dir / "health"
-    while not (file.exists() and file.read_text().startswith(text)):
-        assert time.monotonic() - began < seconds, file.read_text() if file.exists() else "no health file"
+    while ((part := read_part(kit)).phase == Phase.READY) is not ready:
+        assert time.monotonic() - began < seconds, part
         time.sleep(0.5)
-    return time.monotonic() - began
+    return part
 
 
 @pytest.fixture
@@ -33,10 +39,10 @@ def watched(tiny_kit: Kit, tmp_path: Path) -> Iterator[Kit]:
     """A server that a process in the foreground stays with."""
     tiny_kit.plan("tiny_image")
     with (tmp_path / "out.txt").open("w") as out:
-        command = tiny_kit.command("server", "start", "--foreground")
+        command = tiny_kit.command("server", "start", "FOREGROUND=1")
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
         try:
-            wait_for_health(tiny_kit, "ready", START_SECONDS)
+            wait_until(tiny_kit, START_SECONDS, ready=True)
             yield tiny_kit
         finally:
             process.terminate()
@@ -47,12 +53,12 @@ def test_a_server_whose_workers_are_stopped_is_ill_until_there_are_others_and_a_
     workers = watched.workers("tiny_image")
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
-    wait_for_health(watched, "not ready: ", ILL_SECONDS)
-    assert "tiny_image: no worker serves" in (watched.run_dir / "health").read_text()
-    wait_for_health(watched, "ready", WELL_SECONDS)
+    ill = wait_until(watched, ILL_SECONDS, ready=False)
+    assert ill.models.get("tiny_image", 0) == 0
+    wait_until(watched, WELL_SECONDS, ready=True)
     watched.wait_until_good()
     assert not {*workers} & {*watched.workers("tiny_image")}
     began = time.monotonic()
     while time.monotonic() - began < QUIET_SECONDS:
-        assert (watched.run_dir / "health").read_text() == "ready\n"
+        assert read_part(watched).phase == Phase.READY
         time.sleep(2)

@@ -7,9 +7,9 @@ import json
 from tests.end_to_end.kit import Kit, find_port, running
 
 
-def test_int8_is_really_served_and_answers_as_fp32_does(store, tmp_path, canary):
+def test_int8_is_really_served_and_answers_as_fp32_does(store, tmp_path, photo):
     kit = Kit(run_dir=tmp_path / "run", store=store, port=find_port())
-    kit.plan("resnet50", "--precision", "int8")
+    kit.plan("resnet50", PRECISION="int8")
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         described = kit.request("models/resnet50?customized=true", management=True).json[0][
@@ -19,4 +19,4 @@ def test_int8_is_really_served_and_answers_as_fp32_does(store, tmp_path, canary)
         assert described["precision"] == "int8"
         assert described["graph"]["operators"]["ipex::LlgaFusionGroup"] > 0
         assert described["accuracy"]["agreement"] >= 0.99
-        assert kit.predict("resnet50", canary).status == 200
+        assert kit.predict("resnet50", photo).status == 200

@@ -28,8 +28,8 @@ def test_a_load_is_judged_verified_and_kept(kit: Kit, load_with):
 
 def test_a_model_of_any_name_is_measured_in_both_loops(tiny_server: Kit, tmp_path):
     """Nothing but the server is named; seconds are enough to see what is sent, and that it is judged."""
-    command = [sys.executable, "-m", "loadtest", "run", "--run-dir", str(tiny_server.run_dir)]
-    command += ["--results", str(tmp_path), "--duration", "3", "--repeats", "1"]
+    command = [sys.executable, "-m", "loadtest", "run", f"RUN_DIR={tiny_server.run_dir}"]
+    command += ["--results", str(tmp_path), "DURATION=3", "--repeats", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     (folder,) = list_results(tmp_path)
     kept = read_result(folder)

@@ -66,7 +66,7 @@ def ask_workers(kit: Kit, model: str) -> Iterator[tuple[int, Any]]:
 def plan_for(machine: Path, kit: Kit, run_dir: Path) -> list[dict[str, str]]:
     """config.properties of each instance that `make plan TOPOLOGY=machine` plans."""
     planned = Kit(run_dir=run_dir, store=kit.store, port=kit.port)
-    planned.plan(" ".join(MODELS), "--topology", str(machine), instances=None)
+    planned.plan(" ".join(MODELS), TOPOLOGY=machine, INSTANCES=None)
     return [read_properties(file) for file in sorted(run_dir.rglob("config.properties"))]
 
 

@@ -36,7 +36,7 @@ def kit(tmp_path_factory):
         definition = read_definition(name, folder / "models")
         build_archive(definition, weights, store=folder / "store", precisions=["fp32"])
     kit = Kit(run_dir=folder / "run", store=folder / "store", port=find_port())
-    kit.plan("encoder risk ssdlite", "--workers", "1")
+    kit.plan("encoder risk ssdlite", WORKERS=1)
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         yield kit

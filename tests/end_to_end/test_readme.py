@@ -31,8 +31,8 @@ def test_readmes_client_prints_an_answer_for_each_text(kit, tmp_path):
         assert sum(answer["probabilities"].values()) == pytest.approx(1)
 
 
-def test_readmes_image_answer_has_the_fields_that_are_answered(kit, canary):
+def test_readmes_image_answer_has_the_fields_that_are_answered(kit, photo):
     (block,) = re.findall(r"^```\n(\[\{.*?)^```", README, re.MULTILINE | re.DOTALL)
-    answer = kit.predict("resnet50", canary)
+    answer = kit.predict("resnet50", photo)
     assert answer.status == 200
     assert set(re.findall(r'"(\w+)":', block)) == {field for one in answer.json for field in one}

@@ -68,9 +68,10 @@ def read_masks(pid: int) -> list[set[int]]:
 
 def test_nothing_is_bound_and_a_thread_that_is_bound_is_caught(shared_kit):
     threads = len(ALL) - 1
-    shared_kit.plan("tiny_image", "--profile", "latency")
+    shared_kit.plan("tiny_image", MODE="latency")
     plan = read_plan(shared_kit.run_dir)
-    assert plan.layout.workers_per_model.value * plan.layout.cores_per_worker.value == threads
+    instance = plan.instances["a1"]
+    assert instance.models["tiny_image"].workers * instance.cores_per_worker == threads
     with running(shared_kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         processes = find_marked(shared_kit.run_dir)

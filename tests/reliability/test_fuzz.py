@@ -34,12 +34,12 @@ def test_no_body_fails_loses_or_grows_a_worker(server: Server) -> None:
         outcome = send(server.port, dataclasses.replace(request, token=token))
         assert 200 <= outcome.status < 500, (outcome.failure, outcome.status, outcome.body[:200])
 
-    canaries = itertools.cycle([server.canary(model) for model in MODELS.split()])
-    with Load(server.port, canaries, rate=BESIDE_RATE) as beside:
+    known = itertools.cycle([server.smoke_request(model) for model in MODELS.split()])
+    with Load(server.port, known, rate=BESIDE_RATE) as beside:
         ask()
     wrong = [one for one in beside.outcomes if not server.is_right(one.request.path.split("/")[-1], one)]
     assert [(one.failure, one.status, one.body[:200]) for one in wrong] == []
-    assert server.ask_canaries() == []
+    assert server.send_smoke_requests() == []
     after = server.use()
     assert (after.java, after.resident_mib.keys()) == (before.java, before.resident_mib.keys())
     assert after.out_of_memory == before.out_of_memory

@@ -42,7 +42,7 @@ def costing(server: Server, **limits: float) -> Iterator[None]:
     server.forget_peaks()
     before = server.use()
     yield
-    assert server.ask_canaries() == []
+    assert server.send_smoke_requests() == []
     after = server.use()
     assert (after.java, set(after.resident_mib)) == (before.java, set(before.resident_mib))
     assert after.out_of_memory == before.out_of_memory
@@ -90,7 +90,7 @@ def test_an_expensive_body_costs_no_more_than_planned(name: str, server: Server)
 
 def test_a_jpeg_of_24000_scans_stops_no_photographs(server: Server) -> None:
     scans = server.make(IMAGE, bodies.make_scans(10_000, 24_000), bodies.JPEG)
-    photos = [server.canary(IMAGE)] * 7
+    photos = [server.smoke_request(IMAGE)] * 7
     with costing(server, peak_mib=IMAGE_MIB, kept_mib=KEPT_MIB, cpu_s=IMAGE_CPU_S + 1):
         outcomes = send_all(server.port, [scans, *photos], clients=8)
     assert count(one for one in outcomes if one.request is not scans) == {200: 7}
@@ -120,7 +120,7 @@ def test_bodies_that_stay_unfinished_keep_nobody_out(token: str | None, server: 
     with costing(server), held_open(server.port, HELD) as links:
         with ThreadPoolExecutor(HELD) as pool:
             list(pool.map(hold, links))
-        assert server.ask_canaries() == []
+        assert server.send_smoke_requests() == []
         if token == "":
             assert {read_status(link) for link in links} <= {401, None}
 
@@ -137,7 +137,7 @@ def read_status(link: socket.socket) -> int | None:
 def test_who_shows_no_token_is_told_so_and_takes_nobodys_place(server: Server) -> None:
     photo = bodies.make_noise_png(320)
     flood = [server.make(IMAGE, photo, bodies.PNG, token=token) for token in ("", "wrong")] * 1500
-    with costing(server), Load(server.port, [server.canary(IMAGE)] * 100, rate=5.0) as good:
+    with costing(server), Load(server.port, [server.smoke_request(IMAGE)] * 100, rate=5.0) as good:
         outcomes = send_all(server.port, flood, clients=100)
     assert count(outcomes) == {401: len(flood)}
     assert set(count(good.outcomes)) == {200}
@@ -159,13 +159,13 @@ def test_headers_that_never_end_keep_nobody_out(server: Server) -> None:
                 with contextlib.suppress(OSError):
                     link.sendall(piece)
             time.sleep(0.5)
-        assert server.ask_canaries() == []
+        assert server.send_smoke_requests() == []
 
 
 def test_long_texts_keep_short_ones_waiting_for_their_turn_only(server: Server) -> None:
     """The worst requests that are allowed."""
     long = [server.make(TEXT, bodies.make_long_texts(), bodies.JSON)] * 16
-    with costing(server), Load(server.port, [server.canary(TEXT)] * 1000, rate=2.0) as short:
+    with costing(server), Load(server.port, [server.smoke_request(TEXT)] * 1000, rate=2.0) as short:
         outcomes = send_all(server.port, long, clients=16)
     assert set(count(outcomes)) <= BUSY | {422}
     assert all(server.is_right(TEXT, one) or one.status in (429, 503) for one in short.outcomes)
@@ -185,7 +185,7 @@ def test_two_requests_in_one_write_are_answered_in_their_order(server: Server) -
 
 
 def test_forms_that_are_none_are_rejected_with_the_cause(server: Server) -> None:
-    photo = server.canary(IMAGE).body
+    photo = server.smoke_request(IMAGE).body
     good = bodies.make_upload(photo)
     forms = {
         "a picture as --data-binary sends it": (photo, bodies.FORM, {415}, b"Content-Type"),
@@ -205,8 +205,8 @@ def test_forms_that_are_none_are_rejected_with_the_cause(server: Server) -> None
 
 @pytest.mark.skipif(shutil.which("ab") is None, reason="needs ApacheBench")
 def test_apachebench_that_keeps_no_connection_loses_no_request(server: Server, tmp_path: Path) -> None:
-    canary, total = server.canary(IMAGE), 400
-    (tmp_path / "photo.jpg").write_bytes(canary.body)
+    known, total = server.smoke_request(IMAGE), 400
+    (tmp_path / "photo.jpg").write_bytes(known.body)
     command = [
         "ab",
         "-l",
@@ -220,7 +220,7 @@ def test_apachebench_that_keeps_no_connection_loses_no_request(server: Server, t
         "-T",
         bodies.JPEG,
     ]
-    command += ["-H", f"Authorization: Bearer {server.token}", f"http://{HOST}:{server.port}{canary.path}"]
+    command += ["-H", f"Authorization: Bearer {server.token}", f"http://{HOST}:{server.port}{known.path}"]
     with costing(server):
         said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     assert re.search(rf"Complete requests: +{total}\n", said), said

@@ -13,18 +13,14 @@ from handlers.definition import Packed
 from server.api import Client
 from server.archives import read_archive
 from server.rundir import RunDir
-from server.verify.evidence import ServerEvidence
+from tests.plans import make_plan
 from tests.server import fakes
 
 
 @pytest.fixture
-def plan() -> Plan:
-    return fakes.read_recorded_plan()
-
-
-@pytest.fixture
-def evidence() -> ServerEvidence:
-    return fakes.read_recorded_evidence()
+def plan(run: RunDir) -> Plan:
+    """bert and resnet50 in two instances, one worker each."""
+    return make_plan(run_dir=run.path)
 
 
 @pytest.fixture
@@ -36,9 +32,9 @@ def run(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def planned(run: RunDir) -> RunDir:
-    """A run directory with the recorded plan as that of a whole server."""
-    write_plan(fakes.as_whole(fakes.read_recorded_plan()), run.plan)
+def planned(run: RunDir, plan: Plan) -> RunDir:
+    """A run directory with that plan."""
+    write_plan(plan, run.plan)
     return run
 
 

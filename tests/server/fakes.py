@@ -19,84 +19,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from config.plan import Plan, Setting, read_plan
-from config.render import render_properties
+from config.plan import Plan
 from handlers.definition import Definition, render_definition
 from server.processes import Process, read_process
 from server.rundir import MARK, RunDir
-from server.running import digest_plan
 from server.state import State, write_state
-from server.verify.evidence import FrontendEvidence, ModelEvidence, ServerEvidence, WorkerEvidence
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def read_recorded_plan() -> Plan:
-    """The plan of a two-core machine: bert and resnet50, two workers each."""
-    return read_plan(RECORDED / "plan.json")
-
-
-def as_settings(**values: Any) -> dict[str, Setting]:
-    return {name: Setting(value=value, reason="test") for name, value in values.items()}
-
-
-def with_property(plan: Plan, **values: Any) -> Plan:
-    """The plan with other lines in config.properties."""
-    return dataclasses.replace(plan, properties={**plan.properties, **as_settings(**values)})
-
-
-def with_layout(plan: Plan, **values: Any) -> Plan:
-    return dataclasses.replace(plan, layout=dataclasses.replace(plan.layout, **as_settings(**values)))
-
-
 def with_model(plan: Plan, model: str, **values: Any) -> Plan:
-    """The plan with other settings of one model."""
-    changed = dataclasses.replace(plan.models[model], **as_settings(**values))
-    return dataclasses.replace(plan, models={**plan.models, model: changed})
-
-
-def as_whole(plan: Plan) -> Plan:
-    """The same with the addresses of HAProxy."""
-    return with_property(
-        plan, inference_address="http://127.0.0.1:9380", metrics_address="http://127.0.0.1:9382"
+    """The plan with other values of one model, in all instances."""
+    return dataclasses.replace(
+        plan,
+        instances={
+            name: dataclasses.replace(one, models={**one.models, model: dataclasses.replace(one.models[model], **values)})
+            for name, one in plan.instances.items()
+        },
     )
-
-
-def read_recorded_evidence() -> ServerEvidence:
-    """What verify saw of that plan's live server."""
-    raw = json.loads((RECORDED / "evidence.json").read_text(encoding="utf-8"))
-    models = {name: _parse_model(model) for name, model in raw.pop("models").items()}
-    raw["frontend"] = _parse_frontend(raw["frontend"])
-    recorded = ServerEvidence(
-        **{**raw, "stray_workers": tuple(raw["stray_workers"]), "server_cpus": tuple(raw["server_cpus"])},
-        models=models,
-    )
-    return started_from(recorded, read_recorded_plan())
-
-
-def _parse_frontend(raw: dict[str, Any]) -> FrontendEvidence:
-    lists = {name: tuple(raw.pop(name)) for name in ("flags", "sockets")}
-    return FrontendEvidence(**raw, **lists, properties_now=None, properties_at_start=None)
-
-
-def started_from(evidence: ServerEvidence, plan: Plan) -> ServerEvidence:
-    """The evidence of a server that was given what that plan renders as config.properties."""
-    assert evidence.frontend is not None
-    digest = hashlib.sha256(render_properties(plan).encode()).hexdigest()
-    given = dataclasses.replace(evidence.frontend, properties_now=digest, properties_at_start=digest)
-    return dataclasses.replace(evidence, frontend=given)
-
-
-def _parse_model(raw: dict[str, Any]) -> ModelEvidence:
-    workers = tuple(_parse_worker(worker) for worker in raw.pop("workers"))
-    sizes = tuple(raw["queue_sizes"])
-    return ModelEvidence(**{**raw, "queue_sizes": sizes}, workers=workers, changed_files=())
-
-
-def _parse_worker(raw: dict[str, Any]) -> WorkerEvidence:
-    tuples = {name: tuple(raw[name]) for name in ("launcher", "libraries", "throttled_files")}
-    threads = {thread: tuple(cpus) for thread, cpus in raw["thread_cpus"].items()}
-    return WorkerEvidence(**{**raw, **tuples, "thread_cpus": threads})
 
 
 CLOSE = {"answer_relative": 0.01, "answer_absolute": 0.001}
@@ -135,7 +75,8 @@ def make_archive(
 
 def write_running(run: RunDir, phase: str, **values: Any) -> None:
     """server.json of a server that was started from the plan that is there, unless `values` differ."""
-    known = {"plan_sha256": digest_plan(run), "started_at": "now", **values}
+    digest = hashlib.sha256(run.plan.read_bytes()).hexdigest()
+    known = {"plan_sha256": digest, "started_at": "now", **values}
     write_state(run.state, State(phase=phase, **known))
 
 

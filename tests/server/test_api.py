@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
-from server.api import MANAGEMENT, Client
+from server.api import MANAGEMENT, Client, make_client, make_instance_client
 from server.errors import ApiError
 from tests.server.fakes import answer_once
 
@@ -60,7 +61,7 @@ def test_an_error_answer_keeps_its_status_and_text(torchserve, client):
 def test_a_slow_server_is_not_waited_for(torchserve, client):
     asked_no_more = threading.Event()
     torchserve.routes = {"GET /models/bert": lambda: (200, [{"waited": asked_no_more.wait(60)}])}
-    with pytest.raises(ApiError, match=r"no answer: .*timed out"):
+    with pytest.raises(ApiError, match=r"no response: .*timed out"):
         client.describe("bert", timeout_s=0.1)
     asked_no_more.set()
 
@@ -68,9 +69,9 @@ def test_a_slow_server_is_not_waited_for(torchserve, client):
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n[{", "no answer: IncompleteRead"),
-        (b"nonsense\r\n\r\n", "no answer: nonsense"),
-        (b"", "no answer: Remote end closed connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n[{", "no response: IncompleteRead"),
+        (b"nonsense\r\n\r\n", "no response: nonsense"),
+        (b"", "no response: Remote end closed connection"),
     ],
 )
 def test_a_server_that_dies_in_mid_answer_is_an_error_of_ours(raw, message):
@@ -81,7 +82,31 @@ def test_a_server_that_dies_in_mid_answer_is_an_error_of_ours(raw, message):
 
 
 @pytest.mark.parametrize(("answer", "status"), [((200, []), 200), ((405, {}), 405)])
-def test_a_stranger_asks_with_the_token_given_and_gets_a_status(torchserve, client, answer, status):
+def test_anybody_asks_with_the_token_given_and_gets_a_status(torchserve, client, answer, status):
     torchserve.routes = {"POST /models": answer}
     assert client.ask_status(MANAGEMENT, "POST", "/models", "wrong") == status
     assert torchserve.requests == [("POST /models", "Bearer wrong", b"")]
+
+
+def test_the_clients_of_a_plan_ask_the_instances_that_serve_the_model(run, plan, torchserve):
+    alone = replace(plan.instances["a2"], models={"bert": plan.instances["a2"].models["bert"]})
+    plan = replace(plan, instances={**plan.instances, "a2": alone})
+    one = make_instance_client(plan, "a2")
+    sockets = [
+        f"unix:/kit/run/instances/a2/tmp/{name}.sock" for name in ("inference", "management", "metrics")
+    ]
+    assert [one.inference_url, one.management_url, one.metrics_url] == sockets
+    assert one.token() == ""
+    address = {"management_address": torchserve.url, "metrics_address": torchserve.url}
+    instances = {
+        name: replace(one, properties={**one.properties, **address}) for name, one in plan.instances.items()
+    }
+    client = make_client(replace(plan, instances=instances), run)
+    assert (client.inference_url, client.token_file) == ("http://127.0.0.1:8080", run.token)
+    for path in ("bert", "resnet50", "bert?customized=true"):
+        torchserve.routes[f"GET /models/{path}"] = (200, [{"batchSize": 4, "workers": [{"pid": 7}]}])
+    torchserve.routes["GET /metrics"] = (200, b"a 1")
+    for model, count in (("bert", 2), ("resnet50", 1)):
+        assert client.describe(model) == {"batchSize": 4, "workers": count * [{"pid": 7}]}
+    assert len(client.describe("bert", customized=True)["workers"]) == 1
+    assert client.metrics() == "a 1\na 1"

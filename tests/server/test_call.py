@@ -13,38 +13,43 @@ import threading
 
 import pytest
 
-from server.archives import read_archive, write_samples
-from server.call import make_client, render_calls, write_authorization
+from server import call
+from server.api import bearer
+from server.archives import read_archive
+from server.call import render_calls
+from server.rundir import RunDir
 from server.tokens import write_private
-from tests.server.fakes import as_whole, make_archive
+from tests.plans import make_model
+from tests.server.fakes import make_archive
 
 TOKEN = "a-token-of-letters"
 
 
 @pytest.fixture
-def bert(tmp_path):
-    return read_archive(make_archive(tmp_path / "bert.mar", name="bert", text="it's good"))
-
-
-@pytest.fixture
-def one(plan):
-    plan = as_whole(plan)
-    return dataclasses.replace(plan, models={"bert": plan.models["bert"]})
-
-
-@pytest.fixture
-def client(plan, run):
+def one(plan, run, tmp_path):
+    """bert alone, its archive, and a token."""
     write_private(run.token, TOKEN)
-    return make_client(as_whole(plan), run)
+    make_archive(tmp_path / "bert.mar", name="bert", text="it's good")
+    instance = dataclasses.replace(plan.instances["a1"], models={"bert": make_model("bert")})
+    return dataclasses.replace(plan, instances={"a1": instance}, model_store=str(tmp_path))
 
 
-def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
+def with_example(monkeypatch, archive, body, **changes):
+    """The archive is seen with another example."""
+    example = archive.definition.example.model_copy(update=changes)
+    definition = archive.definition.model_copy(update={"example": example})
+    seen = {"bert": dataclasses.replace(archive, definition=definition, body=body)}
+    monkeypatch.setattr(call, "read_archives_left", lambda _: seen)
+
+
+def test_the_file_with_the_token_is_for_nobody_else_whatever_was_there_before(one, run):
     run.authorization.write_text("old")
     run.authorization.chmod(0o644)
-    file = write_authorization(run, client)
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert file.read_text() == f"Authorization: Bearer {TOKEN}\n"
-    assert [found.name for found in run.path.iterdir() if "authorization" in found.name] == ["authorization"]
+    lines = render_calls(one, run)
+    assert run.authorization.stat().st_mode & 0o777 == 0o600
+    assert run.authorization.read_text() == f"Authorization: {bearer(TOKEN)['Authorization']}\n"
+    assert [file.name for file in run.path.iterdir() if "authorization" in file.name] == ["authorization"]
+    assert TOKEN not in lines + render_calls(one, run, elsewhere=True)
 
 
 @pytest.mark.parametrize(
@@ -56,18 +61,33 @@ def test_the_file_is_for_nobody_else_whatever_was_there_before(run, client):
         (b"[1, 2]", "application/json", [1, 2]),
     ],
 )
-def test_the_line_sends_what_proves_the_model(one, run, client, bert, body, content_type, sent):
-    example = bert.definition.example.model_copy(update={"content_type": content_type})
-    definition = bert.definition.model_copy(update={"example": example})
-    archive = dataclasses.replace(bert, definition=definition, body=body)
-    file = run.path / "bert.txt"
-    line = render_calls(one, {"bert": archive}, {"bert": file}, client, run.authorization).splitlines()[0]
-    words = shlex.split(line)
+def test_the_line_sends_what_proves_the_model(one, run, tmp_path, monkeypatch, body, content_type, sent):
+    with_example(monkeypatch, read_archive(tmp_path / "bert.mar"), body, content_type=content_type)
+    words = shlex.split(render_calls(one, run).splitlines()[0])
     assert json.loads(words[words.index("-d") + 1]) == sent
+    assert words[-1] == "http://127.0.0.1:8080/predictions/bert"
+
+
+def test_an_archive_without_an_example_gets_a_line_too(one, run, tmp_path):
+    """One that others made, and one that is gone: with the sample of an earlier call, and without."""
+    old = make_model("old", kit=False, backend="", precision="", archives={"1.0": "/a/old.mar"})
+    instance = dataclasses.replace(one.instances["a1"], models={"old": old})
+    foreign = dataclasses.replace(one, instances={"a1": instance})
+    comment, line, _ = render_calls(foreign, run).splitlines()
+    assert comment.startswith("# old: ")
+    assert shlex.split(line)[-3:] == ["-T", "FILE", "http://127.0.0.1:8080/predictions/old"]
+    render_calls(one, run)
+    (tmp_path / "bert.mar").unlink()
+    assert shlex.split(render_calls(one, run).splitlines()[0])[-3:-1] == [
+        "-T",
+        f"{run.samples}/bert-canary.txt",
+    ]
+    (run.samples / "bert-canary.txt").unlink()
+    assert render_calls(one, run).startswith("# bert: no sample, because bert.mar is gone")
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
-def test_curl_reads_header_and_body_from_files_of_any_name(one, run, client, bert, tmp_path):
+def test_curl_reads_header_and_body_from_files_of_any_name(one, run, tmp_path, monkeypatch):
     """Of its own arguments everyone on the machine may read; the token is not there."""
     seen = []
 
@@ -83,13 +103,18 @@ def test_curl_reads_header_and_body_from_files_of_any_name(one, run, client, ber
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        client = dataclasses.replace(client, inference_url=url)
-        example = bert.definition.example.model_copy(update={"content_type": "image/jpeg", "file": "a.jpg"})
-        definition = bert.definition.model_copy(update={"example": example})
-        archives = {"bert": dataclasses.replace(bert, definition=definition)}
-        samples = write_samples(archives, tmp_path / "the 'server' [1-2]{a,b} \"$(touch F) é\\")
-        line = render_calls(one, archives, samples, client, write_authorization(run, client))
+        one = dataclasses.replace(one, proxy=dataclasses.replace(one.proxy, port=server.server_port))
+        with_example(
+            monkeypatch,
+            read_archive(tmp_path / "bert.mar"),
+            b"\0 image",
+            content_type="image/jpeg",
+            file="a.jpg",
+        )
+        odd = RunDir.at(tmp_path / "the 'server' [1-2]{a,b} \"$(touch F) é\\")
+        odd.path.mkdir()
+        write_private(odd.token, TOKEN)
+        line = render_calls(one, odd)
         # An office's proxy, which knows no address of this machine.
         kept = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
         subprocess.run(
@@ -97,5 +122,5 @@ def test_curl_reads_header_and_body_from_files_of_any_name(one, run, client, ber
             env={**kept, "http_proxy": "http://127.0.0.1:9"},
             check=True, timeout=20, capture_output=True, cwd=tmp_path,
         )  # fmt: skip
-    assert seen == [(f"Bearer {TOKEN}", bert.body)]
+    assert seen == [(f"Bearer {TOKEN}", b"\0 image")]
     assert not (tmp_path / "F").exists()

@@ -7,9 +7,21 @@ import socket
 import pytest
 
 from server.errors import ServerError
-from server.ports import check_ports_free, describe_holder, find_holder
-from server.rundir import MARK
+from server.ports import (
+    check_ports_free,
+    describe_holder,
+    find_holder,
+    inference_url,
+    list_ports,
+    read_listening_inodes,
+)
+from server.processes import PROC
+from tests.plans import make_plan, make_proxy
 from tests.server import fakes
+
+LISTEN = (
+    "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+)
 
 
 @pytest.fixture
@@ -18,36 +30,43 @@ def taken():
         yield server.getsockname()[1]
 
 
-def test_a_taken_port_names_port_purpose_holder_and_cure(plan, taken):
-    changed = fakes.with_property(plan, grpc_inference_port=_free_port(), grpc_management_port=taken)
-    with pytest.raises(ServerError, match=rf"{taken} \(gRPC management\) .* process \d+.*PORT="):
-        check_ports_free(changed.properties)
-
-
-def _free_port() -> int:
+def test_a_taken_port_names_port_purpose_holder_and_fix(taken):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+        free = server.getsockname()[1]
+    ports = {"gRPC inference": ("127.0.0.1", free), "gRPC management": ("127.0.0.1", taken)}
+    with pytest.raises(ServerError, match=rf"^port {taken} \(gRPC management\) .* process \d+.*PORT="):
+        check_ports_free(ports)
+    check_ports_free({"gRPC inference": ports["gRPC inference"]})
 
 
-def _listen(proc: fakes.FakeProc, port: int, pid: int) -> None:
-    (proc.path / "net").mkdir()
-    table = f"  sl  local_address\n   0: 0100007F:{port:04X} 00000000:0000 0A 0:0 0:0 0 0 0 777 1\n"
-    (proc.path / "net" / "tcp").write_text(table)
-    fds = proc.path / str(pid) / "fd"
-    fds.mkdir()
-    (fds / "3").symlink_to("socket:[777]")
-
-
-def test_the_holder_is_found_through_its_socket(proc):
-    proc.add(7, command=("nginx", "-g"))
-    _listen(proc, 8080, 7)
-    assert find_holder(8080, proc.path) == 7
-    assert describe_holder(8080, proc.path) == "process 7 (nginx -g)"
-
-
-def test_another_server_of_the_kit_is_named_by_its_run_directory(proc):
-    proc.add(7, environment={MARK: "/kit/other"})
-    _listen(proc, 8080, 7)
-    assert describe_holder(8080, proc.path) == (
-        "process 7, the server of the run directory /kit/other (make stop RUN_DIR=/kit/other)"
+def test_ports_of_the_proxy_and_of_an_instance():
+    loopback = "127.0.0.1"
+    plan = make_plan(proxy=make_proxy(host="0.0.0.0"))
+    assert list_ports(plan) == {"predictions": ("0.0.0.0", 8080), "metrics": (loopback, 8082)}
+    assert list_ports(plan, "a2") == {"gRPC inference": (loopback, 8103), "gRPC management": (loopback, 8104)}
+    assert inference_url(plan) == "http://127.0.0.1:8080"
+    assert (
+        inference_url(make_plan(proxy=make_proxy(host="10.1.1.1", tls_cert="c"))) == "https://10.1.1.1:8080"
     )
+
+
+@pytest.mark.parametrize("mark", ["/kit/other", "/kit/other/instances/a1"])
+def test_another_server_of_the_kit_is_named_by_its_run_directory(dummy, mark):
+    process = dummy(mark, code=f"{LISTEN}; {fakes.SLEEP}")
+    port = int(process.stdout.readline())
+    assert find_holder(port) == process.pid
+    assert describe_holder(port) == (
+        f"process {process.pid}, the server of the run directory /kit/other (make stop RUN_DIR=/kit/other)"
+    )
+
+
+def test_a_holder_that_cannot_be_seen_is_said_to_be_so(taken, monkeypatch):
+    monkeypatch.setattr("server.ports.find_holder", lambda _: None)
+    assert describe_holder(taken).startswith("a process that cannot be seen")
+
+
+def test_listening_sockets_are_read_from_the_kernel(taken, tmp_path):
+    assert f"0100007F:{taken:04X}" in read_listening_inodes(PROC / "net").values()
+    row = "   0: 0100007F:1F90 00000000:0000 {} 0:0 0:0 0 0 0 {} 1"
+    (tmp_path / "tcp").write_text("\n".join(["  sl", row.format("0A", 777), row.format("01", 778)]))
+    assert read_listening_inodes(tmp_path) == {"777": "0100007F:1F90"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from server.state import Failure, State, read_failure, read_state, write_state
-from server.supervisor.record import READY, Cause, Part, Record, read_record, write_record
+from server.supervisor.record import Cause, Part, Phase, Record, read_record, write_record
+
+AT = "2026-01-01T00:00:00+00:00"
 
 
 def test_state_and_failure_come_back(run):
@@ -17,7 +17,7 @@ def test_state_and_failure_come_back(run):
         started_at="now",
         throttled_when_ready={"cpu.stat": {"nr_throttled": 1.0}},
     )
-    failure = Failure(cause="c", model="bert", step="freeze", lines=("one", "two"))
+    failure = Failure(cause="c", model="bert", step="freeze", fix="f", lines=("one", "two"))
     write_state(run.state, state)
     write_state(run.failure, failure)
     assert read_state(run.state) == state
@@ -34,25 +34,16 @@ def test_damage_reads_as_nothing(run, text):
     assert read_failure(run.failure) is None
 
 
-RECORD = Record(
-    pid=7,
-    phase=READY,
-    since="2026-01-01T00:00:00+00:00",
-    door=Part(
-        phase=READY, pid=8, restarts=1, causes=(Cause(at="2026-01-01T00:00:00+00:00", cause="killed"),)
-    ),
-    instances={"a1": Part(phase=READY, pid=9, health="ready")},
-)
-
-
-def test_it_comes_back_as_it_was_written_and_is_nobody_elses_to_read(tmp_path: Path) -> None:
-    file = tmp_path / "supervisor.json"
-    write_record(file, RECORD)
-    assert read_record(file) == RECORD
+def test_the_supervisors_record_comes_back_and_is_nobody_elses_to_read(tmp_path):
+    part = Part(phase=Phase.READY, pid=8, restarts=1, causes=(Cause(at=AT, cause="killed"),), since=AT)
+    instances = {"a1": Part(phase=Phase.BACKING_OFF, health="no worker", models={"bert": 1})}
+    record, file = (
+        Record(pid=7, phase=Phase.READY, since=AT, proxy=part, instances=instances),
+        tmp_path / "record",
+    )
+    write_record(file, record)
+    assert read_record(file) == record
     assert file.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1, "instances": 3}'])
-def test_what_is_no_record_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "supervisor.json").write_text(text)
-    assert read_record(tmp_path / "supervisor.json") is None
+    for text in ("", "[]", "{}", '{"schema": 1}', '{"schema": 2, "instances": 3}'):
+        file.write_text(text)
+        assert read_record(file) is None

@@ -58,21 +58,21 @@ def test_what_means_nothing_for_a_model_is_no_step(model, missing):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        (TOP, "--precision int8 --batch 16 --delay-ms 20"),
-        ("with-fp32", "--precision fp32 --batch 8 --delay-ms 20"),
-        ("without-ipex", "--precision int8 --backend eager --batch 16 --delay-ms 20"),
-        ("with-gnu", "--precision int8 --openmp gnu --batch 16 --delay-ms 20"),
-        ("without-pinning", "--precision int8 --no-pinning --batch 16 --delay-ms 20"),
-        ("without-batches", "--precision int8 --profile latency --workers 2 --cores-per-worker 1"),
+        (TOP, "PRECISION=int8 BATCH=16 DELAY_MS=20"),
+        ("with-fp32", "PRECISION=fp32 BATCH=8 DELAY_MS=20"),
+        ("without-ipex", "PRECISION=int8 BACKEND=eager BATCH=16 DELAY_MS=20"),
+        ("with-gnu", "PRECISION=int8 OPENMP=gnu BATCH=16 DELAY_MS=20"),
+        ("without-pinning", "PRECISION=int8 PINNING=0 BATCH=16 DELAY_MS=20"),
+        ("without-batches", "PRECISION=int8 MODE=latency WORKERS=2 CORES_PER_WORKER=1"),
         (
             "kit-off",
-            "--precision fp32 --backend eager --allocator system --openmp gnu --no-pinning "
-            "--off channels_last,trace,freeze --profile latency --workers 1",
+            "PRECISION=fp32 BACKEND=eager ALLOCATOR=system OPENMP=gnu PINNING=0 "
+            "OFF=channels_last,trace,freeze MODE=latency WORKERS=1",
         ),
         (
             "compile",
-            "--precision fp32 --backend inductor --allocator system --openmp gnu --no-pinning --off freeze "
-            "--profile latency --workers 1",
+            "PRECISION=fp32 BACKEND=inductor ALLOCATOR=system OPENMP=gnu PINNING=0 OFF=freeze "
+            "MODE=latency WORKERS=1",
         ),
     ],
 )

@@ -20,12 +20,12 @@ from server.processes import find_marked
 from server.rundir import RunDir
 from tests.loadtest.making import make_load
 
-PLAIN = ("--backend", "eager", "--no-pinning", "--allocator", "system", "--openmp", "gnu", "--workers", "1")
+PLAIN = ("BACKEND=eager", "PINNING=0", "ALLOCATOR=system", "OPENMP=gnu", "WORKERS=1")
 PORT = 9640
 
 
 def plan_tiny(archive, run_dir):
-    arguments = [*PLAIN, "--model-store", str(archive.parent)]
+    arguments = [*PLAIN, f"MODEL_STORE={archive.parent}"]
     return write_plan(run_dir, port=PORT, models=[archive.stem], arguments=arguments)
 
 

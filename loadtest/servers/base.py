@@ -20,9 +20,8 @@ from loadtest.drivers import ROOT, Outcome
 from loadtest.errors import LoadTestError
 from loadtest.load import Load
 from loadtest.payloads import Payload
-from server.api import Client
+from server.api import Client, make_client
 from server.archives import read_archive
-from server.call import make_client
 from server.errors import ServerError
 from server.ports import inference_url
 from server.processes import find_marked, send_signal

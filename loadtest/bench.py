@@ -36,7 +36,7 @@ from loadtest.servers.base import Running, Server, Site
 from loadtest.stats import find_overall_rate, measure_rates, pick
 from loadtest.validity import find_doubts, is_disturbed
 from server.processes import read_anonymous_mib, read_resident_mib
-from server.supervisor.moving import read_available_mib
+from server.supervisor.reload import read_available_mib
 
 ATTEMPTS = 2
 """At a window that the machine disturbed: a busy moment must not cost an experiment of minutes."""

@@ -28,13 +28,8 @@ DEFAULT_PRECISION = next(iter(PRECISIONS))
 
 
 def choose_package_set(settings: Settings, prefix: Path) -> str:
-    """That of the environment; where none was set up, the one that has all named backends. ConfigError for a mix."""
-    words = (name if model == ALL else f"{model}={name}" for model, name in sorted(settings.backend.items()))
-    try:
-        named = choose_set(",".join(words))
-    except ValueError as problem:
-        raise ConfigError(str(problem)) from problem
-    return read_set(prefix) or named
+    """That of the environment; where none was set up, the one that has all named backends."""
+    return read_set(prefix) or choose_set(",".join(settings.backend.values()))
 
 
 def find_backend(facts: Facts, model: str) -> str:

@@ -58,7 +58,7 @@ from loadtest.tables import (
 )
 from loadtest.validity import find_doubts
 from server.archives import read_archive
-from server.supervisor.moving import read_available_mib
+from server.supervisor.reload import read_available_mib
 
 KIND = "ablation"
 PAYLOADS = {RESNET50: "cuts", DENSENET121: "cuts", BERT: "texts-grouped"}

@@ -20,9 +20,8 @@ from loadtest.drivers import ROOT, Outcome
 from loadtest.errors import LoadTestError
 from loadtest.load import Load
 from loadtest.payloads import Payload
-from server.api import Client
-from server.archives import find_archive, read_archive
-from server.call import make_client
+from server.api import Client, make_client
+from server.archives import read_archive
 from server.errors import ServerError
 from server.ports import inference_url
 from server.processes import find_marked, send_signal
@@ -230,7 +229,11 @@ def make_running(name: str, run: RunDir, plan: Plan, *, how: str) -> Running:
         url=inference_url(plan),
         run=run,
         plan=plan,
-        archives={model: find_archive(plan, one) for model, one in plan.models.items() if one.kit},
+        archives={
+            model: Path(plan.model_store) / one.archives[one.version]
+            for model, one in plan.models.items()
+            if one.kit
+        },
         how=how,
     )
 

@@ -29,7 +29,7 @@ from loadtest.servers.kit import kit_server, write_plan
 from loadtest.tune import plans
 from loadtest.tune.experiment import KIND
 from server.archives import read_archive
-from server.supervisor.moving import read_available_mib
+from server.supervisor.reload import read_available_mib
 
 OWN = ("MODELS", "PORT", "SLO_P99_MS", "RUN_DIR", "PYTHON")
 """Settings that have a value of their own here."""

@@ -167,9 +167,6 @@ def test_what_clients_see_is_the_reverse_proxys():
         ({"workers": 1, "instances": 2}, "WORKERS must be 2 or a multiple of it.*: got 1"),
         ({"cores_per_worker": 4}, "CORES_PER_WORKER must be 1 to 2 .*: got 4"),
         ({"workers": 2, "cores_per_worker": 2}, "WORKERS × CORES_PER_WORKER must be at most 2 .*: got 2 × 2"),
-        ({"batch": {"vgg": 2}}, "BATCH must name models that are served, bert, resnet50: got vgg"),
-        ({"delay_ms": {"vgg": 2}}, "DELAY_MS must name models that are served"),
-        ({"backend": {"vgg": "ipex"}}, "BACKEND must name models that are served, bert, resnet50: got vgg"),
     ],
 )
 def test_what_a_machine_does_not_hold_is_named(changes, named):

@@ -74,7 +74,7 @@ def test_what_waits_fits_haproxys_memory(memory_mib, places, large):
         assert 2 * (places + BUFFERS_OF_LARGE * large) * BUFFER_BYTES <= memory_mib << 20
 
 
-@pytest.mark.parametrize("name", ["a b", "ä", "x.large", "x.entry", 'a"b'])
+@pytest.mark.parametrize("name", ["ä", "x.large", "x.entry", "x.queue"])
 def test_a_name_that_haproxy_cannot_have_is_rejected(name):
     with pytest.raises(ConfigError, match="model's name must be "):
         plan_machine("two-cores", (make_model(name),))

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote as quote_url
@@ -140,38 +140,44 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _render_rows(plan: Plan, sections: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """Values of the first section, which is named as in plan.reasons; where another differs, of each. Of
-    properties only those with a reason: the others are the same in every plan."""
-    flat = {path: _flatten({name: getattr(one, name) for name in fields}) for path, one in sections.items()}
-    first, rows = next(iter(flat)), []
-    for key, shown in flat[first].items():
+    """Values of the first section, which is named as in plan.reasons; where another differs, of each."""
+    first = next(iter(sections))
+    explained = {path.removeprefix(f"{first}.") for path in plan.reasons if path.startswith(f"{first}.")}
+    shown = {path: _show_fields(one, fields, explained) for path, one in sections.items()}
+    rows: list[str] = []
+    for key, value in shown[first].items():
+        if any(values.get(key) != value for values in shown.values()):
+            value = "; ".join(f"{path}: {values.get(key)}" for path, values in shown.items())
         reason = plan.reasons.get(f"{first}.{key}")
-        if any(values.get(key) != shown for values in flat.values()):
-            shown = "; ".join(f"{path}: {values.get(key)}" for path, values in flat.items())
-        if reason or not key.startswith("properties."):
-            text = f"  {key:<22}  {shown}" + f"  # {reason}" * bool(reason)
-            rows += textwrap.wrap(text, WIDTH, subsequent_indent=" " * 26, break_on_hyphens=False)
+        text = f"  {key:<22}  {value}" + f"  # {reason}" * bool(reason)
+        rows += textwrap.wrap(text, WIDTH, subsequent_indent=" " * 26, break_on_hyphens=False)
     return "\n".join(rows)
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in values.items():
+def _show_fields(section: Any, fields: Sequence[str], explained: Collection[str]) -> dict[str, str]:
+    """Field → value, without empty ones. Entries of a mapping with a reason have a line of their own;
+    properties without are left out: they are the same in every plan."""
+    shown: dict[str, str] = {}
+    for name in fields:
+        value = getattr(section, name)
         inner = vars(value) if dataclasses.is_dataclass(value) else value
         if isinstance(inner, Mapping):
-            flat |= _flatten(inner, f"{prefix}{key}.")
+            own = {f"{name}.{key}": _show(one) for key, one in inner.items() if f"{name}.{key}" in explained}
+            rest = [f"{key}={_show(one)}" for key, one in inner.items() if f"{name}.{key}" not in own]
+            shown |= {name: " ".join(rest), **own} if rest and name != "properties" else own
         elif inner not in ("", ()):
-            flat[f"{prefix}{key}"] = _show(inner)
-    return flat
+            shown[name] = _show(inner)
+    return shown
 
 
 def _show(value: Any) -> str:
-    """Numbers of CPUs as the kernel writes lists, ranks with bars between."""
+    """Numbers of CPUs as the kernel writes lists, ranks with bars between; once where they are equal."""
     if not isinstance(value, tuple):
         return "-" if value is None else str(value)
     if all(isinstance(one, int) for one in value):
         return render_id_list(value)
-    return (" " if isinstance(value[0], str) else " | ").join(map(_show, value))
+    parts = list(map(_show, value))
+    return parts[0] if len(set(parts)) == 1 else (" " if isinstance(value[0], str) else " | ").join(parts)
 
 
 def summarize(plan: Plan) -> str:

@@ -111,22 +111,17 @@ def make_allocator_link(plan: Plan) -> str | None:
     return f"linked {path} to {target}"
 
 
-def find_model_store(plan: Plan, name: str, run: RunDir) -> Path:
-    """Where an instance's archives are: the kit's own, or links to those that others made."""
-    return Path(plan.model_store) if plan.instances[name].kit else run.path / STORE
-
-
-def link_archives(plan: Plan, name: str, run: RunDir) -> None:
-    """Make the links to archives that others made, and take others away; one store for all versions, as
-    TorchServe wants."""
-    store = find_model_store(plan, name, run)
+def prepare_store(plan: Plan, name: str, run: RunDir) -> Path:
+    """Where an instance's archives are: the model store, or a folder with links to those that others made."""
     if plan.instances[name].kit:
-        return
+        return Path(plan.model_store)
+    store = run.path / STORE
     shutil.rmtree(store, ignore_errors=True)
     store.mkdir(mode=0o700)
     for model in plan.instances[name].models.values():
         for file in model.archives.values():
             (store / Path(file).name).symlink_to(Path(plan.model_store) / file)
+    return store
 
 
 def render_environment(plan: Plan, name: str, run: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -168,7 +163,7 @@ def launch(plan: Plan, name: str, run: RunDir) -> subprocess.Popen[bytes]:
             [
                 *map(str, programs),
                 *("--start", "--foreground", "--no-config-snapshots", "--ts-config", str(run.properties)),
-                *("--model-store", str(find_model_store(plan, name, run)), "--log-config", str(LOG_CONFIG)),
+                *("--model-store", str(prepare_store(plan, name, run)), "--log-config", str(LOG_CONFIG)),
             ],
             cwd=run.path,
             env=render_environment(plan, name, run, os.environ),

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,21 +144,20 @@ def list_children(pid: int, proc: Path = PROC) -> list[int]:
     return found
 
 
-def _list_sessions(proc: Path) -> dict[int, tuple[str, int]]:
-    """Our children → (state, session)."""
-    found = {}
+def _list_adopted(proc: Path, *states: str) -> Iterator[tuple[int, int]]:
+    """Children that came under us when their parent ended (PR_SET_CHILD_SUBREAPER) → their session. Those that
+    we started ourselves have our session or lead their own, and belong to who waits for them."""
     for pid in list_children(os.getpid(), proc):
         with contextlib.suppress(OSError, LookupError):
-            state, _, _, session = _read_stat(pid, proc)[:4]
-            found[pid] = (state, int(session))
-    return found
+            state, session = (fields := _read_stat(pid, proc))[0], int(fields[3])
+            if session not in (pid, os.getsid(0)) and state in (states or state):
+                yield pid, session
 
 
 def find_session(leader: int, proc: Path = PROC) -> list[Process]:
-    """The leader of a session, what it started, and what of it came under us when its parent ended
-    (PR_SET_CHILD_SUBREAPER)."""
+    """The leader of a session, what it started, and what of it came under us."""
     found: dict[int, Process] = {}
-    left = [leader, *(pid for pid, (_, session) in _list_sessions(proc).items() if session == leader)]
+    left = [leader, *(pid for pid, session in _list_adopted(proc) if session == leader)]
     while left:
         pid = left.pop()
         if pid not in found and (process := read_process(pid, proc)):
@@ -168,12 +167,10 @@ def find_session(leader: int, proc: Path = PROC) -> list[Process]:
 
 
 def reap_adopted(proc: Path = PROC) -> None:
-    """Take leave of ended processes that came under us; those that we started ourselves have our session, or
-    lead their own, and belong to who waits for them."""
-    for pid, (state, session) in _list_sessions(proc).items():
-        if state == "Z" and session not in (pid, os.getsid(0)):
-            with contextlib.suppress(OSError):
-                os.waitpid(pid, os.WNOHANG)
+    """Take leave of processes that came under us and have ended."""
+    for pid, _ in _list_adopted(proc, "Z"):
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def is_alive(process: Process, proc: Path = PROC) -> bool:
@@ -208,15 +205,6 @@ def send_signal(process: Process, number: signal.Signals) -> None:
             signal.pidfd_send_signal(handle, number)
 
 
-def wait_until_gone(processes: Iterable[Process], seconds: float) -> list[Process]:
-    """Those that still run after at most so many seconds."""
-    deadline, left = time.monotonic() + seconds, list(filter(is_alive, processes))
-    while left and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-        left = list(filter(is_alive, left))
-    return left
-
-
 def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFUL_SECONDS) -> list[Process]:
     """End every process `find` gives, who owns the others first and gently, then what remains; those seen."""
     seen: dict[tuple[int, int], Process] = {}
@@ -227,7 +215,9 @@ def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFU
         found = [process for process in found if not roles or process.role in roles]
         for process in found:
             send_signal(process, number)
-        wait_until_gone(found, seconds)
+        until = time.monotonic() + seconds
+        while any(map(is_alive, found)) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
         return bool(found)
 
     end(signal.SIGTERM, graceful_seconds, "supervisor")

@@ -29,7 +29,7 @@ from server.processes import (
     read_status,
     send_signal,
 )
-from server.supervisor.record import ENDED, READY, Record, read_record
+from server.supervisor.record import Phase, Record, read_record
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
 from tests.end_to_end.kit import Kit
 from tests.reliability.client import Load, Outcome, Request, send
@@ -143,12 +143,13 @@ class Server(Kit):
             return Look(at=time.monotonic(), full=False, orphans=tuple(_name(one) for one in processes))
         running = {one.pid for one in processes if (seen := read_activity(one.pid)) and not seen.stopped}
         workers = [one for one in processes if one.is_worker and {one.pid, one.parent_pid} <= running]
-        phases = {part.phase for part in record.instances.values()} - {ENDED}
-        planned = sum(model.workers.value for model in read_plan(self.run_dir / "plan.json").models.values())
+        phases = {part.phase for part in record.instances.values()}
+        plan = read_plan(self.run_dir)
+        planned = sum(plan.count_workers(model) for model in plan.models)
         full = (
-            record.phase == READY
-            and phases == {READY}
-            and any(one.is_door and one.pid in running for one in processes)
+            record.phase == Phase.READY
+            and phases == {Phase.READY}
+            and any(one.is_proxy and one.pid in running for one in processes)
             and len(workers) >= planned
         )
         owned = {record.pid}

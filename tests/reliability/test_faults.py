@@ -138,7 +138,7 @@ def damage_archive(server: Server) -> Steps:
     """One of several workers is started again from what was unpacked; an instance without any is started anew
     from the archive, and so is back only when that is whole again."""
     worker = server.find_worker(IMAGE)
-    alone = read_plan(server.run_dir / "plan.json").models[IMAGE].workers.value <= 2
+    alone = read_plan(server.run_dir).count_workers(IMAGE) <= 2
     yield
     with damaged(server.store / f"{IMAGE}.mar"):
         send_signal(worker, signal.SIGKILL)

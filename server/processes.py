@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,43 +134,23 @@ def _sees_same_folder(pid: int, run_path: Path, proc: Path) -> bool:
         return False
 
 
-def list_children(pid: int, proc: Path = PROC) -> list[int]:
-    """Of all its threads: a child hangs under the one that started it (CONFIG_PROC_CHILDREN)."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"{proc}/{pid}/task"):  # noqa: PTH208
-            with contextlib.suppress(OSError):
-                found += map(int, _read(f"{proc}/{pid}/task/{thread}/children").split())
+def find_session(leader: int, proc: Path = PROC) -> list[Process]:
+    """The leader of a session and what it started, also where its parent has ended; as long as a look at all
+    processes of the machine takes."""
+    found = []
+    for pid in read_pids(proc):
+        with contextlib.suppress(OSError, LookupError):
+            if int(_read_stat(pid, proc)[3]) == leader:
+                found += [process] if (process := read_process(pid, proc)) else []
     return found
 
 
-def _list_adopted(proc: Path, *states: str) -> Iterator[tuple[int, int]]:
-    """Children that came under us when their parent ended (PR_SET_CHILD_SUBREAPER) → their session. Those that
-    we started ourselves have our session or lead their own, and belong to who waits for them."""
-    for pid in list_children(os.getpid(), proc):
-        with contextlib.suppress(OSError, LookupError):
-            state, session = (fields := _read_stat(pid, proc))[0], int(fields[3])
-            if session not in (pid, os.getsid(0)) and state in (states or state):
-                yield pid, session
-
-
-def find_session(leader: int, proc: Path = PROC) -> list[Process]:
-    """The leader of a session, what it started, and what of it came under us."""
-    found: dict[int, Process] = {}
-    left = [leader, *(pid for pid, session in _list_adopted(proc) if session == leader)]
-    while left:
-        pid = left.pop()
-        if pid not in found and (process := read_process(pid, proc)):
-            found[pid] = process
-            left += list_children(pid, proc)
-    return [found[pid] for pid in sorted(found)]
-
-
-def reap_adopted(proc: Path = PROC) -> None:
-    """Take leave of processes that came under us and have ended."""
-    for pid, _ in _list_adopted(proc, "Z"):
-        with contextlib.suppress(OSError):
-            os.waitpid(pid, os.WNOHANG)
+def reap_group(leader: int) -> None:
+    """Take leave of ended processes that our child has started in its group and left to us
+    (PR_SET_CHILD_SUBREAPER)."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitid(os.P_PGID, leader, os.WEXITED | os.WNOHANG):
+            pass
 
 
 def is_alive(process: Process, proc: Path = PROC) -> bool:

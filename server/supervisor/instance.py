@@ -33,6 +33,7 @@ from server.processes import (
     find_session,
     is_alive,
     read_process,
+    reap_group,
     send_signal,
 )
 from server.ready import StartFailed, wait_until_ready
@@ -139,9 +140,10 @@ class Instance:
             if self.restarts.due:
                 self.restarts.note_start()
                 self._starting = asyncio.ensure_future(self._start())
-        elif self._process.poll() is not None:
+        elif self._process.poll() is not None:  # first: what is reaped below it cannot learn any more
             self._doomed = self._explain_death().describe()
         elif self._watch:
+            reap_group(self._process.pid)
             self._judge(self._watch, now, others=others)
 
     def _look_at_start(self, starting: asyncio.Task[Failure | None]) -> None:
@@ -289,6 +291,7 @@ class Instance:
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(POLL_S)
+            reap_group(self._process.pid)
         self._process = None
 
     async def end(self, seconds: float) -> None:

@@ -42,7 +42,7 @@ SMOKE_TIMEOUT_S = 300.0
 DESCRIBE_TIMEOUT_S = 5.0
 BATCH_SHARE = 1 / 3
 """Of the response time-out: it is planned so that no batch takes longer than that."""
-WALK_S = 5.0
+WALK_S = 30.0
 """Between two searches for processes that are new; every second where one has come or gone."""
 _BUSY = (429, 503)
 """A full queue: to be taken out of service for being busy would help nobody."""
@@ -119,7 +119,7 @@ class SmokeRequests:
         self._send, self._held_s = send, held_s
         self._verdict: Problem | None = None
         self.under_way: dict[asyncio.Future[str], float | None] = {}
-        """Those without an answer → when each was first seen to have left the queue: then a worker holds it."""
+        """Those without an answer → when each was first seen to have left the queue: a worker holds it."""
         self.answered = 0
         """How many workers answered so far, right or wrong."""
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from config.plan import Plan
@@ -158,21 +158,24 @@ def launch(plan: Plan, name: str, run: RunDir) -> subprocess.Popen[bytes]:
     # TorchServe's class path begins with the working directory (ts/model_server.py).
     (run.path / classes.name).unlink(missing_ok=True)
     (run.path / classes.name).symlink_to(classes)
-    with run.console_log.open("ab") as console, confined(plan.instances[name].server_cpus):
+    options = ["--start", "--foreground", "--no-config-snapshots", "--ts-config", str(run.properties)]
+    options += ["--model-store", str(prepare_store(plan, name, run)), "--log-config", str(LOG_CONFIG)]
+    environment = render_environment(plan, name, run, os.environ)
+    command, cpus = [*map(str, programs), *options], plan.instances[name].server_cpus
+    return spawn(command, run.path, environment, run.console_log, cpus)
+
+
+def spawn(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path,
+    cpus: Iterable[int] | None = None, pass_fds: Collection[int] = (),
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """A process that leads a session of its own, on these CPUs: a Ctrl-C is not for it; what it prints is added
+    to the log, and its files and sockets are private."""
+    with log.open("ab") as output, confined(cpus):
         return subprocess.Popen(
-            [
-                *map(str, programs),
-                *("--start", "--foreground", "--no-config-snapshots", "--ts-config", str(run.properties)),
-                *("--model-store", str(prepare_store(plan, name, run)), "--log-config", str(LOG_CONFIG)),
-            ],
-            cwd=run.path,
-            env=render_environment(plan, name, run, os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            umask=PRIVATE_UMASK,
-        )
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True, umask=PRIVATE_UMASK, pass_fds=pass_fds,
+        )  # fmt: skip
 
 
 def list_server_cpus(plan: Plan) -> tuple[int, ...] | None:

@@ -18,7 +18,7 @@ from config.plan import Plan
 from config.terminal import Report
 from server.archives import read_archives
 from server.errors import ServerError
-from server.launch import PRIVATE_UMASK, is_inherited, prepare_folders
+from server.launch import is_inherited, prepare_folders, spawn
 from server.notify import SOCKET as NOTIFY_SOCKET
 from server.ports import check_ports_free, list_ports
 from server.ready import StartFailed
@@ -107,21 +107,12 @@ def _is_ready(run: RunDir, process: subprocess.Popen[bytes]) -> bool:
 
 
 def _launch(run: RunDir) -> subprocess.Popen[bytes]:
-    """The supervisor: in a session of its own, with its mark; it prints to logs/supervisor.log."""
-    passed = {
-        name: value for name, value in os.environ.items() if is_inherited(name) or name == NOTIFY_SOCKET
-    }
-    with run.supervisor_log.open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "server", "supervise", f"RUN_DIR={run.path}"],
-            cwd=CHECKOUT,
-            env={**passed, MARK: str(run.path), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            umask=PRIVATE_UMASK,
-        )
+    """The supervisor, with its mark; it prints to logs/supervisor.log."""
+    passed = (name for name in os.environ if is_inherited(name) or name == NOTIFY_SOCKET)
+    own = {MARK: str(run.path), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+    environment = {**{name: os.environ[name] for name in passed}, **own}
+    command = [sys.executable, "-m", "server", "supervise", f"RUN_DIR={run.path}"]
+    return spawn(command, CHECKOUT, environment, run.supervisor_log)
 
 
 @contextlib.contextmanager

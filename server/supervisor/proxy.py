@@ -18,7 +18,7 @@ from config.proxy import list_variables
 from config.terminal import Report
 from server.errors import ServerError
 from server.haproxy import HaproxyError, Runtime
-from server.launch import PRIVATE_UMASK, confined, is_inherited, list_server_cpus
+from server.launch import is_inherited, list_server_cpus, spawn
 from server.rundir import MARK, RunDir
 from server.supervisor.predictions import Prediction, Predictor
 from server.supervisor.record import Part, Phase
@@ -71,18 +71,10 @@ class Proxy:
         self._heard = time.monotonic()
         try:
             Path(self._run.proxy_files.admin_socket).unlink(missing_ok=True)
-            with self._run.proxy_log.open("ab") as log, confined(list_server_cpus(self._plan)):
-                self.process = subprocess.Popen(
-                    [find_program(self._plan), "-db", "-f", str(self._run.proxy_config)],
-                    cwd=self._run.path,
-                    env=make_environment(self._run, self._plan, self._listener, serving),
-                    pass_fds=[self._listener.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    umask=PRIVATE_UMASK,
-                )
+            command = [find_program(self._plan), "-db", "-f", str(self._run.proxy_config)]
+            environment = make_environment(self._run, self._plan, self._listener, serving)
+            cpus, fds = list_server_cpus(self._plan), [self._listener.fileno()]
+            self.process = spawn(command, self._run.path, environment, self._run.proxy_log, cpus, fds)
         except (OSError, ServerError) as problem:  # no memory for another process, a full disk
             self._restarts.note_end(f"cannot be started: {problem}")
 

@@ -1,4 +1,4 @@
-"""A running server is told from leftovers, and no other plan or archive passes for its own; what a start does."""
+"""A running server is told from leftovers, and no other plan or archive passes for its own; the start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -210,17 +209,14 @@ def test_a_start_that_does_not_succeed_leaves_its_cause_and_no_process(begin, pl
 
 
 def test_the_supervisor_gets_its_mark_and_little_of_the_shell(planned, monkeypatch):
-    planned.logs.mkdir()
     monkeypatch.setenv("PYTHONPATH", "/stray")
     monkeypatch.setenv("NOTIFY_SOCKET", "/systemd")
     made = []
-    monkeypatch.setattr(
-        module.subprocess, "Popen", lambda *words, **how: made.append((words, SimpleNamespace(**how)))
-    )
+    monkeypatch.setattr(module, "spawn", lambda *words: made.append(words))
     module._launch(planned)
-    ((command,), how) = made[0]
+    command, _, environment, log = made[0]
     assert command[1:] == ["-m", "server", "supervise", f"RUN_DIR={planned.path}"]
-    assert {name: how.env.get(name) for name in (MARK, "PYTHONPATH", "NOTIFY_SOCKET")} == {
+    assert {name: environment.get(name) for name in (MARK, "PYTHONPATH", "NOTIFY_SOCKET")} == {
         MARK: str(planned.path), "PYTHONPATH": None, "NOTIFY_SOCKET": "/systemd"
     }  # fmt: skip
-    assert (how.start_new_session, how.umask) == (True, 0o077)
+    assert log == planned.supervisor_log

@@ -135,9 +135,9 @@ class Runtime:
 
     def _read_rows(self) -> Rows:
         said = self._ask(f"show stat -1 {_BACKENDS | _SERVERS} -1")
-        head, *rows = csv.reader(io.StringIO(said))
-        if head[:2] != ["# pxname", "svname"]:
+        if not said.startswith("# pxname,svname,"):
             raise HaproxyError(f"HAProxy gives no statistics: {said.strip()[:200]}")
+        head, *rows = csv.reader(io.StringIO(said))
         columns = [(name, head.index(name)) for name in _COLUMNS]
         return {(row[0], row[1]): {name: row[column] for name, column in columns} for row in rows if row}
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from config.plan import Plan
@@ -111,22 +111,17 @@ def make_allocator_link(plan: Plan) -> str | None:
     return f"linked {path} to {target}"
 
 
-def find_model_store(plan: Plan, name: str, run: RunDir) -> Path:
-    """Where an instance's archives are: the kit's own, or links to those that others made."""
-    return Path(plan.model_store) if plan.instances[name].kit else run.path / STORE
-
-
-def link_archives(plan: Plan, name: str, run: RunDir) -> None:
-    """Make the links to archives that others made, and take others away; one store for all versions, as
-    TorchServe wants."""
-    store = find_model_store(plan, name, run)
+def prepare_store(plan: Plan, name: str, run: RunDir) -> Path:
+    """Where an instance's archives are: the model store, or a folder with links to those that others made."""
     if plan.instances[name].kit:
-        return
+        return Path(plan.model_store)
+    store = run.path / STORE
     shutil.rmtree(store, ignore_errors=True)
     store.mkdir(mode=0o700)
     for model in plan.instances[name].models.values():
         for file in model.archives.values():
             (store / Path(file).name).symlink_to(Path(plan.model_store) / file)
+    return store
 
 
 def render_environment(plan: Plan, name: str, run: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -163,21 +158,24 @@ def launch(plan: Plan, name: str, run: RunDir) -> subprocess.Popen[bytes]:
     # TorchServe's class path begins with the working directory (ts/model_server.py).
     (run.path / classes.name).unlink(missing_ok=True)
     (run.path / classes.name).symlink_to(classes)
-    with run.console_log.open("ab") as console, confined(plan.instances[name].server_cpus):
+    options = ["--start", "--foreground", "--no-config-snapshots", "--ts-config", str(run.properties)]
+    options += ["--model-store", str(prepare_store(plan, name, run)), "--log-config", str(LOG_CONFIG)]
+    environment = render_environment(plan, name, run, os.environ)
+    command, cpus = [*map(str, programs), *options], plan.instances[name].server_cpus
+    return spawn(command, run.path, environment, run.console_log, cpus)
+
+
+def spawn(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path,
+    cpus: Iterable[int] | None = None, pass_fds: Collection[int] = (),
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """A process that leads a session of its own, on these CPUs: a Ctrl-C is not for it; what it prints is added
+    to the log, and its files and sockets are private."""
+    with log.open("ab") as output, confined(cpus):
         return subprocess.Popen(
-            [
-                *map(str, programs),
-                *("--start", "--foreground", "--no-config-snapshots", "--ts-config", str(run.properties)),
-                *("--model-store", str(find_model_store(plan, name, run)), "--log-config", str(LOG_CONFIG)),
-            ],
-            cwd=run.path,
-            env=render_environment(plan, name, run, os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            umask=PRIVATE_UMASK,
-        )
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True, umask=PRIVATE_UMASK, pass_fds=pass_fds,
+        )  # fmt: skip
 
 
 def list_server_cpus(plan: Plan) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,46 +134,23 @@ def _sees_same_folder(pid: int, run_path: Path, proc: Path) -> bool:
         return False
 
 
-def list_children(pid: int, proc: Path = PROC) -> list[int]:
-    """Of all its threads: a child hangs under the one that started it (CONFIG_PROC_CHILDREN)."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"{proc}/{pid}/task"):  # noqa: PTH208
-            with contextlib.suppress(OSError):
-                found += map(int, _read(f"{proc}/{pid}/task/{thread}/children").split())
-    return found
-
-
-def _list_sessions(proc: Path) -> dict[int, tuple[str, int]]:
-    """Our children → (state, session)."""
-    found = {}
-    for pid in list_children(os.getpid(), proc):
-        with contextlib.suppress(OSError, LookupError):
-            state, _, _, session = _read_stat(pid, proc)[:4]
-            found[pid] = (state, int(session))
-    return found
-
-
 def find_session(leader: int, proc: Path = PROC) -> list[Process]:
-    """The leader of a session, what it started, and what of it came under us when its parent ended
+    """The leader of a session and what it started, also where its parent has ended; as long as a look at all
+    processes of the machine takes."""
+    found = []
+    for pid in read_pids(proc):
+        with contextlib.suppress(OSError, LookupError):
+            if int(_read_stat(pid, proc)[3]) == leader:
+                found += [process] if (process := read_process(pid, proc)) else []
+    return found
+
+
+def reap_group(leader: int) -> None:
+    """Take leave of ended processes that our child has started in its group and left to us
     (PR_SET_CHILD_SUBREAPER)."""
-    found: dict[int, Process] = {}
-    left = [leader, *(pid for pid, (_, session) in _list_sessions(proc).items() if session == leader)]
-    while left:
-        pid = left.pop()
-        if pid not in found and (process := read_process(pid, proc)):
-            found[pid] = process
-            left += list_children(pid, proc)
-    return [found[pid] for pid in sorted(found)]
-
-
-def reap_adopted(proc: Path = PROC) -> None:
-    """Take leave of ended processes that came under us; those that we started ourselves have our session, or
-    lead their own, and belong to who waits for them."""
-    for pid, (state, session) in _list_sessions(proc).items():
-        if state == "Z" and session not in (pid, os.getsid(0)):
-            with contextlib.suppress(OSError):
-                os.waitpid(pid, os.WNOHANG)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitid(os.P_PGID, leader, os.WEXITED | os.WNOHANG):
+            pass
 
 
 def is_alive(process: Process, proc: Path = PROC) -> bool:
@@ -208,15 +185,6 @@ def send_signal(process: Process, number: signal.Signals) -> None:
             signal.pidfd_send_signal(handle, number)
 
 
-def wait_until_gone(processes: Iterable[Process], seconds: float) -> list[Process]:
-    """Those that still run after at most so many seconds."""
-    deadline, left = time.monotonic() + seconds, list(filter(is_alive, processes))
-    while left and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-        left = list(filter(is_alive, left))
-    return left
-
-
 def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFUL_SECONDS) -> list[Process]:
     """End every process `find` gives, who owns the others first and gently, then what remains; those seen."""
     seen: dict[tuple[int, int], Process] = {}
@@ -227,7 +195,9 @@ def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFU
         found = [process for process in found if not roles or process.role in roles]
         for process in found:
             send_signal(process, number)
-        wait_until_gone(found, seconds)
+        until = time.monotonic() + seconds
+        while any(map(is_alive, found)) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
         return bool(found)
 
     end(signal.SIGTERM, graceful_seconds, "supervisor")

@@ -16,9 +16,9 @@ from types import FrameType
 
 from config.plan import Plan
 from config.terminal import Report
-from server.archives import check_packed, check_precisions, read_archives
+from server.archives import read_archives
 from server.errors import ServerError
-from server.launch import PRIVATE_UMASK, check_machine, is_inherited, prepare_folders
+from server.launch import is_inherited, prepare_folders, spawn
 from server.notify import SOCKET as NOTIFY_SOCKET
 from server.ports import check_ports_free, list_ports
 from server.ready import StartFailed
@@ -70,11 +70,7 @@ def start(run: RunDir, plan: Plan, report: Report) -> subprocess.Popen[bytes]:
     """Start it and wait until every worker of every instance serves; its supervisor. `plan` is what was
     written to the run directory. Whatever ends the start leaves no process; failure.json has the cause."""
     archives = read_archives(plan)
-    check_precisions(plan, archives)
-    check_packed(archives.values())
-    check_machine(plan)
-    for instance in ("", *plan.instances):
-        check_ports_free(list_ports(plan, instance))
+    check_ports_free(list_ports(plan))  # each instance checks its own, and its archives
     run.failure.unlink(missing_ok=True)
     prepare_folders(run)
     prepare_secrets(run, plan)
@@ -111,21 +107,12 @@ def _is_ready(run: RunDir, process: subprocess.Popen[bytes]) -> bool:
 
 
 def _launch(run: RunDir) -> subprocess.Popen[bytes]:
-    """The supervisor: in a session of its own, with its mark; it prints to logs/supervisor.log."""
-    passed = {
-        name: value for name, value in os.environ.items() if is_inherited(name) or name == NOTIFY_SOCKET
-    }
-    with run.supervisor_log.open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "server", "supervise", f"RUN_DIR={run.path}"],
-            cwd=CHECKOUT,
-            env={**passed, MARK: str(run.path), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            umask=PRIVATE_UMASK,
-        )
+    """The supervisor, with its mark; it prints to logs/supervisor.log."""
+    passed = (name for name in os.environ if is_inherited(name) or name == NOTIFY_SOCKET)
+    own = {MARK: str(run.path), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+    environment = {**{name: os.environ[name] for name in passed}, **own}
+    command = [sys.executable, "-m", "server", "supervise", f"RUN_DIR={run.path}"]
+    return spawn(command, CHECKOUT, environment, run.supervisor_log)
 
 
 @contextlib.contextmanager

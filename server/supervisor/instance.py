@@ -17,7 +17,7 @@ from config.plan import Plan
 from config.terminal import Report
 from server.archives import check_packed, check_precisions, read_archives
 from server.errors import ServerError
-from server.launch import check_machine, launch, link_archives, make_allocator_link, prepare_folders
+from server.launch import check_machine, launch, make_allocator_link, prepare_folders
 from server.logs import (
     explain_server_death,
     find_start_failure,
@@ -33,6 +33,7 @@ from server.processes import (
     find_session,
     is_alive,
     read_process,
+    reap_group,
     send_signal,
 )
 from server.ready import StartFailed, wait_until_ready
@@ -123,9 +124,8 @@ class Instance:
 
     def describe_serving(self, model: str) -> Serving:
         """For the proxy."""
-        own, workers = self.own.models[model], self.serving.get(model, 0)
-        limits = {"maxconn": own.maxconn, "large_maxconn": own.large_maxconn}
-        return Serving(workers=workers, planned=count_planned(own), **limits)
+        own = self.own.models[model]
+        return Serving(self.serving.get(model, 0), count_planned(own), own.maxconn, own.large_maxconn)
 
     def look(self, now: float, *, others: bool) -> None:
         """Start it where that is due, see how it is and end workers that are ill; `act` does the rest.
@@ -140,9 +140,10 @@ class Instance:
             if self.restarts.due:
                 self.restarts.note_start()
                 self._starting = asyncio.ensure_future(self._start())
-        elif self._process.poll() is not None:
+        elif self._process.poll() is not None:  # first: what is reaped below it cannot learn any more
             self._doomed = self._explain_death().describe()
         elif self._watch:
+            reap_group(self._process.pid)
             self._judge(self._watch, now, others=others)
 
     def _look_at_start(self, starting: asyncio.Task[Failure | None]) -> None:
@@ -258,7 +259,6 @@ class Instance:
         if link := make_allocator_link(self.plan):
             self._report(f"{self.name}: {link}")
         prepare_folders(self.run)
-        link_archives(self.plan, self.name, self.run)
         return archives
 
     def _verify(self) -> None:
@@ -291,6 +291,7 @@ class Instance:
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(POLL_S)
+            reap_group(self._process.pid)
         self._process = None
 
     async def end(self, seconds: float) -> None:

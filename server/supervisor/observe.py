@@ -8,9 +8,9 @@ import io
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from config.plan import InstancePlan, ModelPlan
@@ -42,7 +42,7 @@ SMOKE_TIMEOUT_S = 300.0
 DESCRIBE_TIMEOUT_S = 5.0
 BATCH_SHARE = 1 / 3
 """Of the response time-out: it is planned so that no batch takes longer than that."""
-WALK_S = 5.0
+WALK_S = 30.0
 """Between two searches for processes that are new; every second where one has come or gone."""
 _BUSY = (429, 503)
 """A full queue: to be taken out of service for being busy would help nobody."""
@@ -107,23 +107,6 @@ def count_planned(model: ModelPlan) -> int:
     return model.workers * len(model.archives)
 
 
-class Answer(Protocol):
-    """An asyncio.Future, or what a test has in its place."""
-
-    def done(self) -> bool: ...
-    def exception(self) -> BaseException | None: ...
-    def result(self) -> str: ...
-
-
-@dataclass(kw_only=True)
-class _Sent:
-    """A smoke request that is under way."""
-
-    answer: Answer
-    held_since: float | None = None
-    """When it was first seen to have left the queue: from then on a worker holds it."""
-
-
 class SmokeRequests:
     """Those of one model.
 
@@ -132,40 +115,33 @@ class SmokeRequests:
     queue is first come, first served, so when nothing waits, all that were sent are in a worker.
     """
 
-    def __init__(self, send: Callable[[], Answer], held_s: float) -> None:
+    def __init__(self, send: Callable[[], asyncio.Future[str]], held_s: float) -> None:
         self._send, self._held_s = send, held_s
-        self._under_way: list[_Sent] = []
         self._verdict: Problem | None = None
+        self.under_way: dict[asyncio.Future[str], float | None] = {}
+        """Those without an answer → when each was first seen to have left the queue: a worker holds it."""
         self.answered = 0
         """How many workers answered so far, right or wrong."""
 
     def send(self) -> None:
         """One more."""
-        if len(self._under_way) < _MOST_UNDER_WAY:
-            self._under_way.append(_Sent(answer=self._send()))
-
-    @property
-    def under_way(self) -> int:
-        """How many are sent and not answered."""
-        return len(self._under_way)
+        if len(self.under_way) < _MOST_UNDER_WAY:
+            self.under_way[self._send()] = None
 
     def judge(self, waiting: int, now: float) -> Problem | None:
         """What is wrong as far as is known now. `waiting` counts the queue."""
-        for sent in self._under_way:
-            if sent.answer.done():
-                self._weigh(sent.answer)
-            elif not waiting and sent.held_since is None:
-                sent.held_since = now
-        self._under_way = [sent for sent in self._under_way if not sent.answer.done()]
-        held = now - min(
-            (sent.held_since for sent in self._under_way if sent.held_since is not None), default=now
-        )
+        for answer in [answer for answer in self.under_way if answer.done()]:
+            del self.under_way[answer]
+            self._weigh(answer)
+        if not waiting:
+            self.under_way = {answer: since or now for answer, since in self.under_way.items()}
+        held = now - min(filter(None, self.under_way.values()), default=now)
         if held > self._held_s:
             text = f"a smoke request has no answer after {held:.0f} s, and none waits: a worker hangs"
             return Problem(lack=Lack.HANG, text=text)
         return self._verdict
 
-    def _weigh(self, answer: Answer) -> None:
+    def _weigh(self, answer: asyncio.Future[str]) -> None:
         problem = answer.exception()
         if problem is None:
             self.answered += 1
@@ -242,7 +218,7 @@ class Watch:
             problems += [found] if (found := smoke.judge(waiting, now)) else []
             answered = smoke.answered
             if len(ready) == 1:  # then it is plain who shall answer what has left the queue
-                waiting += smoke.under_way
+                waiting += len(smoke.under_way)
             if self._count % max(1, round(SMOKE_S / LOOK_S / planned)) == 0:
                 smoke.send()
         seen = {pid: activity for pid in ready if (activity := self._read(pid))}

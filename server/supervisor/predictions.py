@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from server.haproxy import Stat
+
 WINDOW_S = 2.0
 """Long beside a batch, short beside a minute of overload."""
 LEAST_ANSWERED = 8
@@ -18,20 +20,6 @@ SHARE = 0.5
 SERVICE_MARGIN = 1.5
 """HAProxy knows the mean, and half of all take longer. At 1.5 × the capacity with deadlines of a second 2,706
 of 10,051 that were let in by the mean were computed and exceeded theirs (seen)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Count:
-    """One model at one time, of all its instances."""
-
-    at: float
-    """Seconds."""
-    answered: int
-    """So far."""
-    queued: int
-    """Requests that wait in HAProxy now."""
-    service_ms: float
-    """From the hand-over to an instance until its answer, on average of the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,24 +37,20 @@ class Predictor:
     """Of one model."""
 
     prediction: Prediction = Prediction()
-    _first: Count | None = None
+    _first: tuple[float, int] | None = None
+    """When the window began, and what was answered by then."""
 
-    def learn(self, count: Count) -> Prediction:
+    def learn(self, at: float, stat: Stat) -> Prediction:
         """What holds from now on."""
-        if self._first is None or not count.queued or count.answered < self._first.answered:
-            self._first = count if count.queued else None
+        if self._first is None or not stat.queued or stat.answered < self._first[1]:
+            self._first = (at, stat.answered) if stat.queued else None
             return self.prediction
-        seconds, answered = count.at - self._first.at, count.answered - self._first.answered
+        seconds, answered = at - self._first[0], stat.answered - self._first[1]
         if seconds >= WINDOW_S and answered >= LEAST_ANSWERED:
-            self._first = count
-            self.prediction = self._mix(seconds * 1e6 / answered, SERVICE_MARGIN * count.service_ms)
+            us, ms, before = seconds * 1e6 / answered, SERVICE_MARGIN * stat.service_ms, self.prediction
+            if before.us_per_request:
+                us = SHARE * us + (1 - SHARE) * before.us_per_request
+                ms = SHARE * ms + (1 - SHARE) * before.service_ms
+            self.prediction = Prediction(us_per_request=round(us), service_ms=round(ms))
+            self._first = at, stat.answered
         return self.prediction
-
-    def _mix(self, us: float, service_ms: float) -> Prediction:
-        before = self.prediction
-        if not before.us_per_request:
-            return Prediction(us_per_request=round(us), service_ms=round(service_ms))
-        return Prediction(
-            us_per_request=round(SHARE * us + (1 - SHARE) * before.us_per_request),
-            service_ms=round(SHARE * service_ms + (1 - SHARE) * before.service_ms),
-        )

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from config.installed import find_haproxy
 from config.plan import Plan
@@ -18,9 +18,9 @@ from config.proxy import list_variables
 from config.terminal import Report
 from server.errors import ServerError
 from server.haproxy import HaproxyError, Runtime
-from server.launch import PRIVATE_UMASK, confined, is_inherited, list_server_cpus
+from server.launch import is_inherited, list_server_cpus, spawn
 from server.rundir import MARK, RunDir
-from server.supervisor.predictions import Count, Prediction, Predictor
+from server.supervisor.predictions import Prediction, Predictor
 from server.supervisor.record import Part, Phase
 from server.supervisor.restarts import Restarts
 from server.tokens import write_bearers
@@ -36,18 +36,15 @@ HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(6
 for each request of 100 kB (measured). Its memory stays within the plan's all the same."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Serving:
+class Serving(NamedTuple):
     """What HAProxy hands over of one model to one instance."""
 
-    workers: int = 0
+    workers: int
     """That can be asked; with none, nothing is handed over."""
     planned: int = 1
-    """All of them; the limits are theirs."""
     maxconn: int = 0
-    """Requests at once."""
+    """Requests at once, of all planned workers."""
     large_maxconn: int = 0
-    """Large ones at once."""
 
 
 class Proxy:
@@ -74,18 +71,10 @@ class Proxy:
         self._heard = time.monotonic()
         try:
             Path(self._run.proxy_files.admin_socket).unlink(missing_ok=True)
-            with self._run.proxy_log.open("ab") as log, confined(list_server_cpus(self._plan)):
-                self.process = subprocess.Popen(
-                    [find_program(self._plan), "-db", "-f", str(self._run.proxy_config)],
-                    cwd=self._run.path,
-                    env=make_environment(self._run, self._plan, self._listener, serving),
-                    pass_fds=[self._listener.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    umask=PRIVATE_UMASK,
-                )
+            command = [find_program(self._plan), "-db", "-f", str(self._run.proxy_config)]
+            environment = make_environment(self._run, self._plan, self._listener, serving)
+            cpus, fds = list_server_cpus(self._plan), [self._listener.fileno()]
+            self.process = spawn(command, self._run.path, environment, self._run.proxy_log, cpus, fds)
         except (OSError, ServerError) as problem:  # no memory for another process, a full disk
             self._restarts.note_end(f"cannot be started: {problem}")
 
@@ -118,9 +107,7 @@ class Proxy:
         stats, now = self._runtime.read_stats(), time.monotonic()
         for model, predictor in self._predictors.items():
             stat = stats[model]
-            predictor.learn(
-                Count(at=now, answered=stat.answered, queued=stat.queued, service_ms=stat.service_ms)
-            )
+            predictor.learn(now, stat)
             self._runtime.wake(stat)
 
     def apply(self, serving: Mapping[tuple[str, str], Serving]) -> None:
@@ -130,9 +117,7 @@ class Proxy:
         try:
             for place, now in serving.items():
                 if self._applied.get(place) != now:
-                    self._runtime.set_serving(
-                        *place, now.workers, now.planned, now.maxconn, now.large_maxconn
-                    )
+                    self._runtime.set_serving(*place, *now)
                     self._applied[place] = now
             for model, predictor in self._predictors.items():
                 if self._predicted.get(model) != (found := predictor.prediction):

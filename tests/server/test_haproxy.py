@@ -118,6 +118,13 @@ def test_a_token_that_is_not_taken(haproxy, runtime, command, answer, message):
     assert "abc" not in str(caught.value)
 
 
+@pytest.mark.parametrize("answer", ["", "Permission denied\n"])
+def test_no_statistics_are_an_error(haproxy: FakeHaproxy, runtime: Runtime, answer: str):
+    haproxy.answers["show stat"] = answer
+    with pytest.raises(HaproxyError, match="no statistics"):
+        runtime.read_stats()
+
+
 def test_what_haproxy_rejects_is_an_error(haproxy: FakeHaproxy, runtime: Runtime):
     haproxy.answers["set server"] = "No such server.\n"
     with pytest.raises(HaproxyError, match=r"does not set server bert/zz: No such server\."):

@@ -62,7 +62,11 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 for path in sys.argv[2:]:
     threading.Thread(target=Server(path, Handler).serve_forever, daemon=True).start()
-signal.signal(signal.SIGTERM, lambda *_: (launcher.kill(), subprocess.call(["kill", str(worker)]), sys.exit()))
+def end(*_):
+    launcher.kill()
+    sys.exit(subprocess.call(["kill", str(worker)]))
+
+signal.signal(signal.SIGTERM, end)
 while True:
     signal.pause()
 """

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from server.processes import Process, find_marked, reap_adopted, send_signal
+from server.processes import Process, find_marked, send_signal
 from server.state import READY, read_failure, read_state
 from server.supervisor import instance as module
 from server.supervisor import observe
 from server.supervisor.instance import GENTLE, Instance, may_be_gentle, set_nice
-from server.supervisor.record import Phase
 from server.supervisor.main import _SUBREAPER
+from server.supervisor.record import Phase
 from tests.server.supervisor.stand_ins import RIGHT, WRONG, make_stand_in, set_answer
 
 ALL = ["TorchServe", "helper", "launcher", "worker"]
@@ -56,7 +56,6 @@ async def turn_until(one: Instance, done: Callable[[], Any], *, others: bool = T
         assert time.monotonic() < ends, one.describe()
         one.look(time.monotonic(), others=others)
         one.act()
-        reap_adopted()
         await asyncio.sleep(0.02)
 
 
@@ -152,7 +151,7 @@ def test_a_start_that_fails_leaves_its_cause_and_no_process_and_is_tried_again(
     one, run, monkeypatch, good, fault
 ) -> None:
     causes = {
-        "answer": "smoke request: wrong answer", "verify": "differs from the plan", "environment": "missing: ",
+        "answer": "smoke request: wrong answer", "verify": "differs from the plan", "environment": "missing:",
         "archive": "not as it was built", "full disk": "OSError: [Errno 28]",
     }  # fmt: skip
 

@@ -120,7 +120,7 @@ def test_a_start_is_over_when_every_instance_serves(stage) -> None:
 
 
 def test_one_that_is_lost_later_leaves_a_degraded_server_that_is_ready(stage) -> None:
-    server, proxy, (one, other), lines = stage
+    server, _, (one, other), lines = stage
     one.ready = other.ready = True
     turn(server)
     other.ready = False
@@ -262,7 +262,7 @@ def test_a_failed_start_ends_all_with_status_1(stage) -> None:
 
 
 def test_a_process_that_ends_is_seen_at_once(stage, dummy, run) -> None:
-    server, proxy, (one, _), _ = stage
+    server, proxy, _, _ = stage
 
     async def go() -> float:
         server.turn()

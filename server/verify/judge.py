@@ -291,8 +291,9 @@ def openmp(p: Planned, s: SeenWorker) -> Judged:
         expected = f"preloaded: {path or 'none'}; mapped: {_name({path}) if path else 'libgomp'}"
         return expected, actual, wanted in mapped and preloaded == ({path} if path else set())
     live, library = (get(s, "openmp").get(key) for key in ("name", "library"))
-    actual = f"{live or 'unknown'} ({Path(library).name if library else 'no answer'})"
     right = library == wanted if path else True
+    file = Path(library).name if library and right else library  # another of the same name: its whole path
+    actual = f"{live or 'unknown'} ({file or 'no answer'})"
     return f"{name} ({_name({path})})" if path else name, actual, live == name and library in mapped and right
 
 

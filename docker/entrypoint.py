@@ -1,6 +1,6 @@
 """The container's main program: the server in the foreground, planned for the container's limits.
 
-Settings are `KIT_…` variables and a mounted /opt/kit/kit.toml. `reload` plans anew and moves the server there.
+Settings are `KIT_…` variables and a mounted /opt/kit/kit.toml. `reload` plans anew and moves there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ USAGE_ERROR = 2
 
 
 def make_arguments() -> list[str]:
-    """The container's own settings; others come from environment and kit.toml. ConfigError without archives."""
+    """The container's own settings; others are from environment and kit.toml. ConfigError: no archive."""
     arguments = ["HOST=0.0.0.0", f"MODEL_STORE={MODEL_STORE}", f"RUN_DIR={RUN_DIR}"]
     arguments += [f"TOKEN_FILE={SECRET}"] if SECRET.exists() else []
     named = [values["MODELS"] for values in read_sources(Settings).values() if values.get("MODELS")]

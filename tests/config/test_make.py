@@ -1,0 +1,227 @@
+"""make: no value is text of a shell or of make, and each reaches the programs as it was given."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from config.commands import COMMANDS, list_read
+from config.settings import PUBLIC
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTILE = (
+    r"""x'; touch F;echo '"; touch F;" $(touch F) `touch F` $(shell touch F) ${HOME} $$HOME \ #% é,b=c"""
+)
+STUB = """#!/bin/sh
+{ env | sed -n 's/^\\(PORT\\|PYTHON[A-Z0-9]*\\)=/variable &/p'; printf '%s\\n' "$@"; } >> "$CALLS"
+"""
+"""Writes down what it is given."""
+TESTS = {
+    "test",
+    "test-unit",
+    "test-e2e",
+    "test-reliability",
+    "test-current",
+    "test-current-quick",
+    "image-test",
+}
+
+
+class Checkout:
+    """The Makefile with such a Python, in a folder that a shell would trip over, too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.calls = folder, folder / "calls"
+        self.python = folder / HOSTILE / "python"
+        shutil.copy(ROOT / "Makefile", folder)
+        for file in (self.python, folder / ".venv/bin/python", folder / ".venv-current/bin/python"):
+            file.parent.mkdir(parents=True)
+            file.write_text(STUB)
+            file.chmod(0o755)
+
+    def make(
+        self, *words: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """In the POSIX locale, and not as a part of `make test`, whose values would be in the environment."""
+        own = {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ["HOME"],
+            "CALLS": str(self.calls),
+            "LC_ALL": "C",
+        }
+        command, given = ["make", *words, f"PYTHON={self.python}"], own | (environment or {})
+        return subprocess.run(
+            command, cwd=self.folder, env=given, capture_output=True, text=True, errors="replace", check=False
+        )
+
+    def list_words(self) -> list[str]:
+        return self.calls.read_text(encoding="utf-8").splitlines() if self.calls.exists() else []
+
+    def was_harmed(self) -> bool:
+        return any(self.folder.rglob("F"))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+@pytest.mark.parametrize("target", sorted({*COMMANDS} - {"help", "help-dev", "lock"}))
+def test_each_value_arrives_as_it_was_given(checkout, target):
+    values = {name: name + HOSTILE for name in PUBLIC if name != "PYTHON"}
+    checkout.make(target, *(f"{name}={value}" for name, value in values.items()))
+    words = checkout.list_words()
+    setup = words.index("setup")
+    called = (
+        "dev" if target in TESTS - {"test-current", "test-current-quick"} | {"lint", "format"} else target
+    )
+    called = {"test-current-quick": "test-current", "distclean": "clean"}.get(called, called)
+    assert words[setup - 1 : setup + 2] == ["-m", "setup", called]
+    assert words[setup + 2] == f"--goals={target}"
+    given = words[setup + 3 : setup + 3 + len(PUBLIC)]
+    assert sorted(given) == sorted(
+        [*(f"{name}={value}" for name, value in values.items()), f"PYTHON={checkout.python}"]
+    )
+    assert not checkout.was_harmed()
+
+
+@pytest.mark.parametrize("value", ["", "-x", "=x", "x ", "'", "\\", "\\'", "a'b'c", '"', "--port=1", "$(X)"])
+def test_short_values_are_no_exception(checkout, value):
+    assert checkout.make("stop", f"RUN_DIR={value}").returncode == 0
+    assert f"RUN_DIR={value}" in checkout.list_words()
+
+
+@pytest.mark.parametrize("value", ["x\ntouch F", "x\n:; touch F; '"])
+def test_a_value_of_several_lines_is_rejected_by_name(checkout, value):
+    done = checkout.make("serve", f"RUN_DIR={value}")
+    assert (done.returncode, checkout.list_words(), checkout.was_harmed()) == (2, [], False)
+    assert "*** RUN_DIR must be one line: got" in done.stderr
+
+
+def test_goals_and_names_are_no_text_of_a_shell(checkout):
+    for word in (
+        HOSTILE,
+        HOSTILE.partition("=")[0],
+        f"{HOSTILE}=1",
+        "x';touch${IFS}F;'=1",
+        "$(shell touch F)",
+    ):
+        checkout.make(word)
+        checkout.make("stop", word)
+        assert not checkout.was_harmed()
+
+
+def test_only_the_command_line_gives_settings_and_programs_get_them_as_arguments_alone(checkout):
+    others = {
+        "PORT": "9",
+        "PYTHONPATH": "/x",
+        "PYTHONHOME": "/x",
+        "PRECISION": "int8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    checkout.make("serve", "WORKERS=2", environment=others)
+    words = checkout.list_words()
+    assert [word for word in words if word.startswith("variable ")] == [
+        "variable PORT=9",
+        "variable PYTHONUTF8=1",
+    ]
+    assert {word for word in words if "=" in word and not word.startswith("variable")} == {
+        "--goals=serve", "WORKERS=2", f"PYTHON={checkout.python}"
+    }  # fmt: skip
+
+
+def test_below_another_make_only_that_is_said(checkout):
+    """Its command line's values come too, and are no business of ours."""
+    above = checkout.folder / "above"
+    above.mkdir()
+    (above / "Makefile").write_text(f"all: ; @$(MAKE) -s -C '{checkout.folder}' stop\n")
+    own = {**os.environ, "CALLS": str(checkout.calls), "MAKEFLAGS": "", "MAKELEVEL": "0"}
+    subprocess.run(["make", "all", "DESTDIR=/x"], cwd=above, env=own, check=True, capture_output=True)
+    words = checkout.list_words()
+    assert words[words.index("setup") :][:3] == ["setup", "stop", "--below"]
+    assert "DESTDIR=/x" in words
+
+
+def test_what_looks_at_a_server_runs_by_the_environment_that_is_there(checkout):
+    (checkout.folder / ".venv/bin/python").write_text(STUB.replace('"$@"', '"venv" "$@"'))
+    for target, there in (
+        ("status", True),
+        ("stop", True),
+        ("verify", True),
+        ("serve", False),
+        ("reload", False),
+    ):
+        checkout.calls.unlink(missing_ok=True)
+        checkout.make(target)
+        assert ("venv" in checkout.list_words()) is there, target
+
+
+def test_a_machine_without_python_says_so(checkout):
+    shutil.rmtree(checkout.folder / ".venv")
+    shutil.rmtree(checkout.folder / ".venv-current")
+    for target in ("setup", "status"):
+        command = ["make", target, "PYTHON=/nowhere/python3"]
+        done = subprocess.run(command, cwd=checkout.folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "/nowhere/python3: " in done.stderr
+
+
+def test_what_an_old_python_meets_is_a_sentence():
+    for name in ("__init__", "__main__"):
+        ast.parse((ROOT / f"setup/{name}.py").read_text(), feature_version=(3, 6))
+
+
+def test_the_makefile_is_short_and_has_a_target_for_each_command():
+    text = (ROOT / "Makefile").read_text()
+    assert len(text.splitlines()) <= 100
+    phony = set(
+        re.search(r"^\.PHONY: (.*?[^\\])\n", text, re.MULTILINE | re.DOTALL)[1].replace("\\\n", " ").split()
+    )
+    commands = set(
+        re.search(r"^COMMANDS = (.*?[^\\])\n", text, re.MULTILINE | re.DOTALL)[1].replace("\\\n", " ").split()
+    )
+    assert phony - {"$(COMMANDS)"} | commands == {*COMMANDS}
+    help_line = subprocess.run(
+        ["make", "help-dev"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout
+    told = set(re.findall(r"^  make ([a-z0-9-]+)", help_line, re.MULTILINE))
+    told |= set(re.findall(r"^([a-z0-9-]+):.*## ", text, re.MULTILINE))
+    assert told == {*COMMANDS} - {"dev"}
+
+
+def test_a_bare_python_runs_the_set_up(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", "-m", "setup", "help"],
+        cwd=ROOT,
+        env={},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def read_advice() -> set[tuple[str, str]]:
+    """`make TARGET NAME=…` as documents, messages and comments say it."""
+    folders = [folder for folder in ROOT.glob("[a-z]*/") if (folder / "__init__.py").exists()]
+    files = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    files += [file for folder in folders for end in ("py", "yaml") for file in folder.rglob(f"*.{end}")]
+    found = set()
+    for file in files:
+        lines = re.findall(r"\bmake ([a-z][a-z-]*)((?: [A-Z][A-Z0-9_]*=[^ ]*)+)", file.read_text())
+        found |= {(goal, name) for goal, given in lines for name in re.findall(r" ([A-Z][A-Z0-9_]*)=", given)}
+    return found
+
+
+def test_what_is_advised_is_not_rejected():
+    advice = read_advice()
+    assert ("serve", "PRECISION") in advice
+    assert [pair for pair in sorted(advice) if pair[1] not in list_read(pair[0])] == []

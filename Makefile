@@ -1,8 +1,6 @@
-# Each target is a command of `python3 -m setup`, which completes the environment as far as it needs it, and then runs
-# it there. Settings are NAME=VALUE on the command line; what they are and who reads them: docs/settings.md.
-
-# A value becomes a quoted word of a command, and is never expanded as text of make: whatever is in it reaches the
-# program as it was given. Only `value` names a value that can be given.
+# Targets are commands of `python3 -m setup`, which completes the environment as far as one needs it, and runs it there.
+# Settings are NAME=VALUE on the command line: docs/settings.md.
+# A value becomes a quoted word of a command and is never expanded as text of make: only `value` names one.
 quote = '$(subst ','\'',$(1))'
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 define NEWLINE
@@ -15,9 +13,8 @@ $(foreach name,$(GIVEN),$(if $(findstring $(NEWLINE),$(value $(name))),\
 GOALS := $(if $(filter 0,$(MAKELEVEL)),--goals=$(MAKECMDGOALS),--below)
 SETTINGS = $(call quote,$(GOALS)) $(foreach name,$(GIVEN),$(call quote,$(name)=$(value $(name))))
 # What only looks at a server, or ends it, runs by the environment that is there.
-THERE = $(firstword $(wildcard .venv/bin/python .venv-current/bin/python))
 CHOSEN = $(or $(if $(filter command,$(origin PYTHON)),$(value PYTHON)),$(value KIT_PYTHON),python3)
-LOOK = @$(call quote,$(or $(THERE),$(CHOSEN))) -m setup
+LOOK = @$(call quote,$(or $(firstword $(wildcard .venv/bin/python .venv-current/bin/python)),$(CHOSEN))) -m setup
 RUN = @$(call quote,$(CHOSEN)) -m setup
 CURRENT = tests/config/test_launcher.py tests/config/test_sets.py tests/handlers/backends/test_backends.py \
 	tests/handlers/backends/test_inductor.py tests/models/test_trained_backends.py tests/models/test_trained_embeddings.py
@@ -25,15 +22,12 @@ COMMANDS = serve reload models model plan tune profile loadtest compare image se
 	loadtest-gate soak ablation report audit dev
 .PHONY: $(COMMANDS) help help-dev status verify stop clean distclean test test-unit test-e2e test-reliability \
 	test-current test-current-quick image-test lint format lock
-
 MAKEFLAGS += --no-print-directory --no-builtin-rules
-.DEFAULT_GOAL := help
 .NOTPARALLEL:
-# Values reach the programs as arguments only. A caller's PYTHONPATH must not reach them at all.
-# Byte code is written when a module is first imported (uv writes none): without it each worker compiles torch anew.
-unexport $(GIVEN)
-unexport MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING PYTHONDONTWRITEBYTECODE
-# Every Python below prints and reads UTF-8, whatever the locale: `→` must not end a command in a Latin-1 one.
+# Values reach the programs as arguments only; a caller's PYTHONPATH not at all. Byte code is written when a module is
+# first imported (uv writes none): without it each worker compiles torch anew.
+unexport $(GIVEN) MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING PYTHONDONTWRITEBYTECODE
+# Whatever the locale: `→` must not end a command in a Latin-1 one.
 export PYTHONUTF8 := 1
 
 help: #- Print what people use
@@ -81,8 +75,7 @@ distclean: clean #- As clean, and remove .venv and .venv-current
 	@rm -rf -- .venv .venv-current
 
 test: test-unit test-e2e #- Run all tests
-# Without the pool: where Triton is installed, whoever imports IPEX starts a process of 600 MB that compiles nothing
-# here (torch/_inductor/async_compile.py).
+# Without the pool: with Triton, whoever imports IPEX starts 600 MB that compile nothing (torch/_inductor/async_compile.py).
 test-unit: dev #- Run the tests that need no server
 	@TORCH_WARM_POOL=0 .venv/bin/python -m pytest tests --ignore=tests/end_to_end --ignore=tests/image \
 		--ignore=tests/reliability -n auto --dist loadfile --no-loadscope-reorder

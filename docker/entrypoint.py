@@ -1,6 +1,6 @@
-"""The container's main program: plans for the container's limits, then becomes the server in the foreground.
+"""The container's main program: the server in the foreground, planned for the container's limits.
 
-The environment has the settings of `make serve`. `reload` plans anew and moves the running server there.
+Settings are `KIT_…` variables and a mounted /opt/kit/kit.toml. `reload` plans anew and moves there.
 """
 
 from __future__ import annotations
@@ -8,16 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import config.__main__ as planning
 from config.errors import ConfigError
-from config.knobs import table
-from config.knobs.commands import check_environment, check_values
-from config.plan import read_plan
-from config.rules.instances import GENERATIONS, MAX_INSTANCES
-from config.tuned import TUNED_FILE
+from config.proxy import GENERATIONS, MAX_INSTANCES
+from config.settings import Settings, split_words
+from config.sources import read_sources
 from server import cli
 from server.rundir import RunDir
 
@@ -26,43 +23,24 @@ RUN_DIR = Path("/run/kit")
 MODEL_STORE = Path("/model-store")
 SECRET = Path("/run/secrets/token")
 """Where Docker, Podman and Compose put a secret named `token`."""
-KNOBS = [knob for knob in table.KNOBS.values() if knob.container]
-OWN = ("MODELS", "TUNED")
-"""Read here; the others are the plan's as they are."""
 USAGE_ERROR = 2
 
 
-def read_arguments(environment: Mapping[str, str]) -> list[str]:
-    """Those of `python -m config`; ConfigError names what cannot be used."""
-    wrong = check_environment(environment, KNOBS)
-    wrong += check_values({knob.name: environment[knob.name] for knob in KNOBS if knob.name in environment})
-    if wrong:
-        raise ConfigError("; ".join(wrong))
-    arguments = ["--models", " ".join(find_models(environment.get("MODELS", "")))]
-    arguments += ["--bind", "0.0.0.0", "--model-store", str(MODEL_STORE), "--run-dir", str(RUN_DIR)]
-    arguments += ["--token-file", str(SECRET)] if SECRET.exists() else []
-    tuned = environment.get("TUNED") or "1"
-    if tuned not in table.SWITCH:
-        raise ConfigError(f"TUNED must be one of 0, 1: got {tuned}")
-    arguments += ["--tuned", str(RUN_DIR / TUNED_FILE)] if tuned == "1" else []
-    for knob in KNOBS:
-        if knob.name not in OWN and environment.get(knob.name):
-            arguments += [knob.option, environment[knob.name]]
-    return arguments
-
-
-def find_models(asked: str) -> list[str]:
-    """MODELS, or every archive that is there."""
+def make_arguments() -> list[str]:
+    """The container's own settings; others are from environment and kit.toml. ConfigError: no archive."""
+    arguments = ["HOST=0.0.0.0", f"MODEL_STORE={MODEL_STORE}", f"RUN_DIR={RUN_DIR}"]
+    arguments += [f"TOKEN_FILE={SECRET}"] if SECRET.exists() else []
+    named = [values["MODELS"] for values in read_sources(Settings).values() if values.get("MODELS")]
     there = sorted(file.stem for file in MODEL_STORE.glob("*.mar"))
-    wanted = asked.replace(",", " ").split()
-    missing = [name for name in wanted if name not in there]
-    if there and not missing:
-        return wanted or there
-    what = f"no archive of {', '.join(missing)}" if missing else "no archive"
-    raise ConfigError(
-        f"{what} in {MODEL_STORE}: got {', '.join(there) or 'nothing'}; mount a folder with archives there "
-        '(-v "$PWD/model-store:/model-store:ro"), or bake them in (--build-arg MODELS="resnet50 bert")'
-    )
+    words = split_words(named[-1]) if named and isinstance(named[-1], str) else named[-1] if named else there
+    missing = [name for name in words if name not in there and not name.endswith(".mar")]
+    if missing or not words:
+        what = f"no archive of {', '.join(missing)}" if missing else "no archive"
+        raise ConfigError(
+            f"{what} in {MODEL_STORE}: got {', '.join(there) or 'nothing'}; mount a folder with archives "
+            '(-v "$PWD/model-store:/model-store:ro"), or bake them in (--build-arg MODELS="resnet50 bert")'
+        )
+    return [*arguments, *([] if named else [f"MODELS={' '.join(there)}"])]
 
 
 def pass_logs_on(run: RunDir) -> None:
@@ -72,26 +50,22 @@ def pass_logs_on(run: RunDir) -> None:
     logs = [file for part in parts for file in (part.server_log, part.model_log, part.console_log)]
     # Files that come later are read from their beginning, those of an earlier run are left out.
     tail = ["tail", "--follow=name", "--retry", "---disable-inotify", "--lines=0", f"--pid={os.getpid()}"]
-    subprocess.Popen([*tail, run.door_log, *logs], stderr=subprocess.DEVNULL)
+    subprocess.Popen([*tail, run.proxy_log, *logs], stderr=subprocess.DEVNULL)
 
 
 def main(words: Sequence[str]) -> int:
-    """Of a start that cannot be planned 2, of a reload its own; else it does not return."""
+    """Of a missing archive 2, of a reload its own; else it becomes the server."""
     try:
-        arguments = read_arguments(os.environ)
+        arguments = make_arguments()
     except ConfigError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return USAGE_ERROR
     if words == ["reload"]:
-        return cli.main(["reload", "--run-dir", str(RUN_DIR), "--", *arguments])
+        return cli.main(["reload", "--built", *arguments])
     run = RunDir.at(RUN_DIR)
-    for file in (run.health, run.failure):  # of an earlier run in the same volume
-        file.unlink(missing_ok=True)
-    if code := planning.main(arguments):
-        return code
-    print(f"memory: {read_plan(run.plan).layout.memory_nodes.reason}", flush=True)
+    run.failure.unlink(missing_ok=True)  # of an earlier run in the same volume
     pass_logs_on(run)
-    server = ["-m", "server", "start", "--foreground", "--hide-token", "--run-dir", str(RUN_DIR)]
+    server = ["-m", "server", "serve", "--built", "--hide-token", "FOREGROUND=1", *arguments]
     return os.execv(sys.executable, [sys.executable, *server])
 
 

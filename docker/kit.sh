@@ -5,4 +5,4 @@ cd /opt/kit || exit 1
 [ "$1" = reload ] && exec .venv/bin/python -m docker.entrypoint reload
 # What is printed is pasted outside the container, where the file with the token is not.
 [ "$1" = status ] && set -- "$@" --hide-token
-exec .venv/bin/python -m server "$@" --run-dir=/run/kit
+exec .venv/bin/python -m server "$@" RUN_DIR=/run/kit

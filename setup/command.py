@@ -38,6 +38,7 @@ def main(words: Sequence[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if command == "install":
             package_set, venv, torch_index = given
+            doctor.complete_machine()
             environment.complete_environment(Path(venv).absolute(), package_set, (), torch_index)
             return 0
         if command == "distclean":

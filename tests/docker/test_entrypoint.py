@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from config.__main__ import build_parser
 from config.errors import ConfigError
+from config.settings import read_settings
+from docker import __main__ as image
 from docker import entrypoint
-from docker.entrypoint import main, read_arguments
+from docker.entrypoint import main, make_arguments
 from server.rundir import RunDir
-from tests.server.fakes import RECORDED
 
 
 @pytest.fixture(autouse=True)
@@ -26,75 +26,64 @@ def inside(tmp_path, monkeypatch):
     monkeypatch.setattr(entrypoint, "MODEL_STORE", tmp_path / "store")
     monkeypatch.setattr(entrypoint, "RUN_DIR", tmp_path / "run")
     monkeypatch.setattr(entrypoint, "SECRET", tmp_path / "secret")
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def read(**environment: str):
-    """As the planner reads it."""
-    return build_parser().parse_args(read_arguments(environment))
+def read():
+    """As the server reads it."""
+    return read_settings(make_arguments())
 
 
-def test_every_archive_is_served_unless_models_are_named(inside):
-    assert read().models == "bert resnet50"
-    assert read(MODELS="resnet50").models == "resnet50"
+def test_every_archive_is_served_unless_models_are_named(inside, monkeypatch):
+    assert read().models == ("bert", "resnet50")
+    (inside / "kit.toml").write_text("[models.bert]\nbatch = 8\n")
+    assert (read().models, read().batch) == (("bert",), {"bert": 8})
+    monkeypatch.setenv("KIT_MODELS", "resnet50")
+    assert (read().models, read().batch) == (("resnet50",), {})
+    monkeypatch.setenv("KIT_MODELS", "bert vgg16")
     with pytest.raises(ConfigError, match=r"no archive of vgg16 in .*: got bert, resnet50; mount"):
-        read(MODELS="bert vgg16")
+        read()
+    monkeypatch.delenv("KIT_MODELS")
+    (inside / "kit.toml").unlink()
     for file in (inside / "store").iterdir():
         file.unlink()
     with pytest.raises(ConfigError, match=r"no archive in .*: got nothing; mount a folder"):
         read()
 
 
-def test_settings_reach_the_plan(inside):
-    given = {"CORES_PER_WORKER": "2", "PRECISION": "bf16", "BACKEND": "bert=openvino", "DEADLINE_MS": "2000",
-             "TLS_CERT": "/c", "TLS_KEY": "/k"}  # fmt: skip
-    asked = read(**given, WORKERS="")
-    assert {name: getattr(asked, name.lower()) for name in given} == given
-    assert (asked.bind, asked.workers) == ("0.0.0.0", "")
-    assert asked.tuned == str(inside / "run/tuned.json")
-    assert read(TUNED="0").tuned == ""
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"), [("PRECISON", "PRECISION"), ("workers", "WORKERS"), ("MODEL", "MODELS")]
-)
-def test_a_misspelt_name_is_rejected_with_the_right_one(given, meant):
-    """Else it serves with the default, and nobody is told."""
-    with pytest.raises(ConfigError, match=f"the environment has {given}, .*nearly {meant}; do: name it"):
-        read(**{given: "y"})
-
-
-def test_what_else_is_in_a_containers_environment_is_no_concern():
-    """Kubernetes adds a service's names, and settings of other programs may be shared."""
-    others = ("MODELS_PORT", "MODELS_SERVICE_HOST", "CPU_KIT_PORT", "WEIGHTS", "USER", "HOME", "OPENMPI")
-    assert read(**dict.fromkeys(others, "x")).models == "bert resnet50"
-
-
-@pytest.mark.parametrize("given", [{"TUNED": "yes"}, {"TLS_CERT": "x\n"}])
-def test_a_value_that_cannot_be_used_is_rejected_by_name(given):
-    with pytest.raises(ConfigError, match=f"{next(iter(given))} must be "):
-        read(**given)
-
-
-def test_the_token_is_the_secret_where_there_is_one(inside):
-    assert read().token_file == ""
+def test_settings_reach_the_server(inside, monkeypatch):
+    for name, value in {
+        "CORES_PER_WORKER": "2",
+        "BATCH": "bert=4",
+        "DEADLINE_MS": "2000",
+        "WORKERS": "",
+    }.items():
+        monkeypatch.setenv(f"KIT_{name}", value)
+    settings = read()
+    assert (settings.cores_per_worker, settings.batch, settings.deadline_ms) == (2, {"bert": 4}, 2000)
+    assert (settings.host, settings.workers, settings.token_file) == ("0.0.0.0", None, "")
+    assert (settings.model_store, settings.run_dir) == (f"{inside}/store", f"{inside}/run")
     (inside / "secret").touch()
-    assert read().token_file == str(inside / "secret")
+    assert read().token_file == f"{inside}/secret"
 
 
-def test_a_wrong_value_ends_it_and_what_an_earlier_run_said_is_gone(inside, monkeypatch, capsys):
-    """Else the health check believes it."""
-    run = RunDir.at(inside / "run")
-    for file in (run.health, run.failure):
-        file.write_text("ready\n")
-    monkeypatch.setenv("PROFILE", "fast")
-    assert main([]) == 2
-    assert "PROFILE must be one of throughput, latency: got fast" in capsys.readouterr().err
-    assert not run.health.exists()
-    assert not run.failure.exists()
-    monkeypatch.setenv("MODELS", "vgg16")
-    assert main([]) == 2
-    assert capsys.readouterr().err.startswith("error: no archive of vgg16")
+def test_what_else_is_in_a_containers_environment_is_no_concern(monkeypatch):
+    """Kubernetes adds a service's names, and settings of other programs may be shared."""
+    for name in (
+        "MODELS_PORT",
+        "MODELS_SERVICE_HOST",
+        "CPU_KIT_PORT",
+        "WEIGHTS",
+        "USER",
+        "PORT",
+        "PRECISION",
+    ):
+        monkeypatch.setenv(name, "x")
+    assert (read().models, read().port) == (("bert", "resnet50"), 8080)
+    monkeypatch.setenv("KIT_PRECISON", "int8")
+    with pytest.raises(ConfigError, match="unknown setting PRECISON; did you mean PRECISION"):
+        read()
 
 
 class ReplacedError(Exception):
@@ -102,20 +91,32 @@ class ReplacedError(Exception):
 
 
 def test_it_becomes_the_server_in_the_foreground(inside, monkeypatch):
-    def plan(arguments):
-        (inside / "run/plan.json").write_bytes((RECORDED / "plan.json").read_bytes())
-        return 0
-
     def replace(program, words):
         assert program == sys.executable
-        assert {"start", "--foreground", "--hide-token", str(inside / "run")} <= set(words)
+        assert words[2:6] == ["server", "serve", "--built", "--hide-token"]
+        assert {"FOREGROUND=1", f"RUN_DIR={inside}/run", "HOST=0.0.0.0"} <= {*words}
         raise ReplacedError
 
-    monkeypatch.setattr(entrypoint.planning, "main", plan)
+    run = RunDir.at(inside / "run")
+    run.failure.write_text("of an earlier run")
     monkeypatch.setattr(entrypoint, "pass_logs_on", lambda _: None)
     monkeypatch.setattr(entrypoint.os, "execv", replace)
     with pytest.raises(ReplacedError):
         main([])
+    assert not run.failure.exists()
+
+
+def test_without_archives_it_ends_with_the_code_of_a_wrong_value(monkeypatch, capsys):
+    monkeypatch.setenv("KIT_MODELS", "vgg16")
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("error: no archive of vgg16")
+
+
+def test_a_reload_plans_as_the_start_did(monkeypatch):
+    called = []
+    monkeypatch.setattr(entrypoint.cli, "main", lambda words: called.extend(words) or 0)
+    assert main(["reload"]) == 0
+    assert called == ["reload", "--built", *make_arguments()]
 
 
 PROGRAM = """
@@ -125,8 +126,8 @@ from server.rundir import RunDir
 run = RunDir.at(sys.argv[1])
 pass_logs_on(run)
 time.sleep(2)
-run.door_log.rename(run.path / "moved")
-run.door_log.write_text("door\\n")
+run.proxy_log.rename(run.path / "moved")
+run.proxy_log.write_text("proxy\\n")
 log = run.instance("b2").model_log
 log.parent.mkdir(parents=True)
 log.write_text("worker\\n")
@@ -136,20 +137,22 @@ time.sleep(3)
 
 def test_logs_reach_standard_output_but_not_those_of_an_earlier_run(inside):
     run = RunDir.at(inside / "run")
-    run.door_log.parent.mkdir()
-    run.door_log.write_text("of an earlier run\n")
+    run.proxy_log.parent.mkdir()
+    run.proxy_log.write_text("of an earlier run\n")
     words = [sys.executable, "-c", PROGRAM, str(run.path)]
     with (inside / "out").open("w") as out:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         subprocess.run(words, stdout=out, check=True, env=environment)
     lines = (inside / "out").read_text().splitlines()
-    assert {"door", "worker", f"==> {run.instance('b2').model_log} <=="} <= set(lines)
+    assert {"proxy", "worker", f"==> {run.instance('b2').model_log} <=="} <= set(lines)
     assert "of an earlier run" not in lines
 
 
-def test_a_reload_plans_as_the_start_did(inside, monkeypatch):
-    asked = []
-    monkeypatch.setattr(entrypoint.cli, "main", lambda words: asked.extend(words) or 0)
-    monkeypatch.setenv("DEADLINE_MS", "5000")
-    assert main(["reload"]) == 0
-    assert asked == ["reload", "--run-dir", str(inside / "run"), "--", *read_arguments(os.environ)]
+def test_an_image_is_one_docker_build():
+    command = image.make_command(["BACKEND=bert=eager", "ARGS=--tag 'my kit' --pull"], "abc")
+    assert command[:6] == ["docker", "build", "--file", "docker/Dockerfile", "--tag", image.TAG]
+    assert command[6:] == [
+        "--build-arg", "BACKEND=bert=eager", "--build-arg", "REVISION=abc", "--tag", "my kit", "--pull", ".",
+    ]  # fmt: skip
+    baked = image.make_command(["MODELS=resnet50 bert", "WEIGHTS=random"], "")
+    assert {"MODELS=bert resnet50", "WEIGHTS=random"} <= {*baked}

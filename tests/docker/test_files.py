@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
 
-from config.rules.batching import LOAD_S
+from config.planning.models import LOAD_S
+from config.proxy import ProxyFiles
+from config.settings import FIELDS, PUBLIC, about
 from server.processes import GRACEFUL_SECONDS
 from server.ready import EXTRA_SECONDS
 from setup.doctor import NEEDS
@@ -104,31 +107,53 @@ def test_compose_understands_it():
     else:
         pytest.skip("no compose is installed (docker compose, docker-compose or podman-compose)")
     command = [*words, "-f", str(COMPOSE), "--profile", "headless", "config"]
-    environment = {**os.environ, "MODELS": "bert"}
+    environment = {**os.environ, "KIT_MODELS": "bert"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert set(yaml.safe_load(done.stdout)["services"]) == {"server", "loadtest", "headless"}
-    assert yaml.safe_load(done.stdout)["services"]["server"]["environment"]["MODELS"] == "bert"
+    assert yaml.safe_load(done.stdout)["services"]["server"]["environment"]["KIT_MODELS"] == "bert"
 
 
 def check_health(folder: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        ["sh", ROOT / "docker/health.sh", folder], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout.strip()
+    words = ["sh", ROOT / "docker/health.sh", folder]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def test_the_health_check_believes_only_a_fresh_ready(tmp_path):
-    assert check_health(tmp_path) == (1, "not ready: starting, or failed (see the log)")
-    file = tmp_path / "health"
-    file.write_text("not ready: bert: 0 of 2 workers ready\n")
-    assert check_health(tmp_path) == (1, "not ready: bert: 0 of 2 workers ready")
-    file.write_text("ready\n")
-    assert check_health(tmp_path) == (0, "ready")
-    old = time.time() - 180
-    os.utime(file, (old, old))
+@pytest.mark.parametrize(("status", "code"), [("200 OK", 0), ("503 Service Unavailable", 1)])
+def test_the_health_check_asks_the_supervisor(tmp_path, status, code):
+    answer = f"HTTP/1.1 {status}\r\nContent-Length: 12\r\n\r\n".encode() + b'{"ready": 1}'
+    path = Path(ProxyFiles.of(tmp_path).supervisor_socket)
+    path.parent.mkdir()
+    asked = []
+    with socket.create_server(str(path), family=socket.AF_UNIX) as listening:
+
+        def reply() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                asked.append(connection.recv(4096))
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=reply)
+        thread.start()
+        assert check_health(tmp_path) == (code, '{"ready": 1}')
+        thread.join()
+    assert asked[0].startswith(b"GET /ready HTTP/")
+
+
+def test_a_server_that_nobody_supervises_is_not_healthy(tmp_path):
     code, said = check_health(tmp_path)
-    assert (code, said.splitlines()[-1]) == (1, "not ready: the last look is over a minute old")
+    assert (code, said.partition(":")[0]) == (1, "not ready")
+
+
+def test_compose_hands_on_the_settings_that_plan(services):
+    given = services["server"]["environment"]
+    planning = {
+        name for name in PUBLIC if about(FIELDS[name])["group"] in ("serving", "requests", "libraries")
+    }
+    assert given == {f"KIT_{name}": f"${{KIT_{name}:-}}" for name in planning - {"PORT"}}
+    used = set(re.findall(r"\$\{KIT_(\w+):-", COMPOSE.read_text()))
+    assert used <= {*PUBLIC}
 
 
 def test_the_health_check_waits_as_long_as_a_start_may_take():

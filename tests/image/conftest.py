@@ -1,7 +1,7 @@
 """Builds the image, starts containers of it as docs/container.md says, and takes them away again.
 
-By hand, by `make image-test`; in the environment KIT_ENGINE (docker or podman), KIT_BUILD (options of a
-build, such as "--network host"), KIT_STORE (built archives), KIT_PORT.
+By hand, by `make image-test`; in the environment IMAGE_TEST_ENGINE (docker or podman), IMAGE_TEST_BUILD (options
+of a build, such as "--network host"), IMAGE_TEST_STORE (built archives), IMAGE_TEST_PORT.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 STORE = ROOT / "run" / "test-store"
 READY_SECONDS = 420
 """Four workers on two cores, with other work beside them."""
-PORT = int(os.environ.get("KIT_PORT") or 18080)
+PORT = int(os.environ.get("IMAGE_TEST_PORT") or 18080)
 NAME = "cpu-kit-test"
 TOKEN = "a-token-made-for-the-tests"
 HARDENED = ("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--pids-limit=2048")
@@ -38,7 +38,7 @@ needs_two_cpus = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="this mach
 @pytest.fixture(scope="session")
 def engine() -> str:
     """What builds the image and runs containers."""
-    name = os.environ.get("KIT_ENGINE") or "docker"
+    name = os.environ.get("IMAGE_TEST_ENGINE") or "docker"
     try:
         done = subprocess.run([name, "info"], capture_output=True, text=True, check=False)
     except OSError as problem:
@@ -52,7 +52,13 @@ def build(engine: str, tag: str, *arguments: str) -> str:
     """The image's name."""
     # Podman's own format has no health checks.
     words = [engine, "build", *(["--format", "docker"] if engine == "podman" else []), "--tag", tag]
-    words += ["--file", "docker/Dockerfile", *shlex.split(os.environ.get("KIT_BUILD", "")), *arguments, "."]
+    words += [
+        "--file",
+        "docker/Dockerfile",
+        *shlex.split(os.environ.get("IMAGE_TEST_BUILD", "")),
+        *arguments,
+        ".",
+    ]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return tag
@@ -66,8 +72,8 @@ def tag(engine: str) -> str:
 @pytest.fixture(scope="session")
 def store(engine: str) -> Path:
     """ResNet50 and BERT as shipped, with random weights."""
-    if os.environ.get("KIT_STORE"):
-        return Path(os.environ["KIT_STORE"]).resolve()
+    if os.environ.get("IMAGE_TEST_STORE"):
+        return Path(os.environ["IMAGE_TEST_STORE"]).resolve()
     command = [sys.executable, "-m", "models", "build", "MODELS=resnet50 bert", "WEIGHTS=random"]
     command += ["--precisions", "bf16 int8", f"MODEL_STORE={STORE}"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=900)
@@ -146,7 +152,7 @@ def start(engine: str, tag: str, store: Path, *options: str, **settings: str) ->
     """In the background, on the machine's network, kept until the test is over."""
     words = [engine, "run", "--detach", f"--name={NAME}", "--network=host", *HARDENED, *options]
     words += [f"--volume={store}:/model-store:ro"] if any(store.glob("*.mar")) else []
-    words += [f"--env={name}={value}" for name, value in {"PORT": str(PORT), **settings}.items()]
+    words += [f"--env=KIT_{name}={value}" for name, value in {"PORT": str(PORT), **settings}.items()]
     remove = [engine, "rm", "--force", "--volumes", NAME]
     subprocess.run(remove, capture_output=True, check=False)
     try:

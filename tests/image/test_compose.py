@@ -21,8 +21,8 @@ def test_the_load_test_starts_when_the_server_is_healthy_and_ends_well(engine, t
     if subprocess.run([*words, "version"], capture_output=True, check=False).returncode:
         pytest.skip(f"`{engine} compose` is not there")
     build(engine, "cpu-kit-loadtest:latest", "--file", "docker/loadtest/Dockerfile")
-    given = {"IMAGE": tag, "PORT": str(PORT)}
-    environment = {**os.environ, **given, "MODELS": "resnet50", "DURATION": "10s"}
+    given = {"CPU_KIT_IMAGE": tag, "KIT_PORT": str(PORT)}
+    environment = {**os.environ, **given, "KIT_MODELS": "resnet50", "KIT_DURATION": "10"}
     try:
         up = [*words, "up", "--exit-code-from", "headless", "server", "headless"]
         done = subprocess.run(

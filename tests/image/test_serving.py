@@ -82,7 +82,7 @@ def test_a_worker_that_is_killed_costs_no_request(served, photo):
 def test_a_reload_inside_costs_no_request(served, photo):
     load = Load(served, photo)
     with load.running():
-        said = served.call("exec", "--env", "DEADLINE_MS=30000", NAME, "kit", "reload")
+        said = served.call("exec", "--env", "KIT_DEADLINE_MS=30000", NAME, "kit", "reload")
     assert "reload: done" in said
     assert set(load.count()) == {200}
     assert served.read_json("plan.json")["inputs"]["deadline_ms"] == 30_000

@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
+from config.settings import read_settings
+from loadtest import command
 from loadtest.cli import choose_scenarios, commands, find_where
 from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError
@@ -60,12 +63,15 @@ def test_a_locustfile_of_ones_own_is_a_scenario_of_its_own(tmp_path):
     ("values", "wrong"),
     [
         ({"users": "3", "rate": "3"}, "USERS are of a closed loop, RATE of an open one: got both"),
-        ({"scenario": "no-such"}, "SCENARIO must be MODEL-closed, MODEL-open, or a .yaml file: got no-such"),
+        (
+            {"scenario": "no-such"},
+            "--scenario must be MODEL-closed, MODEL-open, or a .yaml file: got no-such",
+        ),
         ({"scenario": "bert-open", "users": "3"}, "USERS does not fit the loop of bert-open"),
         ({"users": "none"}, "users must be 1 to 10000, or auto: got 'none'"),
         ({"users": "2.5"}, "users must be 1 to 10000"),
         ({"rate": "120%%"}, "rate must be requests a second, or a share such as 60%"),
-        ({"locustfile": "no-such.py"}, "LOCUSTFILE must be a file: got no-such.py"),
+        ({"locustfile": "no-such.py"}, "--locustfile must be a file: got no-such.py"),
         ({"scenario": "bert-open", "driver": "ab"}, "driver must be locust"),
     ],
 )
@@ -78,8 +84,6 @@ def test_where_the_load_goes():
     assert find_where(given()) == "run"
     assert find_where(given(run_dir="other")) == "other"
     assert find_where(given(url="http://h:1/x")) == "http://h:1/x"
-    with pytest.raises(LoadTestError, match="URL must begin with http:// or https://: got h:1"):
-        find_where(given(url="h:1"))
 
 
 def call(line: str, results: Path) -> subprocess.CompletedProcess[str]:
@@ -88,26 +92,26 @@ def call(line: str, results: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_command_says_what_its_options_mean():
-    for name, command in commands.commands.items():
-        for parameter in command.params:
+    for name, one in commands.commands.items():
+        for parameter in one.params:
             assert isinstance(parameter, click.Argument) or parameter.help, f"{name}: {parameter.name}"
-        assert command.help, name
+        assert one.help, name
 
 
 @pytest.mark.parametrize(
     ("line", "code", "wrong"),
     [
-        ("run --duration 0", 2, "0.0 is not in the range x>0"),
-        ("run --driver jmeter", 2, "'jmeter' is not one of"),
-        ("run --processes 0 --url http://127.0.0.1:9", 1, "PROCESSES must be 1 to 99"),
+        ("run DURATION=0", 1, "error: DURATION must be seconds, more than 0: got 0"),
+        ("run URL=http://127.0.0.1:9 --driver jmeter", 2, "'jmeter' is not one of"),
+        ("run --processes 0 URL=http://127.0.0.1:9", 1, "--processes must be 1 to 99"),
         ("compare --a x", 1, "error: x holds no result"),
-        ("compare", 1, "error: A must be given"),
-        ("ablation --models no-such", 2, "'no-such' is not one of"),
-        ("ablation --models bert --resume latest", 1, "no result of settings-bert"),
+        ("compare", 1, "error: --a must be given"),
+        ("ablation MODELS=no-such", 1, "MODELS must be one of resnet50"),
+        ("ablation MODELS=bert ARGS=--resume=latest", 1, "no result of settings-bert"),
         ("report no-such", 1, "no-such holds no result; the latest there are: none"),
-        # As make gives what is not set:
         ("report", 1, "no result of anything"),
-        ("run --duration= --driver= --url= --run-dir no-such-folder", 1, "error: no server answers from"),
+        ("gate RUN_DIR=no-such-folder --a no-such-folder --b x", 1, "error: no server answers from"),
+        ("run PRECISON=int8", 1, "error: unknown setting PRECISON; did you mean PRECISION?"),
     ],
 )
 def test_mistakes_are_sentences_and_nothing_is_measured(tmp_path, line, code, wrong):
@@ -119,7 +123,7 @@ def test_mistakes_are_sentences_and_nothing_is_measured(tmp_path, line, code, wr
 
 def test_a_build_that_fails_ends_the_command_before_anything_is_measured(tmp_path):
     (tmp_path / "file").touch()
-    done = call(f"ablation --models bert --store {tmp_path}/file/store", tmp_path)
+    done = call(f"ablation MODELS=bert --store {tmp_path}/file/store", tmp_path)
     assert done.returncode != 0
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
@@ -147,3 +151,15 @@ def test_two_kept_results_are_compared(tmp_path):
     assert (done.returncode, "REGRESSION" in done.stdout) == (1, True)
     done = call(f"compare --a {first} --b {first}", tmp_path)
     assert (done.returncode, "no regression" in done.stdout) == (0, True)
+
+
+def test_a_server_is_started_only_where_none_runs_and_with_what_serves(monkeypatch, tmp_path):
+    called: list[tuple[str, ...]] = []
+    monkeypatch.setattr(command, "call", lambda *words: called.append(words))
+    settings = read_settings([f"RUN_DIR={tmp_path}", "PRECISION=int8", "USERS=3", "ARGS=--driver ab"], ())
+    command.serve_first(settings)
+    assert called == [("server", "serve", "PRECISION=int8", f"RUN_DIR={tmp_path}")]
+    command.serve_first(read_settings(["URL=http://127.0.0.1:9"], ()))
+    monkeypatch.setattr(command, "find_marked", lambda _: [SimpleNamespace(is_supervisor=True)])
+    command.serve_first(settings)
+    assert len(called) == 1

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -178,25 +179,28 @@ def commands(monkeypatch):
         return Running(name=name, models=("bert",), run=run, how=how)
 
     monkeypatch.setattr(kit, "_call", call)
-    monkeypatch.setattr(kit, "read_plan", lambda _: None)
     monkeypatch.setattr(kit, "make_running", make)
     monkeypatch.setattr(kit, "read_start", lambda _: 1.5)
     monkeypatch.setattr(kit, "stop", lambda run: log.stopped.append(run.path))
     return log
 
 
-@pytest.mark.parametrize(("instances", "told"), [(1, " --instances 1"), (None, "")])
-def test_a_kit_server_is_planned_started_and_stopped(commands, site, monkeypatch, tmp_path, instances, told):
-    server = kit_server("int8", ["bert", "resnet50"], ["--precision", "int8"], instances=instances)
+@pytest.mark.parametrize("instances", [1, None])
+def test_a_kit_server_is_planned_started_and_stopped(commands, site, monkeypatch, tmp_path, instances):
+    planned: list[Any] = []
+    monkeypatch.setattr(kit, "read_facts", planned.append)
+    monkeypatch.setattr(kit, "make_plan", lambda *_, **how: None)
+    monkeypatch.setattr(kit, "write_plan_files", lambda _: None)
+    monkeypatch.setenv("KIT_BATCH", "7")  # of the person: what is compared is what is named
+    server = kit_server("int8", ["bert", "resnet50"], ["PRECISION=int8"], instances=instances)
     with server.open(site) as running:
         assert not commands.stopped
-        assert (running.name, running.how, running.start_s) == ("int8", "kit --precision int8", 1.5)
-    place = tmp_path / "kit-1"
-    assert commands.called == [
-        f"config --models bert resnet50 --port 9100 --run-dir {place}{told} --precision int8 "
-        f"--model-store {tmp_path}/store",
-        f"server start --run-dir {place}",
-    ]
+        assert (running.name, running.how, running.start_s) == ("int8", "kit PRECISION=int8", 1.5)
+    place, (settings,) = tmp_path / "kit-1", planned
+    assert (settings.models, settings.port, settings.precision) == (("bert", "resnet50"), 9100, "int8")
+    assert (settings.run_dir, settings.model_store) == (str(place), f"{tmp_path}/store")
+    assert (settings.instances, settings.batch) == (instances, {})
+    assert commands.called == [f"server start RUN_DIR={place}"]
     assert commands.stopped == [place]
 
 
@@ -205,8 +209,9 @@ def test_places_have_folders_and_ports_of_their_own(site):
     assert len({folder for folder, _ in places}) == len({port for _, port in places}) == base.PLACES
 
 
-def test_a_start_that_fails_is_told_in_the_kits_own_words_and_cleared_away(commands, site, tmp_path):
+def test_a_start_that_fails_is_told_in_the_kits_own_words(commands, site, monkeypatch, tmp_path):
     commands.failure = Failure(cause="no memory for the shapes", step="trace")
+    monkeypatch.setattr(kit, "write_plan", lambda *_, **how: None)
     with pytest.raises(RejectedError) as problem, kit_server("kit", ["bert"], []).open(site):
         pytest.fail("it must not come up")
     assert problem.value.reason == "trace: no memory for the shapes"
@@ -214,7 +219,7 @@ def test_a_start_that_fails_is_told_in_the_kits_own_words_and_cleared_away(comma
 
 
 def test_what_cannot_be_planned_is_rejected_before_any_start(site):
-    server = kit_server("kit", ["bert"], ["--precision", "int9"])
+    server = kit_server("kit", ["bert"], ["PRECISION=int9"])
     with pytest.raises(RejectedError) as problem, server.open(site):
         pytest.fail("it must not come up")
     assert "int9" in problem.value.reason

@@ -278,7 +278,7 @@ def test_the_candidates_are_the_defaults_neighbours():
     both = replace(default, workers=1, cores_per_worker=1, batch={"bert": 3, MODEL: 8})
     found = name(both, {"bert": range(1, 17), MODEL: SIZES}, free_layout=True)
     assert found == ["w1x1-b1-b8", "w1x1-b6-b8", "w1x1-b3-b4", "w1x1-b3-b16"]
-    words = "--backend ipex --precision int8 --workers 2 --cores-per-worker 2 --batch resnet50=8"
+    words = "BACKEND=ipex PRECISION=int8 WORKERS=2 CORES_PER_WORKER=2 BATCH=resnet50=8"
     assert replace(default, variant="ipex int8").arguments == words.split()
 
 

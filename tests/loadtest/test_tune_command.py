@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from config.settings import read_settings
 from config.tuned import explain_stale, judge_tuned, read_tuned
 from loadtest.errors import LoadTestError
 from loadtest.results import start_result
@@ -25,13 +26,13 @@ def find_facts(*models):
 
 
 def ask(*options, models=MODEL, minutes=15.0, payloads="", mix=""):
-    words = ["--models", models, "--run-dir", "run", *options]
-    return prepare.read_wish(words, minutes=minutes, payloads=payloads, mix=mix)
+    words = [f"MODELS={models}", f"PAYLOADS={payloads}", *options]
+    return prepare.read_wish(read_settings(words, ()), minutes=minutes, mix=mix)
 
 
 def test_settings_hold_for_every_plan_and_each_model_has_its_own_payloads():
-    wish = ask("--precision", "int8", "--port", "9000", "--allocator", "", "--tuned", "run/tuned.json")
-    assert wish.arguments[:5] == ["--precision", "int8", "--slo-p99-ms", "200", "--timings"]
+    wish = ask("PRECISION=int8", "PORT=9000", "ALLOCATOR=")
+    assert wish.arguments == ["PRECISION=int8", "SLO_P99_MS=200"]
     alone, mix = ask(models="bert resnet50"), ask(models="bert resnet50", mix="resnet50:7, bert:3")
     assert (mix.shares, mix.tunings, alone.tunings) == (MIX, [BOTH], [("bert",), (MODEL,)])
     assert {prepare.ask_first(alone, [model])["payloads"] for model in BOTH} == {""}  # what suits each
@@ -44,15 +45,14 @@ TWO = {"models": "bert resnet50"}
 @pytest.mark.parametrize(
     ("options", "how", "told"),
     [
-        (["--batch", "8"], {}, "BATCH must be left out, it is what"),
-        (["--topology", "x"], {}, "TOPOLOGY must be left out, plans on all"),
-        (["--slo-p99-ms", "0"], {}, "SLO_P99_MS must be 1 or more: got 0"),
-        ([], {"minutes": 2.0}, "BUDGET_MINUTES must be at least 5: got 2"),
-        ([], {**TWO, "mix": "bert:1,resnet50:1", "payloads": "cuts"}, "PAYLOADS must be left out with MIX"),
-        ([], {**TWO, "mix": "bert:1,bert:1,resnet50:1"}, "MIX must give each"),
-        ([], {**TWO, "mix": "bert:0,resnet50:1"}, "MIX must be numbers above 0"),
-        ([], {**TWO, "mix": "bert:x,resnet50:1"}, "MIX must be numbers above 0"),
-        ([], {"mix": "resnet50:1"}, "MIX must give each"),
+        (["BATCH=8"], {}, "BATCH must be left out, it is what"),
+        (["TOPOLOGY=x"], {}, "TOPOLOGY must be left out, plans on all"),
+        ([], {"minutes": 2.0}, "--budget-minutes must be at least 5: got 2"),
+        ([], {**TWO, "mix": "bert:1,resnet50:1", "payloads": "cuts"}, "PAYLOADS must be left out with --mix"),
+        ([], {**TWO, "mix": "bert:1,bert:1,resnet50:1"}, "--mix must give each"),
+        ([], {**TWO, "mix": "bert:0,resnet50:1"}, "--mix must be numbers above 0"),
+        ([], {**TWO, "mix": "bert:x,resnet50:1"}, "--mix must be numbers above 0"),
+        ([], {"mix": "resnet50:1"}, "--mix must give each"),
     ],
 )
 def test_what_cannot_be_fixed_is_refused_before_anything_is_built(options, how, told):
@@ -60,9 +60,7 @@ def test_what_cannot_be_fixed_is_refused_before_anything_is_built(options, how, 
         ask(*options, **how)
 
 
-@pytest.mark.parametrize(
-    ("options", "count"), [([], 2), (["--backend", "ipex"], 2), (["--precision", "fp32"], 0)]
-)
+@pytest.mark.parametrize(("options", "count"), [([], 2), (["BACKEND=ipex"], 2), (["PRECISION=fp32"], 0)])
 def test_other_backends_and_precisions_that_passed_the_gate_are_raced(monkeypatch, options, count):
     """The default is FP32; OpenVINO is of another package set."""
     told, plan = [], plan_machine("two-cores", MODELS)
@@ -90,7 +88,7 @@ def test_what_is_resumed_is_compared_before_anything_is_timed(monkeypatch, tmp_p
     asked, servers = prepare.prepare(ask(), [MODEL], plan, site)
     assert [*servers] == [*experiment.name_plans(asked["candidates"])]
     layouts = [{one["workers"] for one in prepare.prepare(wish, [MODEL], plan, site)[0]["candidates"]}
-               for wish in (ask(), ask("--workers", "2"), ask(**TWO))]  # fmt: skip
+               for wish in (ask(), ask("WORKERS=2"), ask(**TWO))]  # fmt: skip
     assert [len(workers) for workers in layouts] == [2, 1, 1]
     kept = start_result("tune", "tune-resnet50", {**asked, "memory_mib": 1}, tmp_path)
     assert prepare.prepare(ask(), [MODEL], plan, site, kept.folder)[0]["memory_mib"] == 1
@@ -138,20 +136,17 @@ def tune(whole, monkeypatch, tmp_path):
             command, "call", lambda *words: print(*words, file=(tmp_path / "prepared").open("a"))
         )
         monkeypatch.setattr(prepare, "time_batches", lambda *_: None)
-        words = ["--results", str(tmp_path), "--budget-minutes", ""]
-        plan = ["--models", " ".join(models), "--precision", "int8", "--run-dir", str(tmp_path)]
-        return command.run_tune.main(
-            [*words, *options, "--", *plan, "--", "--weights", "random"], standalone_mode=False
-        )
+        given = [f"MODELS={' '.join(models)}", "PRECISION=int8", f"RUN_DIR={tmp_path}", "WEIGHTS=random"]
+        words = ["--results", str(tmp_path), *options]
+        return command.run_tune.main(words, obj=read_settings(given, ()), standalone_mode=False)
 
     return call
 
 
 def test_one_file_is_written_for_all_models(tune, tmp_path):
     assert tune(BOTH) == 0
-    built, checked = (tmp_path / "prepared").read_text().splitlines()
-    assert built == "models build --weights random"
-    assert checked.startswith("server check-plan --models bert resnet50 --precision int8 ")
+    (built,) = (tmp_path / "prepared").read_text().splitlines()
+    assert built == "models build PRECISION=int8 WEIGHTS=random"
     assert explain_stale(read_tuned(tmp_path / "tuned.json"), find_facts(*BOTH)) == ""
 
 
@@ -171,5 +166,13 @@ def test_what_cannot_be_resumed_is_told_before_anything_is_built(tune, tmp_path)
     with pytest.raises(LoadTestError, match="bert: could not be tuned"):
         tune(BOTH, "--resume", "latest")
     assert len([*tmp_path.glob("*tune-resnet50/report.html")]) == 1
-    with pytest.raises(LoadTestError, match="RESUME of several models must be latest: got x"):
+    with pytest.raises(LoadTestError, match="--resume of several models must be latest: got x"):
         tune(BOTH, "--resume", "x")
+
+
+def test_a_server_with_other_settings_is_not_tuned_beside(monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "find_marked", lambda _: [SimpleNamespace(is_supervisor=True)])
+    monkeypatch.setattr(command, "read_plan", lambda _: SimpleNamespace(settings={"precision": "int8"}))
+    command.check_running(read_settings(["PRECISION=int8", f"RUN_DIR={tmp_path}"], ()))
+    with pytest.raises(LoadTestError, match="a server with other PRECISION runs from"):
+        command.check_running(read_settings([], ()))

@@ -26,8 +26,8 @@ _OWN_FILES = {
     "timings.json": {"schema", "settings", "models"},
     "tuned.json": {"schema", "made_for", "chosen"},
 }
-"""Files that show it too, by fields of each: a plan, a batch profile that `make tune` measured, a tuned plan that
-`make clean` left."""
+"""Files that show it too, by fields of each: a plan, a batch profile that `make tune` measured, a tuned plan
+that `make clean` left."""
 _OF_FILE_SYSTEMS = {"lost+found"}
 """An empty volume may hold it."""
 _NAMES_SHOWN = 3

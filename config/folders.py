@@ -22,18 +22,18 @@ _MARKER_TEXT = (
     "The TorchServe CPU kit keeps a server's plan, state and logs here; `make clean` removes them.\n"
 )
 _OWN_FILES = {
-    PLAN_FILE: {"schema", "inputs", "layout"},
+    PLAN_FILE: {"schema", "settings", "instances"},
     "timings.json": {"schema", "settings", "models"},
     "tuned.json": {"schema", "made_for", "chosen"},
 }
-"""Files that show it too, by fields of each: a plan from before the marker, timings taken before the plan, a
-tuned plan that `make clean` kept."""
+"""Files that show it too, by fields of each: a plan, a batch profile that `make tune` measured, a tuned plan
+that `make clean` left."""
 _OF_FILE_SYSTEMS = {"lost+found"}
 """An empty volume may hold it."""
 _NAMES_SHOWN = 3
 # sockaddr_un.sun_path holds 108 bytes with its final zero.
 _SOCKET_PATH_BYTES = 107
-# TorchServe's workers have .ts.sock.65535 in it (Connector.java), the door <model>.sock, which HAProxy makes
+# TorchServe's workers have .ts.sock.65535 in it (Connector.java), HAProxy <model>.sock, which it makes
 # as <model>.sock.4194304.tmp and renames.
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _LONGEST_SOCKET_NAME = len("/a-model-of-26-characters.sock.4194304.tmp")
@@ -107,11 +107,11 @@ def name_user(uid: int) -> str:
 
 
 def explain_os_error(problem: OSError) -> str:
-    """A sentence for what the system refused: whose the file is decides nearly always."""
+    """A sentence for what the system rejected: whose the file is decides nearly always."""
     what = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
     if not isinstance(problem, PermissionError):
         return what
-    return f"{what} (asked as {name_user(os.geteuid())}{_name_owner(problem.filename)}); run as its user"
+    return f"{what} (as {name_user(os.geteuid())}{_name_owner(problem.filename)}); run as its user"
 
 
 def _name_owner(name: str | bytes | int | None) -> str:

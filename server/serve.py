@@ -152,11 +152,12 @@ def list_changes(then: Mapping[str, Any], settings: Settings) -> list[str]:
 
     What it is built from counts where it is given now: else archives stay as they are.
     """
-    now, changed = settings.model_dump(mode="json", exclude_defaults=True), []
+    before, changed = Settings(**then), []
     for name, field in FIELDS.items():
-        group = about(field)["group"]
-        counts = field in now if group == "building" else group not in ("running", "load", "args")
-        if counts and then.get(field) != now.get(field):
+        group, now = about(field)["group"], getattr(settings, field)
+        given = now != Settings.model_fields[field].default
+        counts = given if group == "building" else group not in ("running", "load", "args")
+        if counts and now != getattr(before, field):
             changed.append(name)
     return changed
 

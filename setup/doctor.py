@@ -53,28 +53,30 @@ NEEDS = (
 )
 
 
-def look(need: Need) -> tuple[bool, str]:
-    """Whether it is there, and what was found."""
+def find_lack(need: Need) -> str:
+    """What was got instead of it; empty where it is there."""
     home = os.environ.get("JAVA_HOME")  # TorchServe takes it before PATH
     files = (f"{home}/bin/java",) if home and "java" in need.files else need.files
-    found = [path for file in files for folder in FOLDERS if (path := Path(folder) / file).is_file()]
+    found = next(
+        (path for file in files for folder in FOLDERS if (path := Path(folder, file)).is_file()), None
+    )
     if not found or not need.version:
-        return bool(found), str(found[0]) if found else f"no {files[0]}"
+        return "" if found else f"no {files[0]}"
     try:
-        done = subprocess.run([found[0], "-version"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return False, f"{found[0]}, which does not run: {error}"
+        return f"{found}, which does not run: {error}"
     version = re.search(need.version, done.stderr + done.stdout)
-    fits = bool(version and tuple(map(int, version[1].split("."))) >= need.oldest)
-    return fits, f"{version[1] if version else 'no version'} ({found[0]})"
+    fits = version and tuple(map(int, version[1].split("."))) >= need.oldest
+    return "" if fits else f"{version[1] if version else 'no version'} ({found})"
 
 
 def find_missing(needs: Sequence[Need] = NEEDS) -> list[Need]:
-    return [need for need in needs if not look(need)[0]]
+    return [need for need in needs if find_lack(need)]
 
 
 def explain(missing: Sequence[Need], do: str) -> str:
-    return "".join(f"{need.what} is missing: got {look(need)[1]}\n" for need in missing) + f"  do: {do}"
+    return "".join(f"{need.what} is missing: got {find_lack(need)}\n" for need in missing) + f"  do: {do}"
 
 
 def check_machine(checkout: Path = ROOT, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:

@@ -44,6 +44,10 @@ def is_complete(venv: Path) -> bool:
     return "serve" in read_stamp(venv) and os.access(venv / "bin/python", os.X_OK)
 
 
+def identify(venv: Path) -> dict[str, str]:
+    return {"location": str(venv), "python": "{}.{}".format(*sys.version_info)}
+
+
 def begin(venv: Path) -> None:
     """A new one with uv and what settings are read with; a link's target, of another checkout, stays."""
     check_unused(venv, "it has no pydantic-settings")
@@ -55,7 +59,7 @@ def begin(venv: Path) -> None:
     doctor.run("uv", [*pip, "--require-hashes", "-r", str(REQUIREMENTS / "uv.txt")], own_variables())
     (first := venv / "first.txt").write_text("\n".join(FIRST.findall(find_file("ipex", "serve").read_text())))
     install("settings", venv, "--require-hashes", "--no-deps", "-r", str(first))
-    write_stamp(venv, {"location": str(venv), "python": "{}.{}".format(*sys.version_info), "purposes": {}})
+    write_stamp(venv, {**identify(venv), "purposes": {}})
 
 
 def complete_environment(venv: Path, name: str, purposes: Sequence[str], torch_index: str) -> None:
@@ -65,16 +69,15 @@ def complete_environment(venv: Path, name: str, purposes: Sequence[str], torch_i
     haproxy = ["haproxy"] if doctor.find_missing([doctor.HAPROXY]) else []
     files = {purpose: find_file(name, purpose) for purpose in (*purposes, *haproxy, *stamp["purposes"])}
     serve, pins = find_file(name, "serve"), (REQUIREMENTS / name / "serve.in").read_text()
-    begun = {"location": str(venv), "python": "{}.{}".format(*sys.version_info)}
     wanted: dict = {
-        **begun, "set": name, "serve": digest(serve),
+        **identify(venv), "set": name, "serve": digest(serve),
         "torch_index": hide_credentials(torch_index) or stamp.get("torch_index"),
         "torch": re.findall(r"^torch(?:vision)?==\S+", pins, re.MULTILINE),
     }  # fmt: skip
     changed = [f"{key} was {stamp.get(key)}" for key in wanted if stamp.get(key) != wanted[key]]
     if changed or not os.access(venv / "bin/python", os.X_OK):
         check_unused(venv, ", ".join(changed))
-        if stamp != {**begun, "purposes": {}}:
+        if stamp != {**identify(venv), "purposes": {}}:
             begin(venv)
         install("packages", venv, "--require-hashes", "--no-deps", "-r", str(serve))
         index, reason = choose_torch_index(torch_index, wanted["torch"][0].replace("==", "-"))

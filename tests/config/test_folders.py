@@ -18,7 +18,7 @@ from config.folders import (
     name_draft,
     write_text_atomically,
 )
-from tests.server.fakes import RECORDED
+from tests.plans import make_plan
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -66,7 +66,7 @@ def test_an_empty_folder_or_volume_is_taken(tmp_path: Path, names: tuple[str, ..
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("plan.json", (RECORDED / "plan.json").read_text()),
+        ("plan.json", make_plan().to_json()),
         ("timings.json", '{"schema": 1, "settings": {}, "models": {}}'),
     ],
 )

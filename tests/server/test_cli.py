@@ -1,179 +1,338 @@
-"""The command line: exit codes, and errors in one line."""
+"""The command line: exit codes, errors in one line each, and how a server comes up."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from config.errors import ConfigError
+from config.folders import hold_lock
 from config.plan import write_plan
-from server import cli
-from server.processes import JAVA_MAIN
+from config.settings import Settings, read_settings
+from server import cli, serve
+from server.errors import ServerError
 from server.ready import StartFailed
+from server.rundir import RunDir
 from server.start import Interrupted
-from server.state import READY, Failure
-from server.tokens import write_private
-from tests.server.fakes import as_whole, make_archive, read_recorded_plan, write_running
+from server.state import Failure
+from tests.plans import make_plan
 
-ROOT = Path(__file__).resolve().parents[2]
+SUPERVISOR = SimpleNamespace(is_supervisor=True, is_java=False, pid=42)
 
 
 @pytest.fixture
-def folders(run, tmp_path):
-    """Arguments for a run directory with a plan and a model store with archives."""
-    write_plan(as_whole(read_recorded_plan()), run.plan)
-    write_private(run.token, "a-token-of-letters")
-    for name in ("bert", "resnet50"):
-        make_archive(tmp_path / f"{name}.mar", name=name)
-    return ["--run-dir", str(run.path), "--model-store", str(tmp_path)]
+def run(tmp_path, monkeypatch) -> RunDir:
+    """A run directory that is not there yet; no kit.toml and no KIT_ variable counts."""
+    for name in [one for one in os.environ if one.startswith("KIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return RunDir.at(tmp_path / "run")
 
 
-def test_wrong_usage_exits_2():
-    for arguments in ([], ["fly"], ["verify", "--format", "xml"]):
-        with pytest.raises(SystemExit) as error:
-            cli.main(arguments)
-        assert error.value.code == 2
+@pytest.fixture
+def kit(run, monkeypatch):
+    """`serve` and `start` up to what other modules do, of which it writes down the order."""
+    done: list[str] = []
+    plan = make_plan(run_dir=run.path)
 
+    def write(plan):
+        assert locked(run)
+        done.append("write")
+        write_plan(plan, run.plan)
 
-@pytest.mark.parametrize("command", ["start", "verify"])
-def test_without_a_plan_the_command_says_what_to_run(command, run, capsys):
-    assert cli.main([command, "--run-dir", str(run.path)]) == 1
-    assert capsys.readouterr().err.startswith(f"error: no plan: {run.plan}")
-
-
-def test_verify_of_nothing_is_a_difference(folders, capsys):
-    assert cli.main(["verify", *folders, "--format", "json"]) == 1
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    assert "supervisor" in [one["item"] for one in findings if one["state"] == "DIFFERS"]
-
-
-def raising(problem):
-    def run(*_):
-        raise problem
-
-    return run
-
-
-def replace_start(monkeypatch, outcome):
     def start(*_):
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
+        assert locked(run)
+        done.append("start")
+        return SimpleNamespace(pid=1)
 
-    monkeypatch.setattr(cli, "start", start)
+    job = SimpleNamespace(models={"bert": None}, to_json=lambda: "{}")
+    facts = SimpleNamespace(model_store="/store")
+    for name, fake in {
+        "read_facts": lambda _: facts,
+        "judge_tuned": lambda *_: (None, []),
+        "make_profile_job": lambda *_: job,
+        "make_plan": lambda *_, **how: done.append(f"plan {how['generation']}") or plan,
+        "write_plan_files": write,
+        "start": start,
+        "summarize": lambda _: "a plan",
+        "describe_plan": lambda _: "all of a plan",
+        "render_calls": lambda *_, elsewhere: f"curl elsewhere={elsewhere}",
+        "print_comparison": lambda *_: 0,
+        "is_running": lambda *_: False,
+        "find_marked": lambda _: [],
+        "_call": lambda *words: done.append(" ".join(words[:2])),
+    }.items():
+        monkeypatch.setattr(serve, name, fake)
+    for name in (
+        "read_profile",
+        "find_need",
+        "check_ports_free",
+        "check_chosen",
+        "confine",
+        "list_server_cpus",
+    ):
+        monkeypatch.setattr(serve, name, lambda *_: None)
+    for name in ("read_archives", "read_archives_left"):
+        monkeypatch.setattr(serve, name, lambda *_: {})
+    return done
 
 
-def test_a_failed_start_prints_cause_and_cure(folders, monkeypatch, capsys):
-    failure = Failure(model="bert", step="freeze", cause="planted", cure="unplant it", log="a.log")
-    replace_start(monkeypatch, StartFailed(failure))
-    assert cli.main(["start", *folders]) == 1
+def locked(run: RunDir) -> bool:
+    try:
+        with hold_lock(run.path):
+            return False
+    except ConfigError:
+        return True
+
+
+def call(command: str, run: RunDir, *words: str) -> int:
+    return cli.main([command, f"RUN_DIR={run.path}", *words])
+
+
+def test_serve_builds_measures_plans_writes_and_starts_that_plan_in_this_order(kit, run, capsys):
+    assert call("serve", run) == 0
+    assert kit == ["models build", "models time", "plan a", "write", "start"]
+    assert not locked(run)
+    assert capsys.readouterr().out.splitlines()[0] == f"a plan → {run.plan}"
+    assert (run.path.stat().st_mode & 0o777, run.plan.stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_in_a_container_nothing_is_built_or_measured(kit, run, capsys):
+    assert call("serve", run, "--built", "--hide-token") == 0
+    assert kit == ["plan a", "write", "start"]
+    assert "curl elsewhere=True" in capsys.readouterr().out
+
+
+def test_a_build_that_fails_ends_it_with_its_code_and_starts_nothing(kit, run, monkeypatch):
+    monkeypatch.setattr(
+        serve, "_call", lambda *words: (_ for _ in ()).throw(cli.subprocess.CalledProcessError(7, words))
+    )
+    assert call("serve", run) == 7
+    assert kit == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ([], 0, "already running with these settings"),
+        (["WEIGHTS=random"], 1, "other WEIGHTS; do: make reload, or make stop && make serve"),
+        (["PORT=8090", "PRECISION=int8"], 1, "other PRECISION, PORT; do: make reload"),
+        (["FOREGROUND=1"], 1, "in the background; for FOREGROUND=1 run `make stop` first"),
+    ],
+)
+def test_a_server_that_runs_is_told_of_at_once(kit, run, monkeypatch, capsys, words, code, told):
+    run.path.mkdir()
+    write_plan(make_plan(run_dir=run.path), run.plan)
+    monkeypatch.setattr(serve, "find_marked", lambda _: [SUPERVISOR])
+    monkeypatch.setattr(serve, "is_running", lambda *_: True)
+    assert call("serve", run, *words) == code
+    said = capsys.readouterr()
+    assert told in said.out + said.err
+    assert kit == []
+
+
+def test_what_counts_as_other_settings():
+    def compare(then: list[str], now: list[str]) -> list[str]:
+        before = read_settings(then, ()).model_dump(mode="json", exclude_defaults=True)
+        return serve.list_changes(before, read_settings(now, ()))
+
+    assert compare(["BATCH=4", "WEIGHTS=random", "VERBOSE=1", "RUN_DIR=x"], ["BATCH=4", "FOREGROUND=1"]) == []
+    assert compare([], ["MODELS=resnet50 bert"]) == []
+    assert compare(["BATCH=4"], ["BATCH=4,bert=8", "WEIGHTS=auto"]) == ["BATCH", "WEIGHTS"]
+    assert compare(["HOST=0.0.0.0", "OFF=trace"], []) == ["HOST", "OFF"]
+
+
+def test_what_an_earlier_start_left_is_ended(kit, run, monkeypatch, capsys):
+    run.path.mkdir()
+    (run.path / ".cpu-kit").touch()
+    monkeypatch.setattr(serve, "find_marked", lambda _: [SimpleNamespace(is_supervisor=False)])
+    monkeypatch.setattr(serve, "stop", lambda _: SimpleNamespace(describe=lambda: "stopped 1 worker"))
+    assert call("serve", run) == 0
+    assert "an earlier start left 1 process(es) behind: stopped 1 worker" in capsys.readouterr().out
+
+
+def test_a_second_start_in_a_run_directory_is_rejected(kit, run, capsys):
+    run.path.mkdir()
+    (run.path / ".cpu-kit").touch()
+    with hold_lock(run.path):
+        assert call("serve", run) == 2
+    assert "another start is under way" in capsys.readouterr().err
+    assert kit == []
+
+
+def test_a_run_directory_of_others_is_rejected_before_anything_is_built(kit, run, capsys):
+    run.path.mkdir()
+    (run.path / "environment").write_text("PATH=/usr/bin")
+    for command in ("serve", "check-serve"):
+        assert call(command, run) == 2
+    assert "RUN_DIR must be a new or empty folder, or one of the kit's" in capsys.readouterr().err
+    assert [file.read_text() for file in run.path.iterdir()] == ["PATH=/usr/bin"]
+    assert kit == []
+
+
+def test_a_taken_port_is_found_from_the_settings_alone(kit, run, monkeypatch, capsys):
+    monkeypatch.undo()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert call("serve", run, f"PORT={port - 2}") == 1
+        assert f"port {port} (metrics) is taken by process " in capsys.readouterr().err
+        assert not run.path.exists()
+        run.path.mkdir()
+        monkeypatch.setattr(serve, "find_marked", lambda _: [SUPERVISOR])  # they may be its own
+        with pytest.raises(ServerError, match="but no plan"):
+            serve.check_serve(cli.read_call("check-serve", [f"RUN_DIR={run.path}", f"PORT={port}"]))
+
+
+def test_a_precision_that_the_cpu_has_not_is_told_at_once(kit, run, monkeypatch, capsys):
+    monkeypatch.setattr(serve, "find_need", lambda machine, backend, precision: f"a CPU for {backend}")
+    assert call("serve", run, "PRECISION=bf16") == 2
+    assert "PRECISION=bf16 needs a CPU for ipex; use PRECISION=fp32" in capsys.readouterr().err
+    assert kit == []
+
+
+def test_a_failed_start_prints_cause_and_fix(kit, run, monkeypatch, capsys):
+    def fail(*_):
+        raise StartFailed(
+            Failure(model="bert", step="freeze", cause="planted", fix="unplant it", log="a.log")
+        )
+
+    monkeypatch.setattr(serve, "start", fail)
+    assert call("serve", run) == 1
     printed = capsys.readouterr().err
-    assert all(text in printed for text in ("bert", "freeze", "planted", "unplant it", "a.log"))
+    assert all(
+        text in printed for text in ("start failed:", "bert", "freeze", "planted", "unplant it", "a.log")
+    )
 
 
 @pytest.fixture
-def foreground(folders, run, monkeypatch, dummy):
-    """`start --foreground` of a dummy that verify finds good; the arguments, and the process."""
-    started = dummy(run.path, JAVA_MAIN)
-    monkeypatch.setattr(cli, "is_running", lambda *_: False)
-    replace_start(monkeypatch, started)
-    monkeypatch.setattr(cli, "render_calls", lambda *_, **__: "curl …")
-    monkeypatch.setattr(cli, "_sum_up", lambda *_: 0)
-    return [["start", *folders, "--foreground"], started]
+def foreground(kit, monkeypatch):
+    """What `end` and `stay` are called for."""
+    ended: list[Path] = []
+    monkeypatch.setattr(serve, "end", lambda run: ended.append(run.path))
+    monkeypatch.setattr(serve, "stay", lambda *_: 0)
+    return ended
 
 
-def test_foreground_stops_at_a_signal(foreground, monkeypatch):
-    arguments, started = foreground
-    monkeypatch.setattr(cli, "stay", raising(Interrupted(15)))
-    assert cli.main(arguments) == 0
-    assert started.wait(60) == -signal.SIGTERM
+def test_in_the_foreground_the_end_of_the_program_is_the_servers(foreground, run, monkeypatch):
+    assert call("serve", run, "FOREGROUND=1") == 0
+    assert foreground == [run.path]
+    monkeypatch.setattr(serve, "stay", lambda *_: (_ for _ in ()).throw(Interrupted(signal.SIGTERM)))
+    assert call("start", run, "FOREGROUND=1") == 0
+    assert foreground == [run.path] * 2
 
 
-def test_foreground_does_not_stay_with_a_server_that_differs(foreground, monkeypatch, capsys):
-    arguments, started = foreground
-    monkeypatch.setattr(cli, "_sum_up", lambda *_: 1)
-    monkeypatch.setattr(cli, "stay", lambda *_: pytest.fail("stayed"))
-    assert cli.main(arguments) == 1
-    assert "not as asked for" in capsys.readouterr().err
-    assert started.wait(60) == -signal.SIGTERM
+def test_in_the_foreground_a_server_that_differs_is_ended(foreground, run, monkeypatch, capsys):
+    monkeypatch.setattr(serve, "print_comparison", lambda *_: 1)
+    monkeypatch.setattr(serve, "stay", lambda *_: pytest.fail("stayed"))
+    assert call("serve", run, "FOREGROUND=1") == 1
+    assert "the server differs from its plan" in capsys.readouterr().err
+    assert foreground == [run.path]
 
 
-def test_foreground_refuses_a_server_that_runs_in_the_background(foreground, monkeypatch, capsys):
-    arguments, started = foreground
-    monkeypatch.setattr(cli, "is_running", lambda *_: True)
-    assert cli.main(arguments) == 1
-    assert "in the background; for FOREGROUND=1 run `make stop` first" in capsys.readouterr().err
-    assert started.poll() is None
-    assert cli.main(arguments[:-1]) == 0  # without --foreground
-
-
-def test_check_plan_takes_the_arguments_of_config(run, dummy, capsys):
-    assert cli.main(["check-plan", "--models", "nothing", "--run-dir", str(run.path)]) == 0
-    dummy(run.path, JAVA_MAIN)
-    run.state.write_text("{}")
-    run.plan.write_text("{}")
-    write_running(run, READY)
-    memory = {"ipex fp32": {"worker_mib": 500, "request_mib": 100}}
-    store = make_archive(run.path.parent / "echo.mar", memory=memory).parent
-    machine = str(ROOT / "tests/config/machines/two-cores")
-    words = ["--models", "echo", "--model-store", str(store), "--topology", machine]
-    assert cli.main(["check-plan", *words, "--run-dir", str(run.path)]) == 1
-    assert "it has another plan; run `make stop` first" in capsys.readouterr().err
-    assert run.plan.read_text() == "{}"
-
-
-@pytest.mark.parametrize("command", ["stop", "status", "verify", "start"])
-def test_what_the_system_refuses_is_a_sentence(command, folders, run, monkeypatch, capsys):
-    refused = PermissionError(13, "Permission denied", str(run.plan))
-    monkeypatch.setitem(cli._COMMANDS, command, raising(refused))
-    assert cli.main([command, *folders]) == 1
-    assert capsys.readouterr().err.startswith(f"error: Permission denied: {run.plan} (asked as ")
-
-
-def test_a_start_in_another_users_run_directory_touches_nothing(folders, run, monkeypatch, capsys):
-    (run.path / "logs").mkdir()
-    monkeypatch.setattr("config.folders.os.geteuid", lambda: 4_000_000)
-    replace_start(monkeypatch, None)
-    assert cli.main(["start", *folders]) == 1
-    assert "RUN_DIR must be of the user who runs this, user 4000000" in capsys.readouterr().err
-    assert sorted(file.name for file in run.path.iterdir()) == ["logs", "plan.json", "token"]
-
-
-def test_a_start_writes_for_this_user_alone_and_gives_the_umask_back(folders, run, monkeypatch):
-    def write(*_):
-        (run.path / "written").touch()
+def test_a_signal_ends_a_start_and_the_umask_is_given_back(kit, run, monkeypatch):
+    def write(plan):
+        run.plan.touch()
         raise Interrupted(2)
 
-    monkeypatch.setattr(cli, "start", write)
+    monkeypatch.setattr(serve, "write_plan_files", write)
     before = os.umask(0o022)
     try:
-        assert cli.main(["start", *folders]) == 130
+        assert call("serve", run) == 130
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(before)
-    assert (run.path / "written").stat().st_mode & 0o777 == 0o600
+    assert run.plan.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_taken_port_is_found_from_the_values_alone(run, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        words = ["check-ports", "--port", str(port - 2), "--run-dir", str(run.path)]
-        assert cli.main(words) == 1
-    assert f"port {port} (metrics) is taken by process " in capsys.readouterr().err
+def test_start_takes_the_plan_that_is_there(kit, run):
+    assert call("start", run) == 2  # no plan
+    run.path.mkdir()
+    write_plan(make_plan(run_dir=run.path), run.plan)
+    (run.path / ".cpu-kit").touch()
+    assert call("start", run) == 0
+    assert kit == ["start"]
 
 
-def test_the_ports_of_the_own_server_are_no_obstacle(run, dummy):
-    """`make serve` again: whether it is the same server is check-plan's to judge."""
-    dummy(run.path, JAVA_MAIN)
-    with socket.create_server(("127.0.0.1", 0)) as own:
-        words = ["check-ports", "--port", str(own.getsockname()[1]), "--run-dir", str(run.path)]
-        assert cli.main(words) == 0
+def test_plan_prints_all_and_writes_nothing(kit, run, capsys):
+    assert call("plan", run) == 0
+    assert capsys.readouterr().out == "all of a plan\n"
+    assert kit == ["plan a"]
+    assert not run.path.exists()
 
 
-def test_a_reload_of_nothing_is_told_before_anything_is_installed(folders, capsys):
-    assert cli.main(["check-reload", *folders]) == 1
+@pytest.fixture
+def running(kit, run, monkeypatch):
+    """A server that can be reloaded; the generations that it moved from and to."""
+    moved: list[tuple[str, str]] = []
+    run.path.mkdir()
+    write_plan(make_plan(run_dir=run.path), run.plan)
+    monkeypatch.setattr(serve, "check_reloadable", lambda _: None)
+    monkeypatch.setattr(serve, "reload", lambda run, now, following, _: moved.append((now, following)) or 0)
+    return moved
+
+
+def test_a_reload_builds_and_plans_the_other_generation(kit, running, run):
+    assert call("reload", run, "PRECISION=int8") == 0
+    assert kit == ["models build", "plan b"]
+    assert len(running) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["PORT=8090", "PRECISION=int8"], "a reload cannot change PORT; leave it"),
+        (["MODELS=bert"], "a reload cannot change MODELS; leave it"),
+        (["BACKEND=openvino"], "a reload cannot change the package set of BACKEND"),
+    ],
+)
+def test_what_a_reload_cannot_change_is_told_before_anything_is_built(kit, running, run, capsys, words, told):
+    for command in ("reload", "check-reload"):
+        assert call(command, run, *words) == 1
+        assert told in capsys.readouterr().err
+    assert (kit, running) == ([], [])
+
+
+def test_a_reload_of_nothing_is_told_first(run, capsys):
+    assert call("check-reload", run) == 1
     assert "no server runs from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["fly"], ["verify", "FORMAT=xml"], ["status", "PRECISON=1"]])
+def test_wrong_usage_is_code_2(run, words, capsys):
+    assert cli.main([*words]) == 2
+    assert capsys.readouterr().err
+
+
+def test_a_command_of_make_rejects_what_it_does_not_read(run, capsys):
+    assert cli.main(["stop", "--goals=stop", "USERS=3"]) == 2
+    assert capsys.readouterr().err.startswith("error: USERS is read by make loadtest, ")
+    assert cli.main(["stop", "--goals=stop serve", "PRECISION=int8", f"RUN_DIR={run.path}"]) == 0
+
+
+def test_no_slip_keeps_a_server_from_being_stopped(run, tmp_path, monkeypatch):
+    (tmp_path / "kit.toml").write_text("broken")
+    monkeypatch.setenv("KIT_PRECISON", "int8")
+    assert call("stop", run) == 0
+    assert call("serve", run) == 2
+
+
+def test_what_the_system_rejects_is_a_sentence(run, monkeypatch, capsys):
+    def fail(_):
+        raise PermissionError(13, "Permission denied", str(run.plan))
+
+    for command in ("stop", "status", "verify", "serve"):
+        monkeypatch.setitem(cli._COMMANDS, command, fail)
+        assert call(command, run) == 1
+        assert capsys.readouterr().err.startswith(f"error: Permission denied: {run.plan} (as ")
+
+
+def test_the_supervisor_goes_by_its_arguments_alone(run, tmp_path, monkeypatch):
+    (tmp_path / "kit.toml").write_text("broken")
+    monkeypatch.setenv("KIT_RUN_DIR", "/other")
+    given = cli.read_call("supervise", [f"RUN_DIR={run.path}"])
+    assert (given.run.path, given.settings.model_copy(update={"run_dir": "run"})) == (run.path, Settings())

@@ -50,8 +50,8 @@ class ModelDefinition:
     max_texts_per_request: int = 1
 
     def count_shapes(self) -> int:
-        """The most shapes of the input that a worker warms (handlers/shared/shapes.py): with a row for each text,
-        as a model is served that cannot be packed."""
+        """The most shapes of the input that a worker warms (handlers/shared/shapes.py): with a row for each
+        text, as a model is served that cannot be packed."""
         return sum(
             rows == 1 or self.tokens_per_run is None or rows * length <= self.tokens_per_run
             for length in self.token_lengths or (0,)
@@ -78,7 +78,8 @@ def _read_definition(archive: Path) -> ModelDefinition:
         packed = read_packed(archive).definition
     except NotOursError as problem:
         raise ConfigError(
-            f"{archive}: not an archive of this kit: {problem}; build it again: make models MODELS={archive.stem}"
+            f"{archive}: not an archive of this kit: {problem}; build it again: make models "
+            f"MODELS={archive.stem}"
         ) from problem
     if packed.name != archive.stem:
         raise ConfigError(f"{archive} is an archive of {packed.name}: rename it {packed.name}.mar")
@@ -131,7 +132,9 @@ def read_foreign(path: Path) -> ForeignArchive:
         with zipfile.ZipFile(path) as file:
             there = {*file.namelist()}
             if MANIFEST not in there:
-                raise ConfigError(f"{path} must be an archive of torch-model-archiver: got a ZIP without {MANIFEST}")
+                raise ConfigError(
+                    f"{path} must be an archive of torch-model-archiver: got a ZIP without {MANIFEST}"
+                )
             manifest = json.loads(file.read(MANIFEST))
             model = dict(manifest["model"])
             settings = model.get("configFile")
@@ -145,7 +148,9 @@ def read_foreign(path: Path) -> ForeignArchive:
             }
             sources |= {PurePosixPath(name).parts[0]: "" for name in there if "/" in name}
     except OSError as problem:
-        raise ConfigError(f"MODELS: {path} cannot be read: {problem.strerror}; give the path of a .mar") from problem
+        raise ConfigError(
+            f"MODELS: {path} cannot be read: {problem.strerror}; give the path of a .mar"
+        ) from problem
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as problem:
         raise ConfigError(
             f"{path} must be an archive of torch-model-archiver (a ZIP file): got {problem!r}; pack it again"
@@ -156,9 +161,13 @@ def read_foreign(path: Path) -> ForeignArchive:
         version=str(model.get("modelVersion") or "1.0"),
         handler=str(model.get("handler") or ""),
         config=config,
-        requirements=tuple(line.strip() for line in lines if line.strip() and not line.strip().startswith("#")),
+        requirements=tuple(
+            line.strip() for line in lines if line.strip() and not line.strip().startswith("#")
+        ),
         sources=sources,
-        first=tuple(PurePosixPath(file).stem for file in (_name_handler(model), model.get("modelFile")) if file),
+        first=tuple(
+            PurePosixPath(file).stem for file in (_name_handler(model), model.get("modelFile")) if file
+        ),
         size_mib=-(-path.stat().st_size >> 20),
     )
     _check_servable(archive, str(manifest.get("runtime", "python")))
@@ -173,9 +182,13 @@ def _parse_config(path: Path, name: str, content: bytes) -> Mapping[str, Any]:
     try:
         config = yaml.safe_load(content)
     except yaml.YAMLError as problem:
-        raise ConfigError(f"{path}: {name} must be YAML: got {problem}; TorchServe would go on without it") from problem
+        raise ConfigError(
+            f"{path}: {name} must be YAML: got {problem}; TorchServe would go on without it"
+        ) from problem
     if not isinstance(config or {}, dict):
-        raise ConfigError(f"{path}: {name} must be a YAML mapping: got {type(config).__name__}; pack it again")
+        raise ConfigError(
+            f"{path}: {name} must be a YAML mapping: got {type(config).__name__}; pack it again"
+        )
     return config or {}
 
 
@@ -196,19 +209,19 @@ def _check_servable(archive: ForeignArchive, runtime: str) -> None:
 
 
 def check_imports(archive: ForeignArchive, folders: Sequence[str]) -> None:
-    """ConfigError for packages that an environment (its import path: `folders`) lacks: TorchServe would find out in
-    the worker, and leave requests without a response. Nothing is imported."""
+    """ConfigError for packages that an environment (its import path: `folders`) lacks: TorchServe would find
+    out in the worker, and leave requests without a response. Nothing is imported."""
     if lacking := [line for line in archive.requirements if not _is_met(line, folders)]:
         wanted = " ".join(map(shlex.quote, lacking))
         raise ConfigError(
-            f"{archive.path} has requirements that this environment does not meet: {', '.join(lacking)}; archives "
-            f"install nothing here (install_py_dep_per_model=false): uv pip install {wanted}"
+            f"{archive.path} has requirements that this environment does not meet: {', '.join(lacking)}; "
+            f"archives install nothing here (install_py_dep_per_model=false): uv pip install {wanted}"
         )
     if missing := sorted(set(_list_missing(archive, folders))):
         told = ", ".join(CAPTUM if name == "captum" else name for name in missing)
         raise ConfigError(
-            f"{archive.path}: its handler {archive.handler} imports modules that this environment lacks: {told}; "
-            f"install them: uv pip install {' '.join(missing)}"
+            f"{archive.path}: its handler {archive.handler} imports modules that this environment lacks: "
+            f"{told}; install them: uv pip install {' '.join(missing)}"
         )
 
 

@@ -1,8 +1,8 @@
 """Finds the allocator and OpenMP libraries of this machine and of the virtual environment.
 
 The launcher looks for `lib<name>.so` in $VIRTUAL_ENV/lib and a few folders where Debian and Ubuntu have none
-of them, so the server links the real file to that name (without it only a warning says that
-nothing is preloaded).
+of them, so the server links the real file to that name (without it only a warning says that nothing is
+preloaded).
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def _run_lscpu() -> str:
 
 
 def _derive_lscpu(files: MachineFiles, online: Sequence[int]) -> tuple[str, ...]:
-    """lscpu (util-linux 2.38) numbers cores and sockets in the order their first online CPU comes; no node
-    is ''."""
+    """lscpu (util-linux 2.38) numbers cores and sockets in the order their first online CPU comes; no node is
+    ''."""
     nodes = read_cpu_nodes(files)
     cores: dict[tuple[int, ...], int] = {}
     sockets: dict[str, int] = {}

@@ -245,8 +245,8 @@ def parse_topology(files: MachineFiles) -> Topology:
 
 
 def count_usable_cores(cores: int, quota_cpus: float | None) -> int:
-    """A part of a CPU above the quota's whole part would be spent throttled, so it is not used; but at
-    least one."""
+    """A part of a CPU above the quota's whole part would be spent throttled, so it is not used; but at least
+    one."""
     return cores if quota_cpus is None else max(1, min(cores, int(quota_cpus + 1e-9)))
 
 

@@ -1,7 +1,7 @@
 """tuned.json: the numbers that `make tune` found here, what they were made for, and their evidence.
 
-A number that is missing in it means that the default is right. What a person asks for wins over all of them, and
-none is used where what they were made for has changed. Who wants none of them removes the file.
+A number that is missing in it means that the default is right. What a person asks for wins over all of them,
+and none is used where what they were made for has changed. Who wants none of them removes the file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Tuned:
 
     def explain(self, model: str = "") -> str:
         """The reason of a tuned value, of one model or of all."""
-        texts = (f"{name}: {text}" for name, text in sorted(self.evidence.items()) if text and model in ("", name))
+        texts = (
+            f"{name}: {text}" for name, text in sorted(self.evidence.items()) if text and model in ("", name)
+        )
         return "; ".join((f"tuned on this machine ({TUNED_FILE})", *texts))
 
 
@@ -74,7 +76,9 @@ def judge_tuned(file: Path, facts: Facts) -> tuple[Tuned, list[str]]:
     if stale := explain_stale(tuned, facts):
         return NOT_TUNED, [f"tuned: not used, stale: {stale}; do: make tune, or remove {file}"]
     limit, chosen = f"p{tuned.limit['percentile']:g} ≤ {tuned.limit['ms']:g} ms", json.dumps(tuned.chosen)
-    return tuned, [f"tuned: used, for {limit}: {chosen if tuned.chosen else 'the defaults are right'} ({file})"]
+    return tuned, [
+        f"tuned: used, for {limit}: {chosen if tuned.chosen else 'the defaults are right'} ({file})"
+    ]
 
 
 def read_tuned(file: Path | str) -> Tuned | None:
@@ -85,9 +89,13 @@ def read_tuned(file: Path | str) -> Tuned | None:
         return None
     except (OSError, ValueError) as problem:
         raise ConfigError(f"the tuned plan cannot be read: {file}: {problem}; remove it") from problem
-    known = isinstance(raw, dict) and raw.keys() == {"schema", *asdict(NOT_TUNED)} and raw.pop("schema") == SCHEMA
+    known = (
+        isinstance(raw, dict) and raw.keys() == {"schema", *asdict(NOT_TUNED)} and raw.pop("schema") == SCHEMA
+    )
     if not known or not raw["chosen"].keys() <= CHOSEN:
-        raise ConfigError(f"the tuned plan must be one that `make tune` wrote: got another ({file}); remove it")
+        raise ConfigError(
+            f"the tuned plan must be one that `make tune` wrote: got another ({file}); remove it"
+        )
     return Tuned(**raw)
 
 

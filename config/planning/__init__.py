@@ -1,4 +1,5 @@
-"""Machine, settings and archives to the plan: reading (read_facts) is done before, rendering (config.render) after.
+"""Machine, settings and archives to the plan: reading (read_facts) is done before, rendering (config.render)
+after.
 
 Each decided value that depends on machine or settings has a reason in Plan.reasons, under its path.
 """
@@ -106,16 +107,24 @@ def read_facts(settings: Settings) -> Facts:
         if not settings.topology:
             check_imports(archive, list_packages(prefix))
         versions = archives.get(archive.name, ())
-        others = ["the kit's model"] if isinstance(versions, ModelDefinition) else [one.version for one in versions]
+        others = (
+            ["the kit's model"]
+            if isinstance(versions, ModelDefinition)
+            else [one.version for one in versions]
+        )
         if archive.version in others or isinstance(versions, ModelDefinition):
             raise ConfigError(
                 f"MODELS has two archives of {archive.name} {archive.version}: got {archive.path} beside "
                 f"{others[0]}; serve them by two servers, or pack one with another --model-name or --version"
             )
         archives[archive.name] = (*versions, archive)
-    files = [one.path.name for versions in archives.values() if isinstance(versions, tuple) for one in versions]
+    files = [
+        one.path.name for versions in archives.values() if isinstance(versions, tuple) for one in versions
+    ]
     if twice := [name for name in files if files.count(name) > 1]:
-        raise ConfigError(f"MODELS has two files of one name, {twice[0]}, which one model store cannot have; rename one")
+        raise ConfigError(
+            f"MODELS has two files of one name, {twice[0]}, which one model store cannot have; rename one"
+        )
     return Facts(
         settings=settings,
         machine=read_topology(settings.topology or "/"),
@@ -207,7 +216,10 @@ def _draft(
     topology, settings, why = share.topology, share.settings, dict[str, str]()
     java = resources.plan_java(topology, why)
     if share.kit:
-        needed = {f"{one.name} {variants[one.name]}": resources.need_mib(one, variants[one.name]) for one in facts.kit}
+        needed = {
+            f"{one.name} {variants[one.name]}": resources.need_mib(one, variants[one.name])
+            for one in facts.kit
+        }
     else:
         needed = {name: resources.need_foreign_mib(one) for name, one in facts.foreign.items()}
         settings = models.obey_workers(facts.foreign, settings)
@@ -276,8 +288,8 @@ def _plan_instance(facts: Facts, draft: Draft, profile: BatchProfile, tuned: Tun
         plans, queue = models.plan_foreign(draft, facts.settings)
         store = str(folder / STORE_FOLDER)
         why["properties.ipex_enable"] = (
-            "by this environment's backend; TorchServe's BaseHandler applies ipex.optimize to eager models only, and it "
-            "does nothing for TorchScript"
+            "by this environment's backend; TorchServe's BaseHandler applies ipex.optimize to eager models "
+            "only, and it does nothing for TorchScript"
         )
     if draft.server_cpus:
         why["server_cpus"] = "confined to this instance's share, as nothing pins its workers"

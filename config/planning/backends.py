@@ -1,5 +1,5 @@
-"""What computes each model (BACKEND, PRECISION), and whether it can here; handlers/backends/catalogue.py says what
-each offers and needs."""
+"""What computes each model (BACKEND, PRECISION), and whether it can here; handlers/backends/catalogue.py says
+what each offers and needs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def find_backend(facts: Facts, model: str) -> str:
 
 
 def check_backends(facts: Facts) -> None:
-    """ConfigError for settings by model that name none that is served, for what the CPU lacks, and on a live machine
-    for what is not installed."""
+    """ConfigError for settings by model that name none that is served, for what the CPU lacks, and on a live
+    machine for what is not installed."""
     settings, kit = facts.settings, [one.name for one in facts.kit]
     for setting in ("backend", "batch", "delay_ms"):
         if unknown := sorted({*getattr(settings, setting)} - {ALL, *facts.archives}):
@@ -50,11 +50,13 @@ def check_backends(facts: Facts) -> None:
     for model, backend in settings.backend.items():
         if model in facts.foreign and backend not in ("ipex", "eager"):
             raise ConfigError(
-                f"BACKEND of {model} must be ipex or eager, because its archive has a handler of its own: got {backend}"
+                f"BACKEND of {model} must be ipex or eager, because its archive has a handler of its own: "
+                f"got {backend}"
             )
     if settings.precision and not kit:
         raise ConfigError(
-            f"PRECISION is of the kit's models, and archives that others made have their own: got {settings.precision}"
+            "PRECISION is of the kit's models, and archives that others made have their own: got "
+            f"{settings.precision}"
         )
     precision = settings.precision or DEFAULT_PRECISION
     for model in kit:
@@ -70,8 +72,9 @@ def check_backends(facts: Facts) -> None:
 
 
 def choose_variants(facts: Facts, tuned: Tuned) -> tuple[dict[str, str], dict[str, str]]:
-    """With the reasons, by path within an instance: backend and precision (catalogue.name_variant) by kit model: as asked for, else as tuned here, else the default.
-    Whether a variant answers well enough was decided by the accuracy gate when the archive was built."""
+    """With the reasons, by path within an instance: backend and precision (catalogue.name_variant) by kit
+    model: as asked for, else as tuned here, else the default. Whether a variant answers well enough was
+    decided by the accuracy gate when the archive was built."""
     variants, why = {}, {}
     for model in (one.name for one in facts.kit):
         if found := tuned.find("variant", model):
@@ -107,8 +110,8 @@ def check_variants(facts: Facts, variants: Mapping[str, str]) -> None:
         having = {step: one.name for one in reversed(BACKENDS.values()) for step in one.switches}
         for step in sorted({*facts.settings.off} & {*having} - BACKENDS[backend].switches):
             raise ConfigError(
-                f"--off {step} needs a backend with that step: got BACKEND={model.name}={backend}; leave it out, or "
-                f"use BACKEND={model.name}={having[step]}"
+                f"--off {step} needs a backend with that step: got BACKEND={model.name}={backend}; leave it "
+                f"out, or use BACKEND={model.name}={having[step]}"
             )
         if precision not in model.precisions:
             raise ConfigError(
@@ -117,8 +120,8 @@ def check_variants(facts: Facts, variants: Mapping[str, str]) -> None:
         able = [one.name for one in BACKENDS.values() if {*EAGER} <= one.switches]
         if not model.freeze and backend not in able:
             raise ConfigError(
-                f"BACKEND of {model.name} must be one of {', '.join(able)}, because its handler has freeze = False: "
-                f"got {backend}, which needs a graph of the model"
+                f"BACKEND of {model.name} must be one of {', '.join(able)}, because its handler has freeze = "
+                f"False: got {backend}, which needs a graph of the model"
             )
         if variant not in model.memory:
             why = model.lost.get(variant, "no build was asked for it")

@@ -1,7 +1,7 @@
 """How many requests go into a batch: by how long a batch takes a worker, and by the latency limit.
 
-A batch takes a fixed part and one for each request. Both are fitted to the batch profile of this machine; without
-one they are estimates, from other machines.
+A batch takes a fixed part and one for each request. Both are fitted to the batch profile of this machine;
+without one they are estimates, from other machines.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TOKEN_MS = {"fp32": 1.7, "bf16": 0.87, "int8": 0.48}
 """Of one core with AVX-512 for a token of BERT-base (seen on the slower of two hosts)."""
 
 USUAL_TEXT_TOKENS = 32
-"""TorchServe counts requests, not tokens. The load tests' log-normal lengths have a mean of 33 (median 24); what a
-batch of longer texts may take is bounded by the limit tokens_per_batch."""
+"""TorchServe counts requests, not tokens. The load tests' log-normal lengths have a mean of 33 (median 24);
+what a batch of longer texts may take is bounded by the limit tokens_per_batch."""
 
 SAMPLE_MS = {"fp32": 40.0, "bf16": 19.0, "int8": 10.5}
 SAMPLE_FIXED_MS = 3.0
@@ -30,21 +30,21 @@ TEXT_FIXED_MS = {"fp32": 11.0, "bf16": 5.0, "int8": 6.0}
 """What one run's calls take (handlers/shared/shapes.py)."""
 
 SERVER_BATCH_MS = 2.0
-"""What TorchServe, HAProxy and the kernel take from a worker's time for each batch, whatever its size: fitted to
-live servers, 3.4 ms where ResNet50 INT8 takes 23 on a core, 1 ms where it takes 11."""
+"""What TorchServe, HAProxy and the kernel take from a worker's time for each batch, whatever its size: fitted
+to live servers, 3.4 ms where ResNet50 INT8 takes 23 on a core, 1 ms where it takes 11."""
 
 SERVICES_IN_LIMIT = 3
-"""A request meets a batch that is computed, waits as long in the queue, and is in a batch of its own. Of ResNet50
-INT8 batches of 4 (47 ms) kept p99 within 200 ms at 160/s, of 8 (90 ms) at 150, of 16 (180) at 103 (two workers,
-open loop, measured)."""
+"""A request meets a batch that is computed, waits as long in the queue, and is in a batch of its own. Of
+ResNet50 INT8 batches of 4 (47 ms) kept p99 within 200 ms at 160/s, of 8 (90 ms) at 150, of 16 (180) at 103
+(two workers, open loop, measured)."""
 
 NEAR_BEST = 0.97
 """Of the best rate: what more a larger batch brings, it takes from each request's time."""
 
 LEAST_OF_CAPACITY = 0.5
-"""Of the best batch's rate; batches that keep the limit and serve less give the machine away. Where none kept it,
-BERT INT8 on two cores without AVX-512 served 18/s one by one and 30/s in batches of 8 (p99 at 20/s 1,945 and
-836 ms, seen)."""
+"""Of the best batch's rate; batches that keep the limit and serve less give the machine away. Where none kept
+it, BERT INT8 on two cores without AVX-512 served 18/s one by one and 30/s in batches of 8 (p99 at 20/s 1,945
+and 836 ms, seen)."""
 
 NEAR_CAPACITY = 0.9
 """Of the best batch's rate, where the limit is given up: a request waits for no more than it must."""
@@ -108,7 +108,9 @@ def _fit_line(timed: Mapping[str, Mapping[str, float]], source: str) -> Service:
     # fixed × u + each × v = 1 for each point
     u = [1 / (1000 * entry["median_s"]) for entry in timed.values()]
     v = [int(size) * one for size, one in zip(timed, u, strict=True)]
-    uu, uv, vv = (sum(a * b for a, b in zip(one, other, strict=True)) for one, other in ((u, u), (u, v), (v, v)))
+    uu, uv, vv = (
+        sum(a * b for a, b in zip(one, other, strict=True)) for one, other in ((u, u), (u, v), (v, v))
+    )
     by_size = Service(fixed_ms=0.0, each_ms=sum(v) / vv, source=source)
     if len(timed) == 1:
         return by_size
@@ -124,7 +126,8 @@ def _fit_line(timed: Mapping[str, Mapping[str, float]], source: str) -> Service:
 def _cite(timed: Mapping[str, Mapping[str, float]]) -> str:
     """Each size's median, and the spread of the batches it is of."""
     figures = [
-        f"{size} in {1000 * one['median_s']:.1f} ms ({1000 * one['lowest_s']:.1f}-{1000 * one['highest_s']:.1f})"
+        f"{size} in {1000 * one['median_s']:.1f} ms "
+        f"({1000 * one['lowest_s']:.1f}-{1000 * one['highest_s']:.1f})"
         for size, one in sorted(timed.items(), key=lambda item: int(item[0]))
     ]
     busy = min(entry.get("busy", 1.0) for entry in timed.values())
@@ -147,8 +150,8 @@ def list_timed(model: ModelDefinition, mode: str) -> tuple[int, ...]:
 
 
 def choose_size(service: Service, sizes: Sequence[int], limit_ms: int) -> int:
-    """The smallest near the best rate of those within the limit; where that is too little, or there is none, the
-    smallest near the capacity, which is beyond the limit."""
+    """The smallest near the best rate of those within the limit; where that is too little, or there is none,
+    the smallest near the capacity, which is beyond the limit."""
     fitting = [size for size in sizes if service.late_ms(size) <= limit_ms]
     best, capacity = max(map(service.rate, fitting), default=0.0), max(map(service.rate, sizes))
     if best >= LEAST_OF_CAPACITY * capacity:
@@ -160,11 +163,14 @@ def choose_batch(service: Service, sizes: Sequence[int], mode: str, limit_ms: in
     """And why."""
     if mode == "latency":
         size = min(sizes)
-        return size, f"MODE=latency: a request waits for no other, {service.take_ms(size):.1f} ms; {service.source}"
+        return (
+            size,
+            f"MODE=latency: a request waits for no other, {service.take_ms(size):.1f} ms; {service.source}",
+        )
     size = choose_size(service, sizes, limit_ms)
     took = (
-        f"{SERVICES_IN_LIMIT} × {service.take_ms(size):.1f} ms (the batch before it, its own, and as long to wait)"
-        + f" + {service.tail_ms:.1f} for the longest" * (service.tail_ms > 0)
+        f"{SERVICES_IN_LIMIT} × {service.take_ms(size):.1f} ms (the batch before it, its own, and as long to "
+        "wait)" + f" + {service.tail_ms:.1f} for the longest" * (service.tail_ms > 0)
     )
     if service.late_ms(size) <= limit_ms:
         share = f"within {1 - NEAR_BEST:.0%} of the best rate ({service.rate(size):.3g}/s of a worker)"

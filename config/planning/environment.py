@@ -18,11 +18,11 @@ MALLOC_CONF = (
     "oversize_threshold:1,background_thread:false,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1,"
     "lg_extent_max_active_fit:16"
 )
-"""The launcher keeps what is set. Decay -1: never give pages back; with the launcher's own options ResNet50 got
-slower than with glibc's allocator (15.8 → 12.6 images/s), with the pages kept twice as fast (31). Fit 16: a kept
-block may serve requests down to 1/65,536 of its size; with 1/64, the default, BERT in INT8 grew by 0.6 MiB a request
-of mixed lengths, now by none (seen). No background thread: it gives pages back, so here it has nothing to do, but
-what is freed wakes it 6,500 times a second (BERT in INT8, seen)."""
+"""The launcher keeps what is set. Decay -1: never give pages back; with the launcher's own options ResNet50
+got slower than with glibc's allocator (15.8 → 12.6 images/s), with the pages kept twice as fast (31). Fit 16:
+a kept block may serve requests down to 1/65,536 of its size; with 1/64, the default, BERT in INT8 grew by 0.6
+MiB a request of mixed lengths, now by none (seen). No background thread: it gives pages back, so here it has
+nothing to do, but what is freed wakes it 6,500 times a second (BERT in INT8, seen)."""
 ALLOCATOR_FLAGS = {
     "jemalloc": "--enable_jemalloc",
     "tcmalloc": "--enable_tcmalloc",
@@ -32,13 +32,14 @@ ALLOCATOR_FLAGS = {
 KMP_AFFINITY = "granularity=fine,compact,1,0"
 """The launcher's value: thread n on the worker's n-th core, SMT siblings last."""
 UNBOUND_AFFINITY = "none"
-"""KMP_AFFINITY where CPUs are shared: the launcher keeps a value that is there, and would bind each worker's threads
-to the first CPUs. Not `disabled`: with that IPEX finds no CPUs, and its import fails (2.8)."""
+"""KMP_AFFINITY where CPUs are shared: the launcher keeps a value that is there, and would bind each worker's
+threads to the first CPUs. Not `disabled`: with that IPEX finds no CPUs, and its import fails (2.8)."""
 KMP_BLOCKTIME_MS = "1"
-"""The launcher's value: an idle thread spins 1 ms, not OpenMP's 200, because all models' workers share the cores."""
+"""The launcher's value: an idle thread spins 1 ms, not OpenMP's 200, because all models' workers share the
+cores."""
 PRIMITIVES_PER_SHAPE = 256
-"""Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers, DenseNet121 121,
-BERT 74."""
+"""Kernels oneDNN caches for one shape of the input: ResNet50 has 54 convolution and linear layers,
+DenseNet121 121, BERT 74."""
 HOST = "127.0.0.1"
 
 
@@ -69,8 +70,8 @@ def plan_environment(draft: Draft, plans: Mapping[str, ModelPlan]) -> dict[str, 
 
 
 def plan_worker_environment(draft: Draft) -> dict[str, str | tuple[str, ...]]:
-    """What workers must be seen with: set by the launcher, which is the proof that it ran and found the libraries,
-    or by TorchServe from its properties (ConfigManager.getBackendConfiguration)."""
+    """What workers must be seen with: set by the launcher, which is the proof that it ran and found the
+    libraries, or by TorchServe from its properties (ConfigManager.getBackendConfiguration)."""
     return {
         "TS_DECODE_INPUT_REQUEST": str(not draft.kit).lower(),
         **{BACKENDS[one].switch_variable: str(one in draft.backends).lower() for one in SWITCHED.values()},
@@ -81,8 +82,8 @@ def plan_worker_environment(draft: Draft) -> dict[str, str | tuple[str, ...]]:
 
 
 def plan_profile_environment(draft: Draft) -> dict[str, str]:
-    """Of a worker that is timed, without the options of its model, which name its backend: the switch that TorchServe
-    hands over is not read then."""
+    """Of a worker that is timed, without the options of its model, which name its backend: the switch that
+    TorchServe hands over is not read then."""
     switches = {BACKENDS[backend].switch_variable for backend in SWITCHED.values()}
     # The files themselves: the names the launcher looks for are linked when a server starts.
     files = [path for path in (draft.libraries.openmp_path, draft.libraries.allocator_path) if path]
@@ -95,13 +96,16 @@ def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> di
     environment = {
         # On more threads it would leave the worker's cores or oversubscribe them.
         "TOKENIZERS_PARALLELISM": "false",
-        # Where Triton is installed, importing a backend may start compilers beside each worker: 600 MiB, 3.5 s of CPU.
+        # Where Triton is, importing a backend may start compilers beside each worker: 600 MiB, 3.5 s of CPU.
         "TORCH_WARM_POOL": "0",
     }
     if models:
         # Room for every warmed shape of the model with the most, as a power of two.
         shapes = max(model.count_shapes() for model in models)
-        caches = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", *(one.cache_bound for one in BACKENDS.values() if one.cache_bound))
+        caches = (
+            "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+            *(one.cache_bound for one in BACKENDS.values() if one.cache_bound),
+        )
         environment |= dict.fromkeys(caches, str(1 << (PRIMITIVES_PER_SHAPE * shapes - 1).bit_length()))
     return {**environment, "MALLOC_CONF": MALLOC_CONF} if libraries.allocator == "jemalloc" else environment
 
@@ -126,10 +130,14 @@ def list_preloads(libraries: Libraries) -> tuple[str, ...]:
 def plan_properties(
     draft: Draft, plans: Mapping[str, ModelPlan], queue: int, *, store: str, folder: Path
 ) -> dict[str, str]:
-    """All of config.properties but `models` and vmargs, which are rendered from the plan's models and JVM (keys of
-    TorchServe 0.12's ConfigManager.java). `folder`: the instance's; `store`: of its archives."""
+    """All of config.properties but `models` and vmargs, which are rendered from the plan's models and JVM
+    (keys of TorchServe 0.12's ConfigManager.java). `folder`: the instance's; `store`: of its archives."""
     args, libraries = draft.launch.args, draft.libraries
-    flags = (args, ALLOCATOR_FLAGS[libraries.allocator], "" if libraries.openmp == "intel" else "--disable_iomp")
+    flags = (
+        args,
+        ALLOCATOR_FLAGS[libraries.allocator],
+        "" if libraries.openmp == "intel" else "--disable_iomp",
+    )
     threads = str(count_frontend_threads(draft.topology))
     # A default version is the one that is loaded first (ModelVersionedRefs.java).
     files = [
@@ -172,9 +180,11 @@ def plan_properties(
 def render_allowed_urls(store: str) -> str:
     """A regular expression for archives directly in the store.
 
-    TorchServe splits the value at commas and matches without regard to case, so everything but plain characters is
-    written as its code, and (?-i) turns case back on.
+    TorchServe splits the value at commas and matches without regard to case, so everything but plain
+    characters is written as its code, and (?-i) turns case back on.
     """
     plain = "/-_"
-    quoted = (c if c.isascii() and (c.isalnum() or c in plain) else f"\\x{{{ord(c):x}}}" for c in store.rstrip("/"))
+    quoted = (
+        c if c.isascii() and (c.isalnum() or c in plain) else f"\\x{{{ord(c):x}}}" for c in store.rstrip("/")
+    )
     return f"(?-i)file://{''.join(quoted)}/[^/]*\\.mar"

@@ -1,8 +1,8 @@
 """Which part of the machine each instance of TorchServe has: cores, memory, models, ports.
 
-There are several because HAProxy sees servers, not workers: only between two of them can a request be tried again,
-and only one of two can be drained or replaced while the other answers. An archive that others made gets an
-instance of its own, with TorchServe's own defaults.
+There are several because HAProxy sees servers, not workers: only between two of them can a request be tried
+again, and only one of two can be drained or replaced while the other answers. An archive that others made
+gets an instance of its own, with TorchServe's own defaults.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ USUAL_INSTANCES = 2
 
 PROXY_SHARE = 16
 LEAST_PROXY_MIB, MOST_PROXY_MIB = 192, 4096
-"""A 16th of the memory is for HAProxy, which keeps what waits in its buffers, and the supervisor: on a machine of
-24 GiB with two models, 200 clients of each with pictures of 8 MB have a place."""
+"""A 16th of the memory is for HAProxy, which keeps what waits in its buffers, and the supervisor: on a
+machine of 24 GiB with two models, 200 clients of each with pictures of 8 MB have a place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ def list_counts(topology: Topology, settings: Settings, *, mixed: bool) -> list[
     most = min(MAX_INSTANCES, usable)
     if least > most:
         raise ConfigError(
-            "kit models and archives that others made need an instance each, with a core of its own: got one usable "
-            "core; serve them by two servers, each with its own RUN_DIR and PORT"
+            "kit models and archives that others made need an instance each, with a core of its own: got "
+            "one usable core; serve them by two servers, each with its own RUN_DIR and PORT"
         )
     if given is not None and not least <= given <= most:
         why = "one of them for archives that others made" if given < least else "usable physical cores"
@@ -118,7 +118,11 @@ def explain_count(topology: Topology, settings: Settings, count: int, too_small:
     if count > usual:
         return "an instance of their own for archives that others made"
     if count == 1:
-        one = "there is one usable core" if len(cores) == 1 else "more would halve the cores that answer one request"
+        one = (
+            "there is one usable core"
+            if len(cores) == 1
+            else "more would halve the cores that answer one request"
+        )
         return f"{one}{' (MODE=latency)' * (len(cores) > 1)}"
     if count == len({core.node for core in cores}):
         return "an instance for each NUMA node, so that no memory is far"
@@ -128,16 +132,16 @@ def explain_count(topology: Topology, settings: Settings, count: int, too_small:
 def plan_shares(
     topology: Topology, settings: Settings, count: int, *, kit: bool, foreign: bool, generation: str
 ) -> list[Share]:
-    """In the order of cores; beside kit models the last instance is that of archives that others made, with as many
-    workers as each of the kit's."""
+    """In the order of cores; beside kit models the last instance is that of archives that others made, with
+    as many workers as each of the kit's."""
     runs = split_cores(choose_cores(topology), count)
     total, first = sum(map(len, runs)), GENERATIONS.index(generation) * MAX_INSTANCES + 1
     mixed = kit and foreign
     others = count - mixed
     if settings.workers and settings.workers % others:
         raise ConfigError(
-            f"WORKERS must be {others} or a multiple of it, because the {others} instances have equally many: "
-            f"got {settings.workers}; change it, or give INSTANCES={1 + mixed}"
+            f"WORKERS must be {others} or a multiple of it, because the {others} instances have equally "
+            f"many: got {settings.workers}; change it, or give INSTANCES={1 + mixed}"
         )
     own = settings.model_copy(update={"workers": settings.workers and settings.workers // others})
     shares = []
@@ -187,11 +191,13 @@ def _join(nodes: Sequence[list[Core]], count: int) -> list[Sequence[list[Core]]]
 
 
 def _take(topology: Topology, cores: Sequence[Core], total: int) -> Topology:
-    """The machine with nothing but these cores, and their part of the memory; where CPUs are shared with all of
-    them, and their part of the quota."""
+    """The machine with nothing but these cores, and their part of the memory; where CPUs are shared with all
+    of them, and their part of the quota."""
     share = {
         "usable_cores": len(cores),
-        "memory_limit_mib": max(0, topology.memory_limit_mib - count_proxy_mib(topology)) * len(cores) // total,
+        "memory_limit_mib": max(0, topology.memory_limit_mib - count_proxy_mib(topology))
+        * len(cores)
+        // total,
         "memory_source": f"for {len(cores)} of {total} cores, of {topology.memory_limit_mib} MiB less "
         f"{count_proxy_mib(topology)} for HAProxy; {topology.memory_source}",
     }

@@ -1,12 +1,13 @@
 """cpu_launcher_args that give each worker its planned CPUs, and the memory binding that comes with them.
 
 `simulate_launcher` is torch 2.8's torch/backends/xeon/run_cpu.py as TorchServe 0.12 calls it, with
-`--ninstances N --rank r` behind the arguments where a model has more than one worker; a test compares it with the
-real launcher. Arguments are taken only where it hands every rank exactly the planned CPUs.
+`--ninstances N --rank r` behind the arguments where a model has more than one worker; a test compares it with
+the real launcher. Arguments are taken only where it hands every rank exactly the planned CPUs.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from config.topology import Topology
 
 LSCPU_LINE = re.compile(r"^(\d+),(\d+),\d+,(\d?)")
 """The launcher's own expression: of a NUMA node's number it keeps the first digit only."""
-SHARED = "CPUs are shared under a quota that names none of them: every server that bound itself would take the first"
+SHARED = "the quota names no CPUs: every server on this machine that bound itself would take the first ones"
 UNBOUND = "--disable_numactl --disable_taskset"
 """Both: the launcher binds nothing, and still sets threads and preloads libraries."""
 
@@ -39,13 +40,11 @@ class Launched:
     """OMP_NUM_THREADS."""
 
 
-def simulate_launcher(
-    args: str, lscpu_view: Sequence[str], *, workers: int, numactl: bool
-) -> list[Launched]:
+def simulate_launcher(args: str, lscpu_view: Sequence[str], *, workers: int, numactl: bool) -> list[Launched]:
     """By rank; `numactl`: the launcher's own probe of it succeeds."""
     cores_of, node_of = _read_view(lscpu_view)
     words = args.split(" ")
-    given = dict(zip(words, words[1:], strict=False))
+    given = dict(itertools.pairwise(words))
     count = workers if workers > 1 else int(given.get("--ninstances", 0))
     size = int(given.get("--ncores_per_instance", 0))
     if "--core_list" in given:
@@ -81,7 +80,9 @@ def _read_view(lscpu_view: Sequence[str]) -> tuple[list[list[int]], dict[int, in
     rows = [found.groups() for found in map(LSCPU_LINE.match, lscpu_view) if found]
     last = max((node for _, _, node in rows), default="")
     if not last:
-        raise LauncherError("lscpu is missing or shows no NUMA node, and the launcher reads no machine without one")
+        raise LauncherError(
+            "lscpu is missing or shows no NUMA node, and the launcher reads no machine without one"
+        )
     cores: list[list[int]] = [[] for _ in range(int(last) + 1)]
     for _, core, node in rows:
         if int(core) not in cores[int(node or 0)]:
@@ -107,8 +108,8 @@ class Launch:
 def choose_launch(
     topology: Topology, chunks: Sequence[Chunk], why: dict[str, str], *, counted: bool, pinning: bool = True
 ) -> Launch:
-    """`--node_id` where it means the plan, else the list of CPUs. `counted`: a launcher that must be told how many
-    workers a list is for (torch 2.14 starts nothing without). `pinning`: False for a baseline."""
+    """`--node_id` where it means the plan, else the list of CPUs. `counted`: a launcher that must be told how
+    many workers a list is for (torch 2.14 starts nothing without). `pinning`: False for a baseline."""
     unbound = (None,) * len(chunks)
     if not pinning:
         why["launched"] = "the launcher is switched off: a baseline"
@@ -118,7 +119,9 @@ def choose_launch(
     nodes, alone = {node_of[cpu] for chunk in chunks for cpu in chunk}, len(chunks) == 1
     listed = ",".join(map(str, sorted(cpu for chunk in chunks for cpu in chunk)))
     proposals = [f"--node_id {node}" for node in nodes if len(nodes) == 1]
-    proposals += [f"--core_list {listed} --ncores_per_instance {size}{' --ninstances 1' * (counted and alone)}"]
+    proposals += [
+        f"--core_list {listed} --ncores_per_instance {size}{' --ninstances 1' * (counted and alone)}"
+    ]
     if not topology.owns_cpus:
         # One worker's count is said, because TorchServe says none, and as many would be started as fit.
         proposals = [f"--ncores_per_instance {size}{' --ninstances 1' * alone} {UNBOUND}"]
@@ -126,9 +129,11 @@ def choose_launch(
         try:
             found = simulate_launcher(args, topology.lscpu_view, workers=len(chunks), numactl=numactl)
             rightly = topology.can_bind_memory and all(
-                {*one.nodes} == {node_of.get(cpu) for cpu in one.cpus} for one in found if one.nodes is not None
+                {*one.nodes} == {node_of.get(cpu) for cpu in one.cpus}
+                for one in found
+                if one.nodes is not None
             )
-            # `numactl -m` of a node that is not ours, or not there, would stop the worker instead of binding it.
+            # `numactl -m` of a node that is not ours, or not there, would stop the worker.
             if not topology.owns_cpus:
                 why["pinned"] = why["memory_nodes"] = SHARED
                 return Launch(args=args, memory_nodes=unbound)
@@ -142,8 +147,8 @@ def choose_launch(
             why["properties.cpu_launcher_args"] = (
                 "on this machine the launcher takes this node for exactly the planned CPUs"
                 if args.startswith("--node_id")
-                else "a list, because --node_id would not mean exactly these CPUs: the launcher takes lscpu's core "
-                "numbers of a whole node for CPU numbers, and knows no cpusets"
+                else "a list, because --node_id would not mean exactly these CPUs: the launcher takes core numbers "
+                "of lscpu for CPU numbers, and knows no cpusets"
             )
             why["memory_nodes"] = _explain_memory(topology, found[0].nodes is not None)
             return Launch(args=args, memory_nodes=tuple(one.nodes for one in found))
@@ -157,7 +162,11 @@ def _explain_memory(topology: Topology, bound: bool) -> str:
     if not topology.numactl:
         return "not bound: numactl is not installed, so the launcher pins with taskset"
     if not topology.can_bind_memory:
-        return "not bound: numactl -m does not work here (a container without CAP_SYS_NICE, or with other nodes)"
+        return (
+            "not bound: numactl -m does not work here (a container without CAP_SYS_NICE, or with other nodes)"
+        )
     if not topology.launcher_numactl:
-        return "not bound: the launcher tries numactl on CPU 0 and node 0, which are not ours, and takes taskset"
+        return (
+            "not bound: the launcher tries numactl on CPU 0 and node 0, which are not ours, and takes taskset"
+        )
     return "not bound: the launcher would name the wrong NUMA node to numactl -m, so numactl is switched off"

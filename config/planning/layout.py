@@ -1,8 +1,8 @@
 """How many workers, with how many cores, on which CPUs: arithmetic on the topology.
 
-The launcher sorts the CPUs it is given and cuts them into equal chunks, so a worker's CPUs must be neighbours in
-the sorted list of all CPUs in use (torch 2.8, run_cpu.py); TorchServe has one cpu_launcher_args for all models, so
-all models of an instance get the same workers.
+The launcher sorts the CPUs it is given and cuts them into equal chunks, so a worker's CPUs must be neighbours
+in the sorted list of all CPUs in use (torch 2.8, run_cpu.py); TorchServe has one cpu_launcher_args for all
+models, so all models of an instance get the same workers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from config.settings import Settings
 from config.topology import Core, Topology
 
 MAX_WORKERS = 32
-"""Each start of a worker makes the launcher probe all CPUs with a process per worker (N² in all), and each worker
-keeps a second Python process, its launcher, in memory; beyond this, more cores per worker are cheaper."""
+"""Each start of a worker makes the launcher probe all CPUs with a process per worker (N² in all), and each
+worker keeps a second Python process, its launcher, in memory; beyond this, more cores per worker are
+cheaper."""
 
 LATENCY_MAX_CORES = 16
 """A batch of one has too little work for more threads: their barriers cost more than they compute."""
@@ -155,8 +156,8 @@ def _deal(groups: list[list[Core]], size: int) -> list[list[Core]]:
 def _arrange(slots: list[list[Core]]) -> tuple[Chunk, ...]:
     """The slots' CPUs such that cutting their sorted list gives the slots back; () when that is impossible.
 
-    Where two nodes' CPU numbers interleave (0, 2, 4 … and 1, 3, 5 …), using the second SMT sibling on the second
-    node separates them.
+    Where two nodes' CPU numbers interleave (0, 2, 4 … and 1, 3, 5 …), using the second SMT sibling on the
+    second node separates them.
     """
     first = [[core.cpu for core in slot] for slot in slots]
     shifted = [[core.siblings[core.node % len(core.siblings)] for core in slot] for slot in slots]
@@ -170,9 +171,11 @@ def _arrange(slots: list[list[Core]]) -> tuple[Chunk, ...]:
 
 
 def _rank(layout: Layout, settings: Settings) -> tuple[bool, int, int, int]:
-    """Lowest wins. Crossing NUMA nodes is the last resort; then idle cores are the worst, then crossing a cache.
+    """Lowest wins. Crossing NUMA nodes is the last resort; then idle cores are the worst, then crossing a
+    cache.
 
-    For throughput few cores per worker win; a number of workers that was asked for gets all the cores there are.
+    For throughput few cores per worker win; a number of workers that was asked for gets all the cores there
+    are.
     """
     spread = settings.mode == "throughput" and settings.workers is None
     size = layout.cores if spread else -layout.cores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from config.archives import ForeignArchive, ModelDefinition
@@ -21,32 +21,33 @@ from handlers.backends.catalogue import BACKENDS
 DELAY_MS = 1
 """The least: TorchServe reads 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
 LOAD_S = 180
-"""A worker's start was seen to take 14 s alone; each shape it warms adds to that, and so does a slower machine."""
+"""A worker's start was seen to take 14 s alone; each shape it warms adds to that, and so does a slower
+machine."""
 COMPILING_S = 900
 """Of a worker that compiles the model while it starts: DenseNet121 takes more than LOAD_S (seen)."""
 BATCH_S = 60
 """The longest a batch of texts may take, and so a request: who waits longer has given up."""
 TIMES = 3
-"""Response time-out ÷ worst batch: computed once, once more item by item where one of its requests fails, and once
-to spare. TorchServe kills the worker that answers later, and fails the whole batch."""
+"""Response time-out ÷ worst batch: computed once, once more item by item where one of its requests fails, and
+once to spare. TorchServe kills the worker that answers later, and fails the whole batch."""
 MIN_TIMEOUT_S = 60
 """A machine that stalls for some seconds must not lose its workers."""
 IMAGE_S = 2.1
-"""2 s of a core are the most that decoding one image may take (docs/requests.md), 0.1 s is ResNet50's own: 0.04 s in
-FP32 on a core with AVX-512 (seen), and twice that without."""
+"""2 s of a core are the most that decoding one image may take (docs/requests.md), 0.1 s is ResNet50's own:
+0.04 s in FP32 on a core with AVX-512 (seen), and twice that without."""
 CHARACTER_US = 2.2
 """Tokenising, at worst: words of 99 letters (seen)."""
 CHARACTERS_PER_TOKEN = 20
 """As in handlers/shared/texts.py: how much of a text is read."""
 
 IMAGE_LIMITS = {
-    "pixels": 24_000_000,  # a camera's; an interlaced PNG of 16 bits a channel, the slowest, takes 1.4 s of a core
+    "pixels": 24_000_000,  # a camera's; the slowest, an interlaced PNG of 16 bits a channel, takes 1.4 s
     "jpeg_pixels": 128_000_000,  # telephones make up to 108 million; decoded at an eighth of their size
     "jpeg_samples": 72_000_000,  # what a JPEG in several scans keeps until the last one: 144 MB
     "jpeg_scans": 32,  # encoders write 3 to 18, and each visits every sample again: 32 took 1.4 s
     "side_pixels": 65_535,  # the longest side that a JPEG can say
     "decode_mib": 240,  # 24 megapixels at 8 bytes each (Pillow's image and the resized one), 12 of WebP (20)
-    "parts": 16_384,  # segments, chunks or blocks of a file: 16 MiB in pieces of 1 KiB; each costs some Python
+    "parts": 16_384,  # segments, chunks or blocks of a file: 16 MiB in pieces of 1 KiB, each costs Python
 }
 """Measured with the worst file of each format at its limit: no body of 16 MiB takes 2 s or 400 MiB. A handler
 rejects what is beyond."""
@@ -56,8 +57,8 @@ FOREIGN_BATCH, FOREIGN_DELAY_MS, FOREIGN_TIMEOUT_S = 1, 100, 120
 (ModelConfig.java)."""
 
 IN_FLIGHT_BATCHES = 2
-"""For each worker: the batch that it computes, and the next one, so that it never waits for HAProxy. With 1.25 a
-saturated server lost 9 % (measured); more would wait in the instance, where nothing orders them."""
+"""For each worker: the batch that it computes, and the next one, so that it never waits for HAProxy. With
+1.25 a saturated server lost 9 % (measured); more would wait in the instance, where nothing orders them."""
 LARGE_PART = 7 / 8
 """Of the memory for bodies, that large ones may fill."""
 
@@ -73,8 +74,13 @@ def plan_models(
         backend, precision = variant.split()
         batch = _find_given("batch", name, settings, tuned, why)
         if batch is None:
-            service, limit_ms = find_service(model, variant, draft.layout.cores, profile), find_limit_ms(settings, tuned)
-            batch, why[f"{name}.batch_size"] = choose_batch(service, list_sizes(model), settings.mode, limit_ms)
+            service, limit_ms = (
+                find_service(model, variant, draft.layout.cores, profile),
+                find_limit_ms(settings, tuned),
+            )
+            batch, why[f"{name}.batch_size"] = choose_batch(
+                service, list_sizes(model), settings.mode, limit_ms
+            )
         delay = _find_given("delay_ms", name, settings, tuned, why)
         limits = plan_limits(model, precision, batch, len(models), why)
         off = tuple(sorted({*settings.off, *(() if model.freeze else EAGER)}))
@@ -100,7 +106,8 @@ def plan_models(
 
 
 def plan_foreign(draft: Draft, settings: Settings) -> tuple[dict[str, ModelPlan], int]:
-    """By model, and the places of a queue; ConfigError where a setting would be beaten by an archive's YAML."""
+    """By model, and the places of a queue; ConfigError where a setting would be beaten by an archive's
+    YAML."""
     archives, why = draft.foreign, draft.why
     fields = {}
     for name, versions in archives.items():
@@ -119,9 +126,9 @@ def plan_foreign(draft: Draft, settings: Settings) -> tuple[dict[str, ModelPlan]
             asked = find_alike(name, versions, key)
             if given is not None and asked is not None and given != asked:
                 raise ConfigError(
-                    f"{setting.upper()} of {name} cannot be set: the YAML of {versions[0].path.name} says {key}: "
-                    f"{asked}, which TorchServe obeys whatever the configuration says: got {given}; leave it to the "
-                    "archive, or pack it again without"
+                    f"{setting.upper()} of {name} cannot be set: the YAML of {versions[0].path.name} says "
+                    f"{key}: {asked}, which TorchServe obeys whatever the configuration says: got {given}; "
+                    "leave it to the archive, or pack it again without"
                 )
             own[field] = asked or given or default
             why[f"{name}.{field}"] = (
@@ -134,8 +141,8 @@ def plan_foreign(draft: Draft, settings: Settings) -> tuple[dict[str, ModelPlan]
         places = find_alike(name, versions, "jobQueueSize")
         if places is not None and places < queue:
             raise ConfigError(
-                f"{versions[0].path}: jobQueueSize in its YAML must be at least {queue}, which HAProxy passes on at "
-                f"once: got {places}; a full queue answers 503: pack it again without"
+                f"{versions[0].path}: jobQueueSize in its YAML must be at least {queue}, which HAProxy "
+                f"passes on at once: got {places}; a full queue answers 503: pack it again without"
             )
     return plans, queue
 
@@ -147,9 +154,10 @@ def obey_workers(archives: Mapping[str, Sequence[ForeignArchive]], settings: Set
     if len(numbers) > 1 or (numbers and settings.workers and {settings.workers} != numbers):
         told = ", ".join(f"{name} {number}" for name, number in said.items() if number)
         raise ConfigError(
-            "archives that others made have one number of workers in an instance, and minWorkers and maxWorkers of their "
-            f"YAML beat WORKERS: got {told}{f', WORKERS={settings.workers}' * bool(settings.workers)}; pack them again "
-            "without these two"
+            "archives that others made have one number of workers in an instance, and minWorkers and "
+            "maxWorkers of their YAML beat WORKERS: got "
+            f"{told}{f', WORKERS={settings.workers}' * bool(settings.workers)}; pack them again without "
+            "these two"
         )
     return settings.model_copy(update={"workers": numbers.pop()}) if numbers else settings
 
@@ -160,13 +168,15 @@ def find_alike(name: str, versions: Sequence[ForeignArchive], key: str) -> int |
     if len({*read}) > 1:
         told = ", ".join(f"{one.version} {number}" for one, number in zip(versions, read, strict=True))
         raise ConfigError(
-            f"versions of {name} must say the same {key} in their YAML: got {told}; pack them again alike, or serve "
-            "them by two servers"
+            f"versions of {name} must say the same {key} in their YAML: got {told}; pack them again alike, "
+            "or serve them by two servers"
         )
     return read[0]
 
 
-def _find_given(setting: str, model: str, settings: Settings, tuned: Tuned, why: dict[str, str]) -> int | None:
+def _find_given(
+    setting: str, model: str, settings: Settings, tuned: Tuned, why: dict[str, str]
+) -> int | None:
     """What a person gave, else what was tuned."""
     path = f"{model}.{'batch_size' if setting == 'batch' else 'max_batch_delay_ms'}"
     given = settings.of_model(setting, model)
@@ -190,7 +200,8 @@ def plan_response_timeout(model: ModelDefinition, batch: int, models: int, why: 
         why[f"{model.name}.response_timeout_s"] = f"{TIMES} × the {BATCH_S} s that a batch may take at most"
         return TIMES * BATCH_S
     why[f"{model.name}.response_timeout_s"] = (
-        f"{TIMES} × {models} models on the same cores × {batch} images of {IMAGE_S} s, at least {MIN_TIMEOUT_S} s"
+        f"{TIMES} × {models} models on the same cores × {batch} images of {IMAGE_S} s, at least "
+        f"{MIN_TIMEOUT_S} s"
     )
     return max(MIN_TIMEOUT_S, math.ceil(TIMES * models * batch * IMAGE_S))
 
@@ -210,21 +221,22 @@ def plan_limits(
         planned = {
             "batch_s": batch_s,
             "tokens_per_batch": min(batch * texts * longest, int(batch_s * 1000 / TOKEN_MS[precision])),
-            # Commas and brackets, if each character that is read were a comma; parsed, each can cost 200 bytes.
+            # Commas and brackets, if each character were a comma; parsed, each can cost 200 bytes.
             "json_values": texts * (longest * CHARACTERS_PER_TOKEN + 1) + 1,
         }
         why[f"{model.name}.limits.batch_s"] = (
             f"{BATCH_S} s ÷ {models} models on the same cores, less {reading_s} s to tokenise"
         )
         why[f"{model.name}.limits.tokens_per_batch"] = (
-            f"what {batch} requests may have, and takes {batch_s} s of a core at {TOKEN_MS[precision]} ms a token"
+            f"what {batch} requests may have, and takes {batch_s} s of a core at {TOKEN_MS[precision]} ms a "
+            "token"
         )
     return {name: one for name, one in planned.items() if name in model.limits}
 
 
 def _add_slots(fields: Mapping[str, dict[str, Any]], draft: Draft) -> tuple[dict[str, ModelPlan], int]:
-    """What HAProxy passes on at once, and the places of TorchServe's queue, beyond which it answers 503: one number
-    for all models."""
+    """What HAProxy passes on at once, and the places of TorchServe's queue, beyond which it answers 503: one
+    number for all models."""
     workers, bodies_mib, why = len(draft.layout.chunks), draft.java.bodies_mib, draft.why
     room, models = bodies_mib << 20, len(fields)
     wanted = {name: IN_FLIGHT_BATCHES * workers * own["batch_size"] for name, own in fields.items()}
@@ -242,7 +254,8 @@ def _add_slots(fields: Mapping[str, dict[str, Any]], draft: Draft) -> tuple[dict
             own if small[name] == count else f"half of the {bodies_mib} MiB for bodies; {own} would be more"
         )
         why[f"{name}.large_maxconn"] = (
-            f"bodies above {SMALL_BYTES} bytes, each counted as the largest, in what small ones leave of {bodies_mib} MiB"
+            f"bodies above {SMALL_BYTES} bytes, each counted as the largest, in what small ones leave of "
+            f"{bodies_mib} MiB"
         )
     why["queue_size"] = "what HAProxy passes on at once, as many whose clients left, and the health check"
     return plans, max(places)

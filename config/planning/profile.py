@@ -1,7 +1,8 @@
 """The batch profile: how long batches take here, with all workers busy alike.
 
-`make plan` and `make serve` hand a job to `python -m models time`, which measures it and writes the figures beside
-the settings that they were taken with. Both are plain data that cross between the two programs as JSON.
+`make plan` and `make serve` hand a job to `python -m models time`, which measures it and writes the figures
+beside the settings that they were taken with. Both are plain data that cross between the two programs as
+JSON.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class ProfileJob:
     """What shall be timed, and how the workers would run."""
 
     settings: Mapping[str, Any]
-    """What the figures depend on besides the archives: CPU, `slots` (the CPUs of each worker; all compute at once),
-    `threads` of one, what is off, the worker's environment."""
+    """What the figures depend on besides the archives: CPU, `slots` (the CPUs of each worker; all compute at
+    once), `threads` of one, what is off, the worker's environment."""
     models: Mapping[str, ModelJob]
     """By model name; empty where there is nothing to time."""
     seconds: float = FEW_SECONDS
@@ -97,7 +98,8 @@ NO_PROFILE = BatchProfile()
 
 
 def read_profile(file: Path | str) -> BatchProfile:
-    """Empty where there is no file, or one of an earlier version of the kit; ConfigError for anything else."""
+    """Empty where there is no file, or one of an earlier version of the kit; ConfigError for anything
+    else."""
     do = "remove it and run `make plan`, which measures again"
     try:
         raw = json.loads(Path(file).read_text(encoding="utf-8"))

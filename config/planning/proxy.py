@@ -13,8 +13,8 @@ from config.plan import ProxyPlan
 from config.settings import Settings
 
 BUFFER_BYTES = 384 << 10
-"""HAProxy sends a request again only if it holds the whole of it in one buffer: a photograph of 300 kB and its
-headers."""
+"""HAProxy sends a request again only if it holds the whole of it in one buffer: a photograph of 300 kB and
+its headers."""
 REWRITE_BYTES = 8 << 10
 """Of each buffer, kept free for the headers that HAProxy adds."""
 HEADER_BYTES = 16 << 10
@@ -22,8 +22,8 @@ HEADER_BYTES = 16 << 10
 SMALL_BYTES = BUFFER_BYTES - REWRITE_BYTES - HEADER_BYTES
 """Bodies up to here fit into a buffer beside their headers, and so can be sent again."""
 BUFFERS_OF_LARGE = 4.5
-"""Of a large body, two in each hop and one between them are full, or nearly, while it waits: 4.2 were measured (200
-bodies of 8 MB took 315 MiB)."""
+"""Of a large body, two in each hop and one between them are full, or nearly, while it waits: 4.2 were
+measured (200 bodies of 8 MB took 315 MiB)."""
 LARGE_SHARE, SMALL_SHARE = 0.55, 0.4
 """Of HAProxy's memory; the rest is HAProxy itself, and its connections."""
 CONNECTIONS = 2000
@@ -32,8 +32,8 @@ CORES_OF_THREAD, MAX_THREADS = 16, 4
 """One thread passes on about a gigabyte a second; 16 cores ask for less than a tenth of that."""
 LARGEST_DEADLINE_MS = 300_000
 RETRIES = 3
-"""One try each for a killed process that closes this connection, one that waits in its listener, then the listener;
-the fourth goes elsewhere. More would let a request that kills workers kill another one."""
+"""One try each for a killed process that closes this connection, one that waits in its listener, then the
+listener; the fourth goes elsewhere. More would let a request that kills workers kill another one."""
 CHECK_MS, HEADERS_S = 1000, 10
 BODY_S = 60
 """A body stands still for so long at most: 16 MiB are 280 KB/s."""
@@ -58,12 +58,18 @@ def check_names(models: Iterable[str]) -> None:
 def plan_proxy(
     settings: Settings, *, models: int, cores: int, memory_mib: int, why: dict[str, str]
 ) -> ProxyPlan:
-    """`models`: how many; `cores`: that compute, of all instances; `memory_mib`: HAProxy's and the supervisor's."""
+    """`models`: how many; `cores`: that compute, of all instances; `memory_mib`: HAProxy's and the
+    supervisor's."""
     buffers = (memory_mib << 20) / BUFFER_BYTES / models
-    why["proxy.threads"] = f"one for {CORES_OF_THREAD} of the {cores} cores that compute, at most {MAX_THREADS}"
-    why["proxy.places"] = f"{SMALL_SHARE:.0%} of {memory_mib} MiB for {models} models, a buffer for each request"
+    why["proxy.threads"] = (
+        f"one for {CORES_OF_THREAD} of the {cores} cores that compute, at most {MAX_THREADS}"
+    )
+    why["proxy.places"] = (
+        f"{SMALL_SHARE:.0%} of {memory_mib} MiB for {models} models, a buffer for each request"
+    )
     why["proxy.large_places"] = (
-        f"{LARGE_SHARE:.0%} of {memory_mib} MiB for {models} models, {BUFFERS_OF_LARGE} buffers for each large body"
+        f"{LARGE_SHARE:.0%} of {memory_mib} MiB for {models} models, {BUFFERS_OF_LARGE} buffers for each "
+        "large body"
     )
     why["proxy.memory_mib"] = "a 16th of the memory, kept free of the workers'"
     return ProxyPlan(

@@ -12,10 +12,11 @@ from config.settings import Settings
 from config.topology import Topology
 
 LAUNCHER_MIB = 260
-"""The launcher imports torch and stays the parent of its worker: 259 MiB of anonymous memory (torch 2.8, seen)."""
+"""The launcher imports torch and stays the parent of its worker: 259 MiB of anonymous memory (torch 2.8,
+seen)."""
 FOREIGN_MIB, FOREIGN_COPIES = 600, 3
-"""An estimate of a worker whose memory nobody measured: Python and torch, and the archive as it is unpacked, read
-and held."""
+"""An estimate of a worker whose memory nobody measured: Python and torch, and the archive as it is unpacked,
+read and held."""
 RESERVE_SHARE = 0.05
 """Left to the page cache and the rest of the system."""
 IN_WORKERS = 1.25
@@ -27,18 +28,19 @@ BODIES_SHARE = 48
 MIN_BODIES_MIB = 64
 """Four of the largest requests."""
 COPIES, HEAP_BASE_MIB = 4, 128
-"""The bodies; as many that clients left behind in the queue or a batch; and a batch while it is encoded, when its
-buffer grows into a larger one (TorchServe's ModelRequestEncoder); TorchServe itself, and a form's fields."""
+"""The bodies; as many that clients left behind in the queue or a batch; and a batch while it is encoded, when
+its buffer grows into a larger one (TorchServe's ModelRequestEncoder); TorchServe itself, and a form's
+fields."""
 DIRECT_BASE_MIB = 128
-"""netty's arenas of 16 MiB for what is being read and written, and forms: its decoder copies one once more, in each
-of two threads. The bodies of batches are copied there on their way to a worker."""
+"""netty's arenas of 16 MiB for what is being read and written, and forms: its decoder copies one once more,
+in each of two threads. The bodies of batches are copied there on their way to a worker."""
 JVM_BEYOND_MIB = 192
-"""Classes, compiled code and thread stacks of TorchServe, and netty's buffers in use: 140 were seen beside a heap
-that an overload had filled."""
+"""Classes, compiled code and thread stacks of TorchServe, and netty's buffers in use: 140 were seen beside a
+heap that an overload had filled."""
 FEW_CORES = 8
-"""Up to here one collecting thread keeps up and a pause never wakes a thread on every worker's core, and a few
-hundred requests a second are all there are: on two cores at 85/s the thread of the optimising compiler (C2) took
-0.7-1.3 s of CPU in 24 s, all request threads together 0.5 (measured)."""
+"""Up to here one collecting thread keeps up and a pause never wakes a thread on every worker's core, and a
+few hundred requests a second are all there are: on two cores at 85/s the thread of the optimising compiler
+(C2) took 0.7-1.3 s of CPU in 24 s, all request threads together 0.5 (measured)."""
 
 REASONS = {
     "jemalloc": "with page return off it keeps the activations' memory: ResNet50 doubled over glibc's malloc",
@@ -58,10 +60,15 @@ def plan_java(topology: Topology, why: dict[str, str]) -> JavaPlan:
     """Without java.io.tmpdir: the sockets' folder belongs to the run directory, which `server` knows."""
     wanted = min(BODIES_PER_CORE_MIB * topology.usable_cores, MAX_BODIES_MIB)
     bodies = max(MIN_BODIES_MIB, min(wanted, topology.memory_limit_mib // BODIES_SHARE))
-    heap, direct, few = HEAP_BASE_MIB + COPIES * bodies, DIRECT_BASE_MIB + bodies, topology.usable_cores <= FEW_CORES
+    heap, direct, few = (
+        HEAP_BASE_MIB + COPIES * bodies,
+        DIRECT_BASE_MIB + bodies,
+        topology.usable_cores <= FEW_CORES,
+    )
     why["java.bodies_mib"] = (
-        f"bodies of all requests in the instance: {BODIES_PER_CORE_MIB} MiB a core, within a {BODIES_SHARE}th of the "
-        f"memory, at least {MIN_BODIES_MIB}; heap and direct memory hold them and their copies"
+        f"bodies of all requests in the instance: {BODIES_PER_CORE_MIB} MiB a core, within a "
+        f"{BODIES_SHARE}th of the memory, at least {MIN_BODIES_MIB}; heap and direct memory hold them and "
+        "their copies"
     )
     return JavaPlan(
         bodies_mib=bodies,
@@ -88,7 +95,8 @@ def count_shared_mib(topology: Topology, java: JavaPlan) -> int:
 def count_workers_in_memory(
     topology: Topology, java: JavaPlan, needed_mib: Mapping[str, int], settings: Settings
 ) -> int:
-    """Workers of each model that fit; FitError where it is less than one. `needed_mib`: one of each, by what it is.
+    """Workers of each model that fit; FitError where it is less than one. `needed_mib`: one of each, by what
+    it is.
 
     All workers may have their worst batch at once: nothing tells one what the others are decoding.
     """
@@ -97,9 +105,10 @@ def count_workers_in_memory(
     workers = (topology.memory_limit_mib - shared) // each
     if workers < 1:
         raise FitError(
-            f"not enough memory for one worker of each model ({', '.join(needed_mib)}): needed {each + shared} MiB "
-            f"(workers {each}, TorchServe and reserve {shared}), there are {topology.memory_limit_mib} MiB "
-            f"({topology.memory_source}); serve fewer models (MODELS=…) or raise the limit"
+            f"not enough memory for one worker of each model ({', '.join(needed_mib)}): needed "
+            f"{each + shared} MiB (workers {each}, TorchServe and reserve {shared}), there are "
+            f"{topology.memory_limit_mib} MiB ({topology.memory_source}); serve fewer models (MODELS=…) or "
+            "raise the limit"
         )
     return workers
 
@@ -117,9 +126,13 @@ def need_foreign_mib(archives: Sequence[ForeignArchive]) -> int:
 def plan_libraries(
     settings: Settings, installed: Installed, prefix: str, live: bool, why: dict[str, str]
 ) -> Libraries:
-    """Real files, and the names that the launcher looks for; one that is missing is an error on a live machine."""
+    """Real files, and the names that the launcher looks for; one that is missing is an error on a live
+    machine."""
     allocator, openmp = settings.allocator or "jemalloc", settings.openmp or "intel"
-    for name, given, chosen in (("allocator", settings.allocator, allocator), ("openmp", settings.openmp, openmp)):
+    for name, given, chosen in (
+        ("allocator", settings.allocator, allocator),
+        ("openmp", settings.openmp, openmp),
+    ):
         why[f"libraries.{name}"] = f"{f'{name.upper()} was given' if given else 'default'}: {REASONS[chosen]}"
     if live and allocator != "system" and allocator not in installed.allocators:
         raise ConfigError(
@@ -128,8 +141,8 @@ def plan_libraries(
         )
     if live and openmp == "intel" and installed.openmp is None:
         raise ConfigError(
-            f"OPENMP=intel: {prefix}/lib/{OPENMP_FILE} is missing: run `make setup` (pip install intel-openmp) "
-            "or use OPENMP=gnu"
+            f"OPENMP=intel: {prefix}/lib/{OPENMP_FILE} is missing: run `make setup` (pip install "
+            "intel-openmp) or use OPENMP=gnu"
         )
     return Libraries(
         allocator=allocator,

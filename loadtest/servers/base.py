@@ -191,7 +191,10 @@ class Running:
         )  # fmt: skip
         try:
             said = dict(json.loads(done.stdout))
-            return {"good": said["passed"], "findings": [row for row in said["rows"] if row["state"] == DIFFERS]}
+            return {
+                "good": said["passed"],
+                "findings": [row for row in said["rows"] if row["state"] == DIFFERS],
+            }
         except (ValueError, KeyError):
             return {"good": False, "findings": [], "error": done.stderr.strip()[-500:]}
 

@@ -77,7 +77,8 @@ def read_wish(settings: Settings, *, minutes: float, mix: str) -> Wish:
     if minutes < LEAST_MINUTES:
         raise LoadTestError(f"--budget-minutes must be at least {LEAST_MINUTES:g}: got {minutes:g}")
     limit_ms, run_dir = settings.slo_p99_ms or DEFAULT_SLO_P99_MS, Path(settings.run_dir).resolve()
-    shares = parse_mix(mix, models := settings.models) if mix else {}
+    models = settings.models
+    shares = parse_mix(mix, models) if mix else {}
     known = {"given": given, "limit": {"percentile": PERCENTILE, "ms": limit_ms}, "budget_minutes": minutes}
     return Wish(
         models=models, shares=shares, tunings=[models] if shares else [(model,) for model in models],

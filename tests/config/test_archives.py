@@ -1,4 +1,5 @@
-"""What planning reads of archives: the kit's own, and those that others made; how one that cannot be used is named."""
+"""What planning reads of archives: the kit's own, and those that others made; how one that cannot be used is
+named."""
 
 from __future__ import annotations
 
@@ -22,12 +23,15 @@ TEXTS = {"token_lengths": [16, 64, 512], "tokens_per_run": 128, "max_texts_per_r
 def make_kit(file: Path, **described) -> Path:
     """An archive of the kit, without a model in it."""
     fields = {
-        "name": file.stem, "handler": "", "weights": "random (seed 0)", "batch_sizes": [1], "model": {}, "inputs": "",
+        "name": file.stem, "handler": "", "weights": "random", "batch_sizes": [1], "model": {}, "inputs": "",
         "example": {"file": "example.txt", "content_type": "text/plain"},
-        "precisions": {"fp32": {"self_check_relative_error": 0.001, "answer_relative": 0, "answer_absolute": 0}},
+        "precisions": {"fp32": {"self_check_relative_error": 1, "answer_relative": 0, "answer_absolute": 0}},
         "origin": {"source": "random", "path": "", "files": ""}, "built_with": {"torch": "2.8.0"},
     }  # fmt: skip
-    members = {"definition.json": render_definition(Definition(**{**fields, **described})), "example.txt": "hello"}
+    members = {
+        "definition.json": render_definition(Definition(**{**fields, **described})),
+        "example.txt": "hello",
+    }
     sums = "".join(f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in members.items())
     return pack(file, **members, SHA256SUMS=sums)
 
@@ -89,20 +93,26 @@ def test_a_missing_archive_is_named_with_its_build(tmp_path):
 def test_what_is_no_archive_of_its_name_is_rejected(tmp_path):
     (tmp_path / "a.mar").write_bytes(b"PK")
     make_kit(tmp_path / "b.mar", name="c")
-    with pytest.raises(ConfigError, match=r"a\.mar: not an archive of this kit: .*build it again: make models"):
+    with pytest.raises(
+        ConfigError, match=r"a\.mar: not an archive of this kit: .*build it again: make models"
+    ):
         read_definitions(tmp_path, ["a"])
     with pytest.raises(ConfigError, match=r"b\.mar is an archive of c: rename it c\.mar"):
         read_definitions(tmp_path, ["b"])
 
 
-YAML = "minWorkers: 2\nmaxWorkers: 4\nbatchSize: 8\nmaxBatchDelay: 0\nresponseTimeout: '60'\ndeviceType: cpu\n"
+YAML = (
+    "minWorkers: 2\nmaxWorkers: 4\nbatchSize: 8\nmaxBatchDelay: 0\nresponseTimeout: '60'\ndeviceType: cpu\n"
+)
 
 
 def test_one_that_others_made_says_name_version_and_what_its_yaml_sets(tmp_path):
     read = read_foreign(make_foreign(tmp_path / "x.mar", yaml=YAML, needs="# none\n\nnumpy>=1\n"))
     assert (read.name, read.version, read.handler, read.size_mib) == ("old", "1.0", "handler.py", 1)
     # TorchServe ignores what is no whole number above 0
-    numbers = [read.read_number(key) for key in ("batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout")]
+    numbers = [
+        read.read_number(key) for key in ("batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout")
+    ]
     assert (numbers, read.workers, read.requirements) == ([8, None, None, None], 2, ("numpy>=1",))
     plain = read_foreign(make_foreign(tmp_path / "y.mar", model={"modelName": None, "modelVersion": None}))
     assert (plain.name, plain.version, plain.config, plain.workers) == ("y", "1.0", None, None)
@@ -121,7 +131,12 @@ def test_one_of_torch_model_archiver_is_read(tmp_path):
         [sys.executable, "-m", "model_archiver.model_packaging", *command.split()], cwd=tmp_path, check=True
     )
     read = read_foreign(tmp_path / "old.mar")
-    assert (read.name, read.version, read.handler, read.config) == ("old", "2.1", "image_classifier", {"batchSize": 4})
+    assert (read.name, read.version, read.handler, read.config) == (
+        "old",
+        "2.1",
+        "image_classifier",
+        {"batchSize": 4},
+    )
     assert read.size_mib == 1  # of zeros
 
 
@@ -144,9 +159,11 @@ def test_what_cannot_be_served_is_rejected_by_name(tmp_path, changes, said):
 
 def test_what_is_no_archive_is_rejected(tmp_path):
     (tmp_path / "a.mar").write_bytes(b"not a zip")
-    with pytest.raises(ConfigError, match=r"a\.mar must be an archive of torch-model-archiver \(a ZIP file\)"):
+    with pytest.raises(
+        ConfigError, match=r"a\.mar must be an archive of torch-model-archiver \(a ZIP file\)"
+    ):
         read_foreign(tmp_path / "a.mar")
-    with pytest.raises(ConfigError, match="got a ZIP without MAR-INF/MANIFEST.json"):
+    with pytest.raises(ConfigError, match=r"got a ZIP without MAR-INF/MANIFEST\.json"):
         read_foreign(pack(tmp_path / "b.mar", **{"handler.py": ""}))
     with pytest.raises(ConfigError, match=r"none\.mar cannot be read: No such file"):
         read_foreign(tmp_path / "none.mar")
@@ -187,7 +204,9 @@ def test_modules_that_are_missing_are_named(tmp_path, source, missing):
     handlers.mkdir(parents=True)
     (tmp_path / "site" / "installed.py").write_text("raise AssertionError('imported')")
     (handlers / "base_handler.py").write_text("import abc")
-    (handlers / "vision_handler.py").write_text("from captum.attr import X\nfrom .base_handler import BaseHandler")
+    (handlers / "vision_handler.py").write_text(
+        "from captum.attr import X\nfrom .base_handler import BaseHandler"
+    )
     files = {"handler.py": source, "helper.py": "import deep", "folder/part.py": "import unseen"}
     said = find_missing(tmp_path, [tmp_path / "site"], **files)
     names = said.partition("lacks: ")[2].partition(";")[0]
@@ -196,7 +215,9 @@ def test_modules_that_are_missing_are_named(tmp_path, source, missing):
     assert ("uv pip install" in said) == bool(missing)
 
 
-@pytest.mark.parametrize(("handler", "missing"), [("vision_handler", True), ("base_handler", False), ("other", True)])
+@pytest.mark.parametrize(
+    ("handler", "missing"), [("vision_handler", True), ("base_handler", False), ("other", True)]
+)
 def test_a_handler_of_torchserves_own_is_looked_at_too(tmp_path, handler, missing):
     handlers = tmp_path / "site" / "ts" / "torch_handler"
     handlers.mkdir(parents=True)

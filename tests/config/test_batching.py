@@ -22,8 +22,8 @@ def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16), tail_s=0.0) -> 
 
 
 def plan_timed(taken_ms: dict[int, float], *, tail_ms=0.0, **changes) -> Plan:
-    """Planned by what batches take: of texts, of which any number is a batch, where 24 are timed; else of what is
-    warmed in WARMED."""
+    """Planned by what batches take: of texts, of which any number is a batch, where 24 are timed; else of
+    what is warmed in WARMED."""
     models = (make_model("bert", **TEXTS) if 24 in taken_ms else make_model("resnet50"),)
     asked = {"precision": "int8", "topology": "", "instances": 1, **changes}
     profile = time_job(
@@ -88,7 +88,10 @@ RESNET50 = {1: 13.5, 4: 45.0, 16: 171.0}
 def test_batch_by_what_batches_take_and_the_limit(taken_ms, tail_ms, limit_ms, batch, kept):
     plan = plan_timed(taken_ms, tail_ms=tail_ms, slo_p99_ms=limit_ms)
     ((name, planned),) = plan.models.items()
-    assert (planned.batch_size, "CANNOT BE KEPT" not in plan.reasons[f"a1.{name}.batch_size"]) == (batch, kept)
+    assert (planned.batch_size, "CANNOT BE KEPT" not in plan.reasons[f"a1.{name}.batch_size"]) == (
+        batch,
+        kept,
+    )
     assert plan.slo_p99_ms == limit_ms
 
 

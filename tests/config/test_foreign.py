@@ -1,4 +1,5 @@
-"""Archives that others made, in the plan: an instance of their own, TorchServe's defaults, and YAML that wins."""
+"""Archives that others made, in the plan: an instance of their own, TorchServe's defaults, and YAML that
+wins."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ def test_it_is_served_with_torchserves_own_defaults():
         (model,) = instance.models.values()
         store = f"/kit/run/instances/{name}/store"
         properties = instance.properties
-        assert (instance.kit, model.kit, model.backend, model.precision, model.limits) == (False, False, "", "", {})
+        assert (instance.kit, model.kit, model.backend, model.precision, model.limits) == (
+            False,
+            False,
+            "",
+            "",
+            {},
+        )
         assert (model.batch_size, model.max_batch_delay_ms, model.response_timeout_s) == (1, 100, 120)
         assert model.archives == {"1.0": "/archives/old-1.0.mar"}
         assert (properties["model_store"], properties["load_models"]) == (store, "old=old-1.0.mar")
@@ -36,8 +43,15 @@ def test_it_is_served_with_torchserves_own_defaults():
 
 
 def test_launcher_allocator_and_openmp_are_planned_as_for_the_kits_models():
-    for instance, own in zip(plan_foreign().instances.values(), plan_machine().instances.values(), strict=True):
-        for key in ("cpu_launcher_enable", "cpu_launcher_args", "install_py_dep_per_model", "enable_model_api"):
+    for instance, own in zip(
+        plan_foreign().instances.values(), plan_machine().instances.values(), strict=True
+    ):
+        for key in (
+            "cpu_launcher_enable",
+            "cpu_launcher_args",
+            "install_py_dep_per_model",
+            "enable_model_api",
+        ):
             assert instance.properties[key] == own.properties[key]
         assert (instance.worker_cpus, instance.memory_nodes) == (own.worker_cpus, own.memory_nodes)
         assert instance.environment["MALLOC_CONF"] == own.environment["MALLOC_CONF"]
@@ -94,7 +108,10 @@ def test_a_yaml_that_does_not_say_time_outs_has_torchserves_in_force():
 
 @pytest.mark.parametrize(
     ("changes", "named"),
-    [({"batch": {"old": 8}}, "BATCH of old .*batchSize: 4.*got 8"), ({"delay_ms": {"*": 1}}, "DELAY_MS of old .*got 1")],
+    [
+        ({"batch": {"old": 8}}, "BATCH of old .*batchSize: 4.*got 8"),
+        ({"delay_ms": {"*": 1}}, "DELAY_MS of old .*got 1"),
+    ],
 )
 def test_a_setting_that_its_yaml_would_beat_is_an_error(changes, named):
     with pytest.raises(ConfigError, match=named):
@@ -108,12 +125,12 @@ def test_workers_of_its_yaml_are_those_of_each_instance():
     plan = plan_foreign(make_foreign(config=workers), machine="single-socket")
     assert [one.worker_cpus for one in plan.instances.values()] == [((0, 1), (2, 3)), ((4, 5), (6, 7))]
     assert list(plan_foreign(make_foreign(config=workers)).instances) == ["a1"], "two cores hold them once"
-    with pytest.raises(ConfigError, match="WORKERS must be 1 to 2 .*: got 3"):
+    with pytest.raises(ConfigError, match=r"WORKERS must be 1 to 2 .*: got 3"):
         plan_foreign(make_foreign(config={"minWorkers": 3, "maxWorkers": 3}))
     with pytest.raises(ConfigError, match=r"one number of workers .*got old 2, WORKERS=4"):
         plan_foreign(make_foreign(config=workers), machine="single-socket", instances=1, workers=4)
+    other = make_foreign("other", config={"minWorkers": 1, "maxWorkers": 1})
     with pytest.raises(ConfigError, match=r"got old 2, other 1"):
-        other = make_foreign("other", config={"minWorkers": 1, "maxWorkers": 1})
         plan_foreign(make_foreign(config=workers), other, machine="single-socket")
 
 
@@ -123,7 +140,9 @@ def test_several_archives_and_versions_are_in_one_server():
     model, instance = plan.models["old"], plan.instances["a1"]
     assert (model.version, {*model.archives}) == ("2.0", {"1.0", "2.0"})
     assert instance.properties["load_models"] == "old=old-2.0.mar,old=old-1.0.mar,other=other-1.0.mar"
-    with pytest.raises(ConfigError, match="versions of old must say the same batchSize .*got 2.0 None, 1.0 4"):
+    with pytest.raises(
+        ConfigError, match=r"versions of old must say the same batchSize .*got 2\.0 None, 1\.0 4"
+    ):
         plan_foreign(versions[0], make_foreign(config={"batchSize": 4}))
 
 
@@ -155,13 +174,15 @@ def test_ipex_is_on_in_its_package_set(changes, switch):
 
 
 def test_a_queue_of_its_own_that_is_too_short_is_named():
-    with pytest.raises(ConfigError, match="jobQueueSize in its YAML must be at least .*got 2"):
+    with pytest.raises(ConfigError, match=r"jobQueueSize in its YAML must be at least .*got 2"):
         plan_foreign(make_foreign(config={"jobQueueSize": 2}))
 
 
 def read(tmp_path, *files, **changes):
     asked = {"prefix": str(tmp_path / "none"), "model_store": str(tmp_path), **changes}
-    return read_facts(Settings(models=tuple(map(str, files)), topology="tests/config/machines/two-cores", **asked))
+    return read_facts(
+        Settings(models=tuple(map(str, files)), topology="tests/config/machines/two-cores", **asked)
+    )
 
 
 def test_models_are_names_and_paths(tmp_path):

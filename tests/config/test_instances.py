@@ -150,7 +150,10 @@ def test_names_and_ports_are_of_the_generation(generation, ports):
         f"{generation}{number}": port for number, port in enumerate(ports, start=1)
     }
     own = plan.instances[f"{generation}1"].properties
-    assert (own["grpc_inference_port"], own["initial_worker_port"]) == (str(ports[0] + 3), str(ports[0] + 920))
+    assert (own["grpc_inference_port"], own["initial_worker_port"]) == (
+        str(ports[0] + 3),
+        str(ports[0] + 920),
+    )
 
 
 def test_what_clients_see_is_the_reverse_proxys():

@@ -97,7 +97,9 @@ def test_model_and_launcher_agree(args, workers, numactl):
     run_cpu = pytest.importorskip("torch.backends.xeon.run_cpu")
     model = simulate_launcher(args, ADJACENT, workers=workers, numactl=numactl)
     for rank, one in enumerate(model):
-        commands, threads = launch_really(run_cpu, args, ADJACENT, workers=workers, rank=rank, numactl=numactl)
+        commands, threads = launch_really(
+            run_cpu, args, ADJACENT, workers=workers, rank=rank, numactl=numactl
+        )
         assert (len(commands), threads) == (one.copies, one.threads)
         if not one.cpus:
             assert commands[0][0] == sys.executable

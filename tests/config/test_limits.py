@@ -100,7 +100,11 @@ def test_the_optimising_compiler_is_left_out_on_few_cores(cores, few):
 )
 def test_what_requests_may_take_is_planned_together(memory_mib, bodies_mib):
     java = plan_java(dataclasses.replace(find_machine("two-cores"), memory_limit_mib=memory_mib), {})
-    assert (java.bodies_mib, java.heap_mib, java.direct_mib) == (bodies_mib, 128 + 4 * bodies_mib, 128 + bodies_mib)
+    assert (java.bodies_mib, java.heap_mib, java.direct_mib) == (
+        bodies_mib,
+        128 + 4 * bodies_mib,
+        128 + bodies_mib,
+    )
     assert bodies_mib << 20 >= 4 * MAX_REQUEST_BYTES
     assert {f"-Xms{java.heap_mib}m", f"-Xmx{java.heap_mib}m"} <= {*java.flags}
 
@@ -145,7 +149,9 @@ def test_library_missing_on_the_live_machine(changes, lacking):
     ],
 )
 def test_kernel_cache_holds_every_shape(model, capacity):
-    environment = plan_one("two-cores", (make_model("m", **model), make_model("small", batch_sizes=(1,)))).environment
+    environment = plan_one(
+        "two-cores", (make_model("m", **model), make_model("small", batch_sizes=(1,)))
+    ).environment
     assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == environment["LRU_CACHE_CAPACITY"] == capacity
 
 

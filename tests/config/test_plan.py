@@ -55,11 +55,20 @@ def test_what_depends_on_machine_or_settings_has_a_reason(machine):
     plan = plan_machine(machine)
     paths = ["instances", "libraries.allocator", "libraries.openmp", "proxy.threads", "proxy.places"]
     for name, instance in plan.instances.items():
-        paths += [f"{name}.{one}" for one in ("worker_cpus", "cores_per_worker", "java.bodies_mib", "queue_size")]
+        paths += [
+            f"{name}.{one}" for one in ("worker_cpus", "cores_per_worker", "java.bodies_mib", "queue_size")
+        ]
         paths += [f"{name}.memory_nodes"] * instance.launched + [f"{name}.launched"] * (not instance.launched)
         paths += [f"{name}.properties.cpu_launcher_args"] * instance.pinned
         for model in instance.models:
-            decided = ("backend", "precision", "batch_size", "response_timeout_s", "startup_timeout_s", "maxconn")
+            decided = (
+                "backend",
+                "precision",
+                "batch_size",
+                "response_timeout_s",
+                "startup_timeout_s",
+                "maxconn",
+            )
             paths += [f"{name}.{model}.{one}" for one in decided]
     assert not [path for path in paths if len(plan.reasons.get(path, "")) < 5]
     assert not [path for path, reason in plan.reasons.items() if "\n" in reason or not reason]

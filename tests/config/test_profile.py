@@ -11,7 +11,15 @@ from config.errors import ConfigError
 from config.plan import Plan
 from config.planning import BatchProfile, make_profile_job, read_profile
 from config.tuned import NOT_TUNED, Tuned
-from tests.config.planning import MODELS, find_machine, make_facts, make_foreign, make_model, plan_machine, plan_one
+from tests.config.planning import (
+    MODELS,
+    find_machine,
+    make_facts,
+    make_foreign,
+    make_model,
+    plan_machine,
+    plan_one,
+)
 
 
 def make_job(models=MODELS, *, tuned=NOT_TUNED, **changes):
@@ -19,8 +27,8 @@ def make_job(models=MODELS, *, tuned=NOT_TUNED, **changes):
 
 
 def time_job(job, *, tail_s=0.0, **speeds) -> BatchProfile:
-    """As `python -m models time` would write it; instead of a speed a text is a problem, and a dict has the seconds
-    by size of batch. The longest of a hundred takes `tail_s` more."""
+    """As `python -m models time` would write it; instead of a speed a text is a problem, and a dict has the
+    seconds by size of batch. The longest of a hundred takes `tail_s` more."""
 
     def entry(model, speed):
         if isinstance(speed, str):
@@ -29,7 +37,8 @@ def time_job(job, *, tail_s=0.0, **speeds) -> BatchProfile:
         taken = speed if isinstance(speed, dict) else {size: size / speed for size in sizes}
         service = {
             str(size): {
-                "batches": 9, "lowest_s": 0.9 * s, "median_s": s, "p99_s": s + tail_s, "highest_s": 1.2 * s, "busy": 1.0,
+                "batches": 9, "busy": 1.0,
+                "lowest_s": 0.9 * s, "median_s": s, "p99_s": s + tail_s, "highest_s": 1.2 * s,
             }
             for size, s in taken.items()
         }  # fmt: skip
@@ -59,14 +68,21 @@ def test_the_job_says_where_the_workers_are_and_how_they_run():
     assert json.loads(job.to_json())["models"]["bert"] == {"variant": "ipex fp32", "batches": [1, 8, 24]}
 
 
-@pytest.mark.parametrize("backend", [{"*": "eager"}, {"*": "openvino"}, {"bert": "openvino", "resnet50": "eager"}])
+@pytest.mark.parametrize(
+    "backend", [{"*": "eager"}, {"*": "openvino"}, {"bert": "openvino", "resnet50": "eager"}]
+)
 def test_settings_of_a_profile_are_the_same_whatever_computes(backend):
     assert make_job(backend=backend).settings == make_job().settings
 
 
 def test_the_job_follows_the_settings():
     job = make_job(
-        mode="latency", allocator="system", openmp="gnu", off=("trace",), precision="bf16", backend={"*": "eager"}
+        mode="latency",
+        allocator="system",
+        openmp="gnu",
+        off=("trace",),
+        precision="bf16",
+        backend={"*": "eager"},
     )
     assert (job.models["bert"].variant, job.models["bert"].batches) == ("eager bf16", (1,))
     assert (job.settings["slots"], job.settings["threads"]) == ([[0, 1]], 2)
@@ -109,7 +125,9 @@ def test_memory_is_counted_in_the_tuned_precisions():
     tight = dataclasses.replace(find_machine("two-cores"), memory_limit_mib=4420)
     tuned = dict.fromkeys(("bert", "resnet50"), "ipex int8")
     assert plan_machine(tight, tuned=Tuned(chosen={"variant": tuned}))
-    with pytest.raises(ConfigError, match=r"each model \(bert ipex int8, resnet50 ipex fp32\): needed \d+ MiB"):
+    with pytest.raises(
+        ConfigError, match=r"each model \(bert ipex int8, resnet50 ipex fp32\): needed \d+ MiB"
+    ):
         plan_machine(tight, tuned=Tuned(chosen={"variant": {**tuned, "resnet50": "ipex fp32"}}))
 
 
@@ -177,5 +195,3 @@ def test_a_file_that_holds_no_profile(tmp_path, text):
     (tmp_path / "timings.json").write_text(text)
     with pytest.raises(ConfigError, match=r"batch profile .*timings.json"):
         read_profile(tmp_path / "timings.json")
-
-

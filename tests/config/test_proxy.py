@@ -1,4 +1,5 @@
-"""What is planned for the reverse proxy: requests in flight from workers and memory, places from its own memory."""
+"""What is planned for the reverse proxy: requests in flight from workers and memory, places from its own
+memory."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def test_a_photograph_fits_into_a_buffer_with_its_headers():
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("mode", ["throughput", "latency"])
 def test_an_instance_is_passed_what_its_workers_compute_and_gather(machine, mode):
-    """TorchServe's queue holds all of it: a full one answers 503 at once, three times within milliseconds; the health
-    check needs a place too."""
+    """TorchServe's queue holds all of it: a full one answers 503 at once, three times within milliseconds;
+    the health check needs a place too."""
     for instance in plan_machine(machine, mode=mode, batch={"resnet50": 4}).instances.values():
         assert int(instance.properties["job_queue_size"]) == instance.queue_size
         for model in instance.models.values():

@@ -15,8 +15,8 @@ from config.errors import ConfigError
 from config.planning.launcher import simulate_launcher
 from config.topology import Topology, read_topology
 from tests.config.planning import plan_machine
-from tests.config.test_instances import check_shares
 from tests.config.synthetic import Machine, render_machine
+from tests.config.test_instances import check_shares
 
 machines = st.builds(
     Machine,
@@ -104,7 +104,10 @@ def check_launcher(topology: Topology, plan) -> None:
         return
     numactl = topology.launcher_numactl and (plan.server_cpus is None or 0 in plan.server_cpus)
     launched = simulate_launcher(
-        plan.properties["cpu_launcher_args"], topology.lscpu_view, workers=len(plan.worker_cpus), numactl=numactl
+        plan.properties["cpu_launcher_args"],
+        topology.lscpu_view,
+        workers=len(plan.worker_cpus),
+        numactl=numactl,
     )
     for one, cpus, nodes in zip(launched, plan.worker_cpus, plan.memory_nodes, strict=True):
         assert one.copies == 1

@@ -11,7 +11,15 @@ import pytest
 
 from config.errors import ConfigError
 from config.planning import Facts
-from config.tuned import NOT_TUNED, Tuned, describe_present, explain_stale, judge_tuned, read_tuned, write_tuned
+from config.tuned import (
+    NOT_TUNED,
+    Tuned,
+    describe_present,
+    explain_stale,
+    judge_tuned,
+    read_tuned,
+    write_tuned,
+)
 from tests.config.planning import find_machine, make_facts, plan_machine
 
 TOPOLOGY = find_machine("two-cores")
@@ -100,7 +108,10 @@ def test_what_makes_it_stale(facts, changes, said):
 
 def test_tuned_without_a_quota_is_stale_under_one(facts):
     tuned = make_tuned(facts)
-    assert explain_stale(tuned, replace(facts, machine=replace(TOPOLOGY, quota_cpus=1.5))) == "quota cpus: None → 1.5"
+    assert (
+        explain_stale(tuned, replace(facts, machine=replace(TOPOLOGY, quota_cpus=1.5)))
+        == "quota cpus: None → 1.5"
+    )
 
 
 def test_of_other_models_only_the_names_are_told(facts):

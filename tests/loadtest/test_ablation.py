@@ -25,7 +25,6 @@ from loadtest.stats import Interval
 from tests.loadtest.making import make_series, reading
 from tests.plans import make_instance
 
-
 INSTANCE = make_instance(1, worker_cpus=((0,), (1,)))
 
 

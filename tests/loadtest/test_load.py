@@ -84,7 +84,7 @@ def test_a_file_of_ones_own_is_read_and_named_where_it_is_wrong(tmp_path):
     with pytest.raises(LoadTestError, match=r"mine\.yaml: not YAML"):
         read_scenario(str(file))
     with pytest.raises(
-        LoadTestError, match=r"SCENARIO must be MODEL-closed, MODEL-open, or a \.yaml file: got other"
+        LoadTestError, match=r"--scenario must be MODEL-closed, MODEL-open, or a \.yaml file: got other"
     ):
         read_scenario("other", tmp_path)
 

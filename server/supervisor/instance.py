@@ -79,14 +79,14 @@ def set_nice(pids: Iterable[int], nice: int) -> None:
 
 
 class Instance:
-    """`look` and `act` are called in each turn of the supervisor; what takes longer goes on beside it."""
+    """`look` and `act` are called in each turn of the supervisor; what takes longer goes on meanwhile."""
 
-    def __init__(self, name: str, plan: Plan, whole: RunDir, report: Report) -> None:
-        """`whole`: the run directory of the server."""
+    def __init__(self, name: str, plan: Plan, server_run: RunDir, report: Report) -> None:
+        """`server_run`: the run directory of the server."""
         self.name = name
         self.plan = dataclasses.replace(plan, instances={name: plan.instances[name]})
         self.own = plan.instances[name]
-        self.run = whole.instance(name)
+        self.run = server_run.instance(name)
         self.restarts = Restarts(name, report)
         self.seen = Observation()
         self.failure: Failure | None = None
@@ -97,12 +97,12 @@ class Instance:
         """Another one takes its place: it answers what it has, and is asked nothing more."""
         self.gentle = False
         """Its load shall take what those leave that serve."""
-        self._whole, self._report = whole, report
+        self._server_run, self._report = server_run, report
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: Watch | None = None
         self._memory = Memory()
         self._doomed = ""
-        """Why it is to be replaced, once the proxy has been told."""
+        """Why it is to be replaced, once the proxy knows."""
         self._starting: asyncio.Task[Failure | None] | None = None
         self._killing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -264,7 +264,7 @@ class Instance:
     def _verify(self) -> None:
         from server.verify import render, verify_instance  # it reads records, and so imports this package
 
-        result = verify_instance(self.plan, self.name, self._whole)
+        result = verify_instance(self.plan, self.name, self._server_run)
         if not result.good:
             lines = tuple(render(result, self.plan).splitlines())
             raise StartFailed(Failure(cause="the live server differs from the plan", lines=lines))

@@ -21,7 +21,7 @@ from server.rundir import MARK
 from server.state import Failure, read_failure
 from server.supervisor import main as module
 from server.supervisor.main import Server
-from server.supervisor.probes import Standing
+from server.supervisor.probes import Readiness
 from server.supervisor.proxy import Serving
 from server.supervisor.record import Cause, Part, Phase, read_record
 from tests.server.fakes import wait_for
@@ -113,9 +113,9 @@ def turn(server: Server) -> Phase:
 def test_a_start_is_over_when_every_instance_serves(stage) -> None:
     server, proxy, (one, other), _ = stage
     one.ready = True
-    assert (turn(server), server.standing.ready) == (Phase.STARTING, False)
+    assert (turn(server), server.readiness.ready) == (Phase.STARTING, False)
     other.ready = True
-    assert (turn(server), server.standing.ready) == (Phase.READY, True)
+    assert (turn(server), server.readiness.ready) == (Phase.READY, True)
     assert set(proxy.applied.values()) == {1}
 
 
@@ -124,11 +124,11 @@ def test_one_that_is_lost_later_leaves_a_degraded_server_that_is_ready(stage) ->
     one.ready = other.ready = True
     turn(server)
     other.ready = False
-    assert (turn(server), server.standing.ready) == (Phase.DEGRADED, True)
+    assert (turn(server), server.readiness.ready) == (Phase.DEGRADED, True)
     assert len(lines) == 1
     assert (one.others[-1], other.others[-1]) == (False, True)  # alone, it is given more time
     one.ready = False
-    assert (turn(server), server.standing.ready) == (Phase.DEGRADED, False)
+    assert (turn(server), server.readiness.ready) == (Phase.DEGRADED, False)
 
 
 def test_the_proxy_knows_before_an_instance_is_ended(stage) -> None:
@@ -202,7 +202,7 @@ def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage, monke
         assert "nobody foresaw this" in lines[0]
         proxy.broken, one.ready, other.ready = False, True, True
         await asyncio.sleep(0.1)
-        assert server.standing.ready
+        assert server.readiness.ready
         loop.cancel()
 
     asyncio.run(go())
@@ -290,8 +290,8 @@ def test_a_process_that_ends_is_seen_at_once(stage, dummy, run) -> None:
     ],
 )
 def test_ready_and_live_say_what_was_seen_last(phase, serving, age_s, ready, live) -> None:
-    standing = Standing(phase=phase, models={"bert": (serving, 2)}, at=time.monotonic() - age_s)
-    assert (standing.ready, standing.live) == (ready, live)
+    readiness = Readiness(phase=phase, models={"bert": (serving, 2)}, at=time.monotonic() - age_s)
+    assert (readiness.ready, readiness.live) == (ready, live)
 
 
 MAIN = """\

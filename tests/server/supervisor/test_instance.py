@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,6 +120,7 @@ def test_where_nobody_else_serves_an_ill_worker_is_ended_alone(one, lines, role,
         await turn_until(
             one, lambda: any(f"worker {worker.pid} {why}" in line for line in lines), others=False
         )
+        await turn_until(one, lambda: not Path(f"/proc/{worker.pid}").exists(), others=False)  # no zombie
         await turn_until(one, lambda: not one.serving["bert"], others=False)
         assert one.describe().restarts == 0
         assert worker.pid not in {process.pid for process in find_marked(one.run.path)}

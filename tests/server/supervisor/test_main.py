@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from server.processes import find_marked, read_environment
+from server.processes import find_marked, read_environment, read_process
 from server.rundir import MARK
 from server.state import Failure, read_failure
 from server.supervisor import main as module
@@ -25,7 +25,7 @@ from server.supervisor.probes import Readiness
 from server.supervisor.proxy import Serving
 from server.supervisor.record import Cause, Part, Phase, read_record
 from tests.server.fakes import wait_for
-from tests.server.supervisor.stand_ins import make_stand_in
+from tests.server.supervisor.stand_ins import make_haproxy, make_stand_in
 
 
 @dataclass
@@ -304,22 +304,6 @@ from server.supervisor import main, proxy
 proxy.find_program = lambda _: sys.argv[2]
 main.supervise(RunDir.at(sys.argv[1]), print)
 """
-HAPROXY = """\
-#!{python}
-import os, socket
-path = {path!r}
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(path)
-listener.listen()
-while True:
-    connection, _ = listener.accept()
-    said = connection.recv(4096).decode()
-    rows = "# pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,status\\n"
-    for name in ("bert.entry", "bert.large.entry", "bert", "bert.large"):
-        rows += f"{{name}},BACKEND,0,0,,,,,,0,1,UP\\n"
-    connection.sendall(rows.encode() if said.startswith("show stat") else b"\\n")
-    connection.close()
-"""
 
 
 def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below_its_supervisor(
@@ -333,9 +317,7 @@ def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below
     run.plan.write_text(replace(plan, proxy=replace(plan.proxy, port=port)).to_json())
     run.logs.mkdir()
     run.temporary.mkdir()
-    haproxy = tmp_path / "haproxy"
-    haproxy.write_text(HAPROXY.format(python=sys.executable, path=run.proxy_files.admin_socket))
-    haproxy.chmod(0o755)
+    haproxy = make_haproxy(run, tmp_path / "haproxy")
     environment = {**os.environ, MARK: str(run.path)}
     command = [sys.executable, "-c", MAIN, str(run.path), str(haproxy)]
     supervisor = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
@@ -354,6 +336,9 @@ def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below
         launcher = next(process for process in found if process.role == "launcher")
         worker = next(process for process in found if process.parent_pid == launcher.pid)
         os.kill(launcher.pid, signal.SIGKILL)
+        wait_for(lambda: not read_process(launcher.pid))
+        orphan = read_process(worker.pid)  # it may have been ended already
+        assert orphan is None or orphan.parent_pid == supervisor.pid
         wait_for(lambda: worker.pid not in {process.pid for process in find_marked(run.path)})
         wait_for(lambda: read_phase() == Phase.READY and len(find_marked(run.path)) == len(found))
         assert all(process.parent_pid != 1 for process in find_marked(run.path))

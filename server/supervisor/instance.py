@@ -30,10 +30,8 @@ from server.processes import (
     PROC,
     Process,
     find_marked,
-    find_session,
     is_alive,
     read_process,
-    reap_group,
     send_signal,
 )
 from server.ready import StartFailed, wait_until_ready
@@ -108,8 +106,13 @@ class Instance:
         self._watching: asyncio.Task[None] | None = None
 
     @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The `torchserve` command, while it runs."""
+        return self._process
+
+    @property
     def watched(self) -> subprocess.Popen[bytes] | None:
-        """The `torchserve` command, where `look` would see that it has ended."""
+        """The same where `look` would see that it has ended."""
         return self._process if self._watch and not self.retired and not self._killing else None
 
     @property
@@ -140,15 +143,14 @@ class Instance:
             if self.restarts.due:
                 self.restarts.note_start()
                 self._starting = asyncio.ensure_future(self._start())
-        elif self._process.poll() is not None:  # first: what is reaped below it cannot learn any more
+        elif self._process.poll() is not None:
             self._doomed = self._explain_death().describe()
         elif self._watch:
-            reap_group(self._process.pid)
             self._judge(self._watch, now, others=others)
 
     def _look_at_start(self, starting: asyncio.Task[Failure | None]) -> None:
         if self.gentle and self._process and may_be_gentle():
-            set_nice((one.pid for one in find_session(self._process.pid)), 0 if starting.done() else GENTLE)
+            set_nice((one.pid for one in find_marked(self.run.path)), 0 if starting.done() else GENTLE)
         if not starting.done():
             return
         self._starting = None
@@ -246,7 +248,7 @@ class Instance:
         )
         write_state(self.run.state, ready)
         await asyncio.to_thread(self._verify)
-        self._watch = Watch(self.own, archives, process.pid)
+        self._watch = Watch(self.own, archives, self.run.path)
         await self._watch.look(time.monotonic())
 
     def _prepare(self) -> dict[str, Packed]:
@@ -291,7 +293,6 @@ class Instance:
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(POLL_S)
-            reap_group(self._process.pid)
         self._process = None
 
     async def end(self, seconds: float) -> None:

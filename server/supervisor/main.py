@@ -16,7 +16,7 @@ from config.plan import Plan, read_plan
 from config.terminal import Report
 from server.launch import PRIVATE_UMASK, confine, list_server_cpus
 from server.notify import Notifier
-from server.processes import DRAIN_SECONDS, open_handle
+from server.processes import DRAIN_SECONDS, open_handle, reap_orphans
 from server.rundir import RunDir
 from server.start import find_signals
 from server.state import Failure, write_state
@@ -158,6 +158,8 @@ class Server:
             news, fresh, self._looked_at = True, self._looked_at >= self._lenient_until, now  # since a pause
             for instance in list(self.instances.values()):
                 instance.look(now, others=fresh and self._others_serve(instance))
+            ours = (self.proxy.process, *(one.process for one in self.instances.values()))
+            reap_orphans([one.pid for one in ours if one])
         if news:
             self._act()
 

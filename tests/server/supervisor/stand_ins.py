@@ -28,7 +28,8 @@ sys.exit(subprocess.call([sys.executable, {{java!r}}, {JAVA_MAIN!r}, *paths]))
 """
 LAUNCHER = f"""\
 import subprocess, sys
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", {WORKER_SCRIPT!r}])
+words = [sys.executable, "-c", "import time; time.sleep(600)", {WORKER_SCRIPT!r}]
+worker = subprocess.Popen(words, start_new_session=True)  # as torch's launcher does
 print(worker.pid, flush=True)
 worker.wait()
 """

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from server.processes import Process, find_marked, send_signal
+from server.processes import Process, find_marked, reap_orphans, send_signal
 from server.state import READY, read_failure, read_state
 from server.supervisor import instance as module
 from server.supervisor import observe
@@ -57,6 +57,7 @@ async def turn_until(one: Instance, done: Callable[[], Any], *, others: bool = T
         assert time.monotonic() < ends, one.describe()
         one.look(time.monotonic(), others=others)
         one.act()
+        reap_orphans([one.process.pid] if one.process else [])
         await asyncio.sleep(0.02)
 
 

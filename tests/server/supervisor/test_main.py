@@ -65,6 +65,7 @@ class FakeInstance:
     ready: bool = False
     retired: bool = False
     was_ready: bool = False
+    process: Any = None
     watched: Any = None
     failure: Failure | None = None
     forgiven: int = 0

@@ -135,8 +135,8 @@ def _sees_same_folder(pid: int, run_path: Path, proc: Path) -> bool:
 
 
 def reap_orphans(awaited: Collection[int]) -> None:
-    """Take leave of ended processes that came under us (PR_SET_CHILD_SUBREAPER). Others wait for those that are
-    `awaited`, and for those of our session."""
+    """Take leave of ended processes that came under us (PR_SET_CHILD_SUBREAPER). Others wait for those that
+    are `awaited`, and for those of our session."""
     with contextlib.suppress(OSError):
         while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if found.si_pid in awaited or int(_read_stat(found.si_pid, PROC)[3]) == os.getsid(0):

@@ -171,13 +171,13 @@ def _list_servers(rows: Rows, backend: str) -> list[str]:
 
 def _parse_stat(rows: Rows, model: str) -> Stat:
     servers = [rows[name, server] for name in (model, model + LARGE) for server in _list_servers(rows, name)]
-    whole, large = rows[model, ALL], rows[model + LARGE, ALL]
+    small, large = rows[model, ALL], rows[model + LARGE, ALL]
     return Stat(
         answered=sum(int(row[kind] or 0) for row in servers for kind in ANSWERS),
-        queued=int(whole["qcur"]) + int(large["qcur"]),
+        queued=int(small["qcur"]) + int(large["qcur"]),
         in_hand=sum(int(row["scur"]) for row in servers),
-        service_ms=float(whole["rtime"] or 0),
-        up=int(whole["act"]),
+        service_ms=float(small["rtime"] or 0),
+        up=int(small["act"]),
         asleep={
             f"{name}/{server}": int(row["slim"])
             for name in (model, model + LARGE)

@@ -91,7 +91,7 @@ def make_allocator_link(plan: Plan) -> str | None:
     """Make the name the launcher looks for; what was done, or None when nothing had to be.
 
     Several run directories share one virtual environment, so links of other allocators stay: the launcher is
-    given the name of the one to take. A link of the same name is replaced whole.
+    given the name of the one to take. A link of the same name is replaced in one step.
     """
     target, link = plan.libraries.allocator_path, plan.libraries.allocator_link
     if link is None:
@@ -169,8 +169,8 @@ def spawn(
     command: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path,
     cpus: Iterable[int] | None = None, pass_fds: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:  # fmt: skip
-    """A process that leads a session of its own, on these CPUs: a Ctrl-C is not for it; what it prints is added
-    to the log, and its files and sockets are private."""
+    """A process that leads a session of its own, on these CPUs: a Ctrl-C is not for it. What it prints is
+    added to the log, and its files and sockets are private."""
     with log.open("ab") as output, confined(cpus):
         return subprocess.Popen(
             command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output,

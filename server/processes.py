@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,23 +134,14 @@ def _sees_same_folder(pid: int, run_path: Path, proc: Path) -> bool:
         return False
 
 
-def find_session(leader: int, proc: Path = PROC) -> list[Process]:
-    """The leader of a session and what it started, also where its parent has ended; as long as a look at all
-    processes of the machine takes."""
-    found = []
-    for pid in read_pids(proc):
-        with contextlib.suppress(OSError, LookupError):
-            if int(_read_stat(pid, proc)[3]) == leader:
-                found += [process] if (process := read_process(pid, proc)) else []
-    return found
-
-
-def reap_group(leader: int) -> None:
-    """Take leave of ended processes that our child has started in its group and left to us
-    (PR_SET_CHILD_SUBREAPER)."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitid(os.P_PGID, leader, os.WEXITED | os.WNOHANG):
-            pass
+def reap_orphans(awaited: Collection[int]) -> None:
+    """Take leave of ended processes that came under us (PR_SET_CHILD_SUBREAPER). Others wait for those that
+    are `awaited`, and for those of our session."""
+    with contextlib.suppress(OSError):
+        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if found.si_pid in awaited or int(_read_stat(found.si_pid, PROC)[3]) == os.getsid(0):
+                return
+            os.waitpid(found.si_pid, os.WNOHANG)
 
 
 def is_alive(process: Process, proc: Path = PROC) -> bool:

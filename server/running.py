@@ -68,7 +68,7 @@ def is_running(run: RunDir, plan: Plan, archives: Mapping[str, Packed], report: 
         return False
     ids = identify_archives(plan, archives)
     if state is None:
-        why = "it cannot be told from which plan: server.json is missing or damaged"
+        why = "nothing says from which plan: server.json is missing or damaged"
     elif state.plan_sha256 != digest_plan(plan):
         why = "it has another plan"
     elif rebuilt := [name for name, known in state.archives.items() if ids.get(name) != known]:

@@ -30,10 +30,8 @@ from server.processes import (
     PROC,
     Process,
     find_marked,
-    find_session,
     is_alive,
     read_process,
-    reap_group,
     send_signal,
 )
 from server.ready import StartFailed, wait_until_ready
@@ -79,14 +77,14 @@ def set_nice(pids: Iterable[int], nice: int) -> None:
 
 
 class Instance:
-    """`look` and `act` are called in each turn of the supervisor; what takes longer goes on beside it."""
+    """`look` and `act` are called in each turn of the supervisor; what takes longer goes on meanwhile."""
 
-    def __init__(self, name: str, plan: Plan, whole: RunDir, report: Report) -> None:
-        """`whole`: the run directory of the server."""
+    def __init__(self, name: str, plan: Plan, server_run: RunDir, report: Report) -> None:
+        """`server_run`: the run directory of the server."""
         self.name = name
         self.plan = dataclasses.replace(plan, instances={name: plan.instances[name]})
         self.own = plan.instances[name]
-        self.run = whole.instance(name)
+        self.run = server_run.instance(name)
         self.restarts = Restarts(name, report)
         self.seen = Observation()
         self.failure: Failure | None = None
@@ -97,19 +95,24 @@ class Instance:
         """Another one takes its place: it answers what it has, and is asked nothing more."""
         self.gentle = False
         """Its load shall take what those leave that serve."""
-        self._whole, self._report = whole, report
+        self._server_run, self._report = server_run, report
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: Watch | None = None
         self._memory = Memory()
         self._doomed = ""
-        """Why it is to be replaced, once the proxy has been told."""
+        """Why it is to be replaced, once the proxy knows."""
         self._starting: asyncio.Task[Failure | None] | None = None
         self._killing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The `torchserve` command, while it runs."""
+        return self._process
+
+    @property
     def watched(self) -> subprocess.Popen[bytes] | None:
-        """The `torchserve` command, where `look` would see that it has ended."""
+        """The same where `look` would see that it has ended."""
         return self._process if self._watch and not self.retired and not self._killing else None
 
     @property
@@ -140,15 +143,14 @@ class Instance:
             if self.restarts.due:
                 self.restarts.note_start()
                 self._starting = asyncio.ensure_future(self._start())
-        elif self._process.poll() is not None:  # first: what is reaped below it cannot learn any more
+        elif self._process.poll() is not None:
             self._doomed = self._explain_death().describe()
         elif self._watch:
-            reap_group(self._process.pid)
             self._judge(self._watch, now, others=others)
 
     def _look_at_start(self, starting: asyncio.Task[Failure | None]) -> None:
         if self.gentle and self._process and may_be_gentle():
-            set_nice((one.pid for one in find_session(self._process.pid)), 0 if starting.done() else GENTLE)
+            set_nice((one.pid for one in find_marked(self.run.path)), 0 if starting.done() else GENTLE)
         if not starting.done():
             return
         self._starting = None
@@ -246,7 +248,7 @@ class Instance:
         )
         write_state(self.run.state, ready)
         await asyncio.to_thread(self._verify)
-        self._watch = Watch(self.own, archives, process.pid)
+        self._watch = Watch(self.own, archives, self.run.path)
         await self._watch.look(time.monotonic())
 
     def _prepare(self) -> dict[str, Packed]:
@@ -264,7 +266,7 @@ class Instance:
     def _verify(self) -> None:
         from server.verify import render, verify_instance  # it reads records, and so imports this package
 
-        result = verify_instance(self.plan, self.name, self._whole)
+        result = verify_instance(self.plan, self.name, self._server_run)
         if not result.good:
             lines = tuple(render(result, self.plan).splitlines())
             raise StartFailed(Failure(cause="the live server differs from the plan", lines=lines))
@@ -291,7 +293,6 @@ class Instance:
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(POLL_S)
-            reap_group(self._process.pid)
         self._process = None
 
     async def end(self, seconds: float) -> None:

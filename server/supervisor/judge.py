@@ -1,7 +1,7 @@
 """What is wrong with an instance, and what shall be done about it, by what was observed: pure.
 
 TorchServe starts a worker that died again by itself, in 15 to 30 s; what it does not see (a worker or itself
-stopped, a lost launcher, a hang) is ended here, so that it does. A whole instance is only replaced where
+stopped, a lost launcher, a hang) is ended here, so that it does. An instance is only replaced where
 another one serves meanwhile, or where nothing else has helped: the proxy then asks its requests again.
 
 A worker's main thread goes to sleep after each batch, until it gets the next one. So a thread that was not
@@ -205,7 +205,7 @@ class Verdict:
     """What to do."""
 
     replace: str = ""
-    """Why the whole instance is to be ended and started again; empty when it is not."""
+    """Why the instance is to be ended and started again; empty when it is not."""
     end_workers: Mapping[int, str] = field(default_factory=dict)
     """Processes to end, and why; TorchServe starts others."""
 

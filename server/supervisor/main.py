@@ -16,12 +16,12 @@ from config.plan import Plan, read_plan
 from config.terminal import Report
 from server.launch import PRIVATE_UMASK, confine, list_server_cpus
 from server.notify import Notifier
-from server.processes import DRAIN_SECONDS, open_handle
+from server.processes import DRAIN_SECONDS, open_handle, reap_orphans
 from server.rundir import RunDir
 from server.start import find_signals
 from server.state import Failure, write_state
 from server.supervisor.instance import Instance
-from server.supervisor.probes import Standing, answer_probes
+from server.supervisor.probes import Readiness, answer_probes
 from server.supervisor.proxy import Proxy
 from server.supervisor.record import Phase, Record, tell_time, write_record
 from server.supervisor.reload import Reload
@@ -57,7 +57,7 @@ def supervise(run: RunDir, report: Report) -> int:
         instances = [Instance(name, plan, run, report) for name in plan.instances]
         server = Server(run, plan, Proxy(run, plan, report), instances, report)
         path = Path(run.proxy_files.supervisor_socket)
-        async with answer_probes(path, lambda: server.standing, server.ask_reload):
+        async with answer_probes(path, lambda: server.readiness, server.ask_reload):
             return await server.run()
 
     return asyncio.run(go())
@@ -79,7 +79,7 @@ class Server:
         self._record = Record(pid=os.getpid(), phase=Phase.STARTING, since=tell_time())
         self._written: Record | None = None
         self._troubles: set[str] = set()
-        self.standing = self._stand(Phase.STARTING)
+        self.readiness = self._find_readiness(Phase.STARTING)
 
     async def run(self) -> int:
         """0 ended in order, 1 the start failed."""
@@ -158,6 +158,8 @@ class Server:
             news, fresh, self._looked_at = True, self._looked_at >= self._lenient_until, now  # since a pause
             for instance in list(self.instances.values()):
                 instance.look(now, others=fresh and self._others_serve(instance))
+            ours = (self.proxy.process, *(one.process for one in self.instances.values()))
+            reap_orphans([one.pid for one in ours if one])
         if news:
             self._act()
 
@@ -235,20 +237,20 @@ class Server:
             instances={name: instance.describe() for name, instance in self.instances.items()},
             message=message,
         )
-        self.standing = self._stand(phase)
+        self.readiness = self._find_readiness(phase)
         if self._record != self._written:
             # On a full disk it is written once there is room.
             with self._saying_once("supervisor.json cannot be written", OSError):
                 write_record(self.run_dir.record, self._record)
                 self._written = self._record
 
-    def _stand(self, phase: Phase) -> Standing:
+    def _find_readiness(self, phase: Phase) -> Readiness:
         instances = self.instances.values()
         models = {
             name: (sum(one.serving.get(name, 0) for one in instances), self.plan.count_workers(name))
             for name in self.plan.models
         }
-        return Standing(phase=phase, models=models, at=time.monotonic())
+        return Readiness(phase=phase, models=models, at=time.monotonic())
 
     async def _end(self, drain_s: float) -> None:
         """Nothing new, then what was accepted, then the instances, and HAProxy last: it still answers."""

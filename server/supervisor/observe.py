@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from config.plan import InstancePlan, ModelPlan
 from server.api import count_waiting
 from server.archives import check_answer
 from server.errors import ApiError
-from server.processes import Activity, Process, find_session, read_activity, read_anonymous_mib
+from server.processes import Activity, Process, find_marked, read_activity, read_anonymous_mib
 from server.supervisor.judge import (
     STILL_S,
     Lack,
@@ -156,11 +157,12 @@ class Watch:
     """Looks at one instance that serves; a new one after each start of it."""
 
     def __init__(
-        self, own: InstancePlan, archives: Mapping[str, Packed], root: int,
+        self, own: InstancePlan, archives: Mapping[str, Packed], path: Path,
         read: Callable[[int], Activity | None] = read_activity,
     ) -> None:  # fmt: skip
-        """`root`: the process that was started; it leads a session."""
-        self._own, self._archives, self._root, self._read = own, archives, root, read
+        """`path`: the instance's folder, the mark of its processes. No session has them all (torch's launcher
+        starts a worker in one of its own) nor, once a launcher is killed, a tree."""
+        self._own, self._archives, self._path, self._read = own, archives, path, read
         self._processes: list[Process] = []
         self._walked_at, self._quiet, self._count = float("-inf"), False, 0
         self._tasks: set[asyncio.Task[str]] = set()
@@ -260,7 +262,7 @@ class Watch:
         """Its processes now, and the last looks; new processes are found within a second of another's end."""
         seen = self._read_activities()
         if not self._quiet or len(seen) < len(self._processes) or now - self._walked_at >= WALK_S:
-            before, self._processes = self._processes, find_session(self._root)
+            before, self._processes = self._processes, find_marked(self._path)
             self._walked_at, self._quiet = now, before == self._processes
             seen = self._read_activities()
         held = {pid: read_anonymous_mib(pid) or 0 for pid in seen}

@@ -22,7 +22,7 @@ STALE_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class Readiness:
     """What /ready and /live answer from."""
 
     phase: Phase
@@ -45,9 +45,9 @@ class Standing:
 
 @contextlib.asynccontextmanager
 async def answer_probes(
-    path: Path, read: Callable[[], Standing], reload: Callable[[], str]
+    path: Path, read: Callable[[], Readiness], reload: Callable[[], str]
 ) -> AsyncIterator[None]:
-    """Listen until the end of the block; `read` gives the latest standing, `reload` asks for a reload and
+    """Listen until the end of the block; `read` gives the latest readiness, `reload` asks for a reload and
     says why it is rejected."""
 
     def find_answer(method: str, what: str) -> tuple[HTTPStatus, dict[str, Any]]:
@@ -56,12 +56,12 @@ async def answer_probes(
             return HTTPStatus.CONFLICT if rejected else HTTPStatus.ACCEPTED, {"rejected": rejected}
         if method not in ("GET", "HEAD") or what not in ("/ready", "/live"):
             return HTTPStatus.NOT_FOUND, {}
-        standing = read()
-        good = standing.ready if what == "/ready" else standing.live
+        readiness = read()
+        good = readiness.ready if what == "/ready" else readiness.live
         models = {
-            name: {"workers": now, "planned": planned} for name, (now, planned) in standing.models.items()
+            name: {"workers": now, "planned": planned} for name, (now, planned) in readiness.models.items()
         }
-        fields = {what[1:]: good, "phase": standing.phase, "models": models}
+        fields = {what[1:]: good, "phase": readiness.phase, "models": models}
         return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, fields
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

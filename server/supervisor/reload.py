@@ -103,7 +103,7 @@ class Reload:
                 yield from self._start(news)
                 if together:
                     yield from self._retire(olds)
-        except ReloadFailed:
+        except (ReloadFailed, ServerError, OSError):
             yield from self._take_back()
             raise
 

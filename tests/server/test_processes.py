@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,13 +19,12 @@ from server.processes import (
     Activity,
     end_all,
     find_marked,
-    find_session,
     is_alive,
     read_activity,
     read_age,
     read_anonymous_mib,
     read_process,
-    reap_group,
+    reap_orphans,
     send_signal,
 )
 from server.rundir import MARK
@@ -143,24 +143,23 @@ def test_what_ignores_sigterm_is_killed(dummy, run, monkeypatch):
     assert stubborn.wait(60) == -signal.SIGKILL
 
 
-def test_all_of_a_session_is_found_and_reaped_also_what_came_under_us(run, dummy):
+def test_what_came_under_us_is_reaped_once_it_has_ended_and_nothing_else(run, dummy):
     """As a worker does whose launcher was killed: the kernel gives orphans to us (PR_SET_CHILD_SUBREAPER)."""
     prctl = ctypes.CDLL(None).prctl
     prctl(36, 1, 0, 0, 0)
     try:
-        inner = [sys.executable, "-c", fakes.SLEEP]
-        code = f"import subprocess; print(subprocess.Popen({inner!r}).pid, flush=True); input()"
-        outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}]); {fakes.SLEEP}"
-        leader = dummy(run.path, code=outer)
-        child = int(leader.stdout.readline())
-        before = {process.pid: process for process in find_session(leader.pid)}
-        (middle,) = before.keys() - {leader.pid, child}
-        send_signal(before[middle], signal.SIGKILL)
-        fakes.wait_for(lambda: read_process(child).parent_pid == os.getpid())
-        assert [process.pid for process in find_session(leader.pid)] == [leader.pid, child]
-        send_signal(before[child], signal.SIGKILL)
-        fakes.wait_for(lambda: reap_group(leader.pid) or not Path(f"/proc/{child}").exists())
-        assert leader.poll() is None
+        orphan = fakes.start_orphan(run.path)
+        reap_orphans([])
+        assert is_alive(orphan)
+        send_signal(orphan, signal.SIGKILL)
+        fakes.wait_for(lambda: reap_orphans([]) or not Path(f"/proc/{orphan.pid}").exists())
+        own = [
+            subprocess.Popen([sys.executable, "-c", "exit(3)"], start_new_session=new)
+            for new in (False, True)
+        ]
+        fakes.wait_for(lambda: not any(read_process(one.pid) for one in own))
+        reap_orphans([own[1].pid])
+        assert [one.wait() for one in own] == [3, 3]
     finally:
         prctl(36, 0, 0, 0, 0)
 

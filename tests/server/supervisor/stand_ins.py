@@ -28,7 +28,8 @@ sys.exit(subprocess.call([sys.executable, {{java!r}}, {JAVA_MAIN!r}, *paths]))
 """
 LAUNCHER = f"""\
 import subprocess, sys
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", {WORKER_SCRIPT!r}])
+words = [sys.executable, "-c", "import time; time.sleep(600)", {WORKER_SCRIPT!r}]
+worker = subprocess.Popen(words, start_new_session=True)  # as torch's launcher does
 print(worker.pid, flush=True)
 worker.wait()
 """
@@ -70,6 +71,30 @@ signal.signal(signal.SIGTERM, end)
 while True:
     signal.pause()
 """
+
+HAPROXY = """\
+#!{python}
+import os, socket
+path = {path!r}
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
+while True:
+    connection, _ = listener.accept()
+    said = connection.recv(4096).decode()
+    rows = "# pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,status\\n"
+    for name in ("bert.entry", "bert.large.entry", "bert", "bert.large"):
+        rows += f"{{name}},BACKEND,0,0,,,,,,0,1,UP\\n"
+    connection.sendall(rows.encode() if said.startswith("show stat") else b"\\n")
+    connection.close()
+"""
+
+
+def make_haproxy(run: RunDir, file: Path) -> Path:
+    """A program that answers on HAProxy's runtime socket, and serves nobody."""
+    file.write_text(HAPROXY.format(python=sys.executable, path=run.proxy_files.admin_socket))
+    file.chmod(0o755)
+    return file
 
 
 def make_stand_in(run: RunDir, folder: Path, *, instances: int = 1) -> Plan:

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from server.processes import Process, find_marked, send_signal
+from server.processes import Process, find_marked, reap_orphans, send_signal
 from server.state import READY, read_failure, read_state
 from server.supervisor import instance as module
 from server.supervisor import observe
@@ -56,6 +57,7 @@ async def turn_until(one: Instance, done: Callable[[], Any], *, others: bool = T
         assert time.monotonic() < ends, one.describe()
         one.look(time.monotonic(), others=others)
         one.act()
+        reap_orphans([one.process.pid] if one.process else [])
         await asyncio.sleep(0.02)
 
 
@@ -119,6 +121,7 @@ def test_where_nobody_else_serves_an_ill_worker_is_ended_alone(one, lines, role,
         await turn_until(
             one, lambda: any(f"worker {worker.pid} {why}" in line for line in lines), others=False
         )
+        await turn_until(one, lambda: not Path(f"/proc/{worker.pid}").exists(), others=False)  # no zombie
         await turn_until(one, lambda: not one.serving["bert"], others=False)
         assert one.describe().restarts == 0
         assert worker.pid not in {process.pid for process in find_marked(one.run.path)}

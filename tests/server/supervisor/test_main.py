@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from server.processes import find_marked, read_environment
+from server.processes import find_marked, read_environment, read_process
 from server.rundir import MARK
 from server.state import Failure, read_failure
 from server.supervisor import main as module
 from server.supervisor.main import Server
-from server.supervisor.probes import Standing
+from server.supervisor.probes import Readiness
 from server.supervisor.proxy import Serving
 from server.supervisor.record import Cause, Part, Phase, read_record
 from tests.server.fakes import wait_for
-from tests.server.supervisor.stand_ins import make_stand_in
+from tests.server.supervisor.stand_ins import make_haproxy, make_stand_in
 
 
 @dataclass
@@ -65,6 +65,7 @@ class FakeInstance:
     ready: bool = False
     retired: bool = False
     was_ready: bool = False
+    process: Any = None
     watched: Any = None
     failure: Failure | None = None
     forgiven: int = 0
@@ -113,9 +114,9 @@ def turn(server: Server) -> Phase:
 def test_a_start_is_over_when_every_instance_serves(stage) -> None:
     server, proxy, (one, other), _ = stage
     one.ready = True
-    assert (turn(server), server.standing.ready) == (Phase.STARTING, False)
+    assert (turn(server), server.readiness.ready) == (Phase.STARTING, False)
     other.ready = True
-    assert (turn(server), server.standing.ready) == (Phase.READY, True)
+    assert (turn(server), server.readiness.ready) == (Phase.READY, True)
     assert set(proxy.applied.values()) == {1}
 
 
@@ -124,11 +125,11 @@ def test_one_that_is_lost_later_leaves_a_degraded_server_that_is_ready(stage) ->
     one.ready = other.ready = True
     turn(server)
     other.ready = False
-    assert (turn(server), server.standing.ready) == (Phase.DEGRADED, True)
+    assert (turn(server), server.readiness.ready) == (Phase.DEGRADED, True)
     assert len(lines) == 1
     assert (one.others[-1], other.others[-1]) == (False, True)  # alone, it is given more time
     one.ready = False
-    assert (turn(server), server.standing.ready) == (Phase.DEGRADED, False)
+    assert (turn(server), server.readiness.ready) == (Phase.DEGRADED, False)
 
 
 def test_the_proxy_knows_before_an_instance_is_ended(stage) -> None:
@@ -202,7 +203,7 @@ def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage, monke
         assert "nobody foresaw this" in lines[0]
         proxy.broken, one.ready, other.ready = False, True, True
         await asyncio.sleep(0.1)
-        assert server.standing.ready
+        assert server.readiness.ready
         loop.cancel()
 
     asyncio.run(go())
@@ -290,8 +291,8 @@ def test_a_process_that_ends_is_seen_at_once(stage, dummy, run) -> None:
     ],
 )
 def test_ready_and_live_say_what_was_seen_last(phase, serving, age_s, ready, live) -> None:
-    standing = Standing(phase=phase, models={"bert": (serving, 2)}, at=time.monotonic() - age_s)
-    assert (standing.ready, standing.live) == (ready, live)
+    readiness = Readiness(phase=phase, models={"bert": (serving, 2)}, at=time.monotonic() - age_s)
+    assert (readiness.ready, readiness.live) == (ready, live)
 
 
 MAIN = """\
@@ -303,22 +304,6 @@ from server.rundir import RunDir
 from server.supervisor import main, proxy
 proxy.find_program = lambda _: sys.argv[2]
 main.supervise(RunDir.at(sys.argv[1]), print)
-"""
-HAPROXY = """\
-#!{python}
-import os, socket
-path = {path!r}
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(path)
-listener.listen()
-while True:
-    connection, _ = listener.accept()
-    said = connection.recv(4096).decode()
-    rows = "# pxname,svname,qcur,scur,slim,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,rtime,act,status\\n"
-    for name in ("bert.entry", "bert.large.entry", "bert", "bert.large"):
-        rows += f"{{name}},BACKEND,0,0,,,,,,0,1,UP\\n"
-    connection.sendall(rows.encode() if said.startswith("show stat") else b"\\n")
-    connection.close()
 """
 
 
@@ -333,9 +318,7 @@ def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below
     run.plan.write_text(replace(plan, proxy=replace(plan.proxy, port=port)).to_json())
     run.logs.mkdir()
     run.temporary.mkdir()
-    haproxy = tmp_path / "haproxy"
-    haproxy.write_text(HAPROXY.format(python=sys.executable, path=run.proxy_files.admin_socket))
-    haproxy.chmod(0o755)
+    haproxy = make_haproxy(run, tmp_path / "haproxy")
     environment = {**os.environ, MARK: str(run.path)}
     command = [sys.executable, "-c", MAIN, str(run.path), str(haproxy)]
     supervisor = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
@@ -354,6 +337,9 @@ def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below
         launcher = next(process for process in found if process.role == "launcher")
         worker = next(process for process in found if process.parent_pid == launcher.pid)
         os.kill(launcher.pid, signal.SIGKILL)
+        wait_for(lambda: not read_process(launcher.pid))
+        orphan = read_process(worker.pid)  # it may have been ended already
+        assert orphan is None or orphan.parent_pid == supervisor.pid
         wait_for(lambda: worker.pid not in {process.pid for process in find_marked(run.path)})
         wait_for(lambda: read_phase() == Phase.READY and len(find_marked(run.path)) == len(found))
         assert all(process.parent_pid != 1 for process in find_marked(run.path))

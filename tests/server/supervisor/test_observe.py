@@ -142,7 +142,7 @@ LOOKS = [
 @pytest.mark.parametrize(("described", "predicted", "lacks"), LOOKS)
 def test_looks_see_what_lacks(own, archives, tmp_path, monkeypatch, described, predicted, lacks) -> None:
     monkeypatch.setattr(module, "DESCRIBE_TIMEOUT_S", 0.1)
-    watch = Watch(own, archives, 1, read=lambda _: None)
+    watch = Watch(own, archives, Path("/kit"), read=lambda _: None)
 
     async def look() -> None:
         for turn in range(4):  # the third sends a smoke request
@@ -158,7 +158,7 @@ def test_looks_see_what_lacks(own, archives, tmp_path, monkeypatch, described, p
 
 def test_a_stopped_worker_is_a_problem_and_not_one_to_end_by_this_look(own, archives, tmp_path) -> None:
     stopped = Activity(stopped=True, cpu_seconds=0.0, start_ticks=1)
-    watch = Watch(own, archives, 1, read=lambda _: stopped)
+    watch = Watch(own, archives, Path("/kit"), read=lambda _: stopped)
     with serve(tmp_path, {"GET /models/bert": said(UP, {**UP, "pid": 8})}) as run:
         run(watch.look(0.0))
     look = watch.looks["bert"]
@@ -168,7 +168,7 @@ def test_a_stopped_worker_is_a_problem_and_not_one_to_end_by_this_look(own, arch
 def test_a_look_that_fails_is_not_the_last_one_and_after_a_pause_it_begins_anew(
     own, archives, tmp_path, monkeypatch
 ) -> None:
-    watch = Watch(own, archives, 1, read=lambda _: None)
+    watch = Watch(own, archives, Path("/kit"), read=lambda _: None)
 
     async def go() -> None:
         await watch.look(0.0)

@@ -14,10 +14,10 @@ import pytest
 from server.errors import ServerError
 from server.reload import ask
 from server.supervisor import probes as module
-from server.supervisor.probes import Standing, answer_probes
+from server.supervisor.probes import Readiness, answer_probes
 from server.supervisor.record import Phase
 
-STANDING = Standing(phase=Phase.READY, models={"bert": (2, 2)}, at=0.0)
+READINESS = Readiness(phase=Phase.READY, models={"bert": (2, 2)}, at=0.0)
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def exchange(path: Path, *sent: bytes, age_s: float = 0.0, rejected: str = "") -> list[tuple[int, Any]]:
     """Status and JSON of the answers to raw requests."""
-    standing = Standing(phase=STANDING.phase, models=STANDING.models, at=time.monotonic() - age_s)
+    readiness = Readiness(phase=READINESS.phase, models=READINESS.models, at=time.monotonic() - age_s)
 
     async def go() -> list[bytes]:
-        async with answer_probes(path, lambda: standing, lambda: rejected):
+        async with answer_probes(path, lambda: readiness, lambda: rejected):
             return [await asyncio.to_thread(send, one) for one in sent]
 
     def send(request: bytes) -> bytes:
@@ -75,7 +75,7 @@ def test_a_client_that_sends_much_or_nonsense_harms_nobody(
 def test_a_reload_is_taken_or_rejected_with_the_reason(path: Path) -> None:
     async def go() -> None:
         rejected = ["", "a reload is under way"]
-        async with answer_probes(path, lambda: STANDING, lambda: rejected.pop(0)):
+        async with answer_probes(path, lambda: READINESS, lambda: rejected.pop(0)):
             await asyncio.to_thread(ask, path)
             with pytest.raises(ServerError, match="a reload is under way"):
                 await asyncio.to_thread(ask, path)

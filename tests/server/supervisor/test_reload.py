@@ -160,6 +160,17 @@ def test_one_after_the_other_what_ended_is_started_again_when_its_follower_fails
     assert not stage.old[1].retired
 
 
+def test_one_that_cannot_be_ended_in_order_is_asked_again(stage: Stage) -> None:
+    async def fail(_: float) -> None:
+        raise OSError(28, "No space left on device")
+
+    stage.new[0].ready = stage.new[1].ready = True
+    stage.old[0].end = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="No space"):
+        stage.move(together=True)
+    assert stage.serving() == ["a1", "a2"]
+
+
 def test_another_set_needs_as_much_as_the_running_one_and_a_tenth() -> None:
     old: dict[str, Any] = {"a1": FakeInstance("a1"), "a2": FakeInstance("a2")}
     assert fit_together(old, 2200, 9000)

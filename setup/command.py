@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,60 +32,70 @@ def main(words: Sequence[str]) -> int:
     from setup import doctor  # `make status` need not load it
 
     try:
-        return complete_and_run(command, given, base)
+        doctor.check_machine()
+        if command == "doctor":
+            missing = doctor.find_missing()
+            print(doctor.explain(missing, "make setup") if missing else "nothing is missing")
+            return bool(missing)
+        with hold_lock():
+            venv, program = complete(command, given, base)
     except doctor.SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:  # it said why
         return error.returncode
+    if command == "audit":
+        os.execvp("sh", ["sh", "requirements/audit.sh", f"{venv}/bin/python"])
+    if program:
+        execute(venv, *program)
+    return 0
 
 
-def complete_and_run(command: str, given: Sequence[str], base: Path | None) -> int:
-    """Settings are judged by `base`, which has little more than what reads them, before anything else is done."""
-    from setup import doctor, environment
-
-    doctor.check_machine()
-    if command == "doctor":
-        missing = doctor.find_missing()
-        print(doctor.explain(missing, "make setup") if missing else "nothing is missing")
-        return bool(missing)
-    # Two set-ups at once would write into one environment: the second waits for the first.
+@contextlib.contextmanager
+def hold_lock() -> Iterator[None]:
+    """Two set-ups at once would write into one environment: the second waits for the first."""
     lock = os.open(ROOT, os.O_RDONLY)
     os.set_inheritable(lock, True)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def complete(command: str, given: Sequence[str], base: Path | None) -> tuple[Path, list[str]]:
+    """The environment that a command needs, and what runs in it; settings are judged first, by `base`."""
+    from setup import doctor, environment
+
     if command == "distclean":
         for one in VENVS.values():
             environment.check_unused(one, "it was to be removed")
-        return 0
+        return ROOT, []
     if base is None or command == "install":
         doctor.complete_machine()
     if command == "install":
         environment.complete_environment(Path(given[1]).absolute(), given[0], (), given[2])
-        return 0
+        return ROOT, []
     if base is None:
         environment.begin(base := VENVS["ipex"])
     known = json.loads(call(base, "config.settings", "check", command, *given))
     if command == "image":
-        execute(base, "docker", *known["arguments"])
+        return base, ["docker", *known["arguments"]]
     package_set = "current" if command.startswith("test-current") else known["set"]
-    venv = VENVS[package_set]
-    complete = environment.is_complete(venv)
-    if command == "plan" and not complete:
-        raise doctor.SetupError(f"make plan installs nothing: got no {venv.name}; do: make setup")
+    venv, program = VENVS[package_set], [*known["program"], *known["arguments"]] if known["program"] else []
+    there = environment.is_complete(venv)
+    if command == "plan":
+        if not there:
+            raise doctor.SetupError(f"make plan installs nothing: got no {venv.name}; do: make setup")
+        return venv, program
     if known["builds"]:
         call(base, "models", "check", *known["arguments"])
-    if command in ("serve", "reload") and not complete and environment.is_complete(base):
+    if command in ("serve", "reload") and not there and environment.is_complete(base):
         call(base, "server", f"check-{command}", *known["arguments"])
-    if command != "plan":
-        doctor.complete_machine()
-        purposes = [known["extra"]] if known["extra"] else []
-        environment.complete_environment(venv, package_set, purposes, known["torch_index"])
-    os.close(lock)
-    if command == "audit":
-        os.execvp("sh", ["sh", "requirements/audit.sh", f"{venv}/bin/python"])
-    if known["program"]:
-        execute(venv, *known["program"], *known["arguments"])
-    return 0
+    doctor.complete_machine()
+    purposes = [known["extra"]] if known["extra"] else []
+    environment.complete_environment(venv, package_set, purposes, known["torch_index"])
+    return venv, program
 
 
 def call(venv: Path, *words: str) -> str:

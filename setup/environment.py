@@ -19,6 +19,7 @@ from setup import doctor
 from setup.doctor import ROOT, SetupError, hide_credentials
 
 JAVA, REQUIREMENTS, STAMP = ROOT / "server/java", ROOT / "requirements", "setup.json"
+PROC = Path("/proc")
 CPU_INDEX, DEFAULT = "https://download.pytorch.org/whl/cpu", "default"  # pytorch.org, "Get started"
 FIRST = re.compile(
     r"^(?:pydantic|pydantic-core|pydantic-settings|python-dotenv|annotated-types|typing-extensions|typing-inspection"
@@ -120,17 +121,17 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def check_unused(venv: Path, reason: str, proc: Path = Path("/proc")) -> None:
+def check_unused(venv: Path, reason: str) -> None:
     """Raise when a server runs on it: a worker that comes back would load other packages."""
-    if users := ", ".join(find_users(venv, proc)):
+    if users := ", ".join(find_users(venv)):
         text = f"{venv.name} must not change under a running server ({reason}): got {users}"
         raise SetupError(f"{text}\n  do: stop it (make stop RUN_DIR=…), then run this again")
 
 
-def find_users(venv: Path, proc: Path) -> list[str]:
+def find_users(venv: Path) -> list[str]:
     """TorchServes and workers of any user that run on its Python; of one's own with the run directory."""
     pythons, found = {f"{venv.absolute()}/bin/python", f"{venv.resolve()}/bin/python"}, []
-    for folder in proc.glob("[0-9]*"):
+    for folder in PROC.glob("[0-9]*"):
         run = b""
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_text(errors="replace").split("\0")

@@ -54,14 +54,14 @@ def test_an_empty_machine_lacks_everything_but_pythons_own(machine):
 )
 def test_versions_that_are_too_old_are_none(machine, need, name, says, fits):
     put(machine, name, says)
-    assert doctor.look(need)[0] is fits
+    assert (not doctor.find_lack(need)) is fits
 
 
 def test_java_home_wins(machine, monkeypatch):
     put(machine, "java", 'openjdk version "17.0.15"')
     put(machine / "home/bin", "java", 'openjdk version "11.0.2"')
     monkeypatch.setenv("JAVA_HOME", str(machine / "home"))
-    assert doctor.look(NEEDS[0]) == (False, f"11 ({machine}/home/bin/java)")
+    assert doctor.find_lack(NEEDS[0]) == f"11 ({machine}/home/bin/java)"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from handlers.backends.catalogue import SETS
-from server import processes
-from setup import doctor, environment
+from setup import command, doctor, environment
 from setup.doctor import SetupError
 from setup.environment import REQUIREMENTS, STAMP
 
@@ -33,18 +32,28 @@ def kit(tmp_path, monkeypatch):
     return Kit(tmp_path, monkeypatch)
 
 
+def name(argument: str) -> str:
+    """Of a file, or of a pinned package."""
+    return Path(argument).stem if "/" in argument else argument.partition("==")[0]
+
+
+NEW = ["created", "serve", "torchvision"]
+"""What makes an environment anew."""
+
+
 class Kit:
     def __init__(self, folder: Path, monkeypatch) -> None:
         self.venv, self.requirements, self.did = folder / ".venv", folder / "requirements", []
-        monkeypatch.setattr(environment, "create", self.create)
+        monkeypatch.setattr(environment, "begin", self.begin)
         monkeypatch.setattr(environment, "compile_java", lambda *_: None)
-        monkeypatch.setattr(environment, "install", lambda *given, **_: self.did.append(Path(given[-1]).stem))
+        monkeypatch.setattr(environment, "choose_torch_index", lambda given, _: (given or "default", "so"))
+        monkeypatch.setattr(environment, "install", lambda *given, **_: self.did.append(name(given[-1])))
 
-    def create(self, venv: Path, serve: Path, torch: list[str], asked: str) -> str:
+    def begin(self, venv: Path) -> None:
         self.did.append("created")
         (venv / "bin").mkdir(parents=True, exist_ok=True)
         (venv / "bin/python").touch(mode=0o755)
-        return asked or "default"
+        environment.write_stamp(venv, {**environment.identify(venv), "purposes": {}})
 
     def change_stamp(self, **values: str) -> None:
         stamp = json.loads((self.venv / STAMP).read_text())
@@ -57,8 +66,24 @@ class Kit:
 
 
 def test_what_is_complete_stays(kit):
-    assert kit.set_up() == ["created"]
+    assert kit.set_up() == NEW
     assert kit.set_up() == []
+
+
+def test_an_environment_that_was_only_begun_is_filled_and_not_made_anew(kit):
+    kit.begin(kit.venv)
+    assert not environment.is_complete(kit.venv)
+    assert kit.set_up() == NEW[1:]
+    assert environment.is_complete(kit.venv)
+
+
+def test_settings_are_read_with_pinned_packages_before_all_others():
+    for package_set in SETS:
+        text = (REQUIREMENTS / package_set / "serve.txt").read_text()
+        found = environment.FIRST.findall(text)
+        names = {one.partition("==")[0] for one in found}
+        assert {"pydantic", "pydantic-core", "pydantic-settings", "python-dotenv", "tomli"} <= names
+        assert all("--hash=sha256:" in one for one in found)
 
 
 def test_a_purpose_is_added_once_and_kept(kit):
@@ -77,7 +102,7 @@ def test_a_purpose_is_added_once_and_kept(kit):
         lambda kit: (kit.venv / STAMP).write_text('{"location": "of another format"}'),
         lambda kit: (kit.venv / "bin/python").unlink(),
         lambda kit: (kit.requirements / "ipex/serve.txt").write_text("other==1"),
-        lambda kit: (kit.requirements / "ipex/serve.in").write_text("torch==2.9.0\n"),
+        lambda kit: (kit.requirements / "ipex/serve.in").write_text("torch==2.9.0\ntorchvision==0.23.0\n"),
         lambda kit: kit.change_stamp(location="/elsewhere"),
         lambda kit: kit.change_stamp(python="3.9"),
     ],
@@ -85,36 +110,55 @@ def test_a_purpose_is_added_once_and_kept(kit):
 def test_what_is_half_made_or_of_other_requirements_is_made_anew(kit, spoil):
     kit.set_up()
     spoil(kit)
-    assert kit.set_up() == ["created"]
+    assert kit.set_up() == NEW
     assert kit.set_up() == []
 
 
 def test_another_torch_index_is_another_environment(kit):
     kit.set_up()
     assert kit.set_up(index="default") == []
-    assert kit.set_up(index="https://name:secret@index.example/x") == ["created"]
+    assert kit.set_up(index="https://name:secret@index.example/x") == NEW
     assert "secret" not in (kit.venv / STAMP).read_text()
 
 
-def test_it_does_not_change_under_a_running_server(kit, monkeypatch):
+@pytest.fixture
+def users(kit, monkeypatch):
+    """Processes by what they are given, as /proc shows them."""
+    proc = kit.venv.parent / "proc"
+    monkeypatch.setattr(environment, "PROC", proc)
+
+    def show(pid: int, *command: str, run: str = "") -> None:
+        (folder := proc / str(pid)).mkdir(parents=True)
+        (folder / "cmdline").write_text("\0".join(command) + "\0")
+        (folder / "environ").write_text(f"HOME=/\0CPU_KIT_RUN={run}\0" if run else "HOME=/\0")
+
+    return show
+
+
+def test_it_does_not_change_under_a_running_server(kit, users):
     kit.set_up()
-    java = processes.Process(pid=42, start_ticks=1, parent_pid=1, command=(processes.JAVA_MAIN,))
-    monkeypatch.setattr(processes, "find_users_of", lambda _: [java])
-    monkeypatch.setattr(processes, "name_run", lambda process: f"{process.role} {process.pid} of RUN_DIR=/x")
+    users(41, f"{kit.venv}/bin/python", "-m", "pytest")
+    kit.change_stamp(serve="other")
+    assert kit.set_up() == NEW
+    users(42, "java", "org.pytorch.serve.ModelServer", "--python", f"{kit.venv}/bin/python", run="/x")
+    users(43, "/elsewhere/bin/python", "/x/model_service_worker.py")
     assert kit.set_up("dev") == ["dev"]  # tools beside the serving packages
     (kit.requirements / "ipex/serve.txt").write_text("other==1")
     with pytest.raises(
-        SetupError, match=r"\.venv must not change under a running server \(serve was .*RUN_DIR=/x"
+        SetupError,
+        match=r"\.venv must not change under a running server \(serve was .*process 42 of RUN_DIR=/x\n",
     ):
         kit.set_up()
 
 
-def test_an_environment_that_other_servers_use_is_not_removed(tmp_path, monkeypatch, capsys):
+def test_an_environment_that_other_servers_use_is_not_removed(kit, users, monkeypatch, capsys):
     """`make distclean` stops the server of one RUN_DIR; several may share the environment."""
-    java = processes.Process(pid=42, start_ticks=1, parent_pid=1, command=(processes.JAVA_MAIN,))
-    monkeypatch.setattr(processes, "find_users_of", lambda _: [java])
-    assert environment.main(["--unused", "--venv", str(tmp_path)]) == 1
-    assert "(it was to be removed): got TorchServe 42" in capsys.readouterr().err
+    monkeypatch.setattr(command, "VENVS", {"ipex": kit.venv})
+    monkeypatch.setattr(doctor, "check_machine", lambda: None)
+    assert command.main(["distclean"]) == 0
+    users(42, f"{kit.venv}/bin/python", "/x/ts/model_service_worker.py")
+    assert command.main(["distclean"]) == 1
+    assert "(it was to be removed): got process 42" in capsys.readouterr().err
 
 
 def test_what_a_link_leads_to_stays_whole(tmp_path, monkeypatch):
@@ -126,7 +170,7 @@ def test_what_a_link_leads_to_stays_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(doctor, "run", stop)
     with pytest.raises(SetupError, match="here"):
-        environment.create(tmp_path / ".venv", tmp_path, [], "")
+        environment.begin(tmp_path / ".venv")
     assert (tmp_path / "other").is_dir()
     assert not (tmp_path / ".venv").is_symlink()
 

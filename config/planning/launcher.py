@@ -147,7 +147,8 @@ def choose_launch(
             why["properties.cpu_launcher_args"] = (
                 "on this machine the launcher takes this node for exactly the planned CPUs"
                 if args.startswith("--node_id")
-                else "a list, because --node_id would not mean exactly these CPUs: the launcher takes core numbers "
+                else "a list, because --node_id would not mean exactly these CPUs: the launcher takes core "
+                "numbers "
                 "of lscpu for CPU numbers, and knows no cpusets"
             )
             why["memory_nodes"] = _explain_memory(topology, found[0].nodes is not None)

@@ -114,6 +114,11 @@ class ForeignArchive:
     """Modules that a worker imports first: handler and model file."""
     size_mib: int
 
+    def order(self) -> tuple[tuple[int, str], ...]:
+        """2.10 is later than 2.9; the latest version is asked where a request names none."""
+        parts = re.split(r"[.-]", self.version)
+        return tuple((int(part) if part.isdigit() else -1, part) for part in parts)
+
     def read_number(self, key: str) -> int | None:
         """A number of the YAML that is in force: TorchServe ignores what is no whole number above 0."""
         value = (self.config or {}).get(key)

@@ -6,11 +6,12 @@ Facts come from sysfs and procfs below a root folder, so a recorded machine can 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from config import probes
 from config.errors import ConfigError
@@ -21,33 +22,20 @@ UNLIMITED_BYTES = 1 << 60
 limit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What the control groups leave to this process; None = no limit."""
+class Limits(NamedTuple):
+    """What the control groups leave to this process, and the files that say so; None = no limit."""
 
     cpus: tuple[int, ...] | None
-    """CPUs of the cpuset."""
     quota_cpus: float | None
-    """CPU time per time, in CPUs."""
     quota_source: str | None
-    """The file the quota was read from."""
     memory_bytes: int | None
-    """The tightest memory limit."""
     memory_source: str | None
-    """The file that limit was read from."""
 
 
 def read_limits(files: MachineFiles) -> Limits:
     """The limits on the path from the process's own group to the top."""
-    quota, quota_source = min(_quotas(files), default=(None, None))
-    memory, memory_source = min(_memory_limits(files), default=(None, None))
-    return Limits(
-        cpus=_cpuset(files),
-        quota_cpus=quota,
-        quota_source=quota_source,
-        memory_bytes=memory,
-        memory_source=memory_source,
-    )
+    quota, memory = (min(found, default=(None, None)) for found in (_quotas(files), _memory_limits(files)))
+    return Limits(_cpuset(files), *quota, *memory)
 
 
 def _cpuset(files: MachineFiles) -> tuple[int, ...] | None:
@@ -210,7 +198,7 @@ class Topology:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, lists instead of tuples."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
 
 def read_topology(root: Path | str = "/") -> Topology:
@@ -248,12 +236,6 @@ def count_usable_cores(cores: int, quota_cpus: float | None) -> int:
     """A part of a CPU above the quota's whole part would be spent throttled, so it is not used; but at least
     one."""
     return cores if quota_cpus is None else max(1, min(cores, int(quota_cpus + 1e-9)))
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _read_online(files: MachineFiles) -> tuple[int, ...]:

@@ -110,19 +110,14 @@ def describe_present(facts: Facts) -> dict[str, Any]:
     machine, settings, models = facts.machine, facts.settings, sorted(facts.archives)
     backends = {name: settings.of_model("backend", name) for name in models}
     return {
-        "cpu_model": machine.model_name,
-        "cpus": list(machine.cpus_allowed),
-        "quota_cpus": machine.quota_cpus,
-        "memory_mib": machine.memory_limit_mib,
-        "models": models,
+        "cpu_model": machine.model_name, "cpus": list(machine.cpus_allowed), "quota_cpus": machine.quota_cpus,
+        "memory_mib": machine.memory_limit_mib, "models": models,
         "archives": {name: identify_packed(Path(facts.model_store) / f"{name}.mar") for name in models},
         "backends": backends,
         # Where none is named, of all that were tried: one that is installed later makes a tuned plan stale.
         "versions": read_versions(BACKENDS if None in backends.values() else map(str, backends.values())),
-        "precision": settings.precision,
-        "mode": settings.mode,
-        "instances": settings.instances,
-    }
+        "precision": settings.precision, "mode": settings.mode, "instances": settings.instances,
+    }  # fmt: skip
 
 
 def read_versions(backends: Iterable[str]) -> dict[str, str]:
@@ -142,7 +137,7 @@ def explain_stale(tuned: Tuned, facts: Facts) -> str:
     both = {*present["models"]} & {*(made.get("models") or ())}
     for name in dict.fromkeys([*present, *made]):
         then, now = made.get(name), present.get(name)
-        if name == "memory_mib" and isinstance(then, int) and abs(then - now) <= MEMORY_TOLERANCE * then:
+        if name == "memory_mib" and then and abs(then - (now or 0)) <= MEMORY_TOLERANCE * then:
             continue
         if isinstance(then, dict) and isinstance(now, dict):
             # Of a model that is served only then, or only now, its name says all.

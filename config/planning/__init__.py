@@ -65,7 +65,7 @@ class Facts:
     settings: Settings
     machine: Topology
     archives: Mapping[str, ModelDefinition | tuple[ForeignArchive, ...]]
-    """By model: the kit's definition, or the versions that others packed, the default one first."""
+    """By model: the kit's definition, or the versions that others packed."""
     installed: Installed
     package_set: str = DEFAULT_SET
     prefix: str
@@ -126,15 +126,10 @@ def read_facts(settings: Settings) -> Facts:
             f"MODELS has two files of one name, {twice[0]}, which one model store cannot have; rename one"
         )
     return Facts(
-        settings=settings,
-        machine=read_topology(settings.topology or "/"),
-        archives=archives,
-        installed=read_installed(prefix),
-        package_set=package_set,
-        prefix=str(prefix),
-        model_store=str(store),
+        settings=settings, machine=read_topology(settings.topology or "/"), archives=archives,
+        installed=read_installed(prefix), package_set=package_set, prefix=str(prefix), model_store=str(store),
         run_dir=str(Path(settings.run_dir).resolve()),
-    )
+    )  # fmt: skip
 
 
 def make_profile_job(facts: Facts, tuned: Tuned = NOT_TUNED) -> ProfileJob:
@@ -154,15 +149,9 @@ def make_plan(
         why |= {f"{draft.name}.{path}": reason for path, reason in draft.why.items()}
     return Plan(
         settings=facts.settings.model_dump(mode="json", exclude_defaults=True),
-        machine=facts.machine.to_dict(),
-        live=facts.live,
-        package_set=facts.package_set,
-        prefix=facts.prefix,
-        model_store=facts.model_store,
-        run_dir=facts.run_dir,
-        generation=generation,
-        slo_p99_ms=models.find_limit_ms(facts.settings, tuned),
-        libraries=drafts[0].libraries,
+        machine=facts.machine.to_dict(), live=facts.live, package_set=facts.package_set, prefix=facts.prefix,
+        model_store=facts.model_store, run_dir=facts.run_dir, generation=generation,
+        slo_p99_ms=models.find_limit_ms(facts.settings, tuned), libraries=drafts[0].libraries,
         proxy=proxy.plan_proxy(
             facts.settings,
             models=len(facts.archives),
@@ -170,10 +159,8 @@ def make_plan(
             memory_mib=instances.count_proxy_mib(facts.machine),
             why=why,
         ),
-        instances=plans,
-        profile=chosen.raw,
-        reasons=why,
-    )
+        instances=plans, profile=chosen.raw, reasons=why,
+    )  # fmt: skip
 
 
 def _draft_instances(facts: Facts, tuned: Tuned, generation: str, why: dict[str, str]) -> list[Draft]:
@@ -243,17 +230,10 @@ def _draft(
         find_backend(facts, name) for name in facts.foreign
     }  # fmt: skip
     return Draft(
-        **{**vars(share), "settings": settings},
-        models=facts.kit if share.kit else (),
-        foreign={} if share.kit else facts.foreign,
-        variants=variants,
-        backends=names,
-        libraries=libraries,
-        java=java,
-        layout=layout,
-        launch=launch,
-        why=why,
-    )
+        **{**vars(share), "settings": settings}, models=facts.kit if share.kit else (),
+        foreign={} if share.kit else facts.foreign, variants=variants, backends=names, libraries=libraries,
+        java=java, layout=layout, launch=launch, why=why,
+    )  # fmt: skip
 
 
 def _make_job(facts: Facts, drafts: Sequence[Draft]) -> ProfileJob:
@@ -294,20 +274,10 @@ def _plan_instance(facts: Facts, draft: Draft, profile: BatchProfile, tuned: Tun
     if draft.server_cpus:
         why["server_cpus"] = "confined to this instance's share, as nothing pins its workers"
     return InstancePlan(
-        port=draft.port,
-        kit=draft.kit,
-        models=plans,
-        cpus=draft.topology.cpus_allowed,
-        memory_mib=draft.topology.memory_limit_mib,
-        cores_per_worker=draft.layout.cores,
-        worker_cpus=draft.worker_cpus,
-        memory_nodes=draft.launch.memory_nodes,
-        server_cpus=draft.server_cpus,
-        launched=draft.launch.args is not None,
-        pinned=draft.launch.bound,
-        queue_size=queue,
-        java=draft.java,
-        environment=plan_environment(draft, plans),
-        worker_environment=plan_worker_environment(draft),
+        port=draft.port, kit=draft.kit, models=plans, cpus=draft.topology.cpus_allowed,
+        memory_mib=draft.topology.memory_limit_mib, cores_per_worker=draft.layout.cores,
+        worker_cpus=draft.worker_cpus, memory_nodes=draft.launch.memory_nodes, server_cpus=draft.server_cpus,
+        launched=draft.launch.args is not None, pinned=draft.launch.bound, queue_size=queue, java=draft.java,
+        environment=plan_environment(draft, plans), worker_environment=plan_worker_environment(draft),
         properties=plan_properties(draft, plans, queue, store=store, folder=folder),
-    )
+    )  # fmt: skip

@@ -139,7 +139,7 @@ def plan_properties(
         "" if libraries.openmp == "intel" else "--disable_iomp",
     )
     threads = str(count_frontend_threads(draft.topology))
-    # A default version is the one that is loaded first (ModelVersionedRefs.java).
+    # The default version is the one that is loaded first (ModelVersionedRefs.java).
     files = [
         f"{name}={Path(file).name}"
         for name, model in plans.items()

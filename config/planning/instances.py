@@ -111,22 +111,21 @@ def explain_count(topology: Topology, settings: Settings, count: int, too_small:
     usual, cores = count_usual(topology, settings), choose_cores(topology)
     if settings.instances is not None:
         return "INSTANCES was given"
-    if too_small:
-        return f"more instances would be too small: {too_small}"
-    if count < usual:
-        return f"as many as WORKERS={settings.workers} are shared out to evenly"
-    if count > usual:
-        return "an instance of their own for archives that others made"
-    if count == 1:
-        one = (
-            "there is one usable core"
-            if len(cores) == 1
-            else "more would halve the cores that answer one request"
+    if count != usual:
+        fewer = (
+            f"more would be too small: {too_small}"
+            if too_small
+            else f"WORKERS={settings.workers} are shared evenly"
         )
-        return f"{one}{' (MODE=latency)' * (len(cores) > 1)}"
-    if count == len({core.node for core in cores}):
-        return "an instance for each NUMA node, so that no memory is far"
-    return "one answers while the other one cannot"
+        return fewer if count < usual else "an instance of their own for archives that others made"
+    if count == 1:
+        return (
+            "one usable core" if len(cores) == 1 else "more would halve the cores of a request (MODE=latency)"
+        )
+    nodes = len({core.node for core in cores})
+    return (
+        "one for each NUMA node: no memory is far" if count == nodes else "one answers while another cannot"
+    )
 
 
 def plan_shares(
@@ -193,25 +192,23 @@ def _join(nodes: Sequence[list[Core]], count: int) -> list[Sequence[list[Core]]]
 def _take(topology: Topology, cores: Sequence[Core], total: int) -> Topology:
     """The machine with nothing but these cores, and their part of the memory; where CPUs are shared with all
     of them, and their part of the quota."""
-    share = {
-        "usable_cores": len(cores),
-        "memory_limit_mib": max(0, topology.memory_limit_mib - count_proxy_mib(topology))
-        * len(cores)
-        // total,
-        "memory_source": f"for {len(cores)} of {total} cores, of {topology.memory_limit_mib} MiB less "
-        f"{count_proxy_mib(topology)} for HAProxy; {topology.memory_source}",
-    }
+    proxy_mib = count_proxy_mib(topology)
+    share = replace(
+        topology,
+        usable_cores=len(cores),
+        memory_limit_mib=max(0, topology.memory_limit_mib - proxy_mib) * len(cores) // total,
+        memory_source=f"for {len(cores)} of {total} cores, of {topology.memory_limit_mib} MiB less "
+        f"{proxy_mib} for HAProxy; {topology.memory_source}",
+    )
     if not topology.owns_cpus:
         assert topology.quota_cpus is not None
-        quota = math.floor(1000 * topology.quota_cpus * len(cores) / total) / 1000
-        return replace(topology, quota_cpus=quota, **share)
+        return replace(share, quota_cpus=math.floor(1000 * topology.quota_cpus * len(cores) / total) / 1000)
     whole = {cpu: core for core in topology.cores for cpu in core.siblings}
     return replace(
-        topology,
+        share,
         cpus_allowed=tuple(sorted(cpu for core in cores for cpu in core.siblings)),
         cores=tuple(replace(whole[core.cpu], cpu=core.cpu) for core in cores),
         nodes=tuple(sorted({core.node for core in cores})),
         sockets=len({core.socket for core in cores}),
         quota_cpus=None,
-        **share,
     )

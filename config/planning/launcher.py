@@ -118,7 +118,7 @@ def choose_launch(
     node_of = {cpu: core.node for core in topology.cores for cpu in core.siblings}
     nodes, alone = {node_of[cpu] for chunk in chunks for cpu in chunk}, len(chunks) == 1
     listed = ",".join(map(str, sorted(cpu for chunk in chunks for cpu in chunk)))
-    proposals = [f"--node_id {node}" for node in nodes if len(nodes) == 1]
+    proposals = [f"--node_id {node}" for node in nodes]
     proposals += [
         f"--core_list {listed} --ncores_per_instance {size}{' --ninstances 1' * (counted and alone)}"
     ]
@@ -147,7 +147,8 @@ def choose_launch(
             why["properties.cpu_launcher_args"] = (
                 "on this machine the launcher takes this node for exactly the planned CPUs"
                 if args.startswith("--node_id")
-                else "a list, because --node_id would not mean exactly these CPUs: the launcher takes core numbers "
+                else "a list, because --node_id would not mean exactly these CPUs: the launcher takes core "
+                "numbers "
                 "of lscpu for CPU numbers, and knows no cpusets"
             )
             why["memory_nodes"] = _explain_memory(topology, found[0].nodes is not None)

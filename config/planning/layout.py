@@ -67,8 +67,7 @@ def choose_layout(topology: Topology, settings: Settings, max_workers: int, why:
             f"got {settings.workers} × {settings.cores_per_worker}"
         )
     layout = min(layouts, key=lambda one: _rank(one, settings))
-    why["worker_cpus"] = _explain_workers(topology, settings, layout, max_workers)
-    why["cores_per_worker"] = _explain_cores(topology, settings, layout)
+    _explain(topology, settings, layout, max_workers, why)
     return layout
 
 
@@ -182,34 +181,30 @@ def _rank(layout: Layout, settings: Settings) -> tuple[bool, int, int, int]:
     return (layout.unit == "machine", -layout.used, UNITS.index(layout.unit), size)
 
 
-def _explain_workers(topology: Topology, settings: Settings, layout: Layout, max_workers: int) -> str:
-    if settings.workers is not None:
-        return f"WORKERS was given: {settings.workers} of each model in this instance"
-    if settings.mode == "throughput":
-        why = "many workers with few cores each: threads of one worker wait for each other"
-    else:
-        why = "few workers with many cores each: these answer one request together (MODE=latency)"
+def _explain(
+    topology: Topology, settings: Settings, layout: Layout, max_workers: int, why: dict[str, str]
+) -> None:
     used = f"{layout.used} of {topology.usable_cores} usable physical cores work"
     if max_workers == len(layout.chunks) < topology.usable_cores:
-        return f"{why}; {used}: the memory holds {max_workers} workers of each model"
-    if settings.mode == "throughput" and topology.usable_cores > MAX_WORKERS:
-        return f"{why}; {used}, by at most {MAX_WORKERS} workers: each keeps a launcher process"
-    return f"{why}; {used}"
-
-
-def _explain_cores(topology: Topology, settings: Settings, layout: Layout) -> str:
+        used += f": the memory holds {max_workers} workers of each model"
+    elif settings.mode == "throughput" and topology.usable_cores > MAX_WORKERS:
+        used += f", by at most {MAX_WORKERS} workers: each keeps a launcher process"
+    modes = {
+        "throughput": "many workers with few cores each: threads of one worker wait for each other",
+        "latency": "few workers with many cores each, which answer one request together (MODE=latency)",
+    }
+    why["worker_cpus"] = (
+        f"{modes[settings.mode] if settings.workers is None else 'WORKERS was given'}; {used}"
+    )
     if settings.cores_per_worker is not None:
-        why = "CORES_PER_WORKER was given"
+        cores = "CORES_PER_WORKER was given"
     elif layout.cores == 1:
-        return "one core per worker: no barriers between threads"
+        cores = "no barriers between threads"
     else:
-        why = "the number with which the fewest cores stay idle"
-        why += f"; a worker stays inside one {layout.unit}" if topology.owns_cpus else ""
-    efficient, used = {*topology.efficient_cpus}, {cpu for chunk in layout.chunks for cpu in chunk}
-    if layout.cores == 1 or not efficient & {*topology.cpus_allowed}:
-        return why
-    if used <= efficient and topology.owns_cpus:
-        return f"{why}; on E-cores alone"
-    if used & efficient or not topology.owns_cpus:
-        return f"{why}; threads on P-cores wait for those on E-cores"
-    return f"{why}; on P-cores alone, which would wait for threads on E-cores"
+        inside = f"; a worker stays inside one {layout.unit}" if topology.owns_cpus else ""
+        cores = f"the number with which the fewest cores stay idle{inside}"
+    efficient, taken = {*topology.efficient_cpus}, {cpu for chunk in layout.chunks for cpu in chunk}
+    if layout.cores > 1 and efficient & {*topology.cpus_allowed}:
+        mixed = (taken & efficient and not taken <= efficient) or not topology.owns_cpus
+        cores += f"; a hybrid CPU, {'whose P-cores wait for E-cores' if mixed else 'with one kind of cores'}"
+    why["cores_per_worker"] = cores

@@ -113,7 +113,7 @@ def plan_foreign(draft: Draft, settings: Settings) -> tuple[dict[str, ModelPlan]
     for name, versions in archives.items():
         own: dict[str, Any] = {
             "kit": False,
-            "version": versions[0].version,  # the first that is loaded is TorchServe's default version
+            "version": max(versions, key=ForeignArchive.order).version,
             "archives": {one.version: str(one.path) for one in versions},
         }
         for field, key, setting, default in (

@@ -145,9 +145,7 @@ def plan_libraries(
             "intel-openmp) or use OPENMP=gnu"
         )
     return Libraries(
-        allocator=allocator,
-        allocator_path=installed.allocators.get(allocator),
-        allocator_link=None if allocator == "system" else f"{prefix}/lib/lib{allocator}.so",
-        openmp=openmp,
+        allocator=allocator, allocator_path=installed.allocators.get(allocator),
+        allocator_link=None if allocator == "system" else f"{prefix}/lib/lib{allocator}.so", openmp=openmp,
         openmp_path=f"{prefix}/lib/{OPENMP_FILE}" if openmp == "intel" else None,
-    )
+    )  # fmt: skip

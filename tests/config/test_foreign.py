@@ -135,13 +135,13 @@ def test_workers_of_its_yaml_are_those_of_each_instance():
 
 
 def test_several_archives_and_versions_are_in_one_server():
-    versions = [make_foreign(version=version) for version in ("2.0", "1.0")]
+    versions = [make_foreign(version=version) for version in ("2.9", "2.10")]
     plan = plan_foreign(*versions, make_foreign("other"))
     model, instance = plan.models["old"], plan.instances["a1"]
-    assert (model.version, {*model.archives}) == ("2.0", {"1.0", "2.0"})
-    assert instance.properties["load_models"] == "old=old-2.0.mar,old=old-1.0.mar,other=other-1.0.mar"
+    assert (model.version, {*model.archives}) == ("2.10", {"2.9", "2.10"})
+    assert instance.properties["load_models"] == "old=old-2.10.mar,old=old-2.9.mar,other=other-1.0.mar"
     with pytest.raises(
-        ConfigError, match=r"versions of old must say the same batchSize .*got 2\.0 None, 1\.0 4"
+        ConfigError, match=r"versions of old must say the same batchSize .*got 2\.9 None, 1\.0 4"
     ):
         plan_foreign(versions[0], make_foreign(config={"batchSize": 4}))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from config.errors import ConfigError, FitError
-from tests.config.planning import limit_cpus, make_model, plan_one
+from tests.config.planning import find_machine, limit_cpus, make_model, plan_one
 
 LIST32 = ",".join(map(str, range(32)))
 UNBOUND = "--disable_numactl --disable_taskset"
@@ -105,6 +107,14 @@ def test_only_cpus_of_our_own_are_pinned(machine, quota, owned):
     assert affinity == ("granularity=fine,compact,1,0" if owned else "none")
     # Set before the launcher, which would set its own.
     assert plan.environment.get("KMP_AFFINITY") == (None if owned else affinity)
+
+
+def test_memory_is_not_bound_where_numactl_would_stop_the_worker():
+    """The launcher's own probe is of node 0 alone."""
+    machine = dataclasses.replace(find_machine("two-sockets-smt"), can_bind_memory=False)
+    for bound, plan in ((True, plan_one("two-sockets-smt")), (False, plan_one(machine))):
+        assert ("--disable_numactl" not in plan.properties["cpu_launcher_args"], plan.pinned) == (bound, True)
+        assert (plan.memory_nodes[0] == (0,)) == bound
 
 
 def test_no_node_or_cache_is_a_workers_own_where_cpus_are_shared():

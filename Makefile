@@ -19,7 +19,7 @@ RUN = @$(call quote,$(CHOSEN)) -m setup
 CURRENT = tests/config/test_launcher.py tests/config/test_sets.py tests/handlers/backends/test_backends.py \
 	tests/handlers/backends/test_inductor.py tests/models/test_trained_backends.py tests/models/test_trained_embeddings.py
 COMMANDS = serve reload models model plan tune profile loadtest compare image setup doctor loadtest-ui loadtest-slo \
-	loadtest-gate soak ablation report audit dev
+	loadtest-gate soak ablation report audit load-tools dev
 .PHONY: $(COMMANDS) help help-dev status verify stop clean distclean test test-unit test-e2e test-reliability \
 	test-current test-current-quick image-test lint format lock
 MAKEFLAGS += --no-print-directory --no-builtin-rules

@@ -42,7 +42,7 @@ help-dev: #- Print the commands for who works on the kit, and all settings
 
 serve: ## Build what is missing, plan, start, wait until ready, verify, and say how to call it
 reload: ## New archives or other settings without losing a request
-models: ## Build what is missing, out of date or newly asked for (PRECISION, BACKEND) into model-store/
+models: ## Build what is missing, out of date or newly given (PRECISION, BACKEND) into model-store/
 model: ## Write models/<name>/model.yaml for a Hugging Face folder, or a state dict: FROM=/data/ticket-router
 plan: ## Print the plan for this machine (or TOPOLOGY) with all reasons; builds and writes nothing
 tune: ## Find and prove the plan that serves the most within SLO_P99_MS (15 minutes a model)

@@ -73,7 +73,7 @@ def check_weights(requests: Iterable[WeightsRequest]) -> None:
 def choose_data(
     settings: Settings, names: Sequence[str], precisions: Sequence[str]
 ) -> dict[str, DataRequest]:
-    """By model; InputError for data that would validate nothing: FP32 alone is what others are compared with."""
+    """By model; InputError for data that would validate nothing: FP32 is what others are compared with."""
     given = {
         field: _find_values(field.upper(), settings, names, words=(), forms=DATA_FORMS)
         for field in ("calibration", "eval")

@@ -19,7 +19,7 @@ RUN = @$(call quote,$(CHOSEN)) -m setup
 CURRENT = tests/config/test_launcher.py tests/config/test_sets.py tests/handlers/backends/test_backends.py \
 	tests/handlers/backends/test_inductor.py tests/models/test_trained_backends.py tests/models/test_trained_embeddings.py
 COMMANDS = serve reload models model plan tune profile loadtest compare image setup doctor loadtest-ui loadtest-slo \
-	loadtest-gate soak ablation report audit dev
+	loadtest-gate soak ablation report audit load-tools dev
 .PHONY: $(COMMANDS) help help-dev status verify stop clean distclean test test-unit test-e2e test-reliability \
 	test-current test-current-quick image-test lint format lock
 MAKEFLAGS += --no-print-directory --no-builtin-rules
@@ -42,7 +42,7 @@ help-dev: #- Print the commands for who works on the kit, and all settings
 
 serve: ## Build what is missing, plan, start, wait until ready, verify, and say how to call it
 reload: ## New archives or other settings without losing a request
-models: ## Build what is missing, out of date or newly asked for (PRECISION, BACKEND) into model-store/
+models: ## Build what is missing, out of date or newly given (PRECISION, BACKEND) into model-store/
 model: ## Write models/<name>/model.yaml for a Hugging Face folder, or a state dict: FROM=/data/ticket-router
 plan: ## Print the plan for this machine (or TOPOLOGY) with all reasons; builds and writes nothing
 tune: ## Find and prove the plan that serves the most within SLO_P99_MS (15 minutes a model)

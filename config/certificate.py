@@ -1,5 +1,4 @@
-"""Whether the door's certificate and key are there and belong together: HAProxy would say so only at its
-start."""
+"""Whether TLS_CERT and TLS_KEY are there and belong together: HAProxy would say so only at its start."""
 
 from __future__ import annotations
 

@@ -81,6 +81,7 @@ COMMANDS: dict[str, Command] = {
     "compare": _load("compare", ""),
     "image": Command("MODELS BACKEND WEIGHTS ARGS TORCH_INDEX"),
     "audit": Command("BACKEND TORCH_INDEX", extra="audit"),
+    "load-tools": Command("TORCH_INDEX", extra="loadtest"),
     **dict.fromkeys(("dev", "lint", "format", "lock", *_TESTS), _DEVELOP),
 }
 
@@ -260,3 +261,7 @@ def main(arguments: Sequence[str]) -> int:
         case _:
             raise SystemExit(f"usage: config.settings {main.__doc__}: got {[*arguments]}")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import sys
+import runpy
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
@@ -304,7 +304,5 @@ def _explain(error: Any, sources: Mapping[str, str]) -> list[str]:
     return [f"{name} {text}{sources.get(field, '')}"]
 
 
-if __name__ == "__main__":
-    from config.commands import main
-
-    sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":  # as a program it is config/commands.py, which imports this module
+    runpy.run_module("config.commands", run_name="__main__")

@@ -71,7 +71,7 @@ def _read_environment(model: Any) -> dict[str, dict[str, Any]]:
 def merge_layers(
     layers: Mapping[str, Mapping[str, Any]], default: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """(Values by field, problems) of sources, the weakest first; `default` are MODELS where they are not given.
+    """(Values by field, problems) of sources, the weakest first; `default`: MODELS where none are given.
 
     What is given by model replaces that of the same model, what is given for all of them replaces all.
     """

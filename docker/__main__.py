@@ -29,9 +29,9 @@ def make_command(words: Sequence[str], revision: str) -> list[str]:
 
 def main(words: Sequence[str]) -> int:
     """This process becomes docker's client."""
-    asked = ["git", "rev-parse", "HEAD"]
+    command = ["git", "rev-parse", "HEAD"]
     try:
-        revision = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        revision = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:  # no git
         revision = ""
     try:

@@ -9,11 +9,11 @@ from config.proxy import ProxyFiles
 
 data = b""
 try:
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.settimeout(8)
-        asked.connect(ProxyFiles.of(pathlib.Path(sys.argv[1]).resolve()).supervisor_socket)
-        asked.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
-        while part := asked.recv(65536):
+    with socket.socket(socket.AF_UNIX) as supervisor:
+        supervisor.settimeout(8)
+        supervisor.connect(ProxyFiles.of(pathlib.Path(sys.argv[1]).resolve()).supervisor_socket)
+        supervisor.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
+        while part := supervisor.recv(65536):
             data += part
 except OSError as problem:
     sys.exit(f"not ready: starting, or failed (see the log): {problem}")

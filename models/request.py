@@ -42,7 +42,7 @@ class DataRequest:
     calibration: Path | None = None
     """Inputs that INT8's scales are chosen by."""
     evaluation: Path | None = None
-    """Held-out inputs, with labels or without, that the accuracy gate judges by."""
+    """Held-out inputs, with labels or without, that the accuracy gate goes by."""
 
 
 def choose_names(models: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -73,7 +73,7 @@ def check_weights(requests: Iterable[WeightsRequest]) -> None:
 def choose_data(
     settings: Settings, names: Sequence[str], precisions: Sequence[str]
 ) -> dict[str, DataRequest]:
-    """By model; InputError for data that would judge nothing: FP32 alone is what others are compared with."""
+    """By model; InputError for data that would validate nothing: FP32 is what others are compared with."""
     given = {
         field: _find_values(field.upper(), settings, names, words=(), forms=DATA_FORMS)
         for field in ("calibration", "eval")

@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from config.commands import COMMANDS, list_read, take_own
 from config.errors import ConfigError
 from config.folders import explain_os_error
-from config.plan import Plan, read_plan
-from config.settings import Settings, read_settings
+from config.plan import read_plan
 from config.terminal import print_in_any_locale, say
+from server.command import (
+    FAILED,
+    FLAGS,
+    INTERRUPTED,
+    USAGE_ERROR,
+    Call,
+    end,
+    print_comparison,
+    read_call,
+)
 from server.errors import ServerError
-from server.rundir import RunDir
 
 # What only some commands need is imported by them: `make status` shall be quick.
-
-FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
-"""Exit codes; the last is what shells expect of a program that Ctrl-C ended."""
-OF_START = ("RUN_DIR", "FOREGROUND", "VERBOSE")
-FLAGS = {
-    "--hide-token": "the lines that call are pasted elsewhere: they name $TOKEN, not the file that has it",
-    "--built": "serve and reload take archives and batch profile as they are, as in a container",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One command with what it was given."""
-
-    command: str
-    settings: Settings
-    arguments: tuple[str, ...]
-    """NAME=VALUE, for programs that read the same."""
-    hide_token: bool = False
-    built: bool = False
-
-    @property
-    def run(self) -> RunDir:
-        return RunDir.at(self.settings.run_dir)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -72,39 +53,6 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\ninterrupted: `{command}` was not finished; run it again", file=sys.stderr)
         return INTERRUPTED
-
-
-def read_call(command: str, rest: Sequence[str]) -> Call:
-    """Environment and kit.toml count for what the command reads; `supervise` goes by its arguments alone."""
-    target = command.removeprefix("check-")
-    arguments = take_own([word for word in rest if word not in FLAGS], target)
-    names = list_read(target) if target in COMMANDS else OF_START if command == "start" else ()
-    return Call(
-        command=command, settings=read_settings(arguments, names), arguments=tuple(arguments),
-        hide_token="--hide-token" in rest, built="--built" in rest,
-    )  # fmt: skip
-
-
-def print_comparison(plan: Plan, call: Call) -> int:
-    """What verify finds; 1 where anything differs."""
-    from server.verify import render, verify
-
-    result = verify(plan, call.run)
-    print(render(result, plan, call.settings.format, call.settings.verbose), flush=True)
-    return 0 if result.good else FAILED
-
-
-def end(run: RunDir) -> None:
-    """Stop the server, and tell what its supervisor says meanwhile: how many requests got no response."""
-    from server.start import count_told, follow
-    from server.stop import stop
-
-    with contextlib.ExitStack() as heard:
-        if told := count_told(run.supervisor_log):
-            heard.enter_context(follow(run.supervisor_log, print, told=told))
-        stopped = stop(run)
-    if stopped.ended:
-        print(stopped.describe())
 
 
 def _serve(call: Call) -> int:

@@ -24,7 +24,7 @@ from config.tuned import judge_tuned
 from handlers.backends.catalogue import SETS, choose_set
 from server.archives import check_chosen, read_archives, read_archives_left
 from server.call import render_calls
-from server.cli import FAILED, Call, end, print_comparison
+from server.command import FAILED, Call, end, print_comparison
 from server.errors import ServerError
 from server.launch import confine, list_server_cpus
 from server.ports import check_ports_free

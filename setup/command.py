@@ -64,7 +64,7 @@ def hold_lock() -> Iterator[None]:
 
 
 def complete(command: str, given: Sequence[str], base: Path | None) -> tuple[Path, list[str]]:
-    """The environment that a command needs, and what runs in it; settings are judged first, by `base`."""
+    """The environment that a command needs, and what runs in it; settings are validated first, by `base`."""
     from setup import doctor, environment
 
     if command == "distclean":

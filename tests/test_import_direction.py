@@ -108,12 +108,23 @@ def test_the_set_up_begins_with_nothing_else_of_ours_there(tmp_path):
     """As in the stage of the image that installs the packages."""
     for folder in ("setup", "requirements"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    done = run_bare(tmp_path, "-m", "setup", "--doctor")
+    done = run_bare(tmp_path, "-m", "setup", "doctor")
     assert done.stderr == ""
     assert done.stdout
 
 
-def test_what_judges_before_the_environment_exists_needs_only_the_standard_library():
-    modules = "config.__main__, server.processes, handlers.backends.catalogue"
-    done = run_bare(ROOT, "-c", f"import {modules}")
+def test_what_judges_settings_needs_little_more_than_what_reads_them():
+    """Before the packages of an environment are installed (setup/environment.py)."""
+    absent = ("torch", "numpy", "psutil", "jinja2", "yaml", "transformers", "PIL", "click")
+    block = f"import sys; sys.modules.update(dict.fromkeys({absent}))"
+    code = f"{block}; import config.commands, models.__main__, models.request, docker.__main__"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_looks_at_a_server_is_quick():
+    """`make status` shall not take 0.15 s for what reads kit.toml, nor load what plans."""
+    code = "import sys, server.cli; server.cli.read_call('status', ['RUN_DIR=x']); "
+    code += "print([name for name in ('pydantic_settings', 'jinja2', 'torch') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -27,7 +27,7 @@ def make_pair(tmp_path):
     return make
 
 
-def refuse(cert: str, key: str) -> str:
+def reject(cert: str, key: str) -> str:
     with pytest.raises(ConfigError) as error:
         read_certificate(cert, key)
     return str(error.value)
@@ -47,17 +47,17 @@ def test_a_pair_is_named_by_absolute_paths(make_pair, tmp_path, monkeypatch):
 @needs_openssl
 def test_a_key_of_another_certificate(make_pair):
     (cert, _), (_, key) = make_pair("one"), make_pair("other")
-    assert "KEY_VALUES_MISMATCH" in refuse(cert, key)
+    assert "KEY_VALUES_MISMATCH" in reject(cert, key)
 
 
 @needs_openssl
 def test_a_key_with_a_password_is_not_asked_for_it(make_pair):
-    assert "without a password" in refuse(*make_pair("one", "-passout", "pass:secret"))
+    assert "without a password" in reject(*make_pair("one", "-passout", "pass:secret"))
 
 
 def test_files_that_are_none(tmp_path):
     (tmp_path / "text").write_text("hello")
     text = str(tmp_path / "text")
-    assert refuse("/nowhere", text).startswith("TLS_CERT must be a file that can be read: got /nowhere: ")
-    assert refuse(text, str(tmp_path)).startswith("TLS_KEY must be a file that can be read: got ")
-    assert "must be a certificate and its own key" in refuse(text, text)
+    assert reject("/nowhere", text).startswith("TLS_CERT must be a file that can be read: got /nowhere: ")
+    assert reject(text, str(tmp_path)).startswith("TLS_KEY must be a file that can be read: got ")
+    assert "must be a certificate and its own key" in reject(text, text)

@@ -1,4 +1,4 @@
-"""A folder of anybody else's is refused before a byte is written; the kit's own is taken."""
+"""A folder of anybody else's is rejected before a byte is written; the kit's own is taken."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def etc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_of_others_is_refused_and_stays_as_it_is(etc: Path) -> None:
+def test_a_folder_of_others_is_rejected_and_stays_as_it_is(etc: Path) -> None:
     before = snapshot(etc)
     with pytest.raises(ConfigError, match="holds environment, hosts, passwd and 1 more; nothing was written"):
         claim_run_folder(etc)
@@ -76,7 +76,7 @@ def test_a_run_directory_without_the_marker_is_known_by_its_files(tmp_path: Path
     assert (tmp_path / MARKER).exists()
 
 
-def test_a_run_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_directory_of_another_user_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim_run_folder(tmp_path)
     other = os.geteuid() + 12345
     monkeypatch.setattr(folders.os, "geteuid", lambda: other)
@@ -90,7 +90,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         claim_run_folder(tmp_path / "run")
 
 
-def test_a_second_lock_is_refused_and_the_first_is_freed(tmp_path: Path) -> None:
+def test_a_second_lock_is_rejected_and_the_first_is_freed(tmp_path: Path) -> None:
     expected = r"another start is under way in .*; wait for it, or `make stop`"
     with hold_lock(tmp_path), pytest.raises(ConfigError, match=expected), hold_lock(tmp_path):
         pass
@@ -98,14 +98,14 @@ def test_a_second_lock_is_refused_and_the_first_is_freed(tmp_path: Path) -> None
         pass
 
 
-@pytest.mark.parametrize("asked", ["exists", "iterdir"])
+@pytest.mark.parametrize("call", ["exists", "iterdir"])
 def test_a_folder_that_may_not_be_looked_into_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    def refuse(path: Path) -> None:
+    def reject(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, asked, refuse)
+    monkeypatch.setattr(Path, call, reject)
     with pytest.raises(ConfigError, match=r"RUN_DIR cannot be looked into: Permission denied: "):
         claim_run_folder(tmp_path)
 

@@ -201,7 +201,7 @@ def test_files_of_tls_are_read_where_tls_is_given(folder):
 
 
 def test_no_slip_keeps_a_server_from_being_stopped(folder, monkeypatch):
-    """What a command does not read is not judged; a source that it needs nothing of is not read."""
+    """What a command does not read is not validated; a source that it needs nothing of is not read."""
     write(folder, 'precison = "int8"\nport = 70000\nrun_dir = "other"\n')
     monkeypatch.setenv("KIT_PRECISON", "int8")
     assert read_settings([], list_read("stop")).run_dir == "other"

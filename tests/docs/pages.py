@@ -6,7 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from config.knobs.table import KNOBS
+from config.commands import COMMANDS
+from config.settings import FIELDS, PUBLIC
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -16,7 +17,6 @@ MADE = ("run", ".venv", "docker/secrets", "model-store")
 _FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_TARGET = re.compile(r"^([a-z][a-z0-9-]*):", re.MULTILINE)
 
 
 def read_blocks(text: str) -> list[str]:
@@ -46,7 +46,7 @@ def find_targets(code: str) -> list[str]:
     return [word for words in commands for word in words.split()]
 
 
-def find_knobs(code: str) -> list[str]:
+def find_settings(code: str) -> list[str]:
     """NAME of NAME=…; a variable of the shell, set to what a command prints, is none."""
     return re.findall(r"(?<![\w$\"'-])([A-Z][A-Z0-9_]*)=(?!\$\()", code)
 
@@ -66,12 +66,12 @@ def list_folders() -> frozenset[str]:
 
 @cache
 def list_targets() -> frozenset[str]:
-    return frozenset(_TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8")))
+    return frozenset(COMMANDS)
 
 
 @cache
-def list_knobs() -> frozenset[str]:
-    """Those of the table, and what the image's build and compose take besides."""
+def list_settings() -> frozenset[str]:
+    """Those of make, environment and programs, and what the image's build and compose take besides."""
     build = re.findall(r"^ARG (\w+)", (ROOT / "docker/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     compose = re.findall(r"\$\{(\w+)", (ROOT / "docker/compose.yaml").read_text(encoding="utf-8"))
-    return frozenset([*KNOBS, *build, *compose])
+    return frozenset([*FIELDS, *(f"KIT_{name}" for name in PUBLIC), *build, *compose])

@@ -1,4 +1,4 @@
-"""The pages name only what is there: commands, knobs, files, headings, errors; and README's commands run."""
+"""Pages name only what is there: commands, settings, files, headings, errors; and README's commands run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from tests.docs.pages import (
     PAGES,
     ROOT,
-    find_knobs,
     find_paths,
+    find_settings,
     find_targets,
-    list_knobs,
+    list_settings,
     list_targets,
     read_anchors,
     read_code,
@@ -40,8 +40,8 @@ def test_each_command_is_a_target(text):
     assert named <= list_targets()
 
 
-def test_each_knob_is_known(text):
-    assert {knob for code in read_code(text) for knob in find_knobs(code)} <= list_knobs()
+def test_each_setting_is_known(text):
+    assert {name for code in read_code(text) for name in find_settings(code)} <= list_settings()
 
 
 def test_each_path_is_there(text):

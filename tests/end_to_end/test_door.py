@@ -19,7 +19,7 @@ import pytest
 from urllib3 import encode_multipart_formdata
 
 from config.plan import read_plan
-from config.rules.network import SOCKETS
+from config.proxy import SOCKETS
 from server.processes import Process, find_marked, send_signal
 from server.rundir import RunDir
 from server.supervisor.record import Phase, read_record

@@ -1,7 +1,7 @@
 """Builds the image, starts containers of it as docs/container.md says, and takes them away again.
 
-By hand, by `make image-test`; in the environment IMAGE_TEST_ENGINE (docker or podman), IMAGE_TEST_BUILD (options
-of a build, such as "--network host"), IMAGE_TEST_STORE (built archives), IMAGE_TEST_PORT.
+By hand, by `make image-test`; in the environment IMAGE_TEST_ENGINE (docker or podman), IMAGE_TEST_BUILD
+(options of a build, such as "--network host"), IMAGE_TEST_STORE (built archives), IMAGE_TEST_PORT.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from config.folders import hold_lock
 from config.plan import write_plan
 from config.settings import Settings, read_settings
 from server import cli, serve
+from server.command import read_call
 from server.errors import ServerError
 from server.ready import StartFailed
 from server.rundir import RunDir
@@ -185,7 +186,7 @@ def test_a_taken_port_is_found_from_the_settings_alone(kit, run, monkeypatch, ca
         run.path.mkdir()
         monkeypatch.setattr(serve, "find_marked", lambda _: [SUPERVISOR])  # they may be its own
         with pytest.raises(ServerError, match="but no plan"):
-            serve.check_serve(cli.read_call("check-serve", [f"RUN_DIR={run.path}", f"PORT={port}"]))
+            serve.check_serve(read_call("check-serve", [f"RUN_DIR={run.path}", f"PORT={port}"]))
 
 
 def test_a_precision_that_the_cpu_has_not_is_told_at_once(kit, run, monkeypatch, capsys):
@@ -334,5 +335,5 @@ def test_what_the_system_rejects_is_a_sentence(run, monkeypatch, capsys):
 def test_the_supervisor_goes_by_its_arguments_alone(run, tmp_path, monkeypatch):
     (tmp_path / "kit.toml").write_text("broken")
     monkeypatch.setenv("KIT_RUN_DIR", "/other")
-    given = cli.read_call("supervise", [f"RUN_DIR={run.path}"])
+    given = read_call("supervise", [f"RUN_DIR={run.path}"])
     assert (given.run.path, given.settings.model_copy(update={"run_dir": "run"})) == (run.path, Settings())

@@ -69,7 +69,7 @@ def run(*words: str) -> tuple[str, ...]:
     return replaced.value.args
 
 
-def test_settings_are_judged_before_anything_large_is_installed(checkout):
+def test_settings_are_validated_before_anything_large_is_installed(checkout):
     done, answer, _ = checkout
     answer |= {"builds": True, "program": ["server", "serve"]}
     assert run("serve", "--goals=serve", "PORT=9") == (".venv", "server", "serve", "PORT=9")

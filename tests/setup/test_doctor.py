@@ -73,7 +73,7 @@ def test_java_home_wins(machine, monkeypatch):
         ("/srv/x:y/kit", "avx2", "without blanks and colons"),
     ],
 )
-def test_a_hopeless_machine_is_refused(tmp_path, checkout, flags, said):
+def test_a_hopeless_machine_is_rejected(tmp_path, checkout, flags, said):
     (tmp_path / "cpuinfo").write_text(f"model name\t: x\nflags\t\t: {flags}\n")
     with pytest.raises(SetupError, match=said) if said else nullcontext():
         doctor.check_machine(Path(checkout), tmp_path / "cpuinfo")

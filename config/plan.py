@@ -1,4 +1,4 @@
-"""The plan: a machine, its instances, the models of each. Values are plain; why they are so stands in `reasons`."""
+"""The plan: a machine, its instances, the models of each. Values are plain; their reasons are in `reasons`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ModelPlan:
     """One model in one instance."""
 
     kit: bool = True
-    """Its archive was built by this kit. False: an archive that others made. It is sent no describe and no smoke
-    request, and has no backend, precision, limits or steps."""
+    """Its archive was built by this kit. False: an archive that others made. It is sent no describe and no
+    smoke request, and has no backend, precision, limits or steps."""
     version: str = "1.0"
     """The one that is asked where a request names none."""
     archives: Mapping[str, str]
@@ -78,7 +78,8 @@ class InstancePlan:
     port: int
     """The first of its ports, on loopback: + 3 and + 4 are gRPC, + 920 upwards name the workers' sockets."""
     kit: bool = True
-    """Its archives were built by this kit. False: archives that others made, with TorchServe's own defaults."""
+    """Its archives were built by this kit. False: archives that others made, with
+    TorchServe's own defaults."""
     models: Mapping[str, ModelPlan]
     cpus: tuple[int, ...]
     """CPUs of its share of the machine."""
@@ -213,7 +214,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, source: str = PLAN_FILE) -> Plan:
-        """The plan back from its JSON; `source` is named in errors. ConfigError where it is none of this schema."""
+        """The plan back from its JSON; `source` is named in errors. ConfigError where it is of another schema."""
         cure = "run `make serve` again"
         try:
             raw = json.loads(text)

@@ -154,7 +154,7 @@ def list_backends() -> list[Step]:
 
 
 def make_arguments(settings: Settings, top: InstancePlan, model: str) -> list[str]:
-    """Settings, NAME=VALUE; only what differs from the defaults, so that the top is what people serve, but for
+    """Settings, NAME=VALUE; only what differs from the defaults: the top is what people serve, but for
     its batches: these fill, as the default's go by a latency limit. `top`: the instance of the top step."""
     arguments = [f"PRECISION={settings.precision}"]
     arguments += [f"BACKEND={settings.backend}"] if settings.backend != DEFAULT else []

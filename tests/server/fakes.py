@@ -33,7 +33,9 @@ def with_model(plan: Plan, model: str, **values: Any) -> Plan:
     return dataclasses.replace(
         plan,
         instances={
-            name: dataclasses.replace(one, models={**one.models, model: dataclasses.replace(one.models[model], **values)})
+            name: dataclasses.replace(
+                one, models={**one.models, model: dataclasses.replace(one.models[model], **values)}
+            )
             for name, one in plan.instances.items()
         },
     )

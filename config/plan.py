@@ -1,4 +1,4 @@
-"""The plan: a machine, its instances, the models of each. Values are plain; their reasons are in `reasons`."""
+"""The plan: a machine, its instances, the models of each. Values are plain, their reasons in `reasons`."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, source: str = PLAN_FILE) -> Plan:
-        """The plan back from its JSON; `source` is named in errors. ConfigError where it is of another schema."""
+        """The plan back from its JSON; errors name `source`. ConfigError where it is of another schema."""
         cure = "run `make serve` again"
         try:
             raw = json.loads(text)

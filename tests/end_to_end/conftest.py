@@ -28,11 +28,11 @@ LOADS = {"resnet50": "one-photo", "bert": "one-text"}
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ResNet50 and BERT as shipped, with random weights; kept between test runs."""
-    command = [sys.executable, "-m", "models", "build", "MODELS=resnet50 bert", "WEIGHTS=random"]
-    command += ["PRECISION=int8"]
+    """ResNet50 and BERT as shipped, with random weights; saved between test runs."""
+    command = [sys.executable, "-m", "models", "build", "--precisions", "fp32 int8"]
+    command += ["MODELS=resnet50 bert", "WEIGHTS=random", f"MODEL_STORE={STORE}"]
     with for_all_workers(tmp_path_factory, "store"):
-        subprocess.run([*command, f"MODEL_STORE={STORE}"], cwd=ROOT, check=True, timeout=600)
+        subprocess.run(command, cwd=ROOT, check=True, timeout=600)
     return STORE
 
 
@@ -40,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kit(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
     """Both models served as `make serve` serves them, in batches on any machine."""
     kit = Kit(run_dir=tmp_path_factory.mktemp("serve"), store=store, port=find_port())
-    kit.plan("resnet50 bert", "--batch", "8", "--delay-ms", "20")
+    kit.plan("resnet50 bert", BATCH=8, DELAY_MS=20)
     with running(kit) as started:
         (kit.run_dir / "start.txt").write_text(started.stdout)
         assert started.returncode == 0, started.stdout + started.stderr
@@ -53,7 +53,7 @@ class Load:
 
     done: subprocess.CompletedProcess[str]
     folder: Path
-    """Of the kept result."""
+    """Of the saved result."""
     series: dict[str, Series]
     """By model; each of one window."""
 
@@ -69,7 +69,7 @@ def load_with(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
 
     @functools.cache
     def run(driver: str) -> Load:
-        command = [sys.executable, "-m", "loadtest", "run", "--run-dir", str(kit.run_dir), "--driver", driver]
+        command = [sys.executable, "-m", "loadtest", "run", f"RUN_DIR={kit.run_dir}", "--driver", driver]
         command += ["--scenario", " ".join(map(str, scenarios.values())), "--results", str(folder)]
         before = list_results(folder)
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
@@ -113,7 +113,7 @@ def tiny_server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture
-def canary(store: Path) -> bytes:
-    """ResNet50's canary picture."""
+def photo(store: Path) -> bytes:
+    """The image of ResNet50's smoke request."""
     with zipfile.ZipFile(store / "resnet50.mar") as archive:
         return archive.read("example.jpg")

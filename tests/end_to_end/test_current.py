@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(find_set() == DEFAULT_SET, reason="another envir
 @pytest.fixture(scope="module")
 def archive() -> Path:
     """ResNet50 as shipped, with random weights; kept between test runs."""
-    command = [sys.executable, "-m", "models", "build", "MODELS=resnet50", "WEIGHTS=random"]
-    command += ["PRECISION=int8", f"MODEL_STORE={STORE}"]
+    command = [sys.executable, "-m", "models", "build", "MODELS=resnet50", "WEIGHTS=random", "PRECISION=int8"]
+    command.append(f"MODEL_STORE={STORE}")
     subprocess.run(command, cwd=ROOT, check=True, timeout=900)
     return STORE / "resnet50.mar"
 
@@ -31,7 +31,7 @@ def archive() -> Path:
 def served(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
     """By the backend that nobody named, in one worker: all cores are its own, and it must use them."""
     kit = Kit(run_dir=tmp_path_factory.mktemp("serve"), store=archive.parent, port=find_port())
-    kit.plan("resnet50", "--precision", "int8", "--workers", "1")
+    kit.plan("resnet50", PRECISION="int8", WORKERS=1)
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
         yield kit
@@ -53,8 +53,8 @@ def test_openvino_serves_int8_with_the_newer_torch(served: Kit, archive: Path):
 
 def test_the_plan_says_why_that_backend(served: Kit):
     plan = json.loads((served.run_dir / "plan.json").read_text())
-    assert plan["inputs"]["package_set"] == find_set()
-    assert plan["models"]["resnet50"]["backend"]["reason"].startswith("default: ")
+    assert plan["package_set"] == find_set()
+    assert plan["reasons"]["a1.resnet50.backend"].startswith("default")
 
 
 def test_an_archive_of_another_torch_is_not_started(archive: Path, tmp_path: Path):
@@ -70,7 +70,7 @@ def test_an_archive_of_another_torch_is_not_started(archive: Path, tmp_path: Pat
                 body = json.dumps(known).encode()
             copy.writestr(name, body)
     kit = Kit(run_dir=tmp_path / "run", store=other, port=find_port())
-    kit.plan("resnet50", "--precision", "int8")
+    kit.plan("resnet50", PRECISION="int8")
     started = kit.start()
     assert started.returncode == 1
     assert f"{other / archive.name}: built with torch 2.8.0, here is " in started.stdout + started.stderr

@@ -96,7 +96,7 @@ def start_with(kit: Kit, precision: str = "fp32", **changes: str) -> set[str]:
     kit.change_properties(**changes)
     with running(kit) as started:
         assert started.returncode == 1, "verify at the end of start must fail:\n" + started.stdout
-        assert "the live server is not as asked for" in started.stderr
+        assert "the live server differs from the plan" in started.stderr
         assert "fix:" in started.stderr
         return {*re.findall(r"^ +\| .*: (.+) DIFFERS$", started.stderr, re.MULTILINE)}
 

@@ -37,7 +37,7 @@ from tests.reliability.seeds import IMAGE, TEXT
 from tests.reliability.surroundings import Volume, settable_clock
 
 MODELS = f"{IMAGE} {TEXT}"
-# Pictures and texts as large as ResNet-50's and BERT's, and little to compute: what is judged is the server.
+# Images and text as large as ResNet-50's and BERT's, and little to compute: what is tested is the server.
 SIZE = {"resize": 256, "crop": 224}
 IMAGE_MODEL = {
     **TINY_IMAGE,
@@ -59,7 +59,7 @@ TEXT_MODEL = {
 LARGE_BYTES, SMALL_OF = 300_000, 9
 """One photograph in ten is larger than HAProxy's buffers are by default."""
 AGAIN_S = 5.0
-"""A canary is answered right this soon after any harm."""
+"""A smoke request is answered right this soon after any harm."""
 PATIENCE_S = 120.0
 """Until a server that was hurt by the test before is whole; else it is started anew."""
 LOOK_S = 0.5
@@ -109,7 +109,7 @@ class Server(Kit):
     def start_anew(self) -> None:
         self.stop()
         end_all(lambda: find_marked(self.run_dir), graceful_seconds=5.0)
-        self.plan(MODELS, instances=2)
+        self.plan(MODELS, INSTANCES=2)
         started = self.start()
         assert started.returncode == 0, started.stdout + started.stderr
 
@@ -120,10 +120,7 @@ class Server(Kit):
 
     def reload(self) -> subprocess.CompletedProcess[str]:
         """`make reload` with the same settings."""
-        own = ["--port", str(self.port), "--model-store", str(self.store), "--instances", "2"]
-        asked = ["--models", MODELS, *own]
-        place = ["--run-dir", str(self.run_dir)]
-        return self.call("server", "reload", *place, "--", *place, *asked)
+        return self.call("server", "reload", "--built", *self.list_settings(MODELS, INSTANCES=2))
 
     def read_record(self) -> Record | None:
         return read_record(self.run_dir / "supervisor.json")
@@ -143,9 +140,9 @@ class Server(Kit):
             return Look(at=time.monotonic(), full=False, orphans=tuple(_name(one) for one in processes))
         running = {one.pid for one in processes if (seen := read_activity(one.pid)) and not seen.stopped}
         workers = [one for one in processes if one.is_worker and {one.pid, one.parent_pid} <= running]
-        phases = {part.phase for part in record.instances.values()}
+        phases = {part.phase for part in record.instances.values()} - {Phase.ENDED}
         plan = read_plan(self.run_dir)
-        planned = sum(plan.count_workers(model) for model in plan.models)
+        planned = sum(map(plan.count_workers, plan.models))
         full = (
             record.phase == Phase.READY
             and phases == {Phase.READY}
@@ -188,27 +185,27 @@ class Server(Kit):
         headers = {"token": self.token, **options}
         return Request(path=f"/predictions/{model}", body=body, content_type=content_type, **headers)  # type: ignore[arg-type]
 
-    def canary(self, model: str) -> Request:
-        """The request whose answer is known."""
+    def smoke_request(self, model: str) -> Request:
+        """Whose answer is known."""
         archive = read_archive(self.store / f"{model}.mar")
         return self.make(model, archive.body, archive.definition.example.content_type)
 
     def is_right(self, model: str, outcome: Outcome) -> bool:
-        """Whether a canary's outcome is its known answer."""
+        """Whether a smoke request has its known answer."""
         if outcome.status != 200:
             return False
         definition = read_archive(self.store / f"{model}.mar").definition
         return check_answer(definition, "fp32", json.loads(outcome.body)) is None
 
-    def ask_canaries(self) -> list[Outcome]:
+    def send_smoke_requests(self) -> list[Outcome]:
         """Of each model; those that are not answered right within AGAIN_S."""
-        asked = [(model, send(self.port, self.canary(model), AGAIN_S)) for model in MODELS.split()]
+        asked = [(model, send(self.port, self.smoke_request(model), AGAIN_S)) for model in MODELS.split()]
         return [outcome for model, outcome in asked if not self.is_right(model, outcome)]
 
     def photographs(self, deadline_s: float) -> Iterator[Request]:
         """Without end; each says until when its answer is wanted."""
         headers = (("X-Deadline-Ms", f"{1000 * deadline_s:.0f}"),)
-        small = dataclasses.replace(self.canary(IMAGE), headers=headers)
+        small = dataclasses.replace(self.smoke_request(IMAGE), headers=headers)
         large = dataclasses.replace(small, body=small.body.ljust(LARGE_BYTES, b"\0"))
         return itertools.cycle([*[small] * SMALL_OF, large])
 

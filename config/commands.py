@@ -236,8 +236,10 @@ def check(command: str, arguments: Sequence[str]) -> dict[str, Any]:
     own = take_own(arguments, command)
     settings = read_settings(own, list_read(command))
     known, package_set = COMMANDS[command], choose_set(join_by_model(settings.backend))
+    foreign = command in ("serve", "reload") and any(name.endswith(".mar") for name in settings.models)
     return {
-        "arguments": own, "set": package_set, "torch_index": settings.torch_index, "extra": known.extra,
+        "arguments": own, "set": package_set, "torch_index": settings.torch_index,
+        "extras": [extra for extra in (known.extra, "captum" if foreign else "") if extra],
         "program": known.program.split(), "builds": known.builds,
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ for set in ipex current; do
 	free=$(compile --no-header "$set/serve.in" | sed -nE 's/^((cuda|nvidia)-[a-z0-9-]+|triton|torch|torchvision)==.*/--no-emit-package \1/p')
 	# shellcheck disable=SC2086
 	compile --generate-hashes $free "$set/serve.in" -o "$set/serve.txt"
-	for purpose in loadtest dev audit; do
+	for purpose in captum loadtest dev audit; do
 		# shellcheck disable=SC2086
 		compile --generate-hashes $free -c "$set/serve.in" -c "$set/serve.txt" "$purpose.in" -o "$set/$purpose.txt"
 	done

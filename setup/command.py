@@ -93,8 +93,7 @@ def complete(command: str, given: Sequence[str], base: Path | None) -> tuple[Pat
     if command in ("serve", "reload") and not there and environment.is_complete(base):
         call(base, "server", f"check-{command}", *known["arguments"])
     doctor.complete_machine()
-    purposes = [known["extra"]] if known["extra"] else []
-    environment.complete_environment(venv, package_set, purposes, known["torch_index"])
+    environment.complete_environment(venv, package_set, known["extras"], known["torch_index"])
     return venv, program
 
 

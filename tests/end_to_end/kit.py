@@ -177,10 +177,11 @@ def find_port() -> int:
 
 
 @contextlib.contextmanager
-def running(kit: Kit) -> Iterator[subprocess.CompletedProcess[str]]:
-    """A started kit; always stopped, and nothing of it may be left."""
+def running(kit: Kit, *serve: str) -> Iterator[subprocess.CompletedProcess[str]]:
+    """A started kit, by `server serve` with these settings or by the plan that is there; always stopped, and
+    nothing of it may be left."""
     try:
-        yield kit.start()
+        yield kit.call("server", "serve", *serve) if serve else kit.start()
     finally:
         stopped = kit.stop()
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr

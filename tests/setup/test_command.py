@@ -24,7 +24,7 @@ def checkout(tmp_path, monkeypatch):
         "arguments": ["PORT=9"],
         "set": "ipex",
         "torch_index": "",
-        "extra": "",
+        "extras": [],
         "builds": False,
         "program": [],
     }
@@ -90,10 +90,10 @@ def test_a_value_that_is_rejected_ends_it_with_its_code(checkout, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "known", "installed"),
     [
-        ("loadtest", {"extra": "loadtest", "program": ["loadtest", "run"]}, "install ipex .venv loadtest"),
+        ("loadtest", {"extras": ["loadtest"], "program": ["loadtest", "run"]}, "install ipex .venv loadtest"),
         ("models", {"set": "current", "program": ["models", "build"]}, "install current .venv-current"),
-        ("dev", {"extra": "dev"}, "install ipex .venv dev"),
-        ("test-current", {"extra": "dev"}, "install current .venv-current dev"),
+        ("dev", {"extras": ["dev"]}, "install ipex .venv dev"),
+        ("test-current", {"extras": ["dev"]}, "install current .venv-current dev"),
     ],
 )
 def test_each_command_installs_what_it_needs_of_the_right_set(checkout, name, known, installed):

@@ -21,7 +21,7 @@ from handlers.backends.catalogue import BACKENDS
 from handlers.sums import identify_packed
 
 if TYPE_CHECKING:
-    from config.planning import Facts
+    from config.planning.facts import Facts
 
 SCHEMA = 1
 TUNED_FILE = "tuned.json"

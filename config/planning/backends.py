@@ -14,7 +14,7 @@ from config.tuned import Tuned
 from handlers.backends.catalogue import BACKENDS, SETS, choose_set, name_variant, read_set
 
 if TYPE_CHECKING:
-    from config.planning import Facts
+    from config.planning.facts import Facts
 
 EAGER = ("trace", "freeze")
 """Steps to a graph that are left out for a handler with freeze = False."""

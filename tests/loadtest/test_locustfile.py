@@ -255,5 +255,5 @@ def test_processes():
     there = Generators(processes=2, remote=True, address="10.1.0.1")
     assert parse_generators("remote:2@10.1.0.1") == there
     for wrong in ("0", "many", "remote:", "100", "remote:2@", "2@10.1.0.1"):
-        with pytest.raises(LoadTestError, match=f"PROCESSES must be 1 to 99, remote:N or .*: got {wrong}$"):
+        with pytest.raises(LoadTestError, match=f"--processes must be 1 to 99, remote:N or .*: got {wrong}$"):
             parse_generators(wrong)

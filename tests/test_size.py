@@ -8,14 +8,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = {
-    "config": 6260,
-    "docker": 100,
+    "config": 4670,
+    "docker": 120,
     "handlers": 6010,
-    "loadtest": 7900,
-    "models": 6030,
-    "server": 7040,
-    "setup": 380,
-    "tests": 27570,
+    "loadtest": 7990,
+    "models": 5940,
+    "server": 5940,
+    "setup": 470,
+    "tests": 29110,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

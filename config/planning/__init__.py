@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from config.archives import (
@@ -21,7 +21,7 @@ from config.archives import (
 )
 from config.errors import ConfigError, FitError
 from config.files import render_id_list
-from config.installed import Installed, list_packages, read_installed
+from config.installed import list_packages, read_installed
 from config.plan import INSTANCES_FOLDER, InstancePlan, Libraries, Plan
 from config.planning import instances, models, proxy, resources
 from config.planning.backends import (
@@ -46,7 +46,7 @@ from config.planning.launcher import UNBOUND, Launch, choose_launch
 from config.planning.layout import check_sizes, choose_layout
 from config.planning.profile import NO_PROFILE, BatchProfile, ModelJob, ProfileJob, read_profile
 from config.settings import Settings
-from config.topology import Topology, read_topology
+from config.topology import read_topology
 from config.tuned import NOT_TUNED, Tuned
 from handlers.backends.catalogue import DEFAULT_SET, name_store
 

@@ -19,6 +19,8 @@ PROPERTIES_FILE = "config.properties"
 PROXY_FILE = "haproxy.cfg"
 INSTANCES_FOLDER = "instances"
 """In the run directory: a folder for each instance, with its config.properties, logs and sockets."""
+STORE_FOLDER = "store"
+"""In the folder of an instance of archives that others made: a link to each, as model store."""
 NEXT_FOLDER = "next"
 """In the run directory: plan and haproxy.cfg that a reload moves to."""
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from config.certificate import read_certificate
 from config.errors import ConfigError
+from config.proxy import MAX_INSTANCES
 from config.sources import (
     ALL,
     BY_MODEL,
@@ -40,7 +41,6 @@ MAX_BATCH = 128
 """A worker cuts a batch into the shapes it warmed; the largest that any of the models gains by is 32."""
 MIN_DELAY_MS, MAX_DELAY_MS = 1, 10_000
 """TorchServe reads a delay of 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
-MAX_INSTANCES = 4
 NUMBERS = "a whole number, or one by model as bert=8,resnet50=4"
 
 

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from config.plan import Plan
+from config.plan import STORE_FOLDER, Plan
 from server.errors import ServerError
 from server.rundir import MARK, RunDir
 
@@ -32,8 +32,6 @@ _INHERITED = frozenset({
     "PYTHONDONTWRITEBYTECODE",  # of the image
     "LOG_FILE_SIZE", "ACCESS_LOG_LEVEL",  # log4j2.xml's own
 })  # fmt: skip
-STORE = "store"
-"""In an instance's folder: links to archives that others made."""
 CLASSES = "lib/cpukit/org"
 """Below the environment: classes that stand in for TorchServe's own (server/java, built by set-up)."""
 
@@ -99,7 +97,7 @@ def make_allocator_link(plan: Plan) -> str | None:
     if target is None or not Path(target).is_file():
         name = plan.libraries.allocator
         raise ServerError(
-            f"no library for ALLOCATOR={name}: {target or 'not found'}; run: make setup && make plan"
+            f"no library for ALLOCATOR={name}: {target or 'not found'}; run: make setup && make serve"
         )
     path = Path(link)
     if path.exists() and path.resolve() == Path(target).resolve():
@@ -115,7 +113,7 @@ def prepare_store(plan: Plan, name: str, run: RunDir) -> Path:
     """Where an instance's archives are: the model store, or a folder with links to those that others made."""
     if plan.instances[name].kit:
         return Path(plan.model_store)
-    store = run.path / STORE
+    store = run.path / STORE_FOLDER
     shutil.rmtree(store, ignore_errors=True)
     store.mkdir(mode=0o700)
     for model in plan.instances[name].models.values():
@@ -154,7 +152,7 @@ def launch(plan: Plan, name: str, run: RunDir) -> subprocess.Popen[bytes]:
     programs = [prefix / "bin" / program for program in ("python", "torchserve")]
     for needed in (*programs, classes, run.properties):
         if not needed.exists():
-            raise ServerError(f"missing: {needed}; run: make setup && make plan")
+            raise ServerError(f"missing: {needed}; run: make setup && make serve")
     # TorchServe's class path begins with the working directory (ts/model_server.py).
     (run.path / classes.name).unlink(missing_ok=True)
     (run.path / classes.name).symlink_to(classes)
@@ -206,9 +204,9 @@ def confined(cpus: Iterable[int] | None) -> Iterator[None]:
 def check_machine(plan: Plan) -> None:
     """Raise when the plan is not for this machine as it is now."""
     if not plan.live:
-        raise ServerError("the plan is for a recorded machine (TOPOLOGY); run: make plan")
+        raise ServerError("the plan is for a recorded machine (TOPOLOGY); run: make serve")
     planned = {cpu for own in plan.instances.values() for cpus in own.worker_cpus for cpu in cpus}
     missing = sorted(planned - os.sched_getaffinity(0))
     if missing:
         names = ", ".join(map(str, missing))
-        raise ServerError(f"the plan uses CPU {names}, which this process may not use; run: make plan")
+        raise ServerError(f"the plan uses CPU {names}, which this process may not use; run: make serve")

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from config.plan import Plan
+from config.proxy import GENERATIONS
 from config.render import write_next
 from config.terminal import Report
 from server.api import UNIX, Connection
@@ -21,7 +22,6 @@ from server.supervisor.reload import DONE
 
 POLL_S = 0.2
 TIMEOUT_S = 5.0
-GENERATIONS = ("a", "b")
 
 
 def choose_generation(plan: Plan) -> str:

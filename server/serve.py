@@ -15,7 +15,7 @@ from config.errors import ConfigError
 from config.folders import check_run_folder, claim_run_folder, hold_lock
 from config.plan import Plan, read_plan
 from config.planning import NO_PROFILE, make_plan, make_profile_job, read_facts, read_profile
-from config.planning.backends import find_need
+from config.planning.backends import DEFAULT_PRECISION, check_cpu
 from config.render import describe_plan, summarize, write_plan_files
 from config.settings import FIELDS, Settings, about
 from config.terminal import say
@@ -26,7 +26,7 @@ from server.archives import check_chosen, read_archives, read_archives_left
 from server.call import render_calls
 from server.command import FAILED, Call, end, print_comparison
 from server.errors import ServerError
-from server.launch import confine, list_server_cpus
+from server.launch import PRIVATE_UMASK, confine, list_server_cpus
 from server.ports import check_ports_free
 from server.processes import GRACEFUL_SECONDS, find_marked
 from server.ready import StartFailed
@@ -38,7 +38,6 @@ from server.status import render_failure
 from server.stop import stop
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PRIVATE_UMASK = 0o077
 FIXED = ("MODELS", "PORT", "HOST", "TLS_CERT", "TLS_KEY")
 """What the running HAProxy has for good."""
 
@@ -102,11 +101,9 @@ def reload_plan(call: Call) -> int:
 def check_serve(call: Call) -> int:
     """What values, machine and what runs can tell: before anything is installed, built or measured."""
     check_run_folder(call.run.path)
-    settings, precision = call.settings, call.settings.precision or "fp32"
+    settings, machine = call.settings, read_topology("/")
     for backend in {*settings.backend.values()} or {SETS[choose_set("")][0]}:
-        if need := find_need(read_topology("/"), backend, precision):
-            do = "PRECISION=fp32" if precision != "fp32" else "BACKEND=eager"
-            raise ConfigError(f"PRECISION={precision} needs {need}; use {do}")
+        check_cpu(machine, backend, settings.precision or DEFAULT_PRECISION)
     if not find_marked(call.run.path):  # else the ports may be its own
         check_ports_free(
             {"predictions": (settings.host, settings.port), "metrics": ("127.0.0.1", settings.port + 2)}

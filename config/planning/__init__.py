@@ -22,7 +22,7 @@ from config.archives import (
 from config.errors import ConfigError, FitError
 from config.files import render_id_list
 from config.installed import list_packages, read_installed
-from config.plan import INSTANCES_FOLDER, InstancePlan, Libraries, Plan
+from config.plan import INSTANCES_FOLDER, STORE_FOLDER, InstancePlan, Libraries, Plan
 from config.planning import instances, models, proxy, resources
 from config.planning.backends import (
     PRECISIONS,
@@ -55,8 +55,6 @@ __all__ = [
     "list_sizes", "make_plan", "make_profile_job", "read_facts", "read_profile",
 ]  # fmt: skip
 CHECKOUT = Path(__file__).resolve().parents[2]
-STORE_FOLDER = "store"
-"""In the folder of an instance of archives that others made: a link to each, as model store."""
 
 
 def read_facts(settings: Settings) -> Facts:

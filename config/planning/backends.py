@@ -61,9 +61,7 @@ def check_backends(facts: Facts) -> None:
     precision = settings.precision or DEFAULT_PRECISION
     for model in kit:
         backend = find_backend(facts, model)
-        if need := find_need(facts.machine, backend, precision):
-            do = "PRECISION=fp32" if precision != "fp32" else "BACKEND=eager"
-            raise ConfigError(f"PRECISION={precision} needs {need}; use {do}")
+        check_cpu(facts.machine, backend, precision)
         if facts.live and backend in facts.installed.missing_backends:
             raise ConfigError(
                 f"BACKEND={model}={backend} needs {BACKENDS[backend].distribution}, which is not installed; "
@@ -100,6 +98,13 @@ def find_need(topology: Topology, backend: str, precision: str) -> str | None:
         return None
     there = ", ".join(topology.flags) or "none of the known ones"
     return f"a CPU with {'one of ' * (len(flags) > 1)}{', '.join(flags)}: {topology.model_name} has {there}"
+
+
+def check_cpu(topology: Topology, backend: str, precision: str) -> None:
+    """ConfigError for what a backend needs for a precision and is not there."""
+    if need := find_need(topology, backend, precision):
+        do = "PRECISION=fp32" if precision != "fp32" else "BACKEND=eager"
+        raise ConfigError(f"PRECISION={precision} needs {need}; use {do}")
 
 
 def check_variants(facts: Facts, variants: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """The batch profile: how long batches take here, with all workers busy alike.
 
-`make plan` and `make serve` hand a job to `python -m models time`, which measures it and writes the figures
+`make serve` hands a job to `python -m models time`, which measures it and writes the figures
 beside the settings that they were taken with. Both are plain data that cross between the two programs as
 JSON.
 """
@@ -100,7 +100,7 @@ NO_PROFILE = BatchProfile()
 def read_profile(file: Path | str) -> BatchProfile:
     """Empty where there is no file, or one of an earlier version of the kit; ConfigError for anything
     else."""
-    do = "remove it and run `make plan`, which measures again"
+    do = "remove it and run `make serve`, which measures again"
     try:
         raw = json.loads(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:

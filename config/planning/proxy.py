@@ -1,6 +1,6 @@
 """What HAProxy does in front of the instances: how many wait, and for how long.
 
-What each figure does in HAProxy 2.6 was measured with servers that hang, reset and die (tests/door/).
+What each figure does in HAProxy 2.6 was measured with servers that hang, reset and die (tests/proxy/).
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ class Row:
 
 RESTART = "make stop && make serve"
 TRY_AGAIN = "try again when its workers are free to answer"
-_RECONFIGURE = f"config.properties was changed behind the plan's back? make plan && {RESTART}"
-_NEW_PROXY = f"haproxy.cfg was changed behind the plan's back? make plan && {RESTART}"
-_YAML = f"config.properties, or a YAML file in the archive, says something else: make plan && {RESTART}"
+_RECONFIGURE = f"config.properties was changed behind the plan's back? {RESTART}"
+_NEW_PROXY = f"haproxy.cfg was changed behind the plan's back? {RESTART}"
+_YAML = f"config.properties, or a YAML file in the archive, says something else: {RESTART}"
 _PINNING = (
     f"if the worker was moved: {RESTART}; if it never was pinned, look for `run_cpu is not available` in "
     "logs/ts_log.log and for the launcher's lines in logs/model_log.log"

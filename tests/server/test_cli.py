@@ -13,6 +13,7 @@ import pytest
 from config.errors import ConfigError
 from config.folders import hold_lock
 from config.plan import write_plan
+from config.planning import backends
 from config.settings import Settings, read_settings
 from server import cli, serve
 from server.command import read_call
@@ -71,7 +72,6 @@ def kit(run, monkeypatch):
         monkeypatch.setattr(serve, name, fake)
     for name in (
         "read_profile",
-        "find_need",
         "check_ports_free",
         "check_chosen",
         "confine",
@@ -80,6 +80,7 @@ def kit(run, monkeypatch):
         monkeypatch.setattr(serve, name, lambda *_: None)
     for name in ("read_archives", "read_archives_left"):
         monkeypatch.setattr(serve, name, lambda *_: {})
+    monkeypatch.setattr(backends, "find_need", lambda *_: None)
     return done
 
 
@@ -190,7 +191,7 @@ def test_a_taken_port_is_found_from_the_settings_alone(kit, run, monkeypatch, ca
 
 
 def test_a_precision_that_the_cpu_has_not_is_told_at_once(kit, run, monkeypatch, capsys):
-    monkeypatch.setattr(serve, "find_need", lambda machine, backend, precision: f"a CPU for {backend}")
+    monkeypatch.setattr(backends, "find_need", lambda machine, backend, precision: f"a CPU for {backend}")
     assert call("serve", run, "PRECISION=bf16") == 2
     assert "PRECISION=bf16 needs a CPU for ipex; use PRECISION=fp32" in capsys.readouterr().err
     assert kit == []

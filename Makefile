@@ -16,7 +16,7 @@ SETTINGS = $(call quote,$(GOALS)) $(foreach name,$(GIVEN),$(call quote,$(name)=$
 CHOSEN = $(or $(if $(filter command,$(origin PYTHON)),$(value PYTHON)),$(value KIT_PYTHON),python3)
 LOOK = @$(call quote,$(or $(firstword $(wildcard .venv/bin/python .venv-current/bin/python)),$(CHOSEN))) -m setup
 RUN = @$(call quote,$(CHOSEN)) -m setup
-CURRENT = tests/config/test_launcher.py tests/config/test_sets.py tests/handlers/backends/test_backends.py \
+CURRENT = tests/config/test_launcher.py tests/config/test_backends.py tests/handlers/backends/test_backends.py \
 	tests/handlers/backends/test_inductor.py tests/models/test_trained_backends.py tests/models/test_trained_embeddings.py
 COMMANDS = serve reload models model plan tune profile loadtest compare image setup doctor loadtest-ui loadtest-slo \
 	loadtest-gate soak ablation report audit load-tools dev

@@ -179,6 +179,14 @@ def test_what_an_old_python_meets_is_a_sentence():
         ast.parse((ROOT / f"setup/{name}.py").read_text(), feature_version=(3, 6))
 
 
+@pytest.mark.parametrize("name", ["Makefile", ".ci/run", "pyproject.toml", "README.md", "CONTRIBUTING.md"])
+def test_the_files_that_are_named_are_there(name):
+    paths = re.findall(
+        r"\b(?:tests|config|handlers|models|server|setup|requirements)/[\w/.-]*\w", (ROOT / name).read_text()
+    )
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_the_makefile_is_short_and_has_a_target_for_each_command():
     text = (ROOT / "Makefile").read_text()
     assert len(text.splitlines()) <= 100

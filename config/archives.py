@@ -84,9 +84,13 @@ def _read_definition(archive: Path) -> ModelDefinition:
     if packed.name != archive.stem:
         raise ConfigError(f"{archive} is an archive of {packed.name}: rename it {packed.name}.mar")
     return ModelDefinition(
-        **{name: getattr(packed, name) for name in ("name", "batch_sizes", "memory", "limits", "freeze")},
+        name=packed.name,
+        batch_sizes=packed.batch_sizes,
         precisions=tuple(packed.precisions),
+        memory=packed.memory,
         lost={name: one.lost for name, one in packed.variants.items() if one.lost},
+        limits=packed.limits,
+        freeze=packed.freeze,
         token_lengths=tuple(sorted(packed.model.get("token_lengths", ()))),
         tokens_per_run=packed.model.get("tokens_per_run"),
         max_texts_per_request=packed.model.get("max_texts_per_request", 1),
@@ -109,7 +113,7 @@ class ForeignArchive:
     requirements: tuple[str, ...]
     """Lines of its requirements.txt."""
     sources: Mapping[str, str]
-    """Module at its root → Python source."""
+    """Module at its root → Python source; of a folder none."""
     first: tuple[str, ...]
     """Modules that a worker imports first: handler and model file."""
     size_mib: int
@@ -135,82 +139,67 @@ def read_foreign(path: Path) -> ForeignArchive:
     """ConfigError names what no TorchServe, or none on a CPU, can serve."""
     try:
         with zipfile.ZipFile(path) as file:
-            there = {*file.namelist()}
+            there = sorted({*file.namelist()})
             if MANIFEST not in there:
                 raise ConfigError(
                     f"{path} must be an archive of torch-model-archiver: got a ZIP without {MANIFEST}"
                 )
             manifest = json.loads(file.read(MANIFEST))
             model = dict(manifest["model"])
-            settings = model.get("configFile")
-            config = _parse_config(path, settings, file.read(settings)) if settings else None
-            needed = model.get("requirementsFile")
+            yaml_file, needed = model.get("configFile"), model.get("requirementsFile")
+            config = yaml.safe_load(file.read(yaml_file)) if yaml_file else None
             lines = file.read(needed).decode().splitlines() if needed in there else []
             sources = {
                 name.removesuffix(".py"): file.read(name).decode(errors="replace")
-                for name in sorted(there)
+                for name in there
                 if name.endswith(".py") and "/" not in name
             }
-            sources |= {PurePosixPath(name).parts[0]: "" for name in there if "/" in name}
     except OSError as problem:
         raise ConfigError(
             f"MODELS: {path} cannot be read: {problem.strerror}; give the path of a .mar"
+        ) from problem
+    except yaml.YAMLError as problem:
+        raise ConfigError(
+            f"{path}: {yaml_file} must be YAML: got {problem}; TorchServe would go on without it"
         ) from problem
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as problem:
         raise ConfigError(
             f"{path} must be an archive of torch-model-archiver (a ZIP file): got {problem!r}; pack it again"
         ) from problem
-    archive = ForeignArchive(
+    if not isinstance(config or {}, dict):
+        raise ConfigError(
+            f"{path}: {yaml_file} must be a YAML mapping: got {type(config).__name__}; pack it again"
+        )
+    handler = str(model.get("handler") or "")
+    first = (handler.partition(":")[0], model.get("modelFile"))
+    _check_servable(path, str(manifest.get("runtime", "python")), handler, config or {})
+    return ForeignArchive(
         path=path.absolute(),
         name=str(model.get("modelName") or path.stem),
         version=str(model.get("modelVersion") or "1.0"),
-        handler=str(model.get("handler") or ""),
-        config=config,
-        requirements=tuple(
-            line.strip() for line in lines if line.strip() and not line.strip().startswith("#")
-        ),
-        sources=sources,
-        first=tuple(
-            PurePosixPath(file).stem for file in (_name_handler(model), model.get("modelFile")) if file
-        ),
+        handler=handler,
+        config=(config or {}) if yaml_file else None,
+        requirements=tuple(line.strip() for line in lines if line.strip() and line.strip()[0] != "#"),
+        sources={**sources, **{PurePosixPath(name).parts[0]: "" for name in there if "/" in name}},
+        first=tuple(PurePosixPath(file).stem for file in first if file),
         size_mib=-(-path.stat().st_size >> 20),
     )
-    _check_servable(archive, str(manifest.get("runtime", "python")))
-    return archive
 
 
-def _name_handler(model: Mapping[str, Any]) -> str:
-    return str(model.get("handler") or "").partition(":")[0]
-
-
-def _parse_config(path: Path, name: str, content: bytes) -> Mapping[str, Any]:
-    try:
-        config = yaml.safe_load(content)
-    except yaml.YAMLError as problem:
-        raise ConfigError(
-            f"{path}: {name} must be YAML: got {problem}; TorchServe would go on without it"
-        ) from problem
-    if not isinstance(config or {}, dict):
-        raise ConfigError(
-            f"{path}: {name} must be a YAML mapping: got {type(config).__name__}; pack it again"
-        )
-    return config or {}
-
-
-def _check_servable(archive: ForeignArchive, runtime: str) -> None:
-    config = archive.config or {}
+def _check_servable(path: Path, runtime: str, handler: str, config: Mapping[str, Any]) -> None:
+    device, parallel = config.get("deviceType"), config.get("parallelType")
     for what, value, wrong, do in (
-        ("its file name", archive.path.name, not FOREIGN_FILE.fullmatch(archive.path.name),
+        ("its file name", path.name, not FOREIGN_FILE.fullmatch(path.name),
          "rename it: letters, digits and any of _ . - before .mar"),
         ("runtime", runtime, runtime not in ("python", "python3"), "this kit serves Python handlers"),
-        ("handler", archive.handler, not archive.handler, "pack it again with --handler"),
-        ("deviceType", config.get("deviceType"), str(config.get("deviceType")).lower() == "gpu",
+        ("handler", handler, not handler, "pack it again with --handler"),
+        ("deviceType", device, str(device).lower() == "gpu",
          "this kit serves on CPUs: pack it again with deviceType: cpu"),
-        ("parallelType", config.get("parallelType"), str(config.get("parallelType")).lower() in PARALLEL,
+        ("parallelType", parallel, str(parallel).lower() in PARALLEL,
          "it starts torchrun over several GPUs: pack it again without"),
     ):  # fmt: skip
         if wrong:
-            raise ConfigError(f"{archive.path} cannot be served: {what} is {value!r}; {do}")
+            raise ConfigError(f"{path.absolute()} cannot be served: {what} is {value!r}; {do}")
 
 
 def check_imports(archive: ForeignArchive, folders: Sequence[str]) -> None:

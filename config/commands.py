@@ -7,15 +7,14 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from config.errors import ConfigError
 from config.settings import FIELDS, PUBLIC, Settings, about, read_settings, show_bounds
-from config.sources import ALL, explain_unknown
+from config.sources import explain_unknown, join_by_model
 from config.terminal import print_in_any_locale
-from handlers.backends.catalogue import choose_set
 
 SETTING = re.compile(r"[A-Z][A-Z0-9_]*=")
 OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES"})
@@ -50,15 +49,6 @@ def _load(word: str, reads: str, *, builds: bool = False) -> Command:
 
 _LOOK = Command("RUN_DIR")
 _DEVELOP = Command("TORCH_INDEX", extra="dev")
-_TESTS = (
-    "test",
-    "test-unit",
-    "test-e2e",
-    "test-reliability",
-    "test-current",
-    "test-current-quick",
-    "image-test",
-)
 COMMANDS: dict[str, Command] = {
     **dict.fromkeys(("help", "help-dev", "doctor"), Command()),
     "setup": Command("BACKEND TORCH_INDEX"),
@@ -82,7 +72,8 @@ COMMANDS: dict[str, Command] = {
     "image": Command("MODELS BACKEND WEIGHTS ARGS TORCH_INDEX"),
     "audit": Command("BACKEND TORCH_INDEX", extra="audit"),
     "load-tools": Command("TORCH_INDEX", extra="loadtest"),
-    **dict.fromkeys(("dev", "lint", "format", "lock", *_TESTS), _DEVELOP),
+    **dict.fromkeys(("dev", "lint", "format", "lock", "test", "test-unit", "test-e2e"), _DEVELOP),
+    **dict.fromkeys(("test-reliability", "test-current", "test-current-quick", "image-test"), _DEVELOP),
 }
 
 
@@ -92,20 +83,14 @@ def list_read(command: str) -> tuple[str, ...]:
     return tuple(name for name in PUBLIC if {name, about(FIELDS[name])["group"]} & words)
 
 
-def join_by_model(values: Mapping[str, Any]) -> str:
-    """As the command line takes it."""
-    words = (f"{value}" if model == ALL else f"{model}={value}" for model, value in sorted(values.items()))
-    return ",".join(words)
-
-
 def render_settings(settings: Settings) -> dict[str, str]:
     """NAME → VALUE of all that is not the default, as the command line takes it."""
     texts = {}
     for name, field in FIELDS.items():
         if (value := getattr(settings, field)) != Settings.model_fields[field].default:
-            plain = int(value) if isinstance(value, bool) else value
-            joined = " ".join(plain) if isinstance(plain, tuple) else plain
-            texts[name] = join_by_model(joined) if isinstance(joined, dict) else f"{joined}"
+            value = join_by_model(value) if isinstance(value, dict) else value
+            value = " ".join(value) if isinstance(value, tuple) else value
+            texts[name] = str(int(value) if isinstance(value, bool) else value)
     return texts
 
 
@@ -177,21 +162,19 @@ to expand, or write `$HOME`. The container reads `KIT_…` and a mounted `kit.to
 """
 
 
-def describe_values(field: str) -> str:
-    """The allowed values, where there is a list or a range of them."""
-    known, bounds = Settings.model_fields[field].annotation, about(field)["bounds"]
-    if known is bool:
-        return "0 | 1"
-    if get_origin(known) is Literal:
-        return " | ".join(filter(None, map(str, get_args(known))))
-    return show_bounds(bounds) if bounds else ""
-
-
-def describe_default(field: str) -> str:
-    """In words where it has some."""
-    default = Settings.model_fields[field].default
-    words = " ".join(default) if isinstance(default, tuple) else str(default or "")
-    return str(about(field)["shown"] or words)
+def _describe(group: str) -> Iterator[tuple[str, str, str, str]]:
+    """Of each setting of a group: name, description, allowed values where there is a list or a range of them,
+    and the default, in words where it has some."""
+    for name, field in FIELDS.items():
+        info, more = Settings.model_fields[field], about(field)
+        if more["group"] == group:
+            values = show_bounds(more["bounds"]) if more["bounds"] else ""
+            if info.annotation is bool:
+                values = "0 | 1"
+            elif get_origin(info.annotation) is Literal:
+                values = " | ".join(filter(None, map(str, get_args(info.annotation))))
+            default = " ".join(info.default) if isinstance(info.default, tuple) else str(info.default or "")
+            yield name, str(info.description), values, more["shown"] or default
 
 
 def render_help(groups: Sequence[str] = tuple(GROUPS)) -> str:
@@ -199,16 +182,10 @@ def render_help(groups: Sequence[str] = tuple(GROUPS)) -> str:
     parts = []
     for group in groups:
         lines = [f"{GROUPS[group]}:"]
-        for name in (one for one in PUBLIC if about(FIELDS[one])["group"] == group):
-            field = FIELDS[name]
-            text = "; ".join(filter(None, (describe_values(field), Settings.model_fields[field].description)))
-            default = describe_default(field)
-            lines.append(
-                textwrap.fill(
-                    text + (f" ({default})" if default else ""), WIDTH,
-                    initial_indent=f"  {name:<{NAME_WIDTH}}", subsequent_indent=" " * (NAME_WIDTH + 2),
-                )
-            )  # fmt: skip
+        for name, text, values, default in _describe(group):
+            text = "; ".join(filter(None, (values, text))) + (f" ({default})" if default else "")
+            start, indent = f"  {name:<{NAME_WIDTH}}", " " * (NAME_WIDTH + 2)
+            lines.append(textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=indent))
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -218,13 +195,11 @@ def render_markdown() -> str:
     parts = [INTRODUCTION.strip()]
     for group, title in GROUPS.items():
         lines = []
-        for name in (one for one in PUBLIC if about(FIELDS[one])["group"] == group):
-            values, default = describe_values(FIELDS[name]), describe_default(FIELDS[name])
-            text = f"- **`{name}`**: {Settings.model_fields[FIELDS[name]].description}."
-            text += f" Values: {values}." if values else ""
-            text += f" Default: {default}." if default else ""
+        for name, text, values, default in _describe(group):
             readers = [command for command in COMMANDS if name in list_read(command)]
             every = len(readers) == len(COMMANDS)
+            text = f"- **`{name}`**: {text}." + (f" Values: {values}." if values else "")
+            text += f" Default: {default}." if default else ""
             text += f" *Read by {'every command' if every else 'make ' + ', '.join(readers)}.*"
             lines.append(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
         parts.append(f"## {title}\n\n" + "\n".join(lines))
@@ -235,10 +210,10 @@ def check(command: str, arguments: Sequence[str]) -> dict[str, Any]:
     """What a set-up must know of a command: its own arguments, the package set, and what it runs."""
     own = take_own(arguments, command)
     settings = read_settings(own, list_read(command))
-    known, package_set = COMMANDS[command], choose_set(join_by_model(settings.backend))
+    known = COMMANDS[command]
     foreign = command in ("serve", "reload") and any(name.endswith(".mar") for name in settings.models)
     return {
-        "arguments": own, "set": package_set, "torch_index": settings.torch_index,
+        "arguments": own, "set": settings.package_set, "torch_index": settings.torch_index,
         "extras": [extra for extra in (known.extra, "captum" if foreign else "") if extra],
         "program": known.program.split(), "builds": known.builds,
     }  # fmt: skip

@@ -7,6 +7,7 @@ lines has many such lines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,41 +21,43 @@ class MachineFiles:
 
     root: Path
     """The folder that stands for "/"."""
-    recorded: dict[str, str] = field(default_factory=dict)
-    """Path relative to the root → content, from recording.txt."""
-
-    @property
-    def live(self) -> bool:
-        """True on the machine this runs on, where more can be asked than files tell."""
-        return self.root == Path("/")
+    live: bool = False
+    """It is the machine this runs on, where more can be found out than files tell."""
+    contents: dict[str, str] = field(default_factory=dict)
+    """Path relative to the root → content, of recording.txt and of what was read so far."""
 
     def read(self, path: str) -> str | None:
         """The stripped content, or None where there is no such file (or it may not be read)."""
         path = path.lstrip("/")
-        if path in self.recorded:
-            return self.recorded[path].strip()
-        try:
-            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            return None
+        if path not in self.contents:
+            try:
+                text = (self.root / path).read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                return None
+            self.contents[path] = text.strip()
+        return self.contents[path]
+
+    def read_field(self, path: str, name: str) -> str | None:
+        """The first `name: value` of a file like /proc/meminfo."""
+        match = re.search(rf"^{re.escape(name)}\s*:[ \t]*(.*)$", self.read(path) or "", re.MULTILINE)
+        return match.group(1).strip() if match else None
+
+    def read_ids(self, path: str) -> tuple[int, ...]:
+        """Of a file that holds a list of the kernel's; () where there is none."""
+        return parse_id_list(self.read(path) or "")
 
 
 def read_machine(root: Path) -> MachineFiles:
-    """The files of the machine below `root`."""
-    recording = root / RECORDING
-    if root == Path("/") or not recording.is_file():
-        return MachineFiles(root=root)
-    return MachineFiles(root=root, recorded=parse_recording(recording.read_text(encoding="utf-8")))
-
-
-def parse_recording(text: str) -> dict[str, str]:
-    """`path:content` lines to path → content; `#` starts a comment line."""
-    contents: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        path, colon, content = line.partition(":")
-        if colon and not line.startswith("#"):
-            contents.setdefault(path.strip().lstrip("/"), []).append(content)
-    return {path: "\n".join(lines) for path, lines in contents.items()}
+    """The files of the machine below `root`; in recording.txt `#` starts a comment line."""
+    live = root == Path("/")
+    lines: dict[str, list[str]] = {}
+    if not live and (root / RECORDING).is_file():
+        for line in (root / RECORDING).read_text(encoding="utf-8").splitlines():
+            path, colon, content = line.partition(":")
+            if colon and not line.startswith("#"):
+                lines.setdefault(path.strip().lstrip("/"), []).append(content)
+    contents = {path: "\n".join(parts).strip() for path, parts in lines.items()}
+    return MachineFiles(root=root, live=live, contents=contents)
 
 
 def parse_id_list(text: str) -> tuple[int, ...]:

@@ -50,26 +50,21 @@ def claim_run_folder(path: Path) -> None:
 def check_run_folder(path: Path) -> None:
     """Raise unless the folder is new, empty, or marked as the kit's by this very user."""
     try:
-        _check_run_folder(path)
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"RUN_DIR must be a folder: got the file {path}; give another: RUN_DIR=…")
+        entries = path.iterdir() if path.exists() else ()
+        names = sorted(entry.name for entry in entries if entry.name not in _OF_FILE_SYSTEMS)
+        mark = find_mark(path)
+        owner = mark.stat().st_uid if names and mark else os.geteuid()
     except PermissionError as problem:
         raise ConfigError(f"RUN_DIR cannot be looked into: {explain_os_error(problem)}") from problem
-
-
-def _check_run_folder(path: Path) -> None:
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise ConfigError(f"RUN_DIR must be a folder: got the file {path}; give another: RUN_DIR=…")
-    names = sorted(entry.name for entry in path.iterdir() if entry.name not in _OF_FILE_SYSTEMS)
-    if not names:
-        return
-    mark = find_mark(path)
-    if mark is None:
+    if names and mark is None:
+        more = f" and {len(names) - _NAMES_SHOWN} more" * (len(names) > _NAMES_SHOWN)
         raise ConfigError(
-            f"RUN_DIR must be a new or empty folder, or one of the kit's: {path} holds {_list_some(names)}; "
-            "nothing was written; give an own folder: RUN_DIR=…"
+            "RUN_DIR must be a new or empty folder, or one of the kit's: "
+            f"{path} holds {', '.join(names[:_NAMES_SHOWN])}{more}; nothing was written; give an own folder: "
+            "RUN_DIR=…"
         )
-    owner = mark.stat().st_uid
     if owner != os.geteuid():
         raise ConfigError(
             f"RUN_DIR must be of the user who runs this, {name_user(os.geteuid())}: {path} is of "
@@ -93,8 +88,10 @@ def find_mark(path: Path) -> Path | None:
     if (path / MARKER).is_file():
         return path / MARKER
     for name, fields in _OWN_FILES.items():
-        if _has_fields(path / name, fields):
-            return path / name
+        with contextlib.suppress(OSError, ValueError):
+            raw = json.loads((path / name).read_text(encoding="utf-8"))
+            if isinstance(raw, dict) and raw.keys() >= fields:
+                return path / name
     return path if path.resolve() == CHECKOUT_RUN else None
 
 
@@ -107,21 +104,17 @@ def name_user(uid: int) -> str:
 
 
 def explain_os_error(problem: OSError) -> str:
-    """A sentence for what the system rejected: whose the file is decides nearly always."""
+    """A sentence for what the system rejected: whose the file is, or the nearest folder above that may be
+    looked at, decides nearly always."""
     what = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
     if not isinstance(problem, PermissionError):
         return what
-    return f"{what} (as {name_user(os.geteuid())}{_name_owner(problem.filename)}); run as its user"
-
-
-def _name_owner(name: str | bytes | int | None) -> str:
-    """Of the file, or of the nearest folder above that may be looked at."""
-    if not isinstance(name, str):
-        return ""
-    for place in (Path(name), *Path(name).parents):
-        with contextlib.suppress(OSError):
-            return f"; {place} is of {name_user(place.stat().st_uid)}"
-    return ""
+    owner = ""
+    if isinstance(problem.filename, str):
+        for place in reversed((Path(problem.filename), *Path(problem.filename).parents)):
+            with contextlib.suppress(OSError):
+                owner = f"; {place} is of {name_user(place.stat().st_uid)}"
+    return f"{what} (as {name_user(os.geteuid())}{owner}); run as its user"
 
 
 @contextlib.contextmanager
@@ -135,20 +128,6 @@ def hold_lock(path: Path) -> Iterator[None]:
                 f"another start is under way in {path}; wait for it, or `make stop`"
             ) from problem
         yield
-
-
-def _has_fields(file: Path, fields: set[str]) -> bool:
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(raw, dict) and raw.keys() >= fields
-
-
-def _list_some(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    more = len(names) - _NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def write_text_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:

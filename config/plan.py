@@ -7,14 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from config.errors import ConfigError
 from config.folders import PLAN_FILE, write_text_atomically
 
-SCHEMA = 5
 PROPERTIES_FILE = "config.properties"
 PROXY_FILE = "haproxy.cfg"
 INSTANCES_FOLDER = "instances"
@@ -164,7 +163,8 @@ class ProxyPlan:
 class Plan:
     """Everything that was decided."""
 
-    schema: int = SCHEMA
+    schema: Literal[5] = 5
+    """Of plan.json: another is not read."""
     settings: Mapping[str, Any]
     """What was asked for: Settings.model_dump(mode="json", exclude_defaults=True)."""
     machine: Mapping[str, Any]
@@ -215,31 +215,24 @@ class Plan:
         return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @staticmethod
-    def from_json(text: str, source: str = PLAN_FILE) -> Plan:
+    def from_json(text: str | bytes, source: object = PLAN_FILE) -> Plan:
         """The plan back from its JSON; errors name `source`. ConfigError where it is of another schema."""
-        cure = "run `make serve` again"
         try:
-            raw = json.loads(text)
-            if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-                got = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
-                raise ConfigError(f"{source}: schema must be {SCHEMA}: got {got}; {cure}")
-            return TypeAdapter(Plan).validate_python(raw)
+            return TypeAdapter(Plan).validate_json(text)
         except ValidationError as problem:
             first = problem.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"{source}: not a plan: {where}: {first['msg']}; {cure}") from problem
-        except json.JSONDecodeError as problem:
-            raise ConfigError(f"{source}: not JSON: {problem}; {cure}") from problem
+            what = f"{source}: {'.'.join(map(str, ('plan', *first['loc'])))}: {first['msg']}"
+            got = str(first["input"])[:80]
+            raise ConfigError(f"{what}: got {got}; run `make serve` again") from problem
 
 
 def read_plan(path: Path | str) -> Plan:
     """The plan in a file, or in the run directory that holds one."""
     file = Path(path) / PLAN_FILE if Path(path).is_dir() else Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        return Plan.from_json(file.read_bytes(), file)
     except OSError as problem:
         raise ConfigError(f"no plan: {file}: {problem.strerror}; run `make serve` first") from problem
-    return Plan.from_json(text, str(file))
 
 
 def write_plan(plan: Plan, path: Path) -> None:

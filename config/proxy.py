@@ -27,6 +27,9 @@ GENERATIONS = ("a", "b")
 MAX_INSTANCES = 4
 """Of each generation: haproxy.cfg has a server line for every one, so that a reload needs no restart."""
 
+INSTANCE_NAMES = tuple(f"{one}{number}" for one in GENERATIONS for number in range(1, MAX_INSTANCES + 1))
+"""Of every instance that there may ever be, in the order of their ports."""
+
 PORTS_OF_INSTANCE = 10
 """From one instance's first port to the next one's; each takes five."""
 
@@ -78,13 +81,7 @@ def name_state(instance: str) -> str:
     return f"KIT_STATE_{instance}"
 
 
-def list_places(plan: Plan) -> list[tuple[str, int]]:
-    """Name and first port of every instance that there may ever be, of both generations."""
-    names = [f"{generation}{number}" for generation in GENERATIONS for number in range(1, MAX_INSTANCES + 1)]
-    return [(name, plan.proxy.port + PORTS_OF_INSTANCE * place) for place, name in enumerate(names, start=1)]
-
-
 def list_variables(plan: Plan, listener: str = "", serving: Collection[str] = ()) -> dict[str, str]:
     """The environment that haproxy.cfg reads: what to listen on, and which instances serve at once."""
-    states = {name_state(name): "enabled" if name in serving else "disabled" for name, _ in list_places(plan)}
+    states = {name_state(name): "enabled" if name in serving else "disabled" for name in INSTANCE_NAMES}
     return {LISTENER: listener or f"{plan.proxy.host}:{plan.proxy.port}", **states}

@@ -87,7 +87,7 @@ def escape_value(value: str) -> str:
 
 def render_proxy(plan: Plan) -> str:
     """The text of haproxy.cfg."""
-    files, places = proxy.ProxyFiles.of(Path(plan.run_dir)), [name for name, _ in proxy.list_places(plan)]
+    files, places = proxy.ProxyFiles.of(Path(plan.run_dir)), proxy.INSTANCE_NAMES
     if unknown := plan.instances.keys() - places:
         raise ValueError(f"instances must be of {', '.join(places)}: got {', '.join(sorted(unknown))}")
     return _JINJA.get_template(f"{plans.PROXY_FILE}.j2").render(

@@ -9,21 +9,22 @@ from __future__ import annotations
 import ipaddress
 import re
 import runpy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from config.certificate import read_certificate
 from config.errors import ConfigError
 from config.proxy import MAX_INSTANCES
 from config.sources import (
     ALL,
     BY_MODEL,
     explain_unknown,
+    join_by_model,
     list_served,
     list_text_problems,
-    merge_layers,
+    parse_by_model,
     read_sources,
     split_words,
 )
@@ -53,14 +54,11 @@ def _setting(default: Any, group: str, text: str, *, shown: str = "", bounds: An
 class Settings(BaseModel):
     """Values, checked without looking at any file; None, "" and {} mean "decide for me".
 
-    Settings(…) is made of its arguments alone; read_settings reads the sources, with pydantic-settings. Were
-    this a BaseSettings, its import alone would make `make status` half as slow again (0.15 s).
+    Settings(…) is made of its arguments alone; read_settings reads the sources. Were this a BaseSettings of
+    pydantic-settings, its import alone would make `make status` half as slow again (0.15 s).
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True,
-        enable_decoding=False,  # type: ignore[typeddict-unknown-key]  # of pydantic-settings: no JSON
-    )  # fmt: skip
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
 
     # fmt: off
     models: tuple[str, ...] = _setting(("bert", "resnet50"), "serving",
@@ -165,6 +163,11 @@ class Settings(BaseModel):
         values = getattr(self, name)
         return values.get(model, values.get(ALL))
 
+    @property
+    def package_set(self) -> str:
+        """The one that has all named backends."""
+        return choose_set(join_by_model(self.backend))
+
     @field_validator("*", mode="before")
     @classmethod
     def _convert(cls, value: Any, info: Any) -> Any:
@@ -177,7 +180,7 @@ class Settings(BaseModel):
             raise ValueError(f"must not be true or false: got {str(value).lower()}")
         if kind is str and isinstance(value, (int, float)):  # of kit.toml
             return str(value)
-        if get_origin(kind) is tuple:
+        if get_origin(kind) is tuple and isinstance(value, (str, list, tuple)):
             words = split_words(value) if isinstance(value, str) else map(str, value)
             return tuple(sorted({*words}))
         return value
@@ -217,39 +220,39 @@ PUBLIC = tuple(name for name, field in FIELDS.items() if about(field)["group"])
 """Names that help and docs list, and that make's command line takes."""
 
 
-def _list_contradictions(settings: Settings) -> list[str]:
+def _list_contradictions(settings: Settings) -> Iterator[str]:
     """Of values that are right each by itself."""
     served = list_served(settings.models)
-    wrong = [f"MODELS must be names of folders in models/, or paths that end in .mar: got {name}"
-             for name in settings.models if not re.fullmatch(r"[\w.-]+|.*\.mar", name)]  # fmt: skip
-    wrong += [] if settings.models else ["MODELS must name a model: got nothing"]
+    for name in settings.models:
+        if not re.fullmatch(r"[\w.-]+|.*\.mar", name):
+            yield f"MODELS must be names of folders in models/, or paths that end in .mar: got {name}"
+    if not settings.models:
+        yield "MODELS must name a model: got nothing"
     for field in BY_MODEL:
         unknown = sorted({*getattr(settings, field)} - {ALL, *served})
         if unknown and not any(name.endswith(".mar") for name in settings.models):  # which say theirs inside
-            name, got = name_setting(field), ", ".join(unknown)
-            wrong.append(f"{name} must name models that are served, {', '.join(served)}: got {got}")
-    if unknown := [one for one in settings.backend.values() if one not in BACKENDS]:
+            known, got = ", ".join(served), ", ".join(unknown)
+            yield f"{name_setting(field)} must name models that are served, {known}: got {got}"
+    if others := [one for one in settings.backend.values() if one not in BACKENDS]:
         forms = f"one of {', '.join(BACKENDS)}, or by model, as {EXAMPLE}"
-        wrong.append(f"BACKEND must be {forms}: got {', '.join(unknown)}")
-    words = (f"{model}={one}".removeprefix(f"{ALL}=") for model, one in settings.backend.items())
+        yield f"BACKEND must be {forms}: got {', '.join(others)}"
     try:
-        choose_set(",".join(words))
+        _ = settings.package_set
     except ValueError as problem:
-        wrong.append(str(problem))
+        yield str(problem)
     if bool(settings.tls_cert) != bool(settings.tls_key):
         given = "TLS_CERT" if settings.tls_cert else "TLS_KEY"
-        wrong.append(f"TLS_CERT and TLS_KEY must be given together: got {given} alone")
+        yield f"TLS_CERT and TLS_KEY must be given together: got {given} alone"
     if settings.url and not settings.url.startswith(("http://", "https://")):
-        wrong.append(f"URL must begin with http:// or https://: got {settings.url}")
+        yield f"URL must begin with http:// or https://: got {settings.url}"
     if settings.duration is not None and not 0 < settings.duration < float("inf"):
-        wrong.append(f"DURATION must be seconds, more than 0: got {settings.duration:g}")
-    if unknown := [one for one in settings.off if one not in SWITCHES]:
-        wrong.append(f"OFF must be among {', '.join(SWITCHES)}: got {', '.join(unknown)}")
+        yield f"DURATION must be seconds, more than 0: got {settings.duration:g}"
+    if off := {*settings.off} - {*SWITCHES}:
+        yield f"OFF must be among {', '.join(SWITCHES)}: got {', '.join(sorted(off))}"
     try:
         ipaddress.IPv4Address(settings.host)
     except ValueError:
-        wrong.append(f"HOST must be an IPv4 address such as 0.0.0.0: got {settings.host}")
-    return wrong
+        yield f"HOST must be an IPv4 address such as 0.0.0.0: got {settings.host}"
 
 
 def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELDS)) -> Settings:
@@ -257,24 +260,33 @@ def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELD
     each problem.
 
     Environment and kit.toml count for `names` alone, those that a command reads; unknown names in them are an
-    error of who reads MODELS: nothing else may keep a server from being looked at or stopped.
+    error of who reads MODELS: nothing else may keep a server from being looked at or stopped. What is given
+    by model replaces that of the same model, what is given for all of them replaces all.
     """
     wrong = [f"a setting must be NAME=VALUE: got {word}" for word in arguments if "=" not in word]
     raw = {"": dict(word.split("=", 1) for word in arguments if "=" in word)}
     if {*names} - {*raw[""], "PYTHON"}:
-        raw = {**read_sources(Settings), **raw}
-    layers: dict[str, dict[str, Any]] = {}
+        raw = {**read_sources(), **raw}
+    given: list[tuple[str, str, Any]] = []
     for source, values in raw.items():
-        if not source or "MODELS" in names:
-            known = [name for name in FIELDS if not source or name != "ARGS"]  # they are of one command
-            wrong += [explain_unknown(name, known) + source for name in values if name not in known]
-        own = {name: value for name, value in values.items() if value != "" and name in FIELDS}
-        own = {name: value for name, value in own.items() if not source or name in names}
-        wrong += [f"{name} {why}{source}" for name in own for why in list_text_problems(name, own[name])]
-        layers[source] = {FIELDS[name]: value for name, value in own.items()}
-    sources = {field: source for source, values in layers.items() for field in values}
-    merged, others = merge_layers(layers, Settings.model_fields["models"].default)
-    wrong += others
+        known = [name for name in FIELDS if not source or name != "ARGS"]  # they are of one command
+        for name, value in values.items():
+            if name not in known and (not source or "MODELS" in names):
+                wrong.append(explain_unknown(name, known) + source)
+            elif name in FIELDS and value != "" and (not source or name in names):
+                wrong += [f"{name} {why}{source}" for why in list_text_problems(name, value)]
+                given.append((name, source, value))
+    sources = {FIELDS[name]: source for name, source, _ in given}
+    merged = {FIELDS[name]: value for name, _, value in given}
+    served = list_served(merged.get("models", Settings.model_fields["models"].default))
+    merged |= {field: {} for field in BY_MODEL if field in merged}
+    for name, source, value in given:
+        if (field := FIELDS[name]) in BY_MODEL:
+            try:
+                own = parse_by_model(name, value, served)
+                merged[field] = own if ALL in own else {**merged[field], **own}
+            except ConfigError as problem:
+                wrong.append(f"{problem}{source}")
     try:
         settings = Settings(**merged)
     except ValidationError as problem:
@@ -285,12 +297,36 @@ def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELD
     return settings.model_copy(update={"tls_cert": cert, "tls_key": key})
 
 
+def read_certificate(cert: str, key: str) -> tuple[str, str]:
+    """TLS_CERT and TLS_KEY, absolute, where they are there and belong together: HAProxy would say so only at
+    its start. What is not given stays so."""
+    for name, file in (("TLS_CERT", cert), ("TLS_KEY", key)):
+        try:
+            if file:
+                Path(file).read_bytes()
+        except OSError as problem:
+            raise ConfigError(
+                f"{name} must be a file that can be read: got {Path(file)}: {problem.strerror}"
+            ) from problem
+    if cert and key:
+        import ssl  # here, because nothing else of planning needs it
+
+        try:
+            # A password would be asked for at the terminal, by HAProxy too.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+        except (ssl.SSLError, ValueError) as problem:
+            raise ConfigError(
+                "TLS_CERT and TLS_KEY must be a certificate and its own key without a password (PEM): "
+                f"got {cert} and {key}: {problem}"
+            ) from problem
+    return cert and str(Path(cert).absolute()), key and str(Path(key).absolute())
+
+
 def _explain(error: Any, sources: Mapping[str, str]) -> list[str]:
     """Pydantic's account of one problem in our words."""
     if not error["loc"]:
         return str(error["ctx"]["error"]).splitlines()
-    name = name_setting(str(error["loc"][0]))
-    field = FIELDS[name]
+    field = FIELDS[name := name_setting(str(error["loc"][0]))]
     known = Settings.model_fields[field].annotation
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"])
@@ -298,6 +334,7 @@ def _explain(error: Any, sources: Mapping[str, str]) -> list[str]:
         kinds = {
             "literal": "one of " + ", ".join(filter(None, map(str, get_args(known)))), "float": "a number",
             "int": NUMBERS if field in BY_MODEL else "a whole number", "string": "text",
+            "tuple": "a list of names",
         }  # fmt: skip
         wanted = kinds.get(error["type"].partition("_")[0], "as docs/settings.md says")
         text = f"must be {wanted}: got {error['input']}"

@@ -1,4 +1,4 @@
-"""Where settings come from: kit.toml and the environment, by pydantic-settings; and how texts are read."""
+"""Where settings come from: kit.toml and the environment, and how texts are read."""
 
 from __future__ import annotations
 
@@ -22,22 +22,28 @@ OF_CHILDREN = re.compile(r"KIT_(FILE|LISTENER|STATE_\w+)")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-def read_sources(model: Any) -> dict[str, dict[str, Any]]:
+def read_sources() -> dict[str, dict[str, Any]]:
     """Source → values by name, the weakest first."""
-    return {**_read_file(model), **_read_environment(model)}
+    variables = {
+        name.removeprefix(PREFIX): value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIX) and not OF_CHILDREN.fullmatch(name)
+    }
+    return {**_read_file(), " (environment)": variables}
 
 
-def _read_file(model: Any) -> dict[str, dict[str, Any]]:
+def _read_file() -> dict[str, dict[str, Any]]:
     """Of kit.toml or the file that KIT_FILE names; a table in `models` is of one
     model, and its settings are by model. ConfigError for what is none; {} where there is no kit.toml."""
     file = Path(os.environ.get(FILE_VARIABLE) or FILE)
     if not os.environ.get(FILE_VARIABLE) and not file.exists():
         return {}
-    from pydantic_settings import TomlConfigSettingsSource  # 0.15 s, which most commands need not spend
+    # 0.15 s, which most commands need not spend
+    from pydantic_settings import BaseSettings, TomlConfigSettingsSource
 
     try:
         file.open().close()  # the source takes a file that is not there for an empty one
-        raw = TomlConfigSettingsSource(model, file).toml_data
+        raw = TomlConfigSettingsSource(BaseSettings, file).toml_data
     except (OSError, ValueError) as problem:
         raise ConfigError(f"{file} must be a file in TOML: got {problem}") from problem
     found = {key.upper(): value for key, value in raw.items()}
@@ -55,46 +61,12 @@ def _read_file(model: Any) -> dict[str, dict[str, Any]]:
     return {f" ({file})": found}
 
 
-def _read_environment(model: Any) -> dict[str, dict[str, Any]]:
-    """Of the variables that begin with KIT_; {} where there is none."""
-    names = [name for name in os.environ if name.startswith(PREFIX) and not OF_CHILDREN.fullmatch(name)]
-    if not names:
-        return {}
-    from pydantic_settings import EnvSettingsSource  # as above
-
-    how: dict[str, Any] = {"case_sensitive": False, "env_prefix": PREFIX, "env_prefix_target": "all"}
-    known = {key.rstrip("_").upper(): value for key, value in EnvSettingsSource(model, **how)().items()}
-    unknown = {name.removeprefix(PREFIX): os.environ[name] for name in names}
-    return {" (environment)": {**unknown, **known}}
-
-
-def merge_layers(
-    layers: Mapping[str, Mapping[str, Any]], default: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """(Values by field, problems) of sources, the weakest first; `default`: MODELS where none are given.
-
-    What is given by model replaces that of the same model, what is given for all of them replaces all.
-    """
-    merged = {field: value for values in layers.values() for field, value in values.items()}
-    served, wrong = list_served(merged.get("models", default)), []
-    merged |= {field: {} for field in BY_MODEL if field in merged}
-    for source, values in layers.items():
-        for field in (one for one in BY_MODEL if one in values):
-            try:
-                own = parse_by_model(field.upper(), values[field], served)
-            except ConfigError as problem:
-                wrong.append(f"{problem}{source}")
-                continue
-            if isinstance(values[field], dict):  # kit.toml has tables of models that are not served now, too
-                own = {model: value for model, value in own.items() if model in (ALL, *served)}
-            merged[field] = own if ALL in own else {**merged[field], **own}
-    return merged, wrong
-
-
 def parse_by_model(name: str, value: Any, served: Sequence[str]) -> dict[str, Any]:
     """`8`, or `bert=8,resnet50=4`; of paths a comma counts before a model's name and `=` only."""
+    if isinstance(value, dict):  # kit.toml has tables of models that are not served now, too
+        return {model: own for model, own in value.items() if model in (ALL, *served)}
     if not isinstance(value, str):
-        return dict(value) if isinstance(value, dict) else {ALL: value}
+        return {ALL: value}
     found: dict[str, Any] = {}
     paths = name in PATHS_BY_MODEL
     for part in _split_paths(value, served) if paths else value.replace(",", " ").split():
@@ -105,6 +77,12 @@ def parse_by_model(name: str, value: Any, served: Sequence[str]) -> dict[str, An
             raise ConfigError(f"{name} must have one value for each model: got {value}")
         found[model] = own
     return found
+
+
+def join_by_model(values: Mapping[str, Any]) -> str:
+    """Back, as the command line takes it."""
+    words = (f"{value}" if model == ALL else f"{model}={value}" for model, value in sorted(values.items()))
+    return ",".join(words)
 
 
 def _split_paths(value: str, served: Sequence[str]) -> list[str]:
@@ -128,9 +106,10 @@ def split_words(text: str) -> list[str]:
     return [text] if whole else text.replace(",", " ").split()
 
 
-def list_served(models: str | Sequence[str]) -> list[str]:
-    """The names that MODELS are served by, as far as paths tell."""
+def list_served(models: Any) -> list[str]:
+    """The names that MODELS are served by, as far as paths tell; [] for what is no list."""
     words = split_words(models) if isinstance(models, str) else models
+    words = map(str, words) if isinstance(words, (list, tuple)) else ()
     return [Path(name).stem if name.endswith(".mar") else name for name in words]
 
 

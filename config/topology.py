@@ -1,6 +1,8 @@
 """The machine as this process may use it: CPUs, cores, caches, NUMA nodes, quota, memory, instruction sets.
 
 Facts come from sysfs and procfs below a root folder, so a recorded machine can be planned for on any other.
+What no file tells is tried on the live machine. A recorded one may hold the outcome as `probe/numactl` (its
+path), `probe/membind` ("ok" or the error) and `probe/lscpu` (its output); what is missing is derived.
 """
 
 from __future__ import annotations
@@ -8,110 +10,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
-from config import probes
 from config.errors import ConfigError
 from config.files import MachineFiles, parse_id_list, read_machine
-
-UNLIMITED_BYTES = 1 << 60
-"""cgroup v1 writes "no limit" as the largest page-aligned 63-bit number; nothing above an exbibyte is a
-limit."""
-
-
-class Limits(NamedTuple):
-    """What the control groups leave to this process, and the files that say so; None = no limit."""
-
-    cpus: tuple[int, ...] | None
-    quota_cpus: float | None
-    quota_source: str | None
-    memory_bytes: int | None
-    memory_source: str | None
-
-
-def read_limits(files: MachineFiles) -> Limits:
-    """The limits on the path from the process's own group to the top."""
-    quota, memory = (min(found, default=(None, None)) for found in (_quotas(files), _memory_limits(files)))
-    return Limits(_cpuset(files), *quota, *memory)
-
-
-def _cpuset(files: MachineFiles) -> tuple[int, ...] | None:
-    """The first non-empty list going up: `effective` is what is left after all parents."""
-    for folder in _folders(files, "cpuset"):
-        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-            if text := files.read(f"{folder}/{name}"):
-                return parse_id_list(text)
-    return None
-
-
-def _quotas(files: MachineFiles) -> Iterator[tuple[float, str]]:
-    for folder in _folders(files, "cpu"):
-        if text := files.read(f"{folder}/cpu.max"):
-            quota, period = [*text.split(), "100000"][:2]
-            if quota != "max":
-                yield int(quota) / int(period), f"{folder}/cpu.max"
-        v1_quota = files.read(f"{folder}/cpu.cfs_quota_us")
-        v1_period = files.read(f"{folder}/cpu.cfs_period_us")
-        if v1_quota and v1_period and int(v1_quota) > 0:
-            yield int(v1_quota) / int(v1_period), f"{folder}/cpu.cfs_quota_us"
-
-
-def _memory_limits(files: MachineFiles) -> Iterator[tuple[int, str]]:
-    """memory.high counts too: above it the kernel slows the process down until it gives memory back."""
-    for folder in _folders(files, "memory"):
-        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
-            text = files.read(f"{folder}/{name}")
-            if text and text != "max" and int(text) < UNLIMITED_BYTES:
-                yield int(text), f"{folder}/{name}"
-
-
-def _folders(files: MachineFiles, controller: str) -> Iterator[str]:
-    """The group's folder and its parents up to the mount point, for each hierarchy that has the
-    controller."""
-    groups = _own_groups(files)
-    for mount_root, mount_point, kind, options in _mounts(files):
-        if kind == "cgroup2" and "" in groups:
-            yield from _walk_up(mount_point, mount_root, groups[""])
-        elif kind == "cgroup" and controller in options and controller in groups:
-            yield from _walk_up(mount_point, mount_root, groups[controller])
-
-
-def _own_groups(files: MachineFiles) -> dict[str, str]:
-    """Controller → path of the own group; version 2 has no controller names and stands under ""."""
-    groups = {}
-    for line in (files.read("proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        groups.update(dict.fromkeys(controllers.split(","), path))
-    return groups
-
-
-def _mounts(files: MachineFiles) -> Iterator[tuple[str, str, str, list[str]]]:
-    """(folder shown, mount point, kind, options) of each mounted cgroup hierarchy; proc(5), mountinfo."""
-    for line in (files.read("proc/self/mountinfo") or "").splitlines():
-        left, dash, right = line.partition(" - ")
-        kind = right.split(" ")[0]
-        if dash and kind in ("cgroup", "cgroup2"):
-            fields = left.split(" ")
-            yield fields[3], fields[4], kind, right.split(" ")[-1].split(",")
-
-
-def _walk_up(mount_point: str, mount_root: str, group: str) -> Iterator[str]:
-    """A group outside the part that is mounted is not visible: its limits are read at the mount point."""
-    try:
-        relative = PurePosixPath(group).relative_to(mount_root)
-    except ValueError:
-        relative = PurePosixPath(".")
-    if ".." in relative.parts:
-        relative = PurePosixPath(".")
-    folder = PurePosixPath(mount_point) / relative
-    while folder != PurePosixPath(mount_point):
-        yield str(folder)
-        folder = folder.parent
-    yield str(folder)
-
 
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
 """The instruction sets that decide speed here, as /proc/cpuinfo spells them."""
@@ -120,7 +27,15 @@ CPU_FOLDER = "sys/devices/system/cpu"
 NODE_FOLDER = "sys/devices/system/node"
 EFFICIENT = "sys/devices/cpu_atom/cpus"
 """Only where there are P-cores too (Linux 5.13, arch/x86/events/intel/core.c)."""
+STATUS = "proc/self/status"
 MIB = 1 << 20
+UNLIMITED_BYTES = 1 << 60
+"""cgroup v1 writes "no limit" as the largest page-aligned 63-bit number; nothing above an exbibyte is a
+limit."""
+CAP_SYS_NICE = 23
+"""linux/capability.h: with it a container's system-call filter lets set_mempolicy through."""
+LSCPU = ("lscpu", "--parse=CPU,Core,Socket,Node")
+"""As the launcher calls it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +46,6 @@ class Core:
     """The CPU that works: the lowest allowed one of the core."""
     siblings: tuple[int, ...]
     """All online CPUs of the core (SMT siblings), allowed or not."""
-    core_id: int
-    """The kernel's number for the core; unique only within a socket."""
     socket: int
     """Physical package."""
     node: int
@@ -157,8 +70,6 @@ class Topology:
     """False where the kernel shows no NUMA nodes at all."""
     quota_cpus: float | None
     """CPU time the control groups allow, in CPUs; None = unlimited."""
-    quota_source: str | None
-    """The file that says so."""
     usable_cores: int
     """Cores that can be busy all the time: all of them, or the quota's whole part, at least 1."""
     memory_limit_mib: int
@@ -208,27 +119,45 @@ def read_topology(root: Path | str = "/") -> Topology:
 
 def parse_topology(files: MachineFiles) -> Topology:
     """The machine these files tell of."""
-    limits = read_limits(files)
-    online = _read_online(files)
-    allowed = _read_allowed(files, limits, online)
-    cores = _read_cores(files, allowed)
-    memory_mib, memory_source = _read_memory(files, limits)
+    online = files.read_ids(f"{CPU_FOLDER}/online")
+    if not online:
+        raise ConfigError(
+            f"no machine below {files.root}: {CPU_FOLDER}/online is missing; "
+            "name a recorded machine (a folder with sys/ and proc/, or with recording.txt)"
+        )
+    allowed = _read_allowed(files, online)
+    node_of = {
+        cpu: node
+        for node in files.read_ids(f"{NODE_FOLDER}/online")
+        for cpu in files.read_ids(f"{NODE_FOLDER}/node{node}/cpulist")
+    }
+    cores = _read_cores(files, allowed, node_of)
+    nodes = tuple(sorted({core.node for core in cores}))
+    quota_cpus = min(_list_quotas(files), default=None)
+    memory_mib, memory_source = _read_memory(files)
+    flags = (files.read_field("proc/cpuinfo", "flags") or "").split()  # the same of all CPUs of a server
+    mems = parse_id_list(files.read_field(STATUS, "Mems_allowed_list") or "0")
+    numactl = shutil.which("numactl") is not None if files.live else bool(files.read("probe/numactl"))
     return Topology(
         cpus_allowed=allowed,
         cores=cores,
-        nodes=tuple(sorted({core.node for core in cores})),
+        nodes=nodes,
         sockets=len({core.socket for core in cores}),
         numa=files.read(f"{NODE_FOLDER}/online") is not None,
-        quota_cpus=limits.quota_cpus,
-        quota_source=limits.quota_source,
-        usable_cores=count_usable_cores(len(cores), limits.quota_cpus),
+        quota_cpus=quota_cpus,
+        usable_cores=count_usable_cores(len(cores), quota_cpus),
         memory_limit_mib=memory_mib,
         memory_source=memory_source,
+        flags=tuple(flag for flag in FLAGS if flag in flags),
+        vendor=files.read_field("proc/cpuinfo", "vendor_id") or "unknown",
+        model_name=files.read_field("proc/cpuinfo", "model name") or "unknown",
         cpu_total=len(online),
-        efficient_cpus=parse_id_list(files.read(EFFICIENT) or ""),
-        **_read_cpuinfo(files),
-        **_read_binding(files, allowed, cores),
-        lscpu_view=probes.read_lscpu(files, online),
+        efficient_cpus=files.read_ids(EFFICIENT),
+        mems_allowed=mems,
+        numactl=numactl,
+        can_bind_memory=numactl and {*nodes} <= {*mems} and _can_bind_memory(files, nodes),
+        launcher_numactl=numactl and _can_launcher_bind(files, allowed, mems),
+        lscpu_view=_read_lscpu(files, online, node_of),
     )
 
 
@@ -238,81 +167,137 @@ def count_usable_cores(cores: int, quota_cpus: float | None) -> int:
     return cores if quota_cpus is None else max(1, min(cores, int(quota_cpus + 1e-9)))
 
 
-def _read_online(files: MachineFiles) -> tuple[int, ...]:
-    text = files.read(f"{CPU_FOLDER}/online")
-    if not text:
-        raise ConfigError(
-            f"no machine below {files.root}: {CPU_FOLDER}/online is missing; "
-            "name a recorded machine (a folder with sys/ and proc/, or with recording.txt)"
-        )
-    return parse_id_list(text)
-
-
-def _read_allowed(files: MachineFiles, limits: Limits, online: tuple[int, ...]) -> tuple[int, ...]:
+def _read_allowed(files: MachineFiles, online: tuple[int, ...]) -> tuple[int, ...]:
     """The scheduler's mask already holds the cpuset, except where a manager changed one behind the other's
-    back."""
-    text = probes.read_status(files, "Cpus_allowed_list")
-    recorded = set(parse_id_list(text)) if text else set(online)
-    allowed = set(online) & (set(os.sched_getaffinity(0)) if files.live else recorded)
-    if limits.cpus is not None and allowed & set(limits.cpus):
-        allowed &= set(limits.cpus)
+    back. Going up, the first cpuset that is not empty counts: `effective` is what is left after all
+    parents."""
+    recorded = parse_id_list(files.read_field(STATUS, "Cpus_allowed_list") or "") or online
+    allowed = {*online} & {*(os.sched_getaffinity(0) if files.live else recorded)}
     if not allowed:
         raise ConfigError(f"no CPU is left: online {list(online)}, allowed by affinity none of them")
-    return tuple(sorted(allowed))
+    names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
+    cpusets = (files.read_ids(f"{group}/{name}") for group in _list_groups(files, "cpuset") for name in names)
+    return tuple(sorted(allowed & {*next(filter(None, cpusets), ())} or allowed))
 
 
-def _read_cores(files: MachineFiles, allowed: tuple[int, ...]) -> tuple[Core, ...]:
-    """One per physical core: of its siblings the lowest allowed CPU."""
-    nodes = probes.read_cpu_nodes(files)
-    cores = (_read_core(files, cpu, nodes) for cpu in allowed)
-    usable = [core for core in cores if core.cpu == min(set(core.siblings) & set(allowed))]
-    return tuple(sorted(usable, key=lambda core: (core.node, core.l3, core.cpu)))
+def _read_cores(
+    files: MachineFiles, allowed: tuple[int, ...], node_of: Mapping[int, int]
+) -> tuple[Core, ...]:
+    """One per physical core: of its siblings the lowest allowed CPU. A virtual machine may show no topology:
+    then each CPU is a core, and a node shares its cache."""
+    cores = []
+    for cpu in allowed:
+        folder, node = f"{CPU_FOLDER}/cpu{cpu}", node_of.get(cpu, 0)
+        siblings = files.read_ids(f"{folder}/topology/thread_siblings_list") or (cpu,)
+        shared = files.read_ids(f"{folder}/cache/index3/shared_cpu_list")
+        if cpu == min({*siblings} & {*allowed}):
+            cores.append(
+                Core(
+                    cpu=cpu,
+                    siblings=siblings,
+                    socket=int(files.read(f"{folder}/topology/physical_package_id") or 0),
+                    node=node,
+                    l3=shared[0] if shared else min((c for c, n in node_of.items() if n == node), default=0),
+                )
+            )
+    return tuple(sorted(cores, key=lambda core: (core.node, core.l3, core.cpu)))
 
 
-def _read_core(files: MachineFiles, cpu: int, nodes: dict[int, int]) -> Core:
-    """A virtual machine may show no topology: then each CPU is a core, and a node shares its cache."""
-    folder = f"{CPU_FOLDER}/cpu{cpu}"
-    node = nodes.get(cpu, 0)
-    shared = parse_id_list(files.read(f"{folder}/cache/index3/shared_cpu_list") or "")
-    siblings = parse_id_list(files.read(f"{folder}/topology/thread_siblings_list") or "")
-    return Core(
-        cpu=cpu,
-        siblings=siblings or (cpu,),
-        core_id=int(files.read(f"{folder}/topology/core_id") or cpu),
-        socket=int(files.read(f"{folder}/topology/physical_package_id") or 0),
-        node=node,
-        l3=shared[0] if shared else min((c for c, n in nodes.items() if n == node), default=0),
-    )
+def _list_quotas(files: MachineFiles) -> Iterator[float]:
+    """In CPUs, of the own control group and all above."""
+    for group in _list_groups(files, "cpu"):
+        quota, period = [*(files.read(f"{group}/cpu.max") or "max").split(), "100000"][:2]
+        if quota != "max":
+            yield int(quota) / int(period)
+        v1_quota = files.read(f"{group}/cpu.cfs_quota_us")
+        v1_period = files.read(f"{group}/cpu.cfs_period_us")
+        if v1_quota and v1_period and int(v1_quota) > 0:
+            yield int(v1_quota) / int(v1_period)
 
 
-def _read_memory(files: MachineFiles, limits: Limits) -> tuple[int, str]:
-    total_kib = probes.read_field(files, "proc/meminfo", "MemTotal")
+def _read_memory(files: MachineFiles) -> tuple[int, str]:
+    """MiB, and the file that says so. memory.high counts too: above it the kernel slows the process down
+    until it gives memory back."""
+    total_kib = files.read_field("proc/meminfo", "MemTotal")
     if total_kib is None:
         raise ConfigError(f"no machine below {files.root}: proc/meminfo with MemTotal is missing")
-    total_mib = int(total_kib.split()[0]) // 1024
-    if limits.memory_bytes is None or limits.memory_bytes // MIB >= total_mib:
-        return total_mib, "/proc/meminfo MemTotal"
-    return limits.memory_bytes // MIB, str(limits.memory_source)
+    found = [(int(total_kib.split()[0]) // 1024, "/proc/meminfo MemTotal")]
+    for group in _list_groups(files, "memory"):
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            text = files.read(f"{group}/{name}")
+            if text and text != "max" and int(text) < UNLIMITED_BYTES:
+                found.append((int(text) // MIB, f"{group}/{name}"))
+    return min(found, key=lambda one: one[0])
 
 
-def _read_cpuinfo(files: MachineFiles) -> dict[str, Any]:
-    """All CPUs of a server have the same flags, so the first one's are read."""
-    flags = (probes.read_field(files, "proc/cpuinfo", "flags") or "").split()
-    return {
-        "flags": tuple(flag for flag in FLAGS if flag in flags),
-        "vendor": probes.read_field(files, "proc/cpuinfo", "vendor_id") or "unknown",
-        "model_name": probes.read_field(files, "proc/cpuinfo", "model name") or "unknown",
-    }
+def _list_groups(files: MachineFiles, controller: str) -> Iterator[str]:
+    """The folder of the own control group and its parents up to the mount point, in each hierarchy that has
+    the controller; proc(5): /proc/pid/cgroup and mountinfo. Version 2 has no controllers' names: it is "".
+    """
+    groups: dict[str, str] = {}
+    for line in (files.read("proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups |= dict.fromkeys(controllers.split(","), path)
+    for line in (files.read("proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        kind, options = right.split(" ")[0], right.split(" ")[-1].split(",")
+        key = "" if kind == "cgroup2" else controller
+        if key in groups and (kind == "cgroup2" or (kind == "cgroup" and controller in options)):
+            shown, mount_point = left.split(" ")[3:5]
+            group, inside = PurePosixPath(groups[key]), PurePosixPath()
+            # A group outside the part that is mounted is not visible: limits are read at the mount point.
+            if group.is_relative_to(shown) and ".." not in group.relative_to(shown).parts:
+                inside = group.relative_to(shown)
+            folder = mount_point / inside
+            yield from (str(one) for one in (folder, *folder.parents) if one.is_relative_to(mount_point))
 
 
-def _read_binding(files: MachineFiles, allowed: tuple[int, ...], cores: tuple[Core, ...]) -> dict[str, Any]:
-    mems_text = probes.read_status(files, "Mems_allowed_list")
-    mems = parse_id_list(mems_text) if mems_text else (0,)
-    nodes = {core.node for core in cores}
-    can_bind = nodes <= set(mems) and probes.can_bind_memory(files, tuple(sorted(nodes)))
-    return {
-        "mems_allowed": mems,
-        "numactl": probes.has_numactl(files),
-        "can_bind_memory": can_bind,
-        "launcher_numactl": probes.launcher_numactl_works(files, allowed, mems),
-    }
+def _can_bind_memory(files: MachineFiles, nodes: Collection[int]) -> bool:
+    """Does `numactl -m` work for each of these nodes? Container engines filter system calls (Seccomp: 2) and
+    let set_mempolicy through with CAP_SYS_NICE only."""
+    if files.live:
+        return all(_succeeds("numactl", "-m", str(node), "true") for node in nodes)
+    if outcome := files.read("probe/membind"):
+        return outcome == "ok"
+    capabilities = int(files.read_field(STATUS, "CapEff") or "0", 16)
+    return files.read_field(STATUS, "Seccomp") != "2" or bool(capabilities >> CAP_SYS_NICE & 1)
+
+
+def _can_launcher_bind(files: MachineFiles, allowed: Collection[int], mems: Collection[int]) -> bool:
+    """The launcher tries `numactl -C 0 -m 0 hostname`, whatever CPUs it is to use.
+
+    So it fails where CPU 0 or node 0 is not ours, though numactl would work for the CPUs that are.
+    """
+    if files.live:
+        return _succeeds("numactl", "-C", "0", "-m", "0", "hostname")
+    return 0 in allowed and 0 in mems and _can_bind_memory(files, (0,))
+
+
+def _succeeds(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _read_lscpu(files: MachineFiles, online: Collection[int], node_of: Mapping[int, int]) -> tuple[str, ...]:
+    """The data lines of lscpu's parsable output; nothing where it is missing: the launcher runs it, too.
+
+    Where it was not recorded it is derived: lscpu (util-linux 2.38) numbers cores and sockets in the order
+    their first online CPU comes; no node is ''.
+    """
+    text = files.read("probe/lscpu")
+    if files.live:
+        there = shutil.which(LSCPU[0]) is not None
+        text = subprocess.run(LSCPU, capture_output=True, text=True, check=False).stdout if there else ""
+    if text is not None:
+        return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+    cores: dict[tuple[int, ...], int] = {}
+    sockets: dict[str, int] = {}
+    lines = []
+    for cpu in online:
+        folder = f"{CPU_FOLDER}/cpu{cpu}/topology"
+        core = cores.setdefault(files.read_ids(f"{folder}/thread_siblings_list") or (cpu,), len(cores))
+        socket = sockets.setdefault(files.read(f"{folder}/physical_package_id") or "0", len(sockets))
+        lines.append(f"{cpu},{core},{socket},{node_of.get(cpu, '')}")
+    return tuple(lines)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config.errors import ConfigError
-from config.proxy import GENERATIONS, MAX_INSTANCES
-from config.settings import Settings, split_words
+from config.proxy import INSTANCE_NAMES
+from config.settings import split_words
 from config.sources import read_sources
 from server import cli
 from server.rundir import RunDir
@@ -30,7 +30,7 @@ def make_arguments() -> list[str]:
     """The container's own settings; others are from environment and kit.toml. ConfigError: no archive."""
     arguments = ["HOST=0.0.0.0", f"MODEL_STORE={MODEL_STORE}", f"RUN_DIR={RUN_DIR}"]
     arguments += [f"TOKEN_FILE={SECRET}"] if SECRET.exists() else []
-    named = [values["MODELS"] for values in read_sources(Settings).values() if values.get("MODELS")]
+    named = [values["MODELS"] for values in read_sources().values() if values.get("MODELS")]
     there = sorted(file.stem for file in MODEL_STORE.glob("*.mar"))
     words = split_words(named[-1]) if named and isinstance(named[-1], str) else named[-1] if named else there
     missing = [name for name in words if name not in there and not name.endswith(".mar")]
@@ -45,8 +45,7 @@ def make_arguments() -> list[str]:
 
 def pass_logs_on(run: RunDir) -> None:
     """What HAProxy and each TorchServe write to files, to standard output, too, while this process lives."""
-    names = [f"{generation}{number}" for generation in GENERATIONS for number in range(1, MAX_INSTANCES + 1)]
-    parts = [run.instance(name) for name in names]
+    parts = [run.instance(name) for name in INSTANCE_NAMES]
     logs = [file for part in parts for file in (part.server_log, part.model_log, part.console_log)]
     # Files that come later are read from their beginning, those of an earlier run are left out.
     tail = ["tail", "--follow=name", "--retry", "---disable-inotify", "--lines=0", f"--pid={os.getpid()}"]

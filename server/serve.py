@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from config.commands import join_by_model
 from config.errors import ConfigError
 from config.folders import check_run_folder, claim_run_folder, hold_lock
 from config.plan import Plan, read_plan
@@ -119,7 +118,7 @@ def check_reload(call: Call) -> int:
     check_reloadable(call.run)
     plan = read_plan(call.run.plan)
     changed = [name for name in list_changes(plan.settings, call.settings) if name in FIXED]
-    if plan.package_set != choose_set(join_by_model(call.settings.backend)):
+    if plan.package_set != call.settings.package_set:
         changed.append("the package set of BACKEND")
     if changed:
         do = "leave it as it is, or: make stop && make serve"

@@ -10,14 +10,11 @@ from config.plan import InstancePlan, JavaPlan, Libraries, ModelPlan, Plan, Prox
 
 MACHINE = {
     "cpus_allowed": [0, 1],
-    "cores": [
-        {"cpu": cpu, "siblings": [cpu], "core_id": cpu, "socket": 0, "node": 0, "l3": 0} for cpu in (0, 1)
-    ],
+    "cores": [{"cpu": cpu, "siblings": [cpu], "socket": 0, "node": 0, "l3": 0} for cpu in (0, 1)],
     "nodes": [0],
     "sockets": 1,
     "numa": True,
     "quota_cpus": None,
-    "quota_source": None,
     "usable_cores": 2,
     "memory_limit_mib": 24000,
     "memory_source": "/proc/meminfo MemTotal",

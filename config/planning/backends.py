@@ -11,7 +11,7 @@ from config.errors import ConfigError
 from config.settings import ALL, Settings
 from config.topology import Topology
 from config.tuned import Tuned
-from handlers.backends.catalogue import BACKENDS, SETS, choose_set, name_variant, read_set
+from handlers.backends.catalogue import BACKENDS, SETS, name_variant, read_set
 
 if TYPE_CHECKING:
     from config.planning.facts import Facts
@@ -29,7 +29,7 @@ DEFAULT_PRECISION = next(iter(PRECISIONS))
 
 def choose_package_set(settings: Settings, prefix: Path) -> str:
     """That of the environment; where none was set up, the one that has all named backends."""
-    return read_set(prefix) or choose_set(",".join(settings.backend.values()))
+    return read_set(prefix) or settings.package_set
 
 
 def find_backend(facts: Facts, model: str) -> str:

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from config.certificate import read_certificate
 from config.errors import ConfigError
+from config.settings import read_certificate
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 

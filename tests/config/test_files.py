@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config.files import parse_id_list, parse_recording, read_machine, render_id_list
+from config.files import parse_id_list, read_machine, render_id_list
 from config.record import render_recording
 from config.topology import read_topology
 from tests.config.synthetic import FIXTURES, MACHINES, render_machine
@@ -26,18 +26,19 @@ def test_id_list(text, ids):
     assert parse_id_list(render_id_list(ids)) == ids
 
 
-def test_recording_keeps_many_lines_of_one_file():
-    text = "# a comment: skipped\nproc/x:first: 1\nproc/x:second: 2\n/sys/y:\n"
-    assert parse_recording(text) == {"proc/x": "first: 1\nsecond: 2", "sys/y": ""}
-
-
 def test_folder_and_recording_are_read_alike(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "x").write_text("1\n")
     assert read_machine(tmp_path).read("/proc/x") == "1"
     assert read_machine(tmp_path).read("proc/missing") is None
-    (tmp_path / "recording.txt").write_text("proc/y:2\n")
-    assert read_machine(tmp_path).read("proc/y") == "2"
+    (tmp_path / "recording.txt").write_text("# a comment: skipped\nproc/y:a: 2\nproc/y:b: 3\n/sys/z:\n")
+    recorded = read_machine(tmp_path)
+    assert (recorded.read("proc/y"), recorded.read("sys/z"), recorded.read("proc/x")) == (
+        "a: 2\nb: 3",
+        "",
+        "1",
+    )
+    assert recorded.read_field("proc/y", "b") == "3"
 
 
 @pytest.mark.parametrize("name", FIXTURES)

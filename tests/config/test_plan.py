@@ -7,7 +7,7 @@ import json
 import pytest
 
 from config.errors import ConfigError
-from config.plan import SCHEMA, Plan, read_plan, write_plan
+from config.plan import read_plan, write_plan
 from tests.config.planning import ALL_MACHINES, plan_machine, read_golden
 
 
@@ -27,11 +27,19 @@ def test_round_trip(machine, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"schema": 4}', f'{{"schema": {SCHEMA}}}', f'{{"schema": {SCHEMA}, "machine": 1}}']
+    ("text", "told"),
+    [
+        ("{", "plan: Invalid JSON"),
+        ("\xe9", "plan: Invalid JSON"),
+        ("[]", "plan: .*: got \\[]"),
+        ('{"schema": 4}', "plan.schema: .* 5: got 4"),
+        ('{"schema": 5, "machine": 1}', "plan.settings: Field required"),
+    ],
 )
-def test_file_that_is_no_plan(text):
-    with pytest.raises(ConfigError, match=r"p.json.*; run `make serve` again"):
-        Plan.from_json(text, "p.json")
+def test_file_that_is_no_plan(tmp_path, text, told):
+    (tmp_path / "plan.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=rf"plan.json: {told}.*; run `make serve` again$"):
+        read_plan(tmp_path)
 
 
 def test_no_plan(tmp_path):

@@ -129,6 +129,7 @@ def test_another_file_is_named_by_a_variable(folder, monkeypatch):
         ("port = true", "PORT must not be true or false: got true (kit.toml)"),
         ("batch = 0", "BATCH must be 1 to 128: got 0 (kit.toml)"),
         ("[models.bert]\nport = 1", "[models.bert] must have batch, delay_ms, "),
+        ("models = 5", "MODELS must be a list of names: got 5 (kit.toml)"),
         ("models.bert = 8", "[models.bert] must have batch,"),
         ('args = "--driver ab"', "unknown setting ARGS; "),
         ('run_dir = "~/x"', "RUN_DIR must be a path that the shell has expanded: got ~/x; "),

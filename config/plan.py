@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from config.errors import ConfigError
+from config.errors import ConfigError, explain_invalid
 from config.folders import PLAN_FILE, write_text_atomically
 
 PROPERTIES_FILE = "config.properties"
@@ -220,10 +220,8 @@ class Plan:
         try:
             return TypeAdapter(Plan).validate_json(text)
         except ValidationError as problem:
-            first = problem.errors()[0]
-            what = f"{source}: {'.'.join(map(str, ('plan', *first['loc'])))}: {first['msg']}"
-            got = str(first["input"])[:80]
-            raise ConfigError(f"{what}: got {got}; run `make serve` again") from problem
+            text = explain_invalid(problem)
+            raise ConfigError(f"{source}: not a plan: {text}; run `make serve` again") from problem
 
 
 def read_plan(path: Path | str) -> Plan:

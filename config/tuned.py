@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from config.errors import ConfigError
+from pydantic import TypeAdapter, ValidationError
+
+from config.errors import ConfigError, explain_invalid
 from config.folders import write_text_atomically
 from config.settings import Settings
 from handlers.backends.catalogue import BACKENDS
@@ -23,11 +25,10 @@ from handlers.sums import identify_packed
 if TYPE_CHECKING:
     from config.planning.facts import Facts
 
-SCHEMA = 1
 TUNED_FILE = "tuned.json"
 OF_ALL = ("workers", "cores_per_worker")
 """Numbers that have the name of the setting they stand in for."""
-CHOSEN = frozenset({*OF_ALL, "batch", "delay_ms", "variant"})
+Chosen = Literal["workers", "cores_per_worker", "batch", "delay_ms", "variant"]
 """The last three by model; the variant is backend and precision, and the other numbers are of it."""
 DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
 """What serves, and what computes beside the backends."""
@@ -39,12 +40,14 @@ MEMORY_TOLERANCE = 0.02
 class Tuned:
     """A tuned plan."""
 
+    schema: Literal[1] = 1
+    """Of tuned.json: another is not read."""
     made_for: Mapping[str, Any] = field(default_factory=dict)
     """What the numbers hold for; as `describe_present` has it."""
-    limit: Mapping[str, float] = field(default_factory=dict)
+    limit: Mapping[str, int | float] = field(default_factory=dict)
     """`percentile` and `ms`: what each plan that was tried had to keep."""
-    chosen: Mapping[str, Any] = field(default_factory=dict)
-    """By name, of CHOSEN."""
+    chosen: Mapping[Chosen, Any] = field(default_factory=dict)
+    """The numbers, and variants, by name."""
     evidence: Mapping[str, str] = field(default_factory=dict)
     """By model: a sentence with the figures and the trials they are from."""
 
@@ -53,7 +56,7 @@ class Tuned:
         given = {name: self.chosen[name] for name in OF_ALL if name in self.chosen}
         return settings.model_copy(update={k: v for k, v in given.items() if getattr(settings, k) is None})
 
-    def find(self, name: str, model: str) -> Any:
+    def find(self, name: Chosen, model: str) -> Any:
         """The tuned value of a model; None where it is not among them."""
         return self.chosen.get(name, {}).get(model)
 
@@ -75,34 +78,27 @@ def judge_tuned(file: Path, facts: Facts) -> tuple[Tuned, list[str]]:
         return NOT_TUNED, []
     if stale := explain_stale(tuned, facts):
         return NOT_TUNED, [f"tuned: not used, stale: {stale}; do: make tune, or remove {file}"]
-    limit, chosen = f"p{tuned.limit['percentile']:g} ≤ {tuned.limit['ms']:g} ms", json.dumps(tuned.chosen)
-    return tuned, [
-        f"tuned: used, for {limit}: {chosen if tuned.chosen else 'the defaults are right'} ({file})"
-    ]
+    chosen = json.dumps(tuned.chosen) if tuned.chosen else "the defaults are right"
+    limit = f"p{tuned.limit['percentile']:g} ≤ {tuned.limit['ms']:g} ms"
+    return tuned, [f"tuned: used, for {limit}: {chosen} ({file})"]
 
 
-def read_tuned(file: Path | str) -> Tuned | None:
+def read_tuned(file: Path) -> Tuned | None:
     """What is in the file; None when there is none."""
     try:
-        raw = json.loads(Path(file).read_text(encoding="utf-8"))
+        return TypeAdapter(Tuned).validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as problem:
+    except OSError as problem:
         raise ConfigError(f"the tuned plan cannot be read: {file}: {problem}; remove it") from problem
-    known = (
-        isinstance(raw, dict) and raw.keys() == {"schema", *asdict(NOT_TUNED)} and raw.pop("schema") == SCHEMA
-    )
-    if not known or not raw["chosen"].keys() <= CHOSEN:
-        raise ConfigError(
-            f"the tuned plan must be one that `make tune` wrote: got another ({file}); remove it"
-        )
-    return Tuned(**raw)
+    except ValidationError as problem:
+        raise ConfigError(f"the tuned plan: {file}: {explain_invalid(problem)}; remove it") from problem
 
 
 def write_tuned(file: Path, tuned: Tuned) -> None:
     """Whole or not at all."""
-    raw = {"schema": SCHEMA, **asdict(tuned)}
-    write_text_atomically(file, json.dumps(raw, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    text = json.dumps(asdict(tuned), indent=1, sort_keys=True, ensure_ascii=False)
+    write_text_atomically(file, text + "\n")
 
 
 def describe_present(facts: Facts) -> dict[str, Any]:
@@ -143,10 +139,11 @@ def explain_stale(tuned: Tuned, facts: Facts) -> str:
             # Of a model that is served only then, or only now, its name says all.
             keys = [key for key in sorted({*then, *now}) if then.get(key) != now.get(key)]
             keys = keys if name == "versions" else [key for key in keys if key in both]
-            told = (f"{key} built anew" if name == "archives" else f"{key} {then.get(key)} → {now.get(key)}"
-                    for key in keys)  # fmt: skip
-            changed += [", ".join(told)] * bool(keys)
+            texts = [f"{key} built anew" if name == "archives" else f"{key} {then.get(key)} → {now.get(key)}"
+                     for key in keys]  # fmt: skip
+            changed += [", ".join(texts)] if texts else []
         elif then != now:
             changed.append(f"{name.replace('_', ' ')}: {then} → {now}")
-    asked, limit = facts.settings.slo_p99_ms, tuned.limit.get("ms")
-    return "; ".join([*changed, *([f"limit: {limit} ms → {asked} ms"] if asked not in (None, limit) else [])])
+    if facts.settings.slo_p99_ms not in (None, tuned.limit.get("ms")):
+        changed.append(f"limit: {tuned.limit.get('ms')} ms → {facts.settings.slo_p99_ms} ms")
+    return "; ".join(changed)

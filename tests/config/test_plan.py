@@ -29,16 +29,16 @@ def test_round_trip(machine, tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{", "plan: Invalid JSON"),
-        ("\xe9", "plan: Invalid JSON"),
-        ("[]", "plan: .*: got \\[]"),
-        ('{"schema": 4}', "plan.schema: .* 5: got 4"),
-        ('{"schema": 5, "machine": 1}', "plan.settings: Field required"),
+        ("{", "Invalid JSON"),
+        ("\xe9", "Invalid JSON"),
+        ("[]", ".*: got \\[]"),
+        ('{"schema": 4}', "schema: .* 5: got 4"),
+        ('{"schema": 5, "machine": 1}', "settings: Field required"),
     ],
 )
 def test_file_that_is_no_plan(tmp_path, text, told):
     (tmp_path / "plan.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match=rf"plan.json: {told}.*; run `make serve` again$"):
+    with pytest.raises(ConfigError, match=rf"plan.json: not a plan: {told}.*; run `make serve` again$"):
         read_plan(tmp_path)
 
 

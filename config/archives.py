@@ -212,10 +212,10 @@ def check_imports(archive: ForeignArchive, folders: Sequence[str]) -> None:
             f"archives install nothing here (install_py_dep_per_model=false): uv pip install {wanted}"
         )
     if missing := sorted(set(_list_missing(archive, folders))):
-        told = ", ".join(CAPTUM if name == "captum" else name for name in missing)
+        named = ", ".join(CAPTUM if name == "captum" else name for name in missing)
         raise ConfigError(
             f"{archive.path}: its handler {archive.handler} imports modules that this environment lacks: "
-            f"{told}; install them: uv pip install {' '.join(missing)}"
+            f"{named}; install them: uv pip install {' '.join(missing)}"
         )
 
 

@@ -132,8 +132,8 @@ def describe_plan(plan: Plan) -> str:
     """What `make plan` prints, with reasons; instances that are equal but for ports and CPUs once."""
     groups: dict[str, dict[str, InstancePlan]] = {}
     for name, own in plan.instances.items():
-        alike = dataclasses.replace(own, port=0, cpus=(), worker_cpus=(), memory_nodes=(), server_cpus=None)
-        groups.setdefault(repr(dataclasses.replace(alike, properties={})), {})[name] = own
+        alike = dict.fromkeys(("port", "cpus", "worker_cpus", "memory_nodes", "server_cpus", "properties"))
+        groups.setdefault(repr({**vars(own), **alike}), {})[name] = own
     return _JINJA.get_template("plan.txt.j2").render(
         plan=plan, groups=groups.values(), rows=functools.partial(_render_rows, plan)
     )

@@ -123,21 +123,13 @@ def test_one_of_torch_model_archiver_is_read(tmp_path):
     pytest.importorskip("model_archiver")
     (tmp_path / "weights.pt").write_bytes(b"0" * (3 << 20))
     (tmp_path / "settings.yaml").write_text("batchSize: 4\n")
-    command = (
-        "--model-name old --version 2.1 --handler image_classifier --force --serialized-file weights.pt "
-        "--config-file settings.yaml --export-path ."
-    )
-    subprocess.run(
-        [sys.executable, "-m", "model_archiver.model_packaging", *command.split()], cwd=tmp_path, check=True
-    )
+    words = "--model-name old --version 2.1 --handler image_classifier --force --serialized-file weights.pt "
+    words += "--config-file settings.yaml --export-path ."
+    command = [sys.executable, "-m", "model_archiver.model_packaging", *words.split()]
+    subprocess.run(command, cwd=tmp_path, check=True)
     read = read_foreign(tmp_path / "old.mar")
-    assert (read.name, read.version, read.handler, read.config) == (
-        "old",
-        "2.1",
-        "image_classifier",
-        {"batchSize": 4},
-    )
-    assert read.size_mib == 1  # of zeros
+    assert (read.name, read.version, read.handler) == ("old", "2.1", "image_classifier")
+    assert (read.config, read.size_mib) == ({"batchSize": 4}, 1)  # of zeros
 
 
 @pytest.mark.parametrize(
@@ -159,16 +151,16 @@ def test_what_cannot_be_served_is_rejected_by_name(tmp_path, changes, said):
 
 def test_what_is_no_archive_is_rejected(tmp_path):
     (tmp_path / "a.mar").write_bytes(b"not a zip")
-    with pytest.raises(
-        ConfigError, match=r"a\.mar must be an archive of torch-model-archiver \(a ZIP file\)"
+    pack(tmp_path / "b.mar", **{"handler.py": ""})
+    make_foreign(tmp_path / "a,b=c.mar")
+    for name, said in (
+        ("a", r"a\.mar must be an archive of torch-model-archiver \(a ZIP file\)"),
+        ("b", r"got a ZIP without MAR-INF/MANIFEST\.json"),
+        ("none", r"none\.mar cannot be read: No such file"),
+        ("a,b=c", r"its file name is 'a,b=c\.mar'; rename it"),
     ):
-        read_foreign(tmp_path / "a.mar")
-    with pytest.raises(ConfigError, match=r"got a ZIP without MAR-INF/MANIFEST\.json"):
-        read_foreign(pack(tmp_path / "b.mar", **{"handler.py": ""}))
-    with pytest.raises(ConfigError, match=r"none\.mar cannot be read: No such file"):
-        read_foreign(tmp_path / "none.mar")
-    with pytest.raises(ConfigError, match=r"its file name is 'a,b=c\.mar'; rename it"):
-        read_foreign(make_foreign(tmp_path / "a,b=c.mar"))
+        with pytest.raises(ConfigError, match=said):
+            read_foreign(tmp_path / f"{name}.mar")
 
 
 def find_missing(tmp_path, folders, **changes) -> str:
@@ -180,25 +172,33 @@ def find_missing(tmp_path, folders, **changes) -> str:
     return ""
 
 
+def of_source(text: str) -> dict[str, str]:
+    return {"handler.py": text}
+
+
 @pytest.mark.parametrize(
-    ("source", "missing"),
+    ("changes", "missing"),
     [
-        ("import os, json\nfrom collections import abc\nimport installed.part", ""),
-        ("import no_such\nfrom nowhere.part import x", "no_such, nowhere"),
+        (of_source("import os, json\nfrom collections import abc\nimport installed.part"), ""),
+        (of_source("import no_such\nfrom nowhere.part import x"), "no_such, nowhere"),
         # another module of the archive, and what that imports
-        ("from helper import f", "deep"),
-        ("import folder.part", ""),
+        (of_source("from helper import f"), "deep"),
+        (of_source("import folder.part"), ""),
         # what may be missing, or is needed by a call only
-        ("try:\n    import captum\nexcept ImportError:\n    captum = None", ""),
-        ("def f():\n    import captum", ""),
-        ("from ts.torch_handler.base_handler import BaseHandler", ""),
-        ("from ts.torch_handler import vision_handler", "captum"),
-        ("from ts.torch_handler.vision_handler import VisionHandler", "captum"),
-        ("import captum.attr", "captum"),
-        ("this is no Python", ""),
+        (of_source("try:\n    import captum\nexcept ImportError:\n    captum = None"), ""),
+        (of_source("def f():\n    import captum"), ""),
+        (of_source("from ts.torch_handler.base_handler import BaseHandler"), ""),
+        (of_source("from ts.torch_handler import vision_handler"), "captum"),
+        (of_source("from ts.torch_handler.vision_handler import VisionHandler"), "captum"),
+        (of_source("import captum.attr"), "captum"),
+        (of_source("this is no Python"), ""),
+        # a handler of TorchServe's own
+        ({"model": {"handler": "vision_handler"}}, "captum"),
+        ({"model": {"handler": "base_handler"}}, ""),
+        ({"model": {"handler": "other"}}, "other"),
     ],
 )
-def test_modules_that_are_missing_are_named(tmp_path, source, missing):
+def test_modules_that_are_missing_are_named(tmp_path, changes, missing):
     """Found without importing anything."""
     handlers = tmp_path / "site" / "ts" / "torch_handler"
     handlers.mkdir(parents=True)
@@ -207,23 +207,12 @@ def test_modules_that_are_missing_are_named(tmp_path, source, missing):
     (handlers / "vision_handler.py").write_text(
         "from captum.attr import X\nfrom .base_handler import BaseHandler"
     )
-    files = {"handler.py": source, "helper.py": "import deep", "folder/part.py": "import unseen"}
-    said = find_missing(tmp_path, [tmp_path / "site"], **files)
+    files = {"helper.py": "import deep", "folder/part.py": "import unseen"}
+    said = find_missing(tmp_path, [tmp_path / "site"], **files, **changes)
     names = said.partition("lacks: ")[2].partition(";")[0]
     assert names.partition(":")[0] == missing
     assert ("the extra of TorchServe's own" in said) == (missing == "captum")
     assert ("uv pip install" in said) == bool(missing)
-
-
-@pytest.mark.parametrize(
-    ("handler", "missing"), [("vision_handler", True), ("base_handler", False), ("other", True)]
-)
-def test_a_handler_of_torchserves_own_is_looked_at_too(tmp_path, handler, missing):
-    handlers = tmp_path / "site" / "ts" / "torch_handler"
-    handlers.mkdir(parents=True)
-    (handlers / "base_handler.py").write_text("import abc")
-    (handlers / "vision_handler.py").write_text("import captum")
-    assert bool(find_missing(tmp_path, [tmp_path / "site"], model={"handler": handler})) == missing
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,7 @@ def test_an_empty_folder_or_volume_is_taken(tmp_path: Path, names: tuple[str, ..
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("plan.json", make_plan().to_json()),
-        ("timings.json", '{"schema": 1, "settings": {}, "models": {}}'),
-    ],
+    [("plan.json", make_plan().to_json()), ("timings.json", '{"schema": 1, "settings": {}, "models": {}}')],
 )
 def test_a_run_directory_without_the_marker_is_known_by_its_files(tmp_path: Path, name, text) -> None:
     (tmp_path / name).write_text(text)

@@ -25,13 +25,8 @@ def test_it_is_served_with_torchserves_own_defaults():
         (model,) = instance.models.values()
         store = f"/kit/run/instances/{name}/store"
         properties = instance.properties
-        assert (instance.kit, model.kit, model.backend, model.precision, model.limits) == (
-            False,
-            False,
-            "",
-            "",
-            {},
-        )
+        assert (instance.kit, model.kit) == (False, False)
+        assert (model.backend, model.precision, model.limits) == ("", "", {})
         assert (model.batch_size, model.max_batch_delay_ms, model.response_timeout_s) == (1, 100, 120)
         assert model.archives == {"1.0": "/archives/old-1.0.mar"}
         assert (properties["model_store"], properties["load_models"]) == (store, "old=old-1.0.mar")
@@ -43,16 +38,10 @@ def test_it_is_served_with_torchserves_own_defaults():
 
 
 def test_launcher_allocator_and_openmp_are_planned_as_for_the_kits_models():
-    for instance, own in zip(
-        plan_foreign().instances.values(), plan_machine().instances.values(), strict=True
-    ):
-        for key in (
-            "cpu_launcher_enable",
-            "cpu_launcher_args",
-            "install_py_dep_per_model",
-            "enable_model_api",
-        ):
-            assert instance.properties[key] == own.properties[key]
+    instances, kits = plan_foreign().instances.values(), plan_machine().instances.values()
+    for instance, own in zip(instances, kits, strict=True):
+        keys = "cpu_launcher_enable", "cpu_launcher_args", "install_py_dep_per_model", "enable_model_api"
+        assert [instance.properties[key] for key in keys] == [own.properties[key] for key in keys]
         assert (instance.worker_cpus, instance.memory_nodes) == (own.worker_cpus, own.memory_nodes)
         assert instance.environment["MALLOC_CONF"] == own.environment["MALLOC_CONF"]
         for key in ("LD_PRELOAD", "OMP_NUM_THREADS", "KMP_AFFINITY"):

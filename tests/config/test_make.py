@@ -24,15 +24,11 @@ STUB = """#!/bin/sh
 { env | sed -n 's/^\\(PORT\\|PYTHON[A-Z0-9]*\\)=/variable &/p'; printf '%s\\n' "$@"; } >> "$CALLS"
 """
 """Writes down what it is given."""
-TESTS = {
-    "test",
-    "test-unit",
-    "test-e2e",
-    "test-reliability",
-    "test-current",
-    "test-current-quick",
-    "image-test",
-}
+CALLED = {
+    **dict.fromkeys(("test", "test-unit", "test-e2e", "test-reliability", "image-test"), "dev"),
+    **dict.fromkeys(("lint", "format"), "dev"), "test-current-quick": "test-current", "distclean": "clean",
+}  # fmt: skip
+"""Target → what the set-up is asked to do for it, where that is another."""
 
 
 class Checkout:
@@ -51,15 +47,13 @@ class Checkout:
         self, *words: str, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """In the POSIX locale, and not as a part of `make test`, whose values would be in the environment."""
-        own = {
-            "PATH": os.environ["PATH"],
-            "HOME": os.environ["HOME"],
+        own = {name: os.environ[name] for name in ("PATH", "HOME")} | {
             "CALLS": str(self.calls),
             "LC_ALL": "C",
         }
-        command, given = ["make", *words, f"PYTHON={self.python}"], own | (environment or {})
+        command, env = ["make", *words, f"PYTHON={self.python}"], own | (environment or {})
         return subprocess.run(
-            command, cwd=self.folder, env=given, capture_output=True, text=True, errors="replace", check=False
+            command, cwd=self.folder, env=env, capture_output=True, text=True, errors="replace", check=False
         )
 
     def list_words(self) -> list[str]:
@@ -80,16 +74,9 @@ def test_each_value_arrives_as_it_was_given(checkout, target):
     checkout.make(target, *(f"{name}={value}" for name, value in values.items()))
     words = checkout.list_words()
     setup = words.index("setup")
-    called = (
-        "dev" if target in TESTS - {"test-current", "test-current-quick"} | {"lint", "format"} else target
-    )
-    called = {"test-current-quick": "test-current", "distclean": "clean"}.get(called, called)
-    assert words[setup - 1 : setup + 2] == ["-m", "setup", called]
-    assert words[setup + 2] == f"--goals={target}"
-    given = words[setup + 3 : setup + 3 + len(PUBLIC)]
-    assert sorted(given) == sorted(
-        [*(f"{name}={value}" for name, value in values.items()), f"PYTHON={checkout.python}"]
-    )
+    assert words[setup - 1 : setup + 3] == ["-m", "setup", CALLED.get(target, target), f"--goals={target}"]
+    given = dict(word.split("=", 1) for word in words[setup + 3 : setup + 3 + len(PUBLIC)])
+    assert given == {**values, "PYTHON": str(checkout.python)}
     assert not checkout.was_harmed()
 
 
@@ -107,35 +94,20 @@ def test_a_value_of_several_lines_is_rejected_by_name(checkout, value):
 
 
 def test_goals_and_names_are_no_text_of_a_shell(checkout):
-    for word in (
-        HOSTILE,
-        HOSTILE.partition("=")[0],
-        f"{HOSTILE}=1",
-        "x';touch${IFS}F;'=1",
-        "$(shell touch F)",
-    ):
+    first = HOSTILE.partition("=")[0]
+    for word in (HOSTILE, first, f"{HOSTILE}=1", "x';touch${IFS}F;'=1", "$(shell touch F)"):
         checkout.make(word)
         checkout.make("stop", word)
         assert not checkout.was_harmed()
 
 
 def test_only_the_command_line_gives_settings_and_programs_get_them_as_arguments_alone(checkout):
-    others = {
-        "PORT": "9",
-        "PYTHONPATH": "/x",
-        "PYTHONHOME": "/x",
-        "PRECISION": "int8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    checkout.make("serve", "WORKERS=2", environment=others)
-    words = checkout.list_words()
-    assert [word for word in words if word.startswith("variable ")] == [
-        "variable PORT=9",
-        "variable PYTHONUTF8=1",
-    ]
-    assert {word for word in words if "=" in word and not word.startswith("variable")} == {
-        "--goals=serve", "WORKERS=2", f"PYTHON={checkout.python}"
-    }  # fmt: skip
+    others = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PRECISION", "PYTHONDONTWRITEBYTECODE"), "/x")
+    checkout.make("serve", "WORKERS=2", environment={"PORT": "9", **others})
+    words = [word for word in checkout.list_words() if "=" in word]
+    variables = ["variable PORT=9", "variable PYTHONUTF8=1"]
+    assert [word for word in words if word.startswith("variable ")] == variables
+    assert {*words} - {*variables} == {"--goals=serve", "WORKERS=2", f"PYTHON={checkout.python}"}
 
 
 def test_below_another_make_only_that_is_said(checkout):
@@ -152,26 +124,19 @@ def test_below_another_make_only_that_is_said(checkout):
 
 def test_what_looks_at_a_server_runs_by_the_environment_that_is_there(checkout):
     (checkout.folder / ".venv/bin/python").write_text(STUB.replace('"$@"', '"venv" "$@"'))
-    for target, there in (
-        ("status", True),
-        ("stop", True),
-        ("verify", True),
-        ("serve", False),
-        ("reload", False),
-    ):
+    for target in ("status", "stop", "verify", "serve", "reload"):
         checkout.calls.unlink(missing_ok=True)
         checkout.make(target)
-        assert ("venv" in checkout.list_words()) is there, target
+        assert ("venv" in checkout.list_words()) is (target not in ("serve", "reload")), target
 
 
 def test_a_machine_without_python_says_so(checkout):
     shutil.rmtree(checkout.folder / ".venv")
     shutil.rmtree(checkout.folder / ".venv-current")
+    checkout.python = "/nowhere/python3"
     for target in ("setup", "status"):
-        command = ["make", target, "PYTHON=/nowhere/python3"]
-        done = subprocess.run(command, cwd=checkout.folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        assert "/nowhere/python3: " in done.stderr
+        done = checkout.make(target)
+        assert (done.returncode, "/nowhere/python3: " in done.stderr) == (2, True)
 
 
 def test_what_an_old_python_meets_is_a_sentence():
@@ -190,30 +155,17 @@ def test_the_files_that_are_named_are_there(name):
 def test_the_makefile_is_short_and_has_a_target_for_each_command():
     text = (ROOT / "Makefile").read_text()
     assert len(text.splitlines()) <= 100
-    phony = set(
-        re.search(r"^\.PHONY: (.*?[^\\])\n", text, re.MULTILINE | re.DOTALL)[1].replace("\\\n", " ").split()
-    )
-    commands = set(
-        re.search(r"^COMMANDS = (.*?[^\\])\n", text, re.MULTILINE | re.DOTALL)[1].replace("\\\n", " ").split()
-    )
-    assert phony - {"$(COMMANDS)"} | commands == {*COMMANDS}
-    help_line = subprocess.run(
-        ["make", "help-dev"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout
-    told = set(re.findall(r"^  make ([a-z0-9-]+)", help_line, re.MULTILINE))
-    told |= set(re.findall(r"^([a-z0-9-]+):.*## ", text, re.MULTILINE))
-    assert told == {*COMMANDS} - {"dev", "load-tools"}
+    lists = re.findall(r"^(?:\.PHONY:|COMMANDS =) (.*)", text.replace("\\\n", " "), re.MULTILINE)
+    assert {*" ".join(lists).split()} - {"$(COMMANDS)"} == {*COMMANDS}
+    shown = subprocess.run(["make", "help-dev"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    described = {*re.findall(r"^  make ([a-z0-9-]+)", shown, re.MULTILINE)}
+    described |= {*re.findall(r"^([a-z0-9-]+):.*## ", text, re.MULTILINE)}
+    assert described == {*COMMANDS} - {"dev", "load-tools"}
 
 
-def test_a_bare_python_runs_the_set_up(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-S", "-E", "-m", "setup", "help"],
-        cwd=ROOT,
-        env={},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_bare_python_runs_the_set_up():
+    command = [sys.executable, "-S", "-E", "-m", "setup", "help"]
+    done = subprocess.run(command, cwd=ROOT, env={}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -51,13 +53,10 @@ def test_the_strongest_source_wins(folder, monkeypatch):
     monkeypatch.setenv("KIT_PORT", "8002")
     monkeypatch.setenv("KIT_WORKERS", "2")
     settings = read_settings(["PORT=8003"])
-    assert (settings.port, settings.workers, settings.precision, settings.mode) == (
-        8003,
-        2,
-        "int8",
-        "throughput",
-    )
+    assert (settings.port, settings.workers, settings.precision) == (8003, 2, "int8")
     assert (settings.users, settings.from_, settings.verbose) == ("8", "/x", True)
+    assert read_settings(["PRECISION=int8"], ()) == Settings(precision="int8")
+    assert Settings() == Settings(port=8080, workers=None), "made of its arguments alone"
 
 
 def test_what_is_empty_is_not_given_and_a_bare_name_of_the_shell_does_nothing(monkeypatch):
@@ -65,13 +64,6 @@ def test_what_is_empty_is_not_given_and_a_bare_name_of_the_shell_does_nothing(mo
     monkeypatch.setenv("PRECISION", "int8")
     monkeypatch.setenv("KIT_INSTANCES", "")
     assert read_settings(["WORKERS=", "PRECISION="]) == Settings()
-
-
-def test_a_settings_object_is_made_of_its_arguments_alone(folder, monkeypatch):
-    write(folder, "port = 8001\n")
-    monkeypatch.setenv("KIT_WORKERS", "2")
-    assert (Settings(precision="int8").port, Settings().workers) == (8080, None)
-    assert read_settings(["PRECISION=int8"], ()) == Settings(precision="int8")
 
 
 def test_models_are_sorted_and_once_each(folder):
@@ -195,10 +187,49 @@ def test_all_problems_are_said_at_once(folder, monkeypatch):
     ]
 
 
-def test_files_of_tls_are_read_where_tls_is_given(folder):
-    (line,) = reject("TLS_CERT=/nowhere.pem", "TLS_KEY=/nowhere.key")
-    assert line.startswith("TLS_CERT must be a file that can be read: got /nowhere.pem")
-    assert Settings(tls_cert="/nowhere.pem", tls_key="/nowhere.key").tls_cert == "/nowhere.pem"
+@pytest.fixture
+def make_pair(folder):
+    """A self-signed certificate and its key, by name."""
+
+    def make(name: str, *options: str) -> None:
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        command += ["-subj", f"/CN={name}", "-days", "1", "-out", f"{name}.pem", "-keyout", f"{name}.key"]
+        subprocess.run([*command, *(options or ["-nodes"])], check=True, capture_output=True)
+
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificates")
+    return make
+
+
+def test_a_certificate_and_its_key_are_named_by_absolute_paths(make_pair, folder):
+    make_pair("one")
+    settings = read_settings(["TLS_CERT=one.pem", "TLS_KEY=one.key"])
+    assert (settings.tls_cert, settings.tls_key) == (str(folder / "one.pem"), str(folder / "one.key"))
+
+
+def test_a_certificate_and_key_that_do_not_belong_together_are_rejected(make_pair):
+    make_pair("one")
+    make_pair("other")
+    make_pair("locked", "-passout", "pass:secret")  # which nobody is asked for
+    (line,) = reject("TLS_CERT=one.pem", "TLS_KEY=other.key")
+    assert "KEY_VALUES_MISMATCH" in line
+    (line,) = reject("TLS_CERT=locked.pem", "TLS_KEY=locked.key")
+    assert "without a password" in line
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "said"),
+    [
+        ("/nowhere", "text", "TLS_CERT must be a file that can be read: got /nowhere: "),
+        ("text", ".", "TLS_KEY must be a file that can be read: got .: "),
+        ("text", "text", "TLS_CERT and TLS_KEY must be a certificate and its own key"),
+    ],
+)
+def test_files_of_tls_are_read_where_settings_are(folder, cert, key, said):
+    write(folder, "hello", "text")
+    (line,) = reject(f"TLS_CERT={cert}", f"TLS_KEY={key}")
+    assert line.startswith(said)
+    assert Settings(tls_cert=cert, tls_key=key).tls_cert == cert
 
 
 def test_no_slip_keeps_a_server_from_being_stopped(folder, monkeypatch):
@@ -252,13 +283,10 @@ def test_what_no_goal_reads_is_rejected(command, given, told):
 
 
 def test_options_of_a_program_stand_in_one_setting():
-    settings, options = read_program(
-        ["run", "URL=http://h:1", "ARGS=--driver ab --results 'a b'", "--repeats", "2"]
-    )
-    assert (settings.url, options) == (
-        "http://h:1",
-        ["run", "--repeats", "2", "--driver", "ab", "--results", "a b"],
-    )
+    words = ["run", "URL=http://h:1", "ARGS=--driver ab --results 'a b'", "--repeats", "2"]
+    settings, options = read_program(words)
+    expected = ["run", "--repeats", "2", "--driver", "ab", "--results", "a b"]
+    assert (settings.url, options) == ("http://h:1", expected)
     with pytest.raises(ConfigError, match="ARGS must be words as a shell reads them"):
         read_program(["ARGS='"])
 

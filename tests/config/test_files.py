@@ -33,6 +33,7 @@ def test_folder_and_recording_are_read_alike(tmp_path):
     assert read_machine(tmp_path).read("proc/missing") is None
     (tmp_path / "recording.txt").write_text("# a comment: skipped\nproc/y:a: 2\nproc/y:b: 3\n/sys/z:\n")
     recorded = read_machine(tmp_path)
+    assert recorded.contents == {"proc/y": "a: 2\nb: 3", "sys/z": ""}
     assert (recorded.read("proc/y"), recorded.read("sys/z"), recorded.read("proc/x")) == (
         "a: 2\nb: 3",
         "",

@@ -85,7 +85,6 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text):
         ({}, ""),
         ({"cpu_model": "Z80"}, f"cpu model: Z80 → {TOPOLOGY.model_name}"),
         ({"cpus": [0]}, "cpus: [0] → [0, 1]"),
-        ({"quota_cpus": 1.5}, "quota cpus: 1.5 → None"),
         ({"memory_mib": TOPOLOGY.memory_limit_mib + 300}, ""),
         ({"memory_mib": 8000}, f"memory mib: 8000 → {TOPOLOGY.memory_limit_mib}"),
         ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),
@@ -101,6 +100,11 @@ def test_what_makes_it_stale(facts, changes, said):
     tuned = make_tuned(facts)
     stale = replace(tuned, made_for={**tuned.made_for, **changes})
     assert explain_stale(stale, facts) == said
+
+
+def test_tuned_without_a_quota_is_stale_under_one(facts):
+    limited = replace(facts, machine=replace(TOPOLOGY, quota_cpus=1.5))
+    assert explain_stale(make_tuned(facts), limited) == "quota cpus: None → 1.5"
 
 
 def test_of_other_models_only_the_names_are_told(facts):

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from config.errors import ConfigError, explain_invalid
 from config.folders import write_text_atomically
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TUNED_FILE = "tuned.json"
 OF_ALL = ("workers", "cores_per_worker")
 """Numbers that have the name of the setting they stand in for."""
-Chosen = Literal["workers", "cores_per_worker", "batch", "delay_ms", "variant"]
+Chosen = Annotated[str, Field(pattern="^(workers|cores_per_worker|batch|delay_ms|variant)$")]
 """The last three by model; the variant is backend and precision, and the other numbers are of it."""
 DISTRIBUTIONS = ("torch", "torchserve", "torchvision", "transformers")
 """What serves, and what computes beside the backends."""
@@ -56,7 +56,7 @@ class Tuned:
         given = {name: self.chosen[name] for name in OF_ALL if name in self.chosen}
         return settings.model_copy(update={k: v for k, v in given.items() if getattr(settings, k) is None})
 
-    def find(self, name: Chosen, model: str) -> Any:
+    def find(self, name: str, model: str) -> Any:
         """The tuned value of a model; None where it is not among them."""
         return self.chosen.get(name, {}).get(model)
 

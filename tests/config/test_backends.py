@@ -22,22 +22,22 @@ def read_options(plan) -> dict:
     return json.loads(plan.environment["CPU_KIT_OPTIONS"])
 
 
-def test_each_model_has_its_backend_in_the_plan_and_in_its_workers_options():
-    given = {"bert": "openvino", "resnet50": "eager"}
-    plan = plan_one(backend=given)
-    assert {name: model.backend for name, model in plan.models.items()} == given
-    assert {name: one["backend"] for name, one in read_options(plan).items()} == given
-
-
 @pytest.mark.parametrize(
-    ("backend", "switch"),
+    ("package_set", "backend", "backends"),
     [
-        *(({}, "true"), ({"bert": "eager"}, "true"), ({"*": "eager", "bert": "ipex"}, "true")),
-        *(({"*": "eager"}, "false"), ({"*": "openvino"}, "false")),
+        ("ipex", {}, ["ipex", "ipex"]), ("ipex", {"bert": "eager"}, ["eager", "ipex"]),
+        ("ipex", {"*": "eager", "bert": "ipex"}, ["ipex", "eager"]), ("ipex", {"*": "eager"}, ["eager"] * 2),
+        ("ipex", {"bert": "openvino", "resnet50": "eager"}, ["openvino", "eager"]),
+        # of what nobody named, the first of the package set
+        ("current", {}, ["openvino"] * 2), ("current", {"bert": "eager"}, ["eager", "openvino"]),
+        ("current", {"*": "inductor"}, ["inductor"] * 2),
     ],
-)
-def test_torchserves_switch_is_on_where_a_model_is_computed_by_ipex(backend, switch):
-    plan = plan_one(backend=backend)
+)  # fmt: skip
+def test_each_model_has_its_backend_and_torchserves_switch_is_on_for_ipex(package_set, backend, backends):
+    plan = plan_one(package_set=package_set, backend=backend)
+    options, switch = read_options(plan), str("ipex" in backends).lower()
+    assert [plan.models[name].backend for name in ("bert", "resnet50")] == backends
+    assert [options[name]["backend"] for name in ("bert", "resnet50")] == backends
     assert plan.properties["ipex_enable"] == plan.worker_environment["TS_IPEX_ENABLE"] == switch
 
 
@@ -131,21 +131,7 @@ def test_an_environment_says_its_set_else_the_backends_do(tmp_path, written, bac
     if written is not None:
         (tmp_path / "setup.json").write_text(json.dumps(written))
     with pytest.raises(ConfigError, match=f"no archive of .* in .*/{name_store(package_set)}[,;]"):
-        read_facts(Settings(models=("bert", "no-such"), backend=backend, prefix=str(tmp_path)))
-
-
-@pytest.mark.parametrize(
-    ("backend", "backends"),
-    [
-        ({}, ["openvino"] * 2),
-        ({"bert": "eager"}, ["eager", "openvino"]),
-        ({"*": "inductor"}, ["inductor"] * 2),
-    ],
-)
-def test_openvino_computes_what_nobody_named(backend, backends):
-    plan = plan_one(package_set="current", backend=backend)
-    assert [plan.models[name].backend for name in ("bert", "resnet50")] == backends
-    assert plan.properties["ipex_enable"] == "false"
+        read_facts(Settings(models=("bert", "no-such", "resnet50"), backend=backend, prefix=str(tmp_path)))
 
 
 @pytest.mark.parametrize(("workers", "counted"), [(1, " --ninstances 1"), (2, "")])

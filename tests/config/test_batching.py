@@ -6,19 +6,14 @@ import pytest
 
 from config.plan import Plan
 from config.planning.batching import fit
-from tests.config.planning import MODELS, TEXTS, make_model, plan_machine
+from tests.config.planning import MODELS, TEXTS, make_model, plan_machine, time_sizes
 from tests.config.test_profile import make_job, time_job
 
 WARMED = (1, 2, 4, 8, 16)
 
 
 def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16), tail_s=0.0) -> dict[str, dict[str, float]]:
-    """As a batch profile has it."""
-    return {
-        str(size): {"lowest_s": s / 2, "median_s": s, "p99_s": s + tail_s, "highest_s": 2 * s, "busy": 1.0}
-        for size in sizes
-        for s in [(fixed_ms + each_ms * size) / 1000]
-    }
+    return time_sizes({size: (fixed_ms + each_ms * size) / 1000 for size in sizes}, tail_s)
 
 
 def plan_timed(taken_ms: dict[int, float], *, tail_ms=0.0, **changes) -> Plan:

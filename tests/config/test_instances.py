@@ -102,10 +102,13 @@ def test_fewer_instances_where_two_would_be_too_small():
 
 
 def test_an_instance_leaves_the_cpus_of_others_where_nothing_pins_it():
-    """Also where shares are unequal."""
-    plan = plan_machine("offline-cpus", workers=2, pinning=False)
-    assert [one.server_cpus for one in plan.instances.values()] == [(0, 1, 3), (4, 5)]
-    assert [one.worker_cpus for one in plan.instances.values()] == [((0, 1, 3),), ((4, 5),)]
+    """Shares may be unequal."""
+    pinned, unpinned = (
+        plan_machine("offline-cpus", workers=2, pinning=pinning).instances.values()
+        for pinning in (True, False)
+    )
+    assert [one.worker_cpus for one in pinned] == [((0, 1, 3),), ((4, 5),)]
+    assert [one.server_cpus for one in unpinned] == [(0, 1, 3, 6, 9), (4, 5, 10)]
 
 
 @pytest.mark.parametrize(

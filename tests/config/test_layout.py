@@ -27,12 +27,10 @@ TABLE = {
     ("amd-l3-groups", "throughput"): (32, 1, "--node_id 0"),
     ("amd-l3-groups", "latency"): (4, 8, "--node_id 0"),
     ("interleaved-nodes", "throughput"): (16, 1, f"--core_list {LIST16} --ncores_per_instance 1"),
-    ("interleaved-nodes", "latency"): (
-        2, 8, "--core_list 0,2,4,6,8,10,12,14,17,19,21,23,25,27,29,31 --ncores_per_instance 8",
-    ),
-    ("container-cpuset", "throughput"): (
-        4, 1, "--core_list 10,11,12,13 --ncores_per_instance 1 --disable_numactl",
-    ),
+    ("interleaved-nodes", "latency"):
+        (2, 8, "--core_list 0,2,4,6,8,10,12,14,17,19,21,23,25,27,29,31 --ncores_per_instance 8"),
+    ("container-cpuset", "throughput"):
+        (4, 1, "--core_list 10,11,12,13 --ncores_per_instance 1 --disable_numactl"),
     ("container-quota-v2", "throughput"): (2, 1, f"--ncores_per_instance 1 {UNBOUND}"),
     ("container-quota-v2", "latency"): (1, 2, f"--ncores_per_instance 2 --ninstances 1 {UNBOUND}"),
     ("container-quota-v1", "throughput"): (1, 1, f"--ncores_per_instance 1 --ninstances 1 {UNBOUND}"),

@@ -28,13 +28,7 @@ def time_job(job, *, tail_s=0.0, **speeds) -> BatchProfile:
             return {"problem": speed}
         sizes = job.models[model].batches
         taken = speed if isinstance(speed, dict) else {size: size / speed for size in sizes}
-        service = {
-            str(size): {
-                "batches": 9, "busy": 1.0,
-                "lowest_s": 0.9 * s, "median_s": s, "p99_s": s + tail_s, "highest_s": 1.2 * s,
-            }
-            for size, s in taken.items()
-        }  # fmt: skip
+        service = planning.time_sizes(taken, tail_s)
         return {"samples_per_second": speed, "batch_size": max(service, key=int), "service": service}
 
     models = {

@@ -140,10 +140,9 @@ def draft_instance(
     where these do not fit."""
     folder, store, settings = Path(facts.run_dir, INSTANCES_FOLDER, name), facts.model_store, given
     if kit:
-        needed = {
-            f"{one.name} {variants[one.name]}": resources.need_mib(one, variants[one.name])
-            for one in facts.kit
-        }
+        # With what the worst batch is made into; the bodies have a bound of their own.
+        memory = {f"{one.name} {variants[one.name]}": one.memory[variants[one.name]] for one in facts.kit}
+        needed = {what: one.worker_mib + one.request_mib for what, one in memory.items()}
         backends = {variant.split()[0] for variant in variants.values()}
         largest = max(facts.kit, key=ModelDefinition.count_shapes)
         why["environment.ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = (
@@ -151,12 +150,15 @@ def draft_instance(
         )
         why["properties.ipex_enable"] = f"its models are computed by {', '.join(sorted(backends))}"
     else:
-        needed = {one: resources.need_foreign_mib(archives) for one, archives in facts.foreign.items()}
+        base_mib, copies = resources.FOREIGN_MIB, resources.FOREIGN_COPIES
+        needed = {
+            model: sum(base_mib + copies * one.size_mib for one in versions)
+            for model, versions in facts.foreign.items()
+        }
         backends = {facts.find_backend(model) for model in facts.foreign}
         store, settings = str(folder / STORE_FOLDER), models.obey_workers(facts.foreign, given)
         why["memory_mib"] = (
-            f"of a worker's memory only an estimate is known: {resources.FOREIGN_MIB} MiB + "
-            f"{resources.FOREIGN_COPIES} × the archive"
+            f"of a worker's memory only an estimate is known: {base_mib} MiB + {copies} × the archive"
         )
         why["properties.ipex_enable"] = (
             "by this environment's backend; TorchServe's BaseHandler applies ipex.optimize to eager models "

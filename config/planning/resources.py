@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from config.archives import ForeignArchive, ModelDefinition
 from config.errors import FitError
 from config.plan import JavaPlan
 from config.settings import Settings
@@ -67,38 +66,24 @@ def plan_java(topology: Topology, why: dict[str, str]) -> JavaPlan:
     return JavaPlan(bodies_mib=bodies, heap_mib=heap, direct_mib=direct, flags=flags)
 
 
-def count_shared_mib(topology: Topology, java: JavaPlan) -> int:
-    """Memory that is needed once: TorchServe, the bodies of requests in the workers, and the reserve."""
-    jvm = java.heap_mib + java.direct_mib + JVM_BEYOND_MIB
-    return jvm + int(java.bodies_mib * IN_WORKERS) + int(topology.memory_limit_mib * RESERVE_SHARE)
-
-
 def count_workers_in_memory(
     topology: Topology, java: JavaPlan, needed_mib: Mapping[str, int], settings: Settings
 ) -> int:
     """Workers of each model that fit; FitError where it is less than one. `needed_mib`: one of each, by what
     it is.
 
-    All workers may have their worst batch at once: nothing tells one what the others are decoding.
+    All workers may have their worst batch at once: nothing tells one what the others are decoding. Needed
+    once are TorchServe, the bodies of requests in the workers, and the reserve.
     """
-    launcher_mib = LAUNCHER_MIB if settings.pinning else 0
-    each, shared = sum(mib + launcher_mib for mib in needed_mib.values()), count_shared_mib(topology, java)
-    workers = (topology.memory_limit_mib - shared) // each
+    launcher_mib, limit_mib = LAUNCHER_MIB if settings.pinning else 0, topology.memory_limit_mib
+    each = sum(mib + launcher_mib for mib in needed_mib.values())
+    jvm = java.heap_mib + java.direct_mib + JVM_BEYOND_MIB
+    shared = jvm + int(java.bodies_mib * IN_WORKERS) + int(limit_mib * RESERVE_SHARE)
+    workers = (limit_mib - shared) // each
     if workers < 1:
         raise FitError(
             f"not enough memory for one worker of each model ({', '.join(needed_mib)}): needed "
             f"{each + shared} MiB (workers {each}, TorchServe and reserve {shared}), there are "
-            f"{topology.memory_limit_mib} MiB ({topology.memory_source}); serve fewer models (MODELS=…) or "
-            "raise the limit"
+            f"{limit_mib} MiB ({topology.memory_source}); serve fewer models (MODELS=…) or raise the limit"
         )
     return workers
-
-
-def need_mib(model: ModelDefinition, variant: str) -> int:
-    """Of a worker, with what its worst batch is made into; the bodies have a bound of their own."""
-    return model.memory[variant].worker_mib + model.memory[variant].request_mib
-
-
-def need_foreign_mib(archives: Sequence[ForeignArchive]) -> int:
-    """Of a worker of each version."""
-    return sum(FOREIGN_MIB + FOREIGN_COPIES * archive.size_mib for archive in archives)

@@ -78,7 +78,7 @@ def count_proxy_mib(topology: Topology) -> int:
 
 def split_machine(topology: Topology, count: int) -> list[Topology]:
     """The machine as if there were nothing but an instance's cores, and their part of the memory; where CPUs
-    are shared with all of them, and their part of the quota."""
+    are shared, with all of them."""
     runs, proxy_mib = split_cores(choose_cores(topology), count), count_proxy_mib(topology)
     total, memory_mib = sum(map(len, runs)), topology.memory_limit_mib
     shares = []
@@ -93,10 +93,6 @@ def split_machine(topology: Topology, count: int) -> list[Topology]:
         if topology.owns_cpus:
             cpus = tuple(sorted(cpu for core in cores for cpu in core.siblings))
             share = replace(share, cpus_allowed=cpus, cores=tuple(cores), quota_cpus=None)
-        else:
-            assert topology.quota_cpus is not None
-            quota = math.floor(1000 * topology.quota_cpus * len(cores) / total) / 1000
-            share = replace(share, quota_cpus=quota)
         shares.append(share)
     return shares
 

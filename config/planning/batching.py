@@ -7,7 +7,7 @@ without one they are estimates, from other machines.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from config.archives import ModelDefinition
 from config.planning.profile import FEW, FEW_TEXTS, BatchProfile
@@ -77,7 +77,7 @@ class Service:
         """Requests a second of one worker in TorchServe."""
         return 1000 * size / (self.take_ms(size) + SERVER_BATCH_MS)
 
-    def late_ms(self, size: int) -> float:
+    def p99_ms(self, size: int) -> float:
         """When the longest of a hundred requests has its response, in batches of that size."""
         return SERVICES_IN_LIMIT * self.take_ms(size) + self.tail_ms
 
@@ -98,29 +98,25 @@ def find_service(model: ModelDefinition, variant: str, cores: int, profile: Batc
 
 
 def fit(timed: Mapping[str, Mapping[str, float]]) -> Service:
-    """A line through the medians, and how far the smallest batches lie apart."""
-    least = timed[min(timed, key=int)]
-    return replace(_fit_line(timed, _cite(timed)), tail_ms=1000 * (least["p99_s"] - least["median_s"]))
-
-
-def _fit_line(timed: Mapping[str, Mapping[str, float]], source: str) -> Service:
-    """Least squares of the medians' relative errors; neither part is below nothing."""
+    """A line through the medians, by least squares of their relative errors, with neither part below nothing;
+    and how far the smallest batches lie apart."""
     # fixed × u + each × v = 1 for each point
     u = [1 / (1000 * entry["median_s"]) for entry in timed.values()]
     v = [int(size) * one for size, one in zip(timed, u, strict=True)]
     uu, uv, vv = (
         sum(a * b for a, b in zip(one, other, strict=True)) for one, other in ((u, u), (u, v), (v, v))
     )
-    by_size = Service(fixed_ms=0.0, each_ms=sum(v) / vv, source=source)
-    if len(timed) == 1:
-        return by_size
-    det = uu * vv - uv * uv
-    fixed, each = (sum(u) * vv - sum(v) * uv) / det, (sum(v) * uu - sum(u) * uv) / det
+    fixed, each = 0.0, sum(v) / vv
+    if len(timed) > 1:
+        det = uu * vv - uv * uv
+        fixed, each = (sum(u) * vv - sum(v) * uv) / det, (sum(v) * uu - sum(u) * uv) / det
     if fixed < 0:
-        return by_size
-    if each < 0:
-        return Service(fixed_ms=sum(u) / uu, each_ms=0.0, source=source)
-    return Service(fixed_ms=fixed, each_ms=each, source=source)
+        fixed, each = 0.0, sum(v) / vv
+    elif each < 0:
+        fixed, each = sum(u) / uu, 0.0
+    least = timed[min(timed, key=int)]
+    tail_ms = 1000 * (least["p99_s"] - least["median_s"])
+    return Service(fixed_ms=fixed, each_ms=each, tail_ms=tail_ms, source=_cite(timed))
 
 
 def _cite(timed: Mapping[str, Mapping[str, float]]) -> str:
@@ -149,31 +145,25 @@ def list_timed(model: ModelDefinition, mode: str) -> tuple[int, ...]:
     return tuple(sorted({size for size in few if least <= size <= most}))
 
 
-def choose_size(service: Service, sizes: Sequence[int], limit_ms: int) -> int:
-    """The smallest near the best rate of those within the limit; where that is too little, or there is none,
-    the smallest near the capacity, which is beyond the limit."""
-    fitting = [size for size in sizes if service.late_ms(size) <= limit_ms]
-    best, capacity = max(map(service.rate, fitting), default=0.0), max(map(service.rate, sizes))
-    if best >= LEAST_OF_CAPACITY * capacity:
-        return min(size for size in fitting if service.rate(size) >= NEAR_BEST * best)
-    return min(size for size in sizes if service.rate(size) >= NEAR_CAPACITY * capacity)
-
-
 def choose_batch(service: Service, sizes: Sequence[int], mode: str, limit_ms: int) -> tuple[int, str]:
-    """And why."""
+    """The smallest near the best rate of those within the limit; where that is too little, or there is none,
+    the smallest near the capacity, which is beyond the limit. And why."""
     if mode == "latency":
-        size = min(sizes)
-        return (
-            size,
-            f"MODE=latency: a request waits for no other, {service.take_ms(size):.1f} ms; {service.source}",
-        )
-    size = choose_size(service, sizes, limit_ms)
+        ms = service.take_ms(min(sizes))
+        return min(sizes), f"MODE=latency: a request waits for no other, {ms:.1f} ms; {service.source}"
+    fitting = [size for size in sizes if service.p99_ms(size) <= limit_ms]
+    best, capacity = max(map(service.rate, fitting), default=0.0), max(map(service.rate, sizes))
+    keeps = best >= LEAST_OF_CAPACITY * capacity
+    among, near, rate = (fitting, NEAR_BEST, best) if keeps else (sizes, NEAR_CAPACITY, capacity)
+    size = min(size for size in among if service.rate(size) >= near * rate)
     took = (
         f"{SERVICES_IN_LIMIT} × {service.take_ms(size):.1f} ms (the batch before it, its own, and as long to "
         "wait)" + f" + {service.tail_ms:.1f} for the longest" * (service.tail_ms > 0)
     )
-    if service.late_ms(size) <= limit_ms:
-        share = f"within {1 - NEAR_BEST:.0%} of the best rate ({service.rate(size):.3g}/s of a worker)"
-        return size, f"the smallest {share} of those that keep {took} ≤ {limit_ms} ms; {service.source}"
-    share = f"within {1 - NEAR_CAPACITY:.0%} of the capacity ({service.rate(size):.3g}/s of a worker)"
-    return size, f"the smallest {share}; SLO_P99_MS={limit_ms} CANNOT BE KEPT: {took}; {service.source}"
+    share = (
+        f"the smallest within {1 - near:.0%} of the {'best rate' if keeps else 'capacity'} "
+        f"({service.rate(size):.3g}/s of a worker)"
+    )
+    if keeps:
+        return size, f"{share} of those that keep {took} ≤ {limit_ms} ms; {service.source}"
+    return size, f"{share}; SLO_P99_MS={limit_ms} CANNOT BE KEPT: {took}; {service.source}"

@@ -1,16 +1,16 @@
-"""Variables of TorchServe and its workers, and the keys of config.properties."""
+"""Libraries that workers preload, variables of TorchServe and its workers, keys of config.properties."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from config.archives import ModelDefinition
-from config.plan import Libraries, ModelPlan
-from config.planning.instances import Draft
+from config.errors import ConfigError
+from config.installed import ALLOCATOR_PACKAGES, OPENMP_FILE
+from config.plan import InstancePlan, Libraries
+from config.planning.facts import Facts
 from config.planning.proxy import MAX_REQUEST_BYTES
-from config.planning.resources import count_frontend_threads
 from config.proxy import SOCKETS, find_socket
 from handlers.backends.catalogue import BACKENDS, SWITCHED
 
@@ -29,6 +29,13 @@ ALLOCATOR_FLAGS = {
     # without any flag the launcher takes whatever it finds, tcmalloc first
     "system": "--use_default_allocator",
 }
+REASONS = {
+    "jemalloc": "with page return off it keeps the activations' memory: ResNet50 doubled over glibc's malloc",
+    "tcmalloc": "as fast as jemalloc for these models",
+    "system": "glibc's malloc gives large blocks back after each batch and pays in page faults",
+    "intel": "Intel's kernels are tuned for it, and KMP_AFFINITY can pin its threads one to a core",
+    "gnu": "torch's own libgomp, which no launcher setting pins inside the worker's CPUs",
+}
 KMP_AFFINITY = "granularity=fine,compact,1,0"
 """The launcher's value: thread n on the worker's n-th core, SMT siblings last."""
 UNBOUND_AFFINITY = "none"
@@ -43,134 +50,111 @@ DenseNet121 121, BERT 74."""
 HOST = "127.0.0.1"
 
 
-def plan_environment(draft: Draft, plans: Mapping[str, ModelPlan]) -> dict[str, str]:
-    """What is set on TorchServe and inherited by the workers."""
-    environment, launch = _plan_process(draft.models, draft.libraries), draft.launch
-    if draft.kit:
-        largest = max(draft.models, key=ModelDefinition.count_shapes)
-        draft.why["environment.ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = (
-            f"{largest.count_shapes()} shapes that {largest.name} may warm × {PRIMITIVES_PER_SHAPE} kernels"
+def plan_libraries(facts: Facts, why: dict[str, str]) -> Libraries:
+    """Real files, and the names that the launcher looks for; ConfigError for one that is missing on a live
+    machine."""
+    settings, installed = facts.settings, facts.installed
+    allocator, openmp = settings.allocator or "jemalloc", settings.openmp or "intel"
+    for name, chosen in (("allocator", allocator), ("openmp", openmp)):
+        way = f"{name.upper()} was given" if getattr(settings, name) else "default"
+        why[f"libraries.{name}"] = f"{way}: {REASONS[chosen]}"
+    if facts.live and allocator != "system" and allocator not in installed.allocators:
+        raise ConfigError(
+            f"ALLOCATOR={allocator}: its library is not on this machine: install it (apt install "
+            f"{ALLOCATOR_PACKAGES[allocator]}) or use ALLOCATOR=system"
         )
-        options = {
-            name: {
-                "backend": plan.backend,
-                "precision": plan.precision,
-                "batch": plan.batch_size,
-                "threads": draft.layout.cores,
-                **({"off": plan.off} if plan.off else {}),
-                **({"limits": dict(plan.limits)} if plan.limits else {}),
-            }
-            for name, plan in plans.items()
-        }
-        environment["CPU_KIT_OPTIONS"] = json.dumps(options, sort_keys=True, separators=(",", ":"))
-    if launch.args is None:
-        preloads = {"LD_PRELOAD": ":".join(list_preloads(draft.libraries))}
-        return {**environment, **_plan_threads(draft), **(preloads if preloads["LD_PRELOAD"] else {})}
-    return environment if launch.bound else {**environment, **_plan_affinity(draft)}
+    openmp_path = f"{facts.prefix}/lib/{OPENMP_FILE}" if openmp == "intel" else None
+    if facts.live and openmp_path and installed.openmp is None:
+        raise ConfigError(
+            f"OPENMP=intel: {openmp_path} is missing: run `make setup` (pip install intel-openmp) or use "
+            "OPENMP=gnu"
+        )
+    return Libraries(
+        allocator=allocator, allocator_path=installed.allocators.get(allocator),
+        allocator_link=None if allocator == "system" else f"{facts.prefix}/lib/lib{allocator}.so",
+        openmp=openmp, openmp_path=openmp_path,
+    )  # fmt: skip
 
 
-def plan_worker_environment(draft: Draft) -> dict[str, str | tuple[str, ...]]:
-    """What workers must be seen with: set by the launcher, which is the proof that it ran and found the
-    libraries, or by TorchServe from its properties (ConfigManager.getBackendConfiguration)."""
-    return {
-        "TS_DECODE_INPUT_REQUEST": str(not draft.kit).lower(),
-        **{BACKENDS[one].switch_variable: str(one in draft.backends).lower() for one in SWITCHED.values()},
-        **_plan_threads(draft),
-        "LD_PRELOAD": list_preloads(draft.libraries),
-        **({} if draft.launch.args is None else _plan_affinity(draft)),
-    }
-
-
-def plan_profile_environment(draft: Draft) -> dict[str, str]:
-    """Of a worker that is timed, without the options of its model, which name its backend: the switch that
-    TorchServe hands over is not read then."""
-    switches = {BACKENDS[backend].switch_variable for backend in SWITCHED.values()}
-    # The files themselves: the names the launcher looks for are linked when a server starts.
-    files = [path for path in (draft.libraries.openmp_path, draft.libraries.allocator_path) if path]
-    values = {**_plan_process(draft.models, draft.libraries), **plan_worker_environment(draft)}
-    values["LD_PRELOAD"] = ":".join(files)
-    return {name: str(value) for name, value in sorted(values.items()) if name not in switches}
-
-
-def _plan_process(models: Sequence[ModelDefinition], libraries: Libraries) -> dict[str, str]:
+def plan_environment(
+    instance: InstancePlan, models: Sequence[ModelDefinition], libraries: Libraries, backends: Collection[str]
+) -> tuple[dict[str, str], dict[str, str | tuple[str, ...]]]:
+    """(What is set on TorchServe and inherited by the workers, what workers must be seen with besides): the
+    latter is set by the launcher, which is the proof that it ran and found the libraries, or by TorchServe
+    from its properties (ConfigManager.getBackendConfiguration). `models`: the kit's; `backends`: that compute
+    in it."""
+    launched, pinned, cores = instance.launched, instance.pinned, instance.cores_per_worker
+    intel = libraries.openmp == "intel"
+    threads = {"OMP_NUM_THREADS": str(cores), **({"KMP_BLOCKTIME": KMP_BLOCKTIME_MS} if intel else {})}
+    # Not without the launcher: unpinned workers would all put their first thread on the same CPU.
+    affinity = {"KMP_AFFINITY": KMP_AFFINITY if pinned else UNBOUND_AFFINITY} if intel and launched else {}
+    # In the launcher's order: each library it finds goes in front, the allocator before OpenMP.
+    preloads = tuple(path for path in (libraries.openmp_path, libraries.allocator_link) if path)
     environment = {
         # On more threads it would leave the worker's cores or oversubscribe them.
         "TOKENIZERS_PARALLELISM": "false",
         # Where Triton is, importing a backend may start compilers beside each worker: 600 MiB, 3.5 s of CPU.
         "TORCH_WARM_POOL": "0",
     }
-    if models:
+    if instance.kit:
         # Room for every warmed shape of the model with the most, as a power of two.
-        shapes = max(model.count_shapes() for model in models)
-        caches = (
-            "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
-            *(one.cache_bound for one in BACKENDS.values() if one.cache_bound),
-        )
-        environment |= dict.fromkeys(caches, str(1 << (PRIMITIVES_PER_SHAPE * shapes - 1).bit_length()))
-    return {**environment, "MALLOC_CONF": MALLOC_CONF} if libraries.allocator == "jemalloc" else environment
-
-
-def _plan_threads(draft: Draft) -> dict[str, str]:
-    """Without KMP_AFFINITY: unpinned workers would all put their first thread on the same CPU."""
-    blocktime = {"KMP_BLOCKTIME": KMP_BLOCKTIME_MS} if draft.libraries.openmp == "intel" else {}
-    return {"OMP_NUM_THREADS": str(draft.layout.cores), **blocktime}
-
-
-def _plan_affinity(draft: Draft) -> dict[str, str]:
-    if draft.libraries.openmp != "intel":
-        return {}
-    return {"KMP_AFFINITY": KMP_AFFINITY if draft.launch.bound else UNBOUND_AFFINITY}
-
-
-def list_preloads(libraries: Libraries) -> tuple[str, ...]:
-    """In the launcher's order: each library it finds goes in front, the allocator before OpenMP."""
-    return tuple(path for path in (libraries.openmp_path, libraries.allocator_link) if path)
+        kernels = PRIMITIVES_PER_SHAPE * max(model.count_shapes() for model in models)
+        bounds = filter(None, (one.cache_bound for one in BACKENDS.values()))
+        capacity = str(1 << (kernels - 1).bit_length())
+        environment |= dict.fromkeys(("ONEDNN_PRIMITIVE_CACHE_CAPACITY", *bounds), capacity)
+    if libraries.allocator == "jemalloc":
+        environment["MALLOC_CONF"] = MALLOC_CONF
+    if not launched:
+        environment |= {**threads, **({"LD_PRELOAD": ":".join(preloads)} if preloads else {})}
+    elif not pinned:
+        environment |= affinity
+    return environment, {
+        "TS_DECODE_INPUT_REQUEST": str(not instance.kit).lower(),
+        **{BACKENDS[one].switch_variable: str(one in backends).lower() for one in SWITCHED.values()},
+        **threads,
+        "LD_PRELOAD": preloads,
+        **affinity,
+    }
 
 
 def plan_properties(
-    draft: Draft, plans: Mapping[str, ModelPlan], queue: int, *, store: str, folder: Path
+    instance: InstancePlan,
+    libraries: Libraries,
+    args: str | None,
+    backends: Collection[str],
+    *,
+    threads: int,
+    store: str,
+    folder: Path,
 ) -> dict[str, str]:
-    """All of config.properties but `models` and vmargs, which are rendered from the plan's models and JVM
-    (keys of TorchServe 0.12's ConfigManager.java). `folder`: the instance's; `store`: of its archives."""
-    args, libraries = draft.launch.args, draft.libraries
-    flags = (
-        args,
-        ALLOCATOR_FLAGS[libraries.allocator],
-        "" if libraries.openmp == "intel" else "--disable_iomp",
-    )
-    threads = str(count_frontend_threads(draft.topology))
-    # The default version is the one that is loaded first (ModelVersionedRefs.java).
-    files = [
-        f"{name}={Path(file).name}"
-        for name, model in plans.items()
-        for _, file in sorted(model.archives.items(), key=lambda item: item[0] != model.version)
-    ]
+    """config.properties but for what models decide (keys of TorchServe 0.12's ConfigManager.java), `models`
+    and vmargs, which are rendered from the plan. `args`: of the launcher, which select CPUs; `threads`: that
+    pass bytes on; `folder`: the instance's; `store`: of its archives."""
+    iomp = "" if libraries.openmp == "intel" else "--disable_iomp"
+    flags = filter(None, (args, ALLOCATOR_FLAGS[libraries.allocator], iomp))
     return {
-        **{switch: str(backend in draft.backends).lower() for switch, backend in SWITCHED.items()},
-        "cpu_launcher_enable": str(args is not None).lower(),
-        **({} if args is None else {"cpu_launcher_args": " ".join(filter(None, flags))}),
+        **{switch: str(backend in backends).lower() for switch, backend in SWITCHED.items()},
+        "cpu_launcher_enable": str(instance.launched).lower(),
+        **({"cpu_launcher_args": " ".join(flags)} if instance.launched else {}),
         "model_store": store,
         "workflow_store": store,
-        "load_models": ",".join(files),
-        "default_workers_per_model": str(len(draft.layout.chunks)),
-        "job_queue_size": str(queue),
-        "default_response_timeout": str(max(model.response_timeout_s for model in plans.values())),
+        "default_workers_per_model": str(len(instance.worker_cpus)),
         "number_of_gpu": "0",
         **{f"{name}_address": f"unix:{find_socket(folder, name)}" for name in SOCKETS},
         "grpc_inference_address": HOST,
-        "grpc_inference_port": str(draft.port + 3),
+        "grpc_inference_port": str(instance.port + 3),
         "grpc_management_address": HOST,
-        "grpc_management_port": str(draft.port + 4),
-        "initial_worker_port": str(draft.port + 920),
+        "grpc_management_port": str(instance.port + 4),
+        "initial_worker_port": str(instance.port + 920),
         "max_request_size": str(MAX_REQUEST_BYTES),
         "disable_token_authorization": "true",
         "enable_model_api": "false",
         "allowed_urls": render_allowed_urls(store),
         "enable_envvars_config": "false",
         "install_py_dep_per_model": "false",
-        "number_of_netty_threads": threads,
-        "netty_client_threads": threads,
-        "decode_input_request": str(not draft.kit).lower(),
+        "number_of_netty_threads": str(threads),
+        "netty_client_threads": str(threads),
+        "decode_input_request": str(not instance.kit).lower(),
         "metrics_mode": "prometheus",
         "model_metrics_auto_detect": "true",
         "disable_system_metrics": "true",

@@ -7,6 +7,7 @@ the real launcher. Arguments are taken only where it hands every rank exactly th
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ SHARED = "the quota names no CPUs: every server on this machine that bound itsel
 UNBOUND = "--disable_numactl --disable_taskset"
 """Both: the launcher binds nothing, and still sets threads and preloads libraries."""
 
+MemoryNodes = tuple[int, ...] | None
+"""None: memory is not bound."""
+
 
 class LauncherError(Exception):
     """The launcher would stop with an exception; TorchServe would then start workers unpinned."""
@@ -34,7 +38,7 @@ class Launched:
     """Processes that are started for it; anything but 1 breaks TorchServe."""
     cpus: Chunk
     """Handed to `numactl -C` or `taskset -c`; none where neither is used."""
-    nodes: tuple[int, ...] | None
+    nodes: MemoryNodes
     """Handed to `numactl -m`; None without numactl."""
     threads: int
     """OMP_NUM_THREADS."""
@@ -49,8 +53,6 @@ def simulate_launcher(args: str, lscpu_view: Sequence[str], *, workers: int, num
     size = int(given.get("--ncores_per_instance", 0))
     if "--core_list" in given:
         cores = [int(cpu) for cpu in given["--core_list"].split(",")]
-        if not size:
-            raise LauncherError("--core_list needs --ncores_per_instance")
         if not 1 < count < len(cores) / size:
             count = len(cores) // size
     else:
@@ -90,84 +92,73 @@ def _read_view(lscpu_view: Sequence[str]) -> tuple[list[list[int]], dict[int, in
     return cores, {int(cpu): int(node or 0) for cpu, _, node in rows}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """How workers come to be."""
-
-    args: str | None
-    """The part of cpu_launcher_args that selects CPUs; None: the launcher is not used."""
-    memory_nodes: tuple[tuple[int, ...] | None, ...]
-    """By rank: what `numactl -m` gets; None: memory is not bound."""
-
-    @property
-    def bound(self) -> bool:
-        """Whether each worker is kept on CPUs of its own."""
-        return self.args is not None and "--disable_taskset" not in self.args
-
-
 def choose_launch(
-    topology: Topology, chunks: Sequence[Chunk], why: dict[str, str], *, counted: bool, pinning: bool = True
-) -> Launch:
-    """`--node_id` where it means the plan, else the list of CPUs. `counted`: a launcher that must be told how
-    many workers a list is for (torch 2.14 starts nothing without). `pinning`: False for a baseline."""
+    topology: Topology, chunks: Sequence[Chunk], why: dict[str, str], *, counted: bool, pinning: bool
+) -> tuple[str | None, tuple[MemoryNodes, ...]]:
+    """(The part of cpu_launcher_args that selects CPUs, None where the launcher is not used; the NUMA nodes
+    that `numactl -m` gets, by rank): `--node_id` where it means the plan, else the list of CPUs.
+
+    `counted`: a launcher that must be told how many workers a list is for (torch 2.14 starts nothing
+    without). `pinning`: False for a baseline.
+    """
     unbound = (None,) * len(chunks)
     if not pinning:
         why["launched"] = "the launcher is switched off: a baseline"
-        return Launch(args=None, memory_nodes=unbound)
-    size, problem, numactl = len(chunks[0]), "it cannot name these CPUs", topology.launcher_numactl
+        return None, unbound
+    owned, size, problem = topology.owns_cpus, len(chunks[0]), "it cannot name these CPUs"
     node_of = {cpu: core.node for core in topology.cores for cpu in core.siblings}
-    nodes, alone = {node_of[cpu] for chunk in chunks for cpu in chunk}, len(chunks) == 1
-    listed = ",".join(map(str, sorted(cpu for chunk in chunks for cpu in chunk)))
-    proposals = [f"--node_id {node}" for node in nodes]
-    proposals += [
-        f"--core_list {listed} --ncores_per_instance {size}{' --ninstances 1' * (counted and alone)}"
-    ]
-    if not topology.owns_cpus:
-        # One worker's count is said, because TorchServe says none, and as many would be started as fit.
-        proposals = [f"--ncores_per_instance {size}{' --ninstances 1' * alone} {UNBOUND}"]
-    for args in proposals:
+    cpus = sorted(cpu for chunk in chunks for cpu in chunk)
+    # One worker's count is said, because TorchServe says none, and as many would be started as fit.
+    single = " --ninstances 1" * (len(chunks) == 1 and (counted or not owned))
+    each = f"--ncores_per_instance {size}{single}"
+    listed = f"--core_list {','.join(map(str, cpus))} {each}"
+    by_node = (f"--node_id {node}" for node in dict.fromkeys(node_of[cpu] for cpu in cpus))
+    simulate = functools.partial(
+        simulate_launcher,
+        lscpu_view=topology.lscpu_view,
+        workers=len(chunks),
+        numactl=topology.launcher_numactl,
+    )
+    for args in [*by_node, listed] if owned else [f"{each} {UNBOUND}"]:
         try:
-            found = simulate_launcher(args, topology.lscpu_view, workers=len(chunks), numactl=numactl)
-            rightly = topology.can_bind_memory and all(
+            found = simulate(args)
+            right = all(
                 {*one.nodes} == {node_of.get(cpu) for cpu in one.cpus}
                 for one in found
                 if one.nodes is not None
             )
             # `numactl -m` of a node that is not ours, or not there, would stop the worker.
-            if not topology.owns_cpus:
-                why["pinned"] = why["memory_nodes"] = SHARED
-                return Launch(args=args, memory_nodes=unbound)
-            if not rightly or not numactl:
+            if owned and not (topology.launcher_numactl and topology.can_bind_memory and right):
                 args = f"{args} --disable_numactl"
-                found = simulate_launcher(args, topology.lscpu_view, workers=len(chunks), numactl=numactl)
+                found = simulate(args)
         except LauncherError as error:
             problem = str(error)
             continue
+        if not owned:
+            why["pinned"] = why["memory_nodes"] = SHARED
+            return args, unbound
         if [(one.cpus, one.copies, one.threads) for one in found] == [(chunk, 1, size) for chunk in chunks]:
             why["properties.cpu_launcher_args"] = (
                 "on this machine the launcher takes this node for exactly the planned CPUs"
                 if args.startswith("--node_id")
                 else "a list, because --node_id would not mean exactly these CPUs: the launcher takes core "
-                "numbers "
-                "of lscpu for CPU numbers, and knows no cpusets"
+                "numbers of lscpu for CPU numbers, and knows no cpusets"
             )
             why["memory_nodes"] = _explain_memory(topology, found[0].nodes is not None)
-            return Launch(args=args, memory_nodes=tuple(one.nodes for one in found))
+            return args, tuple(one.nodes for one in found)
     why["launched"] = f"the launcher cannot be used on this machine: {problem}"
-    return Launch(args=None, memory_nodes=unbound)
+    return None, unbound
 
 
 def _explain_memory(topology: Topology, bound: bool) -> str:
     if bound:
         return "the launcher runs each worker under numactl -m with the NUMA node of its CPUs"
     if not topology.numactl:
-        return "not bound: numactl is not installed, so the launcher pins with taskset"
-    if not topology.can_bind_memory:
-        return (
-            "not bound: numactl -m does not work here (a container without CAP_SYS_NICE, or with other nodes)"
-        )
-    if not topology.launcher_numactl:
-        return (
-            "not bound: the launcher tries numactl on CPU 0 and node 0, which are not ours, and takes taskset"
-        )
-    return "not bound: the launcher would name the wrong NUMA node to numactl -m, so numactl is switched off"
+        why = "numactl is not installed, so the launcher pins with taskset"
+    elif not topology.can_bind_memory:
+        why = "numactl -m does not work here (a container without CAP_SYS_NICE, or with other nodes)"
+    elif not topology.launcher_numactl:
+        why = "the launcher tries numactl on CPU 0 and node 0, which are not ours, and takes taskset"
+    else:
+        why = "the launcher would name the wrong NUMA node to numactl -m, so numactl is switched off"
+    return f"not bound: {why}"

@@ -7,6 +7,7 @@ models, so all models of an instance get the same workers.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -59,8 +60,12 @@ def choose_layout(topology: Topology, settings: Settings, max_workers: int, why:
             f"({topology.memory_limit_mib} MiB, {topology.memory_source}): got {settings.workers}"
         )
     limit = settings.workers or min(max_workers, MAX_WORKERS)
-    everywhere = list(_list_layouts(cores, settings, limit))
-    layouts = _separate(everywhere, cores, topology, settings, limit) or everywhere
+    layouts = list(_list_layouts(cores, settings, limit))
+    fast = [core for core in cores if core.cpu not in topology.efficient_cpus]
+    if topology.owns_cpus and 0 < len(fast) < len(cores):
+        # Of a hybrid CPU, workers of several cores on P-cores alone: with an E-core each step waits for it.
+        single = (one for one in layouts if one.cores == 1)
+        layouts = [*single, *_list_layouts(fast, settings, limit)] or layouts
     if not layouts:
         raise FitError(
             f"WORKERS × CORES_PER_WORKER must be at most {topology.usable_cores} (usable physical cores): "
@@ -72,15 +77,12 @@ def choose_layout(topology: Topology, settings: Settings, max_workers: int, why:
 
 
 def choose_cores(topology: Topology) -> tuple[Core, ...]:
-    """As many cores as the quota feeds, with their allowed siblings; if not all, the fullest NUMA node first.
-    Where CPUs are shared only their number counts, and no node or cache is a worker's own."""
+    """All cores with their allowed siblings. Where CPUs are shared, as many as the quota feeds: only their
+    number counts then, and no node or cache is a worker's own."""
     allowed = set(topology.cpus_allowed)
     cores = [replace(core, siblings=tuple(sorted(allowed & set(core.siblings)))) for core in topology.cores]
     if not topology.owns_cpus:
         cores = sorted((replace(core, node=0, l3=0) for core in cores), key=lambda core: core.cpu)
-    elif topology.usable_cores < len(cores):
-        sizes = {node: sum(core.node == node for core in cores) for node in topology.nodes}
-        cores.sort(key=lambda core: (-sizes[core.node], core.node, core.l3, core.cpu))
     return tuple(cores[: topology.usable_cores])
 
 
@@ -93,43 +95,30 @@ def check_sizes(settings: Settings, topology: Topology) -> None:
 
 
 def _list_layouts(cores: Sequence[Core], settings: Settings, limit: int) -> Iterator[Layout]:
-    """For each unit and size the largest number of workers whose CPUs the launcher can hand out."""
-    for unit, groups in _list_groups(cores, settings):
+    """For each unit and size the largest number of workers whose CPUs the launcher can hand out. Only who
+    names the number of cores can make a worker cross NUMA nodes."""
+    cache, node, machine = UNITS
+    l3_groups = group_cores(cores, lambda core: (core.node, core.l3))
+    units = {cache: l3_groups, node: group_cores(cores, lambda core: (core.node,))}
+    if settings.mode == "latency" and min(map(len, l3_groups)) < LATENCY_MIN_L3_CORES:
+        del units[cache]
+    if settings.cores_per_worker is not None:
+        units[machine] = [sorted(cores, key=lambda core: core.cpu)]
+    for unit, groups in units.items():
         for size in _list_sizes(max(map(len, groups)), settings):
-            slots = _deal(groups, size)
+            # Dealt round the groups so that the first few workers already use all nodes and caches.
+            turns = range(max(map(len, groups)) // size)
+            dealt = (group[turn * size : (turn + 1) * size] for turn in turns for group in groups)
+            slots = [slot for slot in dealt if len(slot) == size]
             for workers in range(min(limit, len(slots)), (settings.workers or 1) - 1, -1):
                 if chunks := _arrange(slots[:workers]):
                     yield Layout(unit=unit, cores=size, chunks=chunks)
                     break
 
 
-def _separate(
-    everywhere: Sequence[Layout], cores: Sequence[Core], topology: Topology, settings: Settings, limit: int
-) -> list[Layout]:
-    """Of a hybrid CPU, workers of several cores on P-cores alone: with an E-core each step waits for it."""
-    fast = [core for core in cores if core.cpu not in topology.efficient_cpus]
-    if not 0 < len(fast) < len(cores) or not topology.owns_cpus:
-        return []
-    return [*(one for one in everywhere if one.cores == 1), *_list_layouts(fast, settings, limit)]
-
-
-def _list_groups(cores: Sequence[Core], settings: Settings) -> Iterator[tuple[str, list[list[Core]]]]:
-    """Only who names the number of cores can make a worker cross NUMA nodes."""
-    cache, node, machine = UNITS
-    l3_groups = group_cores(cores, lambda core: (core.node, core.l3))
-    if settings.mode != "latency" or min(map(len, l3_groups)) >= LATENCY_MIN_L3_CORES:
-        yield cache, l3_groups
-    yield node, group_cores(cores, lambda core: (core.node,))
-    if settings.cores_per_worker is not None:
-        yield machine, [sorted(cores, key=lambda core: core.cpu)]
-
-
 def group_cores(cores: Iterable[Core], key: Callable[[Core], tuple[int, ...]]) -> list[list[Core]]:
     """By key, in its order."""
-    groups: dict[tuple[int, ...], list[Core]] = {}
-    for core in cores:
-        groups.setdefault(key(core), []).append(core)
-    return [groups[name] for name in sorted(groups)]
+    return [[*group] for _, group in itertools.groupby(sorted(cores, key=key), key)]
 
 
 def _list_sizes(largest: int, settings: Settings) -> range:
@@ -140,16 +129,6 @@ def _list_sizes(largest: int, settings: Settings) -> range:
         largest = min(largest, LATENCY_MAX_CORES)
         return range(math.ceil(largest / 2), largest + 1)
     return range(1, largest + 1)
-
-
-def _deal(groups: list[list[Core]], size: int) -> list[list[Core]]:
-    """Workers' cores, dealt round the groups so that the first few already use all nodes and caches."""
-    dealt = [
-        (turn, index, group[turn * size : (turn + 1) * size])
-        for index, group in enumerate(groups)
-        for turn in range(len(group) // size)
-    ]
-    return [slot for _, _, slot in sorted(dealt, key=lambda item: item[:2])]
 
 
 def _arrange(slots: list[list[Core]]) -> tuple[Chunk, ...]:
@@ -163,7 +142,7 @@ def _arrange(slots: list[list[Core]]) -> tuple[Chunk, ...]:
     for choice in (first, shifted):
         wanted = sorted(tuple(sorted(chunk)) for chunk in choice)
         flat = sorted(cpu for chunk in choice for cpu in chunk)
-        size = len(slots[0]) if slots else 1
+        size = len(slots[0])
         if wanted == [tuple(flat[i : i + size]) for i in range(0, len(flat), size)]:
             return tuple(wanted)
     return ()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from config.archives import ForeignArchive, ModelDefinition
 from config.errors import ConfigError
-from config.plan import ModelPlan
+from config.plan import InstancePlan, ModelPlan
 from config.planning.backends import EAGER
 from config.planning.batching import DEFAULT_SLO_P99_MS, TOKEN_MS, choose_batch, find_service, list_sizes
-from config.planning.instances import Draft
+from config.planning.facts import Facts
 from config.planning.profile import BatchProfile
 from config.planning.proxy import MAX_REQUEST_BYTES, SMALL_BYTES
-from config.settings import Settings
+from config.settings import ALL, Settings
 from config.tuned import Tuned
 from handlers.backends.catalogue import BACKENDS
 
@@ -63,55 +66,91 @@ LARGE_PART = 7 / 8
 """Of the memory for bodies, that large ones may fill."""
 
 
+def check_settings(facts: Facts) -> None:
+    """ConfigError for settings by model that name none that is served, and for settings of the kit's models
+    alone: names and kind of archives that others made are known once they are read."""
+    settings = facts.settings
+    for setting in ("backend", "batch", "delay_ms"):
+        if unknown := sorted({*getattr(settings, setting)} - {ALL, *facts.archives}):
+            raise ConfigError(
+                f"{setting.upper()} must name models that are served, {', '.join(sorted(facts.archives))}: "
+                f"got {', '.join(unknown)}"
+            )
+    for model, backend in settings.backend.items():
+        if model in facts.foreign and backend not in ("ipex", "eager"):
+            raise ConfigError(
+                f"BACKEND of {model} must be ipex or eager, because its archive has a handler of its own: "
+                f"got {backend}"
+            )
+    if settings.precision and not facts.kit:
+        raise ConfigError(
+            "PRECISION is of the kit's models, and archives that others made have their own: got "
+            f"{settings.precision}"
+        )
+
+
 def plan_models(
-    draft: Draft, profile: BatchProfile, tuned: Tuned, settings: Settings
-) -> tuple[dict[str, ModelPlan], int]:
-    """Of the kit, by name, and the places of a queue in TorchServe."""
-    models, why = draft.models, draft.why
+    instance: InstancePlan,
+    facts: Facts,
+    variants: Mapping[str, str],
+    profile: BatchProfile,
+    tuned: Tuned,
+    why: dict[str, str],
+) -> InstancePlan:
+    """With the kit's models."""
+    settings, count, cores = facts.settings, len(facts.kit), instance.cores_per_worker
     fields: dict[str, dict[str, Any]] = {}
-    for model in models:
-        name, variant = model.name, draft.variants[model.name]
+    for model in facts.kit:
+        name, variant = model.name, variants[model.name]
         backend, precision = variant.split()
-        batch = _find_given("batch", name, settings, tuned, why)
+        batch = _find_given("batch", "batch_size", name, settings, tuned, why)
         if batch is None:
-            service, limit_ms = (
-                find_service(model, variant, draft.layout.cores, profile),
-                find_limit_ms(settings, tuned),
-            )
-            batch, why[f"{name}.batch_size"] = choose_batch(
-                service, list_sizes(model), settings.mode, limit_ms
-            )
-        delay = _find_given("delay_ms", name, settings, tuned, why)
-        limits = plan_limits(model, precision, batch, len(models), why)
+            service, limit_ms = find_service(model, variant, cores, profile), find_limit_ms(settings, tuned)
+            batch, reason = choose_batch(service, list_sizes(model), settings.mode, limit_ms)
+            why[f"{name}.batch_size"] = reason
+        delay = _find_given("delay_ms", "max_batch_delay_ms", name, settings, tuned, why)
         off = tuple(sorted({*settings.off, *(() if model.freeze else EAGER)}))
         if not model.freeze:
             why[f"{name}.off"] = "its handler wants it eager (freeze = False)"
         elif off:
             why[f"{name}.off"] = "left out for a baseline"
-        compiles = BACKENDS[backend].compiles_at_start(settings.off)
-        load_s = COMPILING_S if compiles else LOAD_S
-        why[f"{name}.startup_timeout_s"] = f"{load_s} s × {len(models)} models that load on the same cores"
+        load_s = COMPILING_S if BACKENDS[backend].compiles_at_start(settings.off) else LOAD_S
+        why[f"{name}.startup_timeout_s"] = f"{load_s} s × {count} models that load on the same cores"
         fields[name] = {
             "archives": {"1.0": f"{name}.mar"},
             "backend": backend,
             "precision": precision,
             "batch_size": batch,
             "max_batch_delay_ms": DELAY_MS if delay is None else delay,
-            "response_timeout_s": plan_response_timeout(model, batch, len(models), why),
-            "startup_timeout_s": load_s * len(models),
-            "limits": limits,
+            "response_timeout_s": plan_response_timeout(model, batch, count, why),
+            "startup_timeout_s": load_s * count,
+            "limits": plan_limits(model, precision, batch, count, why),
             "off": off,
         }
-    return _add_slots(fields, draft)
+    planned = _add_models(instance, fields, why)
+    # What the handlers in the workers read (handlers/shared/options.py).
+    options = {
+        name: {
+            "backend": model.backend,
+            "precision": model.precision,
+            "batch": model.batch_size,
+            "threads": cores,
+            **({"off": model.off} if model.off else {}),
+            **({"limits": dict(model.limits)} if model.limits else {}),
+        }
+        for name, model in planned.models.items()
+    }
+    text = json.dumps(options, sort_keys=True, separators=(",", ":"))
+    return replace(planned, environment={**planned.environment, "CPU_KIT_OPTIONS": text})
 
 
-def plan_foreign(draft: Draft, settings: Settings) -> tuple[dict[str, ModelPlan], int]:
-    """By model, and the places of a queue; ConfigError where a setting would be beaten by an archive's
+def plan_foreign(instance: InstancePlan, facts: Facts, why: dict[str, str]) -> InstancePlan:
+    """With models whose archives others made; ConfigError where a setting would be beaten by an archive's
     YAML."""
-    archives, why = draft.foreign, draft.why
-    fields = {}
-    for name, versions in archives.items():
-        own: dict[str, Any] = {
+    fields: dict[str, dict[str, Any]] = {}
+    for name, versions in facts.foreign.items():
+        file = versions[0].path.name
+        fields[name] = {
             "kit": False,
             "version": max(versions, key=ForeignArchive.order).version,
             "archives": {one.version: str(one.path) for one in versions},
@@ -122,42 +161,42 @@ def plan_foreign(draft: Draft, settings: Settings) -> tuple[dict[str, ModelPlan]
             ("response_timeout_s", "responseTimeout", "", FOREIGN_TIMEOUT_S),
             ("startup_timeout_s", "startupTimeout", "", FOREIGN_TIMEOUT_S),
         ):
-            given = settings.of_model(setting, name) if setting else None
-            asked = find_alike(name, versions, key)
-            if given is not None and asked is not None and given != asked:
+            given = facts.settings.of_model(setting, name) if setting else None
+            own = find_alike(name, versions, key)
+            if given and own and given != own:
                 raise ConfigError(
-                    f"{setting.upper()} of {name} cannot be set: the YAML of {versions[0].path.name} says "
-                    f"{key}: {asked}, which TorchServe obeys whatever the configuration says: got {given}; "
-                    "leave it to the archive, or pack it again without"
+                    f"{setting.upper()} of {name} cannot be set: the YAML of {file} says {key}: {own}, which "
+                    f"TorchServe obeys whatever the configuration says: got {given}; leave it to the "
+                    "archive, or pack it again without"
                 )
-            own[field] = asked or given or default
+            fields[name][field] = own or given or default
             why[f"{name}.{field}"] = (
-                f"{key} of the YAML in {versions[0].path.name}: it beats config.properties" if asked
+                f"{key} of the YAML in {file}: it beats config.properties" if own
                 else f"{setting.upper()} was given" if given else "TorchServe's own default"
             )  # fmt: skip
-        fields[name] = own
-    plans, queue = _add_slots(fields, draft)
-    for name, versions in archives.items():
+    planned = _add_models(instance, fields, why)
+    for name, versions in facts.foreign.items():
         places = find_alike(name, versions, "jobQueueSize")
-        if places is not None and places < queue:
+        if places is not None and places < planned.queue_size:
             raise ConfigError(
-                f"{versions[0].path}: jobQueueSize in its YAML must be at least {queue}, which HAProxy "
-                f"passes on at once: got {places}; a full queue answers 503: pack it again without"
+                f"{versions[0].path}: jobQueueSize in its YAML must be at least {planned.queue_size}, which "
+                f"HAProxy passes on at once: got {places}; a full queue answers 503: pack it again without"
             )
-    return plans, queue
+    return planned
 
 
 def obey_workers(archives: Mapping[str, Sequence[ForeignArchive]], settings: Settings) -> Settings:
     """With the workers that the YAMLs say: each instance starts as many, whatever the configuration says."""
-    said = {name: find_alike(name, versions, "minWorkers") for name, versions in archives.items()}
-    numbers = {number for number in said.values() if number}
+    found = ((name, find_alike(name, versions, "minWorkers")) for name, versions in archives.items())
+    said = {name: number for name, number in found if number}
+    numbers = {*said.values()}
     if len(numbers) > 1 or (numbers and settings.workers and {settings.workers} != numbers):
-        told = ", ".join(f"{name} {number}" for name, number in said.items() if number)
+        actual = [f"{name} {number}" for name, number in said.items()]
+        actual += [f"WORKERS={settings.workers}"] * bool(settings.workers)
         raise ConfigError(
             "archives that others made have one number of workers in an instance, and minWorkers and "
-            "maxWorkers of their YAML beat WORKERS: got "
-            f"{told}{f', WORKERS={settings.workers}' * bool(settings.workers)}; pack them again without "
-            "these two"
+            f"maxWorkers of their YAML beat WORKERS: got {', '.join(actual)}; pack them again without these "
+            "two"
         )
     return settings.model_copy(update={"workers": numbers.pop()}) if numbers else settings
 
@@ -166,27 +205,22 @@ def find_alike(name: str, versions: Sequence[ForeignArchive], key: str) -> int |
     """A number of the YAMLs of a model's versions; ConfigError where they differ: a plan has one for all."""
     read = [one.workers if key == "minWorkers" else one.read_number(key) for one in versions]
     if len({*read}) > 1:
-        told = ", ".join(f"{one.version} {number}" for one, number in zip(versions, read, strict=True))
+        actual = ", ".join(f"{one.version} {number}" for one, number in zip(versions, read, strict=True))
         raise ConfigError(
-            f"versions of {name} must say the same {key} in their YAML: got {told}; pack them again alike, "
+            f"versions of {name} must say the same {key} in their YAML: got {actual}; pack them again alike, "
             "or serve them by two servers"
         )
     return read[0]
 
 
 def _find_given(
-    setting: str, model: str, settings: Settings, tuned: Tuned, why: dict[str, str]
+    setting: str, field: str, model: str, settings: Settings, tuned: Tuned, why: dict[str, str]
 ) -> int | None:
     """What a person gave, else what was tuned."""
-    path = f"{model}.{'batch_size' if setting == 'batch' else 'max_batch_delay_ms'}"
-    given = settings.of_model(setting, model)
-    if given is not None:
-        why[path] = f"{setting.upper()} was given"
-        return int(given)
-    number = tuned.find(setting, model)
-    if number is not None:
-        why[path] = tuned.explain(model)
-    return number
+    given, found = settings.of_model(setting, model), tuned.find(setting, model)
+    if given is not None or found is not None:
+        why[f"{model}.{field}"] = tuned.explain(model) if given is None else f"{setting.upper()} was given"
+    return found if given is None else int(given)
 
 
 def find_limit_ms(settings: Settings, tuned: Tuned) -> int:
@@ -196,13 +230,12 @@ def find_limit_ms(settings: Settings, tuned: Tuned) -> int:
 
 def plan_response_timeout(model: ModelDefinition, batch: int, models: int, why: dict[str, str]) -> int:
     """Seconds after which a worker is taken for hung."""
+    path = f"{model.name}.response_timeout_s"
     if "decode_mib" not in model.limits:
-        why[f"{model.name}.response_timeout_s"] = f"{TIMES} × the {BATCH_S} s that a batch may take at most"
+        why[path] = f"{TIMES} × the {BATCH_S} s that a batch may take at most"
         return TIMES * BATCH_S
-    why[f"{model.name}.response_timeout_s"] = (
-        f"{TIMES} × {models} models on the same cores × {batch} images of {IMAGE_S} s, at least "
-        f"{MIN_TIMEOUT_S} s"
-    )
+    worst = f"{models} models on the same cores × {batch} images of {IMAGE_S} s"
+    why[path] = f"{TIMES} × {worst}, at least {MIN_TIMEOUT_S} s"
     return max(MIN_TIMEOUT_S, math.ceil(TIMES * models * batch * IMAGE_S))
 
 
@@ -234,20 +267,22 @@ def plan_limits(
     return {name: one for name, one in planned.items() if name in model.limits}
 
 
-def _add_slots(fields: Mapping[str, dict[str, Any]], draft: Draft) -> tuple[dict[str, ModelPlan], int]:
-    """What HAProxy passes on at once, and the places of TorchServe's queue, beyond which it answers 503: one
-    number for all models."""
-    workers, bodies_mib, why = len(draft.layout.chunks), draft.java.bodies_mib, draft.why
-    room, models = bodies_mib << 20, len(fields)
+def _add_models(
+    instance: InstancePlan, fields: Mapping[str, dict[str, Any]], why: dict[str, str]
+) -> InstancePlan:
+    """With what HAProxy passes on at once, and the places of TorchServe's queue, beyond which it answers 503:
+    one number for all models."""
+    workers, bodies_mib, models = len(instance.worker_cpus), instance.java.bodies_mib, len(fields)
+    room = bodies_mib << 20
     wanted = {name: IN_FLIGHT_BATCHES * workers * own["batch_size"] for name, own in fields.items()}
     small = {name: max(1, min(count, room // 2 // SMALL_BYTES // models)) for name, count in wanted.items()}
     rest = int(room * LARGE_PART) - sum(small.values()) * SMALL_BYTES
     large, left = (size // MAX_REQUEST_BYTES // models for size in (rest, room))
-    plans, places = {}, []
+    plans, queue = dict[str, ModelPlan](), 0
     for name, count in wanted.items():
         many = max(1, min(count, large))
         # And those whose clients have left: TorchServe computes them all the same. One is the health check's.
-        places.append(small[name] + many + max(1, min(count, left)) + 1)
+        queue = max(queue, small[name] + many + max(1, min(count, left)) + 1)
         plans[name] = ModelPlan(**fields[name], workers=workers, maxconn=small[name], large_maxconn=many)
         own = f"{workers} workers × {fields[name]['batch_size']} × {IN_FLIGHT_BATCHES} batches"
         why[f"{name}.maxconn"] = (
@@ -258,4 +293,15 @@ def _add_slots(fields: Mapping[str, dict[str, Any]], draft: Draft) -> tuple[dict
             f"{bodies_mib} MiB"
         )
     why["queue_size"] = "what HAProxy passes on at once, as many whose clients left, and the health check"
-    return plans, max(places)
+    # The default version is the one that is loaded first (ModelVersionedRefs.java).
+    files = [
+        f"{name}={Path(file).name}"
+        for name, model in plans.items()
+        for _, file in sorted(model.archives.items(), key=lambda item: item[0] != model.version)
+    ]
+    properties = {
+        "load_models": ",".join(files),
+        "job_queue_size": str(queue),
+        "default_response_timeout": str(max(model.response_timeout_s for model in plans.values())),
+    }
+    return replace(instance, models=plans, queue_size=queue, properties={**instance.properties, **properties})

@@ -1,13 +1,11 @@
-"""Memory of an instance, its JVM, and the libraries that workers preload."""
+"""Memory of an instance, and its JVM."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from config.archives import ForeignArchive, ModelDefinition
-from config.errors import ConfigError, FitError
-from config.installed import ALLOCATOR_PACKAGES, OPENMP_FILE, Installed
-from config.plan import JavaPlan, Libraries
+from config.errors import FitError
+from config.plan import JavaPlan
 from config.settings import Settings
 from config.topology import Topology
 
@@ -42,14 +40,6 @@ FEW_CORES = 8
 few hundred requests a second are all there are: on two cores at 85/s the thread of the optimising compiler
 (C2) took 0.7-1.3 s of CPU in 24 s, all request threads together 0.5 (measured)."""
 
-REASONS = {
-    "jemalloc": "with page return off it keeps the activations' memory: ResNet50 doubled over glibc's malloc",
-    "tcmalloc": "as fast as jemalloc for these models",
-    "system": "glibc's malloc gives large blocks back after each batch and pays in page faults",
-    "intel": "Intel's kernels are tuned for it, and KMP_AFFINITY can pin its threads one to a core",
-    "gnu": "torch's own libgomp, which no launcher setting pins inside the worker's CPUs",
-}
-
 
 def count_frontend_threads(topology: Topology) -> int:
     """Threads that only pass bytes on: one per 8 cores that compute, at least 2."""
@@ -60,36 +50,20 @@ def plan_java(topology: Topology, why: dict[str, str]) -> JavaPlan:
     """Without java.io.tmpdir: the sockets' folder belongs to the run directory, which `server` knows."""
     wanted = min(BODIES_PER_CORE_MIB * topology.usable_cores, MAX_BODIES_MIB)
     bodies = max(MIN_BODIES_MIB, min(wanted, topology.memory_limit_mib // BODIES_SHARE))
-    heap, direct, few = (
-        HEAP_BASE_MIB + COPIES * bodies,
-        DIRECT_BASE_MIB + bodies,
-        topology.usable_cores <= FEW_CORES,
-    )
+    heap, direct = HEAP_BASE_MIB + COPIES * bodies, DIRECT_BASE_MIB + bodies
+    few = topology.usable_cores <= FEW_CORES
     why["java.bodies_mib"] = (
         f"bodies of all requests in the instance: {BODIES_PER_CORE_MIB} MiB a core, within a "
         f"{BODIES_SHARE}th of the memory, at least {MIN_BODIES_MIB}; heap and direct memory hold them and "
         "their copies"
     )
-    return JavaPlan(
-        bodies_mib=bodies,
-        heap_mib=heap,
-        direct_mib=direct,
-        flags=(
-            f"-Xms{heap}m",
-            f"-Xmx{heap}m",
-            f"-XX:MaxDirectMemorySize={direct}m",
-            f"-XX:+Use{'Serial' if few else 'G1'}GC",
-            f"-XX:ActiveProcessorCount={count_frontend_threads(topology)}",
-            "-XX:+ExitOnOutOfMemoryError",
-            *(["-XX:TieredStopAtLevel=1"] if few else []),
-        ),
-    )
-
-
-def count_shared_mib(topology: Topology, java: JavaPlan) -> int:
-    """Memory that is needed once: TorchServe, the bodies of requests in the workers, and the reserve."""
-    jvm = java.heap_mib + java.direct_mib + JVM_BEYOND_MIB
-    return jvm + int(java.bodies_mib * IN_WORKERS) + int(topology.memory_limit_mib * RESERVE_SHARE)
+    flags = (
+        f"-Xms{heap}m", f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={direct}m",
+        f"-XX:+Use{'Serial' if few else 'G1'}GC",
+        f"-XX:ActiveProcessorCount={count_frontend_threads(topology)}", "-XX:+ExitOnOutOfMemoryError",
+        *(["-XX:TieredStopAtLevel=1"] if few else []),
+    )  # fmt: skip
+    return JavaPlan(bodies_mib=bodies, heap_mib=heap, direct_mib=direct, flags=flags)
 
 
 def count_workers_in_memory(
@@ -98,54 +72,18 @@ def count_workers_in_memory(
     """Workers of each model that fit; FitError where it is less than one. `needed_mib`: one of each, by what
     it is.
 
-    All workers may have their worst batch at once: nothing tells one what the others are decoding.
+    All workers may have their worst batch at once: nothing tells one what the others are decoding. Needed
+    once are TorchServe, the bodies of requests in the workers, and the reserve.
     """
-    launcher_mib = LAUNCHER_MIB if settings.pinning else 0
-    each, shared = sum(mib + launcher_mib for mib in needed_mib.values()), count_shared_mib(topology, java)
-    workers = (topology.memory_limit_mib - shared) // each
+    launcher_mib, limit_mib = LAUNCHER_MIB if settings.pinning else 0, topology.memory_limit_mib
+    each = sum(mib + launcher_mib for mib in needed_mib.values())
+    jvm = java.heap_mib + java.direct_mib + JVM_BEYOND_MIB
+    shared = jvm + int(java.bodies_mib * IN_WORKERS) + int(limit_mib * RESERVE_SHARE)
+    workers = (limit_mib - shared) // each
     if workers < 1:
         raise FitError(
             f"not enough memory for one worker of each model ({', '.join(needed_mib)}): needed "
             f"{each + shared} MiB (workers {each}, TorchServe and reserve {shared}), there are "
-            f"{topology.memory_limit_mib} MiB ({topology.memory_source}); serve fewer models (MODELS=…) or "
-            "raise the limit"
+            f"{limit_mib} MiB ({topology.memory_source}); serve fewer models (MODELS=…) or raise the limit"
         )
     return workers
-
-
-def need_mib(model: ModelDefinition, variant: str) -> int:
-    """Of a worker, with what its worst batch is made into; the bodies have a bound of their own."""
-    return model.memory[variant].worker_mib + model.memory[variant].request_mib
-
-
-def need_foreign_mib(archives: Sequence[ForeignArchive]) -> int:
-    """Of a worker of each version."""
-    return sum(FOREIGN_MIB + FOREIGN_COPIES * archive.size_mib for archive in archives)
-
-
-def plan_libraries(
-    settings: Settings, installed: Installed, prefix: str, live: bool, why: dict[str, str]
-) -> Libraries:
-    """Real files, and the names that the launcher looks for; one that is missing is an error on a live
-    machine."""
-    allocator, openmp = settings.allocator or "jemalloc", settings.openmp or "intel"
-    for name, given, chosen in (
-        ("allocator", settings.allocator, allocator),
-        ("openmp", settings.openmp, openmp),
-    ):
-        why[f"libraries.{name}"] = f"{f'{name.upper()} was given' if given else 'default'}: {REASONS[chosen]}"
-    if live and allocator != "system" and allocator not in installed.allocators:
-        raise ConfigError(
-            f"ALLOCATOR={allocator}: its library is not on this machine: install it (apt install "
-            f"{ALLOCATOR_PACKAGES[allocator]}) or use ALLOCATOR=system"
-        )
-    if live and openmp == "intel" and installed.openmp is None:
-        raise ConfigError(
-            f"OPENMP=intel: {prefix}/lib/{OPENMP_FILE} is missing: run `make setup` (pip install "
-            "intel-openmp) or use OPENMP=gnu"
-        )
-    return Libraries(
-        allocator=allocator, allocator_path=installed.allocators.get(allocator),
-        allocator_link=None if allocator == "system" else f"{prefix}/lib/lib{allocator}.so", openmp=openmp,
-        openmp_path=f"{prefix}/lib/{OPENMP_FILE}" if openmp == "intel" else None,
-    )  # fmt: skip

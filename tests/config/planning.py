@@ -34,9 +34,7 @@ INSTALLED = Installed(
 MIB = {"fp32": 1500, "bf16": 1200, "int8": 1000}
 LIMITS = {
     "bert": ("batch_s", "tokens_per_batch", "json_values"),
-    "resnet50": (
-        *("pixels", "jpeg_pixels", "jpeg_samples", "jpeg_scans", "side_pixels", "decode_mib", "parts"),
-    ),
+    "resnet50": ("pixels", "jpeg_pixels", "jpeg_samples", "jpeg_scans", "side_pixels", "decode_mib", "parts"),
 }
 """Of what the handlers know."""
 
@@ -66,16 +64,10 @@ MODELS = (make_model("bert", **TEXTS), make_model("resnet50"))
 def make_foreign(name: str = "old", version: str = "1.0", **changes: Any) -> ForeignArchive:
     """An archive that others made."""
     fields: dict[str, Any] = {
-        "path": Path(f"/archives/{name}-{version}.mar"),
-        "name": name,
-        "version": version,
-        "handler": "handler.py",
-        "config": None,
-        "requirements": (),
-        "sources": {"handler": ""},
-        "first": ("handler",),
-        "size_mib": 100,
-    }
+        "path": Path(f"/archives/{name}-{version}.mar"), "name": name, "version": version,
+        "handler": "handler.py", "config": None, "requirements": (), "sources": {"handler": ""},
+        "first": ("handler",), "size_mib": 100,
+    }  # fmt: skip
     return ForeignArchive(**{**fields, **changes})
 
 
@@ -101,20 +93,13 @@ def make_facts(
     archives: dict[str, Any] = {model.name: model for model in models}
     for archive in foreign:
         archives[archive.name] = (*archives.get(archive.name, ()), archive)
-    own = {field.name for field in dataclasses.fields(Facts)}
-    facts = {"installed": INSTALLED, **{name: value for name, value in changes.items() if name in own}}
-    settings = {name: value for name, value in changes.items() if name not in own}
+    facts = {name: changes.pop(name) for name in ("installed", "package_set") if name in changes}
     names = (*(model.name for model in models), *(str(archive.path) for archive in foreign))
-    asked = {"models": names, "topology": "recorded", "run_dir": "/kit/run", **settings}
     return Facts(
-        settings=Settings(**asked),
-        machine=find_machine(machine),
-        archives=archives,
-        prefix="/kit/.venv",
-        model_store="/kit/model-store",
-        run_dir="/kit/run",
-        **facts,
-    )
+        settings=Settings(**{"models": names, "topology": "recorded", "run_dir": "/kit/run", **changes}),
+        machine=find_machine(machine), archives=archives, prefix="/kit/.venv",
+        model_store="/kit/model-store", run_dir="/kit/run", **{"installed": INSTALLED, **facts},
+    )  # fmt: skip
 
 
 def plan_machine(
@@ -137,6 +122,17 @@ def plan_one(
     """The only instance of a plan: it has all of the machine."""
     (instance,) = plan_machine(machine, models, **{"instances": 1, **changes}).instances.values()
     return instance
+
+
+def time_sizes(taken_s: Mapping[int, float], tail_s: float = 0.0) -> dict[str, dict[str, float]]:
+    """As a batch profile has it; of a hundred batches the longest takes `tail_s` more."""
+    return {
+        str(size): {
+            "batches": 9, "busy": 1.0, "lowest_s": 0.9 * s, "median_s": s, "p99_s": s + tail_s,
+            "highest_s": 1.2 * s,
+        }
+        for size, s in taken_s.items()
+    }  # fmt: skip
 
 
 def read_golden(machine: str) -> tuple[Path, str]:

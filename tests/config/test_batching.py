@@ -5,33 +5,28 @@ from __future__ import annotations
 import pytest
 
 from config.plan import Plan
-from config.planning.batching import MOST_TEXTS, fit, list_sizes
-from tests.config.planning import MODELS, TEXTS, make_model, plan_machine
+from config.planning.batching import fit
+from tests.config.planning import MODELS, TEXTS, make_model, plan_machine, time_sizes
 from tests.config.test_profile import make_job, time_job
 
 WARMED = (1, 2, 4, 8, 16)
 
 
 def time_line(fixed_ms: float, each_ms: float, sizes=(1, 4, 16), tail_s=0.0) -> dict[str, dict[str, float]]:
-    """As a batch profile has it."""
-    return {
-        str(size): {"lowest_s": s / 2, "median_s": s, "p99_s": s + tail_s, "highest_s": 2 * s, "busy": 1.0}
-        for size in sizes
-        for s in [(fixed_ms + each_ms * size) / 1000]
-    }
+    return time_sizes({size: (fixed_ms + each_ms * size) / 1000 for size in sizes}, tail_s)
 
 
 def plan_timed(taken_ms: dict[int, float], *, tail_ms=0.0, **changes) -> Plan:
     """Planned by what batches take: of texts, of which any number is a batch, where 24 are timed; else of
     what is warmed in WARMED."""
     models = (make_model("bert", **TEXTS) if 24 in taken_ms else make_model("resnet50"),)
-    asked = {"precision": "int8", "topology": "", "instances": 1, **changes}
+    given = {"precision": "int8", "topology": "", "instances": 1, **changes}
     profile = time_job(
-        make_job(models, **asked),
+        make_job(models, **given),
         tail_s=tail_ms / 1000,
         **{models[0].name: {size: ms / 1000 for size, ms in taken_ms.items()}},
     )
-    return plan_machine("two-cores", models, profile=profile, **asked)
+    return plan_machine("two-cores", models, profile=profile, **given)
 
 
 BERT_AVX2 = {1: 99.0, 8: 471.0, 24: 1321.3}
@@ -42,7 +37,7 @@ RESNET50 = {1: 13.5, 4: 45.0, 16: 171.0}
 
 
 @pytest.mark.parametrize(
-    ("taken_ms", "tail_ms", "limit_ms", "batch", "kept"),
+    ("taken_ms", "tail_ms", "limit_ms", "batch", "keeps"),
     [
         # 3 + 10.5 ms each: 64.5, 76.9, 85.1, 89.9, 92.5/s by batches of 1, 2, 4, 8, 16 with TorchServe's 2 ms
         (RESNET50, 0, 2000, 8, True),  # 0.972 of 16's rate
@@ -85,59 +80,36 @@ RESNET50 = {1: 13.5, 4: 45.0, 16: 171.0}
         (BERT_ZEN4, 0, 1000, 9, True),
     ],
 )  # fmt: skip
-def test_batch_by_what_batches_take_and_the_limit(taken_ms, tail_ms, limit_ms, batch, kept):
+def test_batch_by_what_batches_take_and_the_limit(taken_ms, tail_ms, limit_ms, batch, keeps):
     plan = plan_timed(taken_ms, tail_ms=tail_ms, slo_p99_ms=limit_ms)
     ((name, planned),) = plan.models.items()
-    assert (planned.batch_size, "CANNOT BE KEPT" not in plan.reasons[f"a1.{name}.batch_size"]) == (
-        batch,
-        kept,
-    )
-    assert plan.slo_p99_ms == limit_ms
+    said = "CANNOT BE KEPT" not in plan.reasons[f"a1.{name}.batch_size"]
+    assert (planned.batch_size, said, plan.slo_p99_ms) == (batch, keeps, limit_ms)
 
 
 def test_for_latency_nothing_is_batched_whatever_that_gives_away():
     assert plan_timed(BERT_AVX2, mode="latency").models["bert"].batch_size == 1
 
 
-def test_the_tail_is_that_of_the_smallest_batch():
-    timed = time_line(10, 10, tail_s=0.05)
-    timed["16"]["p99_s"] = 1.0
-    assert fit(timed).tail_ms == pytest.approx(50)
-
-
 @pytest.mark.parametrize(("fixed_ms", "each_ms"), [(3, 10.5), (0, 20), (50, 0), (7, 0.1)])
 @pytest.mark.parametrize("sizes", [(1, 4, 16), (1, 8, 24), (1, 16)])
 def test_a_line_is_found_again(fixed_ms, each_ms, sizes):
-    service = fit(time_line(fixed_ms, each_ms, sizes))
-    assert (service.fixed_ms, service.each_ms) == (
-        pytest.approx(fixed_ms, abs=1e-6),
-        pytest.approx(each_ms, abs=1e-6),
-    )
+    service = fit(time_line(fixed_ms, each_ms, sizes, tail_s=0.05))
+    found = (service.fixed_ms, service.each_ms, service.tail_ms)
+    assert found == (pytest.approx(fixed_ms, abs=1e-6), pytest.approx(each_ms, abs=1e-6), pytest.approx(50))
 
 
-def test_one_point_is_a_line_through_nothing():
-    service = fit(time_line(3, 9, (4,)))
-    assert (service.fixed_ms, service.each_ms) == (0, pytest.approx(39 / 4))
-
-
-@pytest.mark.parametrize(
-    ("medians", "fixed"), [({"1": 0.01, "4": 0.05}, True), ({"1": 0.02, "4": 0.01}, False)]
-)
-def test_no_part_is_below_nothing(medians, fixed):
-    timed = {
-        size: {"lowest_s": s, "median_s": s, "p99_s": s, "highest_s": s, "busy": 1.0}
-        for size, s in medians.items()
-    }
-    service = fit(timed)
-    assert (service.fixed_ms == 0, service.each_ms == 0) == (fixed, not fixed)
-    assert service.fixed_ms + service.each_ms > 0
-
-
-def test_a_point_that_is_off_counts_by_its_share():
-    """A large batch that took a tenth too long does not hide what a small one takes."""
-    timed = time_line(10, 10)
-    timed["16"]["median_s"] *= 1.1
+def test_what_is_off_a_line():
+    """One point is a line through nothing, and no part is below nothing. A large batch that took a tenth too
+    long does not hide what a small one takes; the tail is that of the smallest."""
+    assert fit(time_line(3, 9, (4,))).each_ms == pytest.approx(39 / 4)
+    steep, falling = fit(time_line(-3, 13, (1, 4))), fit(time_line(23, -3, (1, 4)))
+    assert (steep.fixed_ms, falling.each_ms) == (0, 0)
+    assert min(steep.each_ms, falling.fixed_ms) > 0
+    timed = time_line(10, 10, tail_s=0.05)
+    timed["16"] |= {"median_s": 1.1 * timed["16"]["median_s"], "p99_s": 1.0}
     assert fit(timed).take_ms(1) == pytest.approx(20, rel=0.02)
+    assert fit(timed).tail_ms == pytest.approx(50)
 
 
 def test_a_profile_that_others_disturbed_says_so():
@@ -145,11 +117,6 @@ def test_a_profile_that_others_disturbed_says_so():
     assert "DOUBTFUL" not in fit(timed).source
     timed["4"]["busy"] = 0.7
     assert fit(timed).source.endswith(", DOUBTFUL: others took 30% of a CPU meanwhile")
-
-
-def test_sizes_are_those_that_are_warmed_and_of_texts_any():
-    assert list_sizes(make_model("m", batch_sizes=(2, 8))) == (2, 8)
-    assert list(list_sizes(make_model("bert", token_lengths=(128,)))) == list(range(1, MOST_TEXTS + 1))
 
 
 @pytest.mark.parametrize(
@@ -169,8 +136,8 @@ def test_without_a_profile_constants_follow_the_same_rule(mode, precision, sizes
 
 
 def test_more_cores_of_a_worker_take_less_time():
-    asked = {"precision": "bf16", "workers": 1}
-    plans = [plan_machine("two-cores", MODELS[1:], **asked, cores_per_worker=cores) for cores in (1, 2)]
+    given = {"precision": "bf16", "workers": 1}
+    plans = [plan_machine("two-cores", MODELS[1:], **given, cores_per_worker=cores) for cores in (1, 2)]
     assert [plan.models["resnet50"].batch_size for plan in plans] == [2, 4]
 
 

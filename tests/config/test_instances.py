@@ -10,9 +10,8 @@ from config.errors import ConfigError
 from config.plan import Plan
 from config.planning.instances import count_proxy_mib, split_cores
 from config.planning.layout import choose_cores
-from config.topology import Topology, read_topology
+from config.topology import Topology
 from tests.config.planning import ALL_MACHINES, INSTALLED, find_machine, limit_cpus, plan_machine
-from tests.config.synthetic import Machine, render_machine
 
 
 def check_shares(topology: Topology, plan: Plan) -> None:
@@ -66,21 +65,13 @@ def test_an_instance_for_each_node_else_two(machine, changes, count):
     assert all(len({nodes[cpu] for cpu in one.cpus}) == 1 for one in plan.instances.values())
 
 
-def test_more_nodes_than_instances_are_joined(tmp_path):
-    (tmp_path / "recording.txt").write_text(render_machine(Machine(sockets=3, nodes=2, cores=4)))
-    topology = read_topology(tmp_path)
-    nodes = {cpu: core.node for core in topology.cores for cpu in core.siblings}
-    shares = [{nodes[cpu] for cpu in one.cpus} for one in plan_machine(topology).instances.values()]
-    assert shares == [{0, 1, 2}, {3, 4, 5}]
-
-
 @pytest.mark.parametrize(
     ("sizes", "count", "shares"),
     [
         ((8,), 1, (8,)), ((7,), 2, (4, 3)), ((7,), 3, (3, 2, 2)), ((1,), 1, (1,)),
         ((5, 3), 2, (5, 3)), ((5, 3), 1, (8,)), ((6, 2), 3, (3, 3, 2)), ((6, 2), 4, (2, 2, 2, 2)),
         ((4, 4, 4), 2, (4, 8)), ((1, 1, 8), 2, (2, 8)), ((8, 1, 1), 3, (8, 1, 1)),
-        ((2, 2, 2, 2, 2, 2), 4, (2, 4, 2, 4)),
+        ((2, 2, 2, 2, 2, 2), 4, (2, 4, 2, 4)), ((4,) * 6, 2, (12, 12)),
     ],
 )  # fmt: skip
 def test_cuts_are_even_and_between_nodes(sizes, count, shares):
@@ -92,22 +83,14 @@ def test_cuts_are_even_and_between_nodes(sizes, count, shares):
 @pytest.mark.parametrize(
     ("changes", "workers"),
     [
-        ({"workers": 8}, [4, 4]),
-        ({"workers": 1}, [1]),
-        ({"workers": 3}, [3]),
-        ({"workers": 4, "instances": 4}, [1, 1, 1, 1]),
-        ({"workers": 4, "instances": 1}, [4]),
+        ({"workers": 8}, [4, 4]), ({"workers": 1}, [1]), ({"workers": 3}, [3]),
+        ({"workers": 4, "instances": 4}, [1, 1, 1, 1]), ({"workers": 4, "instances": 1}, [4]),
     ],
-)
+)  # fmt: skip
 def test_workers_are_those_of_all_instances(changes, workers):
     plan = plan_machine("single-socket", **changes)
     assert [len(one.worker_cpus) for one in plan.instances.values()] == workers
     assert {plan.count_workers(model) for model in plan.models} == {sum(workers)}
-
-
-def test_shares_may_be_unequal():
-    plan = plan_machine("offline-cpus", workers=2)
-    assert [one.worker_cpus for one in plan.instances.values()] == [((0, 1, 3),), ((4, 5),)]
 
 
 def test_fewer_instances_where_two_would_be_too_small():
@@ -119,20 +102,23 @@ def test_fewer_instances_where_two_would_be_too_small():
 
 
 def test_an_instance_leaves_the_cpus_of_others_where_nothing_pins_it():
-    plan = plan_machine(pinning=False)
-    assert [one.server_cpus for one in plan.instances.values()] == [(0,), (1,)]
+    """Shares may be unequal."""
+    pinned, unpinned = (
+        plan_machine("offline-cpus", workers=2, pinning=pinning).instances.values()
+        for pinning in (True, False)
+    )
+    assert [one.worker_cpus for one in pinned] == [((0, 1, 3),), ((4, 5),)]
+    assert [one.server_cpus for one in unpinned] == [(0, 1, 3, 6, 9), (4, 5, 10)]
 
 
 @pytest.mark.parametrize(
     ("machine", "quota", "threads"),
     # the quota's whole part, shared out to two; of two nodes too, none of which is ours
     [
-        ("single-socket", 2.5, [1, 1]),
-        ("single-socket", 5.0, [3, 2]),
-        ("two-sockets-smt", 24.0, [12, 12]),
+        ("single-socket", 2.5, [1, 1]), ("single-socket", 5.0, [3, 2]), ("two-sockets-smt", 24.0, [12, 12]),
         ("container-cpuset", 2.5, [1, 1]),
     ],
-)
+)  # fmt: skip
 def test_instances_on_shared_cpus_have_the_quotas_threads_together(machine, quota, threads):
     topology = limit_cpus(machine, quota)
     plan = plan_machine(topology)
@@ -149,11 +135,8 @@ def test_names_and_ports_are_of_the_generation(generation, ports):
     assert {name: one.port for name, one in plan.instances.items()} == {
         f"{generation}{number}": port for number, port in enumerate(ports, start=1)
     }
-    own = plan.instances[f"{generation}1"].properties
-    assert (own["grpc_inference_port"], own["initial_worker_port"]) == (
-        str(ports[0] + 3),
-        str(ports[0] + 920),
-    )
+    own, first = plan.instances[f"{generation}1"].properties, ports[0]
+    assert (own["grpc_inference_port"], own["initial_worker_port"]) == (str(first + 3), str(first + 920))
 
 
 def test_what_clients_see_is_the_reverse_proxys():
@@ -170,14 +153,12 @@ def test_what_clients_see_is_the_reverse_proxys():
         ({"workers": 1, "instances": 2}, "WORKERS must be 2 or a multiple of it.*: got 1"),
         ({"cores_per_worker": 4}, "CORES_PER_WORKER must be 1 to 2 .*: got 4"),
         ({"workers": 2, "cores_per_worker": 2}, "WORKERS × CORES_PER_WORKER must be at most 2 .*: got 2 × 2"),
+        (
+            {"topology": "", "installed": dataclasses.replace(INSTALLED, haproxy=None)},
+            "haproxy is not on this",
+        ),
     ],
 )
 def test_what_a_machine_does_not_hold_is_named(changes, named):
     with pytest.raises(ConfigError, match=named):
         plan_machine("two-cores", **changes)
-
-
-def test_a_machine_without_haproxy():
-    without = dataclasses.replace(INSTALLED, haproxy=None)
-    with pytest.raises(ConfigError, match="haproxy is not on this machine"):
-        plan_machine(topology="", installed=without)

@@ -81,9 +81,6 @@ LISTED = "--core_list 0,2,4,6 --ncores_per_instance"
         ("--node_id 0", 1, True),
         ("--node_id 0", 4, True),
         ("--node_id 0", 3, False),
-        ("--node_id 0 --ncores_per_instance 2", 2, True),
-        pytest.param("--node_id 0 --ncores_per_instance 2", 1, True, marks=COUNTS),
-        ("--rank -1", 2, True),
         ("--core_list 6,0,2,4 --ncores_per_instance 1", 4, True),
         pytest.param(f"{LISTED} 2", 1, True, marks=COUNTS),
         (f"{LISTED} 4 --ninstances 1", 1, True),
@@ -108,15 +105,11 @@ def test_model_and_launcher_agree(args, workers, numactl):
         assert (commands[0][0] == "numactl") == (one.nodes is not None)
 
 
-def test_node_id_takes_core_numbers_for_cpus():
+def test_node_id_takes_core_numbers_for_cpus_and_one_digit_of_a_node_is_read():
     """The trap: on a cloud machine cores 0-3 are CPUs 0, 2, 4, 6, but CPUs 0-3 are handed out."""
     (launched,) = simulate_launcher("--node_id 0", ADJACENT, workers=1, numactl=True)
     assert launched.cpus == (0, 1, 2, 3)
-
-
-def test_only_the_first_digit_of_a_node_is_read():
-    view = [f"{cpu},{cpu},0,{cpu}" for cpu in range(12)]
-    args = "--core_list 11 --ncores_per_instance 1"
+    view, args = [f"{cpu},{cpu},0,{cpu}" for cpu in range(12)], "--core_list 11 --ncores_per_instance 1"
     (launched,) = simulate_launcher(args, view, workers=1, numactl=True)
     assert launched.nodes == (1,)
 
@@ -127,7 +120,6 @@ def test_only_the_first_digit_of_a_node_is_read():
         ("--node_id 0", ["0,0,0,"], "lscpu is missing or shows no NUMA node"),
         ("--node_id 0", [], "lscpu is missing or shows no NUMA node"),
         ("--node_id 2", ["0,0,0,0"], "no node 2"),
-        ("--core_list 0", ["0,0,0,0"], "--core_list needs --ncores_per_instance"),
         ("--core_list 7 --ncores_per_instance 1", ["0,0,0,0"], "lscpu does not list all of CPUs"),
     ],
 )

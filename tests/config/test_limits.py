@@ -11,7 +11,7 @@ from config.errors import ConfigError
 from config.installed import Installed
 from config.planning import models as planned
 from config.planning.proxy import MAX_REQUEST_BYTES
-from config.planning.resources import count_shared_mib, need_mib, plan_java
+from config.planning.resources import plan_java
 from handlers.image_classifier import ImageClassifier
 from handlers.shared import texts
 from handlers.text_classifier import TextClassifier
@@ -67,16 +67,15 @@ def test_models_that_load_together_get_more_time_and_one_that_compiles_a_quarter
         assert plan.models["m"].startup_timeout_s == seconds
 
 
-def test_the_worst_batch_is_part_of_a_workers_memory():
-    few, many = (need_mib(make_model("big", request_mib=mib), "ipex fp32") for mib in (200, 700))
-    assert many - few == 500
-
-
-def test_bodies_are_counted_once_for_all_workers():
-    topology = find_machine("two-cores")
-    java = plan_java(topology, {})
-    jvm = java.heap_mib + java.direct_mib + 192
-    assert count_shared_mib(topology, java) == jvm + 320 + int(topology.memory_limit_mib * 0.05)
+@pytest.mark.parametrize("request_mib", [200, 700])
+def test_a_worker_needs_its_worst_batch_and_all_workers_the_bodies_once(request_mib):
+    """Of 6,400 MiB the proxy has 400."""
+    machine, models = find_machine("two-cores"), (make_model("big", {"fp32": 9000}, request_mib),)
+    java = plan_java(dataclasses.replace(machine, memory_limit_mib=6000), {})
+    shared = java.heap_mib + java.direct_mib + 192 + int(1.25 * java.bodies_mib) + 300
+    each = 260 + 9000 + request_mib
+    with pytest.raises(ConfigError, match=rf"needed {each + shared} MiB \(workers {each}, "):
+        plan_one(dataclasses.replace(machine, memory_limit_mib=6400), models)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
@@ -100,11 +99,8 @@ def test_the_optimising_compiler_is_left_out_on_few_cores(cores, few):
 )
 def test_what_requests_may_take_is_planned_together(memory_mib, bodies_mib):
     java = plan_java(dataclasses.replace(find_machine("two-cores"), memory_limit_mib=memory_mib), {})
-    assert (java.bodies_mib, java.heap_mib, java.direct_mib) == (
-        bodies_mib,
-        128 + 4 * bodies_mib,
-        128 + bodies_mib,
-    )
+    heap_mib, direct_mib = 128 + 4 * bodies_mib, 128 + bodies_mib
+    assert (java.bodies_mib, java.heap_mib, java.direct_mib) == (bodies_mib, heap_mib, direct_mib)
     assert bodies_mib << 20 >= 4 * MAX_REQUEST_BYTES
     assert {f"-Xms{java.heap_mib}m", f"-Xmx{java.heap_mib}m"} <= {*java.flags}
 
@@ -149,22 +145,19 @@ def test_library_missing_on_the_live_machine(changes, lacking):
     ],
 )
 def test_kernel_cache_holds_every_shape(model, capacity):
-    environment = plan_one(
-        "two-cores", (make_model("m", **model), make_model("small", batch_sizes=(1,)))
-    ).environment
+    models = (make_model("m", **model), make_model("small", batch_sizes=(1,)))
+    environment = plan_one(models=models).environment
     assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == environment["LRU_CACHE_CAPACITY"] == capacity
 
 
 def test_requests_arrive_unparsed_and_the_workers_are_seen_with_it():
-    for changes in ({}, {"pinning": False}):
-        plan = plan_one("two-cores", **changes)
-        assert plan.properties["decode_input_request"] == "false"
-        assert plan.worker_environment["TS_DECODE_INPUT_REQUEST"] == "false"
+    plan = plan_one(pinning=False)
+    assert plan.properties["decode_input_request"] == "false"
+    assert plan.worker_environment["TS_DECODE_INPUT_REQUEST"] == "false"
 
 
 def test_workers_know_their_limits():
-    plan = plan_one("two-cores")
+    plan = plan_one()
     options = json.loads(plan.environment["CPU_KIT_OPTIONS"])
-    assert {name: one["limits"] for name, one in options.items()} == {
-        name: dict(model.limits) for name, model in plan.models.items()
-    }
+    assert options.keys() == plan.models.keys()
+    assert all(options[name]["limits"] == model.limits for name, model in plan.models.items())

@@ -11,19 +11,12 @@ from config.errors import ConfigError
 from config.plan import Plan
 from config.planning import BatchProfile, make_profile_job, read_profile
 from config.tuned import NOT_TUNED, Tuned
-from tests.config.planning import (
-    MODELS,
-    find_machine,
-    make_facts,
-    make_foreign,
-    make_model,
-    plan_machine,
-    plan_one,
-)
+from tests.config import planning
+from tests.config.planning import MODELS, find_machine, make_foreign, make_model, plan_machine, plan_one
 
 
 def make_job(models=MODELS, *, tuned=NOT_TUNED, **changes):
-    return make_profile_job(make_facts("two-cores", models, **{"topology": "", **changes}), tuned)
+    return make_profile_job(planning.make_facts("two-cores", models, **{"topology": "", **changes}), tuned)
 
 
 def time_job(job, *, tail_s=0.0, **speeds) -> BatchProfile:
@@ -35,13 +28,7 @@ def time_job(job, *, tail_s=0.0, **speeds) -> BatchProfile:
             return {"problem": speed}
         sizes = job.models[model].batches
         taken = speed if isinstance(speed, dict) else {size: size / speed for size in sizes}
-        service = {
-            str(size): {
-                "batches": 9, "busy": 1.0,
-                "lowest_s": 0.9 * s, "median_s": s, "p99_s": s + tail_s, "highest_s": 1.2 * s,
-            }
-            for size, s in taken.items()
-        }  # fmt: skip
+        service = planning.time_sizes(taken, tail_s)
         return {"samples_per_second": speed, "batch_size": max(service, key=int), "service": service}
 
     models = {
@@ -68,22 +55,21 @@ def test_the_job_says_where_the_workers_are_and_how_they_run():
     assert json.loads(job.to_json())["models"]["bert"] == {"variant": "ipex fp32", "batches": [1, 8, 24]}
 
 
-@pytest.mark.parametrize(
-    "backend", [{"*": "eager"}, {"*": "openvino"}, {"bert": "openvino", "resnet50": "eager"}]
-)
-def test_settings_of_a_profile_are_the_same_whatever_computes(backend):
-    assert make_job(backend=backend).settings == make_job().settings
+def test_settings_of_a_profile_are_the_same_whatever_computes():
+    for backend in ({"*": "eager"}, {"*": "openvino"}, {"bert": "openvino", "resnet50": "eager"}):
+        assert make_job(backend=backend).settings == make_job().settings
+
+
+def test_threads_of_workers_that_nothing_pins_are_not_bound_when_they_are_timed():
+    """All would have their first thread on the same CPU."""
+    job = make_profile_job(planning.make_facts("no-numa", instances=1))
+    assert job.settings["slots"] == [[0, 1, 2, 3]] * 2
+    assert "KMP_AFFINITY" not in job.settings["environment"]
 
 
 def test_the_job_follows_the_settings():
-    job = make_job(
-        mode="latency",
-        allocator="system",
-        openmp="gnu",
-        off=("trace",),
-        precision="bf16",
-        backend={"*": "eager"},
-    )
+    libraries = {"allocator": "system", "openmp": "gnu"}
+    job = make_job(mode="latency", off=("trace",), precision="bf16", backend={"*": "eager"}, **libraries)
     assert (job.models["bert"].variant, job.models["bert"].batches) == ("eager bf16", (1,))
     assert (job.settings["slots"], job.settings["threads"]) == ([[0, 1]], 2)
     assert (job.settings["environment"]["LD_PRELOAD"], job.settings["off"]) == ("", ["trace"])
@@ -92,12 +78,10 @@ def test_the_job_follows_the_settings():
 @pytest.mark.parametrize(
     ("model", "batches"),
     [
-        ({}, (1, 4, 16)),
-        ({"batch_sizes": (1, 2)}, (1, 2)),
-        ({"batch_sizes": (32, 64)}, (32, 64)),
+        ({}, (1, 4, 16)), ({"batch_sizes": (1, 2)}, (1, 2)), ({"batch_sizes": (32, 64)}, (32, 64)),
         ({"token_lengths": (16, 512)}, (1, 8, 24)),
     ],
-)
+)  # fmt: skip
 def test_sizes_within_what_is_warmed(model, batches):
     assert make_job((make_model("m", **model),)).models["m"].batches == batches
 
@@ -116,8 +100,6 @@ def test_what_was_tuned_is_served_where_nobody_names_another():
     plan = plan_by(time_job(job, bert=40.0, resnet50=10.0), tuned=tuned)
     assert {name: f"{one.backend} {one.precision}" for name, one in plan.models.items()} == variants
     assert plan.reasons["a1.bert.precision"] == "tuned on this machine (tuned.json); bert: faster"
-    options = json.loads(plan.instances["a1"].environment["CPU_KIT_OPTIONS"])
-    assert {name: f"{one['backend']} {one['precision']}" for name, one in options.items()} == variants
     assert plan.profile["models"]["bert"]["variants"].keys() == {"openvino int8"}
 
 
@@ -125,9 +107,8 @@ def test_memory_is_counted_in_the_tuned_precisions():
     tight = dataclasses.replace(find_machine("two-cores"), memory_limit_mib=4420)
     tuned = dict.fromkeys(("bert", "resnet50"), "ipex int8")
     assert plan_machine(tight, tuned=Tuned(chosen={"variant": tuned}))
-    with pytest.raises(
-        ConfigError, match=r"each model \(bert ipex int8, resnet50 ipex fp32\): needed \d+ MiB"
-    ):
+    words = r"each model \(bert ipex int8, resnet50 ipex fp32\): needed \d+ MiB"
+    with pytest.raises(ConfigError, match=words):
         plan_machine(tight, tuned=Tuned(chosen={"variant": {**tuned, "resnet50": "ipex fp32"}}))
 
 
@@ -160,11 +141,10 @@ def test_a_profile_of_something_else_does_not_count(change):
     assert "batch profile " in plan.reasons["a1.bert.batch_size"]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"backend": {"bert": "eager"}}, {"precision": "int8"}, {"allocator": "system"}]
-)
-def test_a_profile_of_another_plan_does_not_count(changes):
-    assert plan_by(time_job(make_job(), bert=12.0, resnet50=20.0), **changes).profile == {}
+def test_a_profile_of_another_plan_does_not_count():
+    profile = time_job(make_job(), bert=12.0, resnet50=20.0)
+    for changes in ({"backend": {"bert": "eager"}}, {"precision": "int8"}, {"allocator": "system"}):
+        assert plan_by(profile, **changes).profile == {}
 
 
 def test_sizes_that_there_was_no_time_for_are_not_missing():

@@ -48,10 +48,10 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("machine")
 
 
-def read_random(folder, machine: Machine, kept: set[int] | None, quota: float | None) -> Topology:
+def read_random(folder, machine: Machine, cpuset: set[int] | None, quota: float | None) -> Topology:
     """The machine, with a cpuset that keeps some CPUs, and a quota."""
     online = sorted(cpu for cpu, _, _ in machine.places())
-    allowed = [cpu for cpu in online if kept is None or cpu % 7 in kept] or online[:1]
+    allowed = [cpu for cpu in online if cpuset is None or cpu % 7 in cpuset] or online[:1]
     groups = (
         "proc/self/cgroup:0::/",
         "proc/self/mountinfo:30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw",
@@ -66,11 +66,11 @@ def read_random(folder, machine: Machine, kept: set[int] | None, quota: float | 
 @given(
     machine=machines,
     request_=requests,
-    kept=st.none() | st.sets(st.integers(0, 6), min_size=1),
+    cpuset=st.none() | st.sets(st.integers(0, 6), min_size=1),
     quota=st.none() | st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.7, 6.0]),
 )
-def test_plans_are_sound(folder, machine, request_, kept, quota):
-    topology = read_random(folder, machine, kept, quota)
+def test_plans_are_sound(folder, machine, request_, cpuset, quota):
+    topology = read_random(folder, machine, cpuset, quota)
     try:
         plan = plan_machine(topology, **request_)
     except ConfigError:
@@ -86,34 +86,28 @@ def test_plans_are_sound(folder, machine, request_, kept, quota):
 
 def check_cpus(topology: Topology, plan) -> None:
     cpus = [cpu for rank in plan.worker_cpus for cpu in rank]
-    workers, cores = len(plan.worker_cpus), plan.cores_per_worker
-    assert workers * cores <= max(1, int(topology.quota_cpus or len(topology.cores)))
+    workers = len(plan.worker_cpus)
+    assert workers * plan.cores_per_worker <= max(1, int(topology.quota_cpus or len(topology.cores)))
     assert len(plan.memory_nodes) == workers
     if not plan.pinned:
-        everywhere = plan.server_cpus or topology.cpus_allowed
-        assert plan.worker_cpus == (everywhere,) * workers
+        assert plan.worker_cpus == (plan.server_cpus or topology.cpus_allowed,) * workers
         return
-    assert len(cpus) == len(set(cpus)) == workers * cores
-    used = [core for core in topology.cores if set(core.siblings) & set(cpus)]
-    assert len(used) == len(cpus)  # one CPU per physical core
+    assert len(cpus) == len(set(cpus)) == workers * plan.cores_per_worker
+    # one CPU per physical core
+    assert sum(bool(set(core.siblings) & set(cpus)) for core in topology.cores) == len(cpus)
 
 
 def check_launcher(topology: Topology, plan) -> None:
     if not plan.launched:
         assert not topology.numa
         return
-    numactl = topology.launcher_numactl and (plan.server_cpus is None or 0 in plan.server_cpus)
     launched = simulate_launcher(
-        plan.properties["cpu_launcher_args"],
-        topology.lscpu_view,
-        workers=len(plan.worker_cpus),
-        numactl=numactl,
-    )
+        plan.properties["cpu_launcher_args"], topology.lscpu_view, workers=len(plan.worker_cpus),
+        numactl=topology.launcher_numactl,
+    )  # fmt: skip
     for one, cpus, nodes in zip(launched, plan.worker_cpus, plan.memory_nodes, strict=True):
-        assert one.copies == 1
-        assert one.cpus == (cpus if plan.pinned else ())
-        assert one.threads == plan.cores_per_worker
-        assert one.nodes == nodes
+        assert (one.copies, one.cpus) == (1, cpus if plan.pinned else ())
+        assert (one.threads, one.nodes) == (plan.cores_per_worker, nodes)
         assert nodes is None or set(nodes) <= set(topology.mems_allowed)
 
 
@@ -122,5 +116,4 @@ def check_nodes(topology: Topology, plan, request_) -> None:
     if "cores_per_worker" in request_ or not topology.numa or not plan.pinned:
         return
     nodes = {cpu: core.node for core in topology.cores for cpu in core.siblings}
-    for cpus in plan.worker_cpus:
-        assert len({nodes[cpu] for cpu in cpus}) == 1
+    assert all(len({nodes[cpu] for cpu in cpus}) == 1 for cpus in plan.worker_cpus)

@@ -31,8 +31,7 @@ class _File:
 class RunDir:
     """The files of one server, or of one of its instances, by purpose."""
 
-    path: Path
-    """The run directory, absolute."""
+    path: Path  # the run directory, absolute
 
     @classmethod
     def at(cls, path: Path | str) -> RunDir:

@@ -1,14 +1,19 @@
-"""From settings to a server that is ready, in one process: build, measure, plan, write, start, verify."""
+"""From settings to a server that is ready, in one process: build, measure, plan, write, start, verify; and to
+another set of its instances (`make reload`)."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.commands import join_by_model
 from config.errors import ConfigError
@@ -16,30 +21,37 @@ from config.folders import check_run_folder, claim_run_folder, hold_lock
 from config.plan import Plan, read_plan
 from config.planning import NO_PROFILE, make_plan, make_profile_job, read_facts, read_profile
 from config.planning.backends import DEFAULT_PRECISION, check_cpu
-from config.render import describe_plan, summarize, write_plan_files
+from config.proxy import GENERATIONS
+from config.render import describe_plan, summarize, write_next, write_plan_files
 from config.settings import FIELDS, Settings, about
-from config.terminal import say
+from config.terminal import Report, say
 from config.topology import read_topology
 from config.tuned import judge_tuned
 from handlers.backends.catalogue import SETS, choose_set
+from server.api import UNIX, Connection
 from server.archives import check_chosen, read_archives, read_archives_left
 from server.call import render_calls
 from server.command import FAILED, Call, end, print_comparison
 from server.errors import ServerError
 from server.launch import PRIVATE_UMASK, confine, list_server_cpus
 from server.ports import check_ports_free
-from server.processes import GRACEFUL_SECONDS, find_marked
+from server.processes import GRACEFUL_SECONDS, Process, find_marked
 from server.ready import StartFailed
-from server.reload import check_reloadable, choose_generation, reload
 from server.rundir import RunDir
-from server.running import is_running
-from server.start import Interrupted, catch_signals, count_told, start, stay
+from server.start import Interrupted, catch_signals, count_told, follow, start, stay
+from server.state import Phase, digest_plan, identify_archives, read_record, read_state
 from server.status import render_failure
 from server.stop import stop
+from server.supervisor.reload import DONE
+
+if TYPE_CHECKING:
+    from handlers.definition import Packed
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FIXED = ("MODELS", "PORT", "HOST", "TLS_CERT", "TLS_KEY")
-"""What the running HAProxy has for good."""
+"""What the running HAProxy has for good: it listens, and asks by these names."""
+POLL_S = 0.2
+TIMEOUT_S = 5.0
 
 
 def serve(call: Call) -> int:
@@ -68,7 +80,7 @@ def start_plan(call: Call) -> int:
 
     def run(at_end: contextlib.ExitStack) -> int:
         with hold_lock(call.run.path):
-            if is_running(call.run, plan, read_archives(plan), say):
+            if is_running(call.run, plan, read_archives(plan)):
                 return _stay_out(plan, call)
             process = _start(plan, call, at_end)
         return _stay(process, plan, call)
@@ -91,7 +103,8 @@ def reload_plan(call: Call) -> int:
         with hold_lock(call.run.path):
             _build(call)
             now = read_plan(call.run.plan)
-            following, lines = make_server_plan(call.settings, choose_generation(now))
+            (generation,) = set(GENERATIONS) - {now.generation}
+            following, lines = make_server_plan(call.settings, generation)
             print("".join(f"{line}\n" for line in lines), end="", flush=True)
             return reload(call.run, now, following, say)
 
@@ -173,9 +186,9 @@ def find_running(call: Call) -> Plan | None:
             raise ServerError(
                 f"a server runs from {call.run.path}, but {problem}; do: make stop"
             ) from problem
-        say(f"an earlier start left {len(processes)} process(es) behind: {stop(call.run).describe()}")
+        _end_left(call.run, processes)
         return None
-    if not is_running(call.run, plan, read_archives_left(plan), say):
+    if not is_running(call.run, plan, read_archives_left(plan)):
         return None
     if changed := list_changes(plan.settings, call.settings):
         raise ServerError(
@@ -183,6 +196,92 @@ def find_running(call: Call) -> Plan | None:
             "do: make reload, or make stop && make serve"
         )
     return plan
+
+
+def is_running(run: RunDir, plan: Plan, archives: Mapping[str, Packed]) -> bool:
+    """Whether a server of this plan and these archives runs, and ServerError when it is another one.
+
+    Call it with the lock held, before the plan is written: what an earlier start left behind is ended.
+    """
+    if not (processes := find_marked(run.path)):
+        return False
+    state, why = read_state(run.state), ""
+    if not any(process.is_supervisor for process in processes) or (state and state.phase == Phase.STARTING):
+        _end_left(run, processes)
+        return False
+    ids = identify_archives(plan, archives)
+    if state is None:
+        why = "nothing says from which plan: server.json is missing or damaged"
+    elif state.plan_sha256 != digest_plan(plan):
+        why = "it has another plan"
+    elif rebuilt := [name for name, known in state.archives.items() if ids.get(name) != known]:
+        why = f"the archives of {', '.join(rebuilt)} were rebuilt since it was started"
+    if why:
+        raise ServerError(
+            f"a server already runs from {run.path}, and {why}; run `make stop` first, then `make serve`"
+        )
+    return True
+
+
+def _end_left(run: RunDir, processes: list[Process]) -> None:
+    say(f"an earlier start left {len(processes)} process(es) behind: {stop(run).describe()}")
+
+
+def check_reloadable(run: RunDir) -> None:
+    """ServerError where nothing runs that could be reloaded."""
+    if not any(process.is_supervisor for process in find_marked(run.path)):
+        raise ServerError(f"no server runs from {run.path}: start one: make serve")
+
+
+def check_same_proxy(running: Plan, following: Plan) -> None:
+    """ServerError for what the running server has for good: FIXED, and the supervisor's environment, from
+    which it starts the instances."""
+
+    def list_fixed(plan: Plan) -> dict[str, object]:
+        one, models = plan.proxy, " ".join(sorted(plan.models))
+        values = (models, one.port, one.host, one.tls_cert, one.tls_key, plan.package_set)
+        return dict(zip((*FIXED, "package set"), values, strict=True))
+
+    now, planned = list_fixed(running), list_fixed(following)
+    if changed := [name for name in now if now[name] != planned[name]]:
+        was, got = (", ".join(str(fixed[name]) for name in changed) for fixed in (now, planned))
+        raise ServerError(
+            f"a reload cannot change {', '.join(changed)}: got {got}, running with {was}; leave it as it "
+            "is, or: make stop && make serve"
+        )
+
+
+def reload(run: RunDir, plan_now: Plan, plan_next: Plan, report: Report) -> int:
+    """Has the supervisor move to another set of instances; 1 when nothing was changed."""
+    check_same_proxy(plan_now, plan_next)
+    write_next(plan_next)
+
+    def count() -> int:
+        record = read_record(run.record)
+        return record.reloads if record else 0
+
+    before = count()
+    with follow(run.supervisor_log, report, told=count_told(run.supervisor_log)) as read_lines:
+        ask_reload(Path(run.proxy_files.supervisor_socket))
+        while count() == before:
+            time.sleep(POLL_S)
+            read_lines()
+            check_reloadable(run)
+    record = read_record(run.record)
+    return 0 if record and record.reload == DONE else 1
+
+
+def ask_reload(path: Path) -> None:
+    """ServerError where the supervisor does not take it."""
+    connection = Connection(f"{UNIX}{path}", "", TIMEOUT_S)
+    try:
+        connection.request("POST", "/reload")
+        answer = connection.getresponse()
+        said = json.loads(answer.read() or b"{}")
+    except (OSError, ValueError, http.client.HTTPException) as problem:
+        raise ServerError(f"the supervisor does not answer: {path}: {problem}") from problem
+    if answer.status != HTTPStatus.ACCEPTED:
+        raise ServerError(f"the supervisor rejects the reload: {said.get('rejected')}")
 
 
 def _run_prepared(body: Callable[[contextlib.ExitStack], int]) -> int:

@@ -129,7 +129,7 @@ def test_java_is_ended_first_and_gently(dummy, run):
     words = [(str(files[0]), processes.JAVA_MAIN), (str(files[1]), processes.WORKER_SCRIPT)]
     for started in [dummy(run.path, *arguments, code=order) for arguments in words]:
         started.stdout.readline()
-    end_all(lambda: find_marked(run.path))
+    end_all(run.path)
     assert float(files[0].read_text()) < float(files[1].read_text())
 
 
@@ -138,7 +138,7 @@ def test_what_ignores_sigterm_is_killed(dummy, run, monkeypatch):
     stubborn = dummy(run.path, processes.JAVA_MAIN, code=fakes.IGNORE_TERM)
     stubborn.stdout.readline()
     other = dummy(run.path)
-    ended = end_all(lambda: find_marked(run.path), graceful_seconds=0.3)
+    ended = end_all(run.path, graceful_seconds=0.3)
     assert {process.pid for process in ended} == {stubborn.pid, other.pid}
     assert stubborn.wait(60) == -signal.SIGKILL
 

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 
 from server.processes import Process, find_marked, reap_orphans, send_signal
-from server.state import READY, read_failure, read_state
+from server.state import Phase, read_failure, read_state
 from server.supervisor import instance as module
 from server.supervisor import observe
 from server.supervisor.instance import GENTLE, Instance, may_be_gentle, set_nice
 from server.supervisor.main import _SUBREAPER
-from server.supervisor.record import Phase
 from tests.server.supervisor.stand_ins import RIGHT, WRONG, make_stand_in, set_answer
 
 ALL = ["TorchServe", "helper", "launcher", "worker"]
@@ -72,7 +71,7 @@ def test_it_is_started_verified_and_ended_with_nothing_left(one, run) -> None:
         assert one.serving == {"bert": 1}
         assert (one.describe().phase, one.describe().health) == (Phase.READY, "ready")
         state = read_state(one.run.state)
-        assert (state.phase, set(state.archives)) == (READY, {"bert"})
+        assert (state.phase, set(state.archives)) == (Phase.READY, {"bert"})
         await one.end(5.0)
 
     asyncio.run(go())

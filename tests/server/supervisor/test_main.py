@@ -18,12 +18,11 @@ import pytest
 
 from server.processes import find_marked, read_environment, read_process
 from server.rundir import MARK
-from server.state import Failure, read_failure
+from server.state import Cause, Failure, Part, Phase, read_failure, read_record
 from server.supervisor import main as module
 from server.supervisor.main import Server
 from server.supervisor.probes import Readiness
 from server.supervisor.proxy import Serving
-from server.supervisor.record import Cause, Part, Phase, read_record
 from tests.server.fakes import wait_for
 from tests.server.supervisor.stand_ins import make_haproxy, make_stand_in
 
@@ -212,16 +211,16 @@ def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage, monke
 def test_a_full_disk_is_said_once_and_the_record_written_when_there_is_room(stage, monkeypatch) -> None:
     server, _, (one, other), lines = stage
     one.ready = other.ready = True
-    write = module.write_record
+    write = module.write_state
 
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_record", fail)
+    monkeypatch.setattr(module, "write_state", fail)
     for _ in range(3):
         server.turn()
     assert len(lines) == 1
-    monkeypatch.setattr(module, "write_record", write)
+    monkeypatch.setattr(module, "write_state", write)
     assert turn(server) == Phase.READY
 
 

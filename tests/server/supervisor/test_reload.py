@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from server.errors import ServerError
+from server.state import Cause, Part
 from server.supervisor import reload as module
-from server.supervisor.record import Cause, Part
 from server.supervisor.reload import DONE, FAILED, Reload, ReloadFailed, fit_together
 
 
@@ -65,10 +66,10 @@ class Stage:
         self.new = [FakeInstance(f"b{k}") for k in (1, 2)]
         self.instances: dict[str, Any] = {one.name: one for one in self.old}
         parts: Any = (None, None, self.proxy, self.instances, self.lines.append)
-        self.reload = Reload(*parts, make=self._start_again, now=Clock())  # type: ignore[arg-type]
+        self.reload = Reload(*parts)
         self.reload._new = self.new  # type: ignore[assignment]
 
-    def _start_again(self, name: str, *_: Any) -> FakeInstance:
+    def start_again(self, name: str, *_: Any) -> FakeInstance:
         self.started_again.append(FakeInstance(name))
         return self.started_again[-1]
 
@@ -91,8 +92,11 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage(monkeypatch) -> Stage:
+    made = Stage()
+    monkeypatch.setattr(module, "Instance", made.start_again)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=Clock()))
+    return made
 
 
 def test_the_old_ones_serve_until_all_new_ones_are_ready(stage: Stage) -> None:
@@ -195,9 +199,9 @@ def test_what_cannot_be_served_is_rejected_by_name_and_changes_nothing(stage: St
     assert stage.serving() == list(stage.instances) == ["a1", "a2"]
 
 
-def test_the_plan_that_was_next_is_the_plan_and_the_token_is_read_anew(run, plan, monkeypatch) -> None:
+def test_the_plan_that_was_next_is_the_plan_and_the_token_is_read_anew(stage, run, plan, monkeypatch) -> None:
     """As `make status` and `make verify` see it, too."""
-    stage, following = Stage(), type(plan)(**{**vars(plan), "generation": "b"})
+    following = replace(plan, generation="b")
     stage.reload._run = run
     run.next.mkdir()
     (run.next / run.plan.name).write_text(following.to_json())
@@ -206,7 +210,7 @@ def test_the_plan_that_was_next_is_the_plan_and_the_token_is_read_anew(run, plan
     stage.proxy.change_token = lambda: changed.append(True)  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "_check", lambda _: following)
     monkeypatch.setattr(module, "read_archives", lambda _: {})
-    stage.reload._make = lambda name, *_: FakeInstance(name, ready=True)  # type: ignore[assignment,return-value]
+    monkeypatch.setattr(module, "Instance", lambda name, *_: FakeInstance(name, ready=True))
 
     async def go() -> str:
         while not stage.reload.ended:

@@ -99,26 +99,21 @@ class Runtime:
         for unit, value in (("us", us_per_request), ("ms", service_ms)):
             self._set_variable(name_prediction(model, unit), value)
 
-    def reject_new(self, *, reject: bool = True) -> None:
+    def reject_new(self) -> None:
         """From now on every prediction is answered 503: the server is ending."""
-        self._set_variable(ENDING, int(reject))
+        self._set_variable(ENDING, 1)
 
     def set_token(self, token: str) -> None:
         """From one request to the next this one is good, and no other."""
-        bearers = self._find_bearers()
-        said = self._ask(f"prepare acl {bearers}").strip()
-        version = re.search(r"New version created: (\d+)", said)
-        if not version:
-            raise HaproxyError(f"HAProxy prepares no other list of tokens: {said}")
-        self._tell(f"add acl @{version[1]} {bearers} Bearer\\ {token}")
-        self._tell(f"commit acl @{version[1]} {bearers}")
-
-    def _find_bearers(self) -> str:
-        """The one list that is a file."""
+        # The one list that is a file.
         found = re.search(r"^(\d+) \(.+\) pattern loaded from file", self._ask("show acl"), re.MULTILINE)
         if not found:
             raise HaproxyError("HAProxy has no list of tokens: its configuration is not the kit's")
-        return f"#{found[1]}"
+        said = self._ask(f"prepare acl #{found[1]}").strip()
+        if not (version := re.search(r"New version created: (\d+)", said)):
+            raise HaproxyError(f"HAProxy prepares no other list of tokens: {said}")
+        self._tell(f"add acl @{version[1]} #{found[1]} Bearer\\ {token}")
+        self._tell(f"commit acl @{version[1]} #{found[1]}")
 
     def _set_variable(self, name: str, value: int) -> None:
         self._tell(f"experimental-mode on; set var {name} int({value})")

@@ -59,7 +59,6 @@ class Process:
     is_java = property(lambda self: self.role == "TorchServe")
     is_worker = property(lambda self: self.role == "worker")
     is_launcher = property(lambda self: self.role == "launcher")
-    is_proxy = property(lambda self: self.role == "HAProxy")
     is_supervisor = property(lambda self: self.role == "supervisor")
 
 
@@ -97,11 +96,6 @@ def read_environment(pid: int, proc: Path = PROC) -> dict[str, str] | None:
     return {name: value for name, _, value in pairs}
 
 
-def read_pids(proc: Path = PROC) -> list[int]:
-    """Ids of all processes, in order."""
-    return sorted(int(name) for name in os.listdir(proc) if name.isdigit())  # noqa: PTH208
-
-
 def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
     """All processes of this run directory's server and of its instances, orphans too; never ourselves or our
     parents."""
@@ -111,7 +105,7 @@ def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
         process = read_process(pid, proc)
         pid = process.parent_pid if process else 0
     found = []
-    for pid in read_pids(proc):
+    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):  # noqa: PTH208
         mark = (read_environment(pid, proc) or {}).get(MARK, "")
         of = mark == str(run_path) or mark.startswith(f"{run_path}/{INSTANCES_FOLDER}/")
         if of and pid not in ours and _sees_same_folder(pid, run_path, proc):

@@ -50,7 +50,7 @@ class RunDir:
 
     state = _File("server.json")  # what was started, and when
     failure = _File("failure.json")  # why the last start failed; absent after a good one
-    record = _File("supervisor.json")  # what the supervisor says of itself (server/supervisor/record.py)
+    record = _File("supervisor.json")  # what the supervisor says of itself (server/state.py)
     token = _File("token")  # the token that the proxy asks for; made once, and changed with the file
     authorization = _File("authorization")  # the header with that token, for `curl -H @FILE`
     samples = _File("samples")  # inputs to try the models with

@@ -54,38 +54,62 @@ POLL_S = 0.2
 TIMEOUT_S = 5.0
 
 
-def serve(call: Call) -> int:
+def _prepared(command: Callable[[Call, contextlib.ExitStack], int]) -> Callable[[Call], int]:
+    """All that is written meanwhile is this user's alone, and a signal ends it in order."""
+
+    def run(call: Call) -> int:
+        before = os.umask(PRIVATE_UMASK)
+        try:
+            with catch_signals(), contextlib.ExitStack() as at_end:
+                return command(call, at_end)
+        except Interrupted as signalled:
+            print(f"interrupted by {signalled}", file=sys.stderr)
+            return signalled.exit_code
+        finally:
+            os.umask(before)
+
+    return run
+
+
+@_prepared
+def serve(call: Call, at_end: contextlib.ExitStack) -> int:
     """The lock of RUN_DIR is held from planning to the end of the start."""
     check_serve(call)
-
-    def run(at_end: contextlib.ExitStack) -> int:
-        claim_run_folder(call.run.path)
-        with hold_lock(call.run.path):
-            if plan := find_running(call):
-                return _stay_out(plan, call)
-            _build(call)
-            plan, lines = make_server_plan(call.settings, measure=not call.built)
-            write_plan_files(plan)
-            print(*(f"{summarize(plan)} → {call.run.plan}", *lines), sep="\n", flush=True)
-            process = _start(plan, call, at_end)
-        return _stay(process, plan, call)
-
-    return _run_prepared(run)
+    claim_run_folder(call.run.path)
+    with hold_lock(call.run.path):
+        if plan := find_running(call):
+            return _stay_out(plan, call)
+        _build(call)
+        plan, lines = make_server_plan(call.settings, measure=not call.built)
+        write_plan_files(plan)
+        print(*(f"{summarize(plan)} → {call.run.plan}", *lines), sep="\n", flush=True)
+        process = _start(plan, call, at_end)
+    return _stay(process, plan, call)
 
 
-def start_plan(call: Call) -> int:
+@_prepared
+def start_plan(call: Call, at_end: contextlib.ExitStack) -> int:
     """The plan that is there."""
     plan = read_plan(call.run.plan)
     check_run_folder(call.run.path)
+    with hold_lock(call.run.path):
+        if is_running(call.run, plan, read_archives(plan)):
+            return _stay_out(plan, call)
+        process = _start(plan, call, at_end)
+    return _stay(process, plan, call)
 
-    def run(at_end: contextlib.ExitStack) -> int:
-        with hold_lock(call.run.path):
-            if is_running(call.run, plan, read_archives(plan)):
-                return _stay_out(plan, call)
-            process = _start(plan, call, at_end)
-        return _stay(process, plan, call)
 
-    return _run_prepared(run)
+@_prepared
+def reload_plan(call: Call, _: contextlib.ExitStack) -> int:
+    """New archives and a new plan, to which the running server moves."""
+    check_reload(call)
+    with hold_lock(call.run.path):
+        _build(call)
+        now = read_plan(call.run.plan)
+        (generation,) = set(GENERATIONS) - {now.generation}
+        following, lines = make_server_plan(call.settings, generation)
+        print("".join(f"{line}\n" for line in lines), end="", flush=True)
+        return reload(call.run, now, following, say)
 
 
 def print_plan(call: Call) -> int:
@@ -93,22 +117,6 @@ def print_plan(call: Call) -> int:
     plan, lines = make_server_plan(call.settings)
     print("\n".join([describe_plan(plan), *lines]))
     return 0
-
-
-def reload_plan(call: Call) -> int:
-    """New archives and a new plan, to which the running server moves."""
-    check_reload(call)
-
-    def run(_: contextlib.ExitStack) -> int:
-        with hold_lock(call.run.path):
-            _build(call)
-            now = read_plan(call.run.plan)
-            (generation,) = set(GENERATIONS) - {now.generation}
-            following, lines = make_server_plan(call.settings, generation)
-            print("".join(f"{line}\n" for line in lines), end="", flush=True)
-            return reload(call.run, now, following, say)
-
-    return _run_prepared(run)
 
 
 def check_serve(call: Call) -> int:
@@ -282,19 +290,6 @@ def ask_reload(path: Path) -> None:
         raise ServerError(f"the supervisor does not answer: {path}: {problem}") from problem
     if answer.status != HTTPStatus.ACCEPTED:
         raise ServerError(f"the supervisor rejects the reload: {said.get('rejected')}")
-
-
-def _run_prepared(body: Callable[[contextlib.ExitStack], int]) -> int:
-    """All that is written meanwhile is this user's alone, and a signal ends it in order."""
-    before = os.umask(PRIVATE_UMASK)
-    try:
-        with catch_signals(), contextlib.ExitStack() as at_end:
-            return body(at_end)
-    except Interrupted as signalled:
-        print(f"interrupted by {signalled}", file=sys.stderr)
-        return signalled.exit_code
-    finally:
-        os.umask(before)
 
 
 def _build(call: Call) -> None:

@@ -146,7 +146,7 @@ class Server(Kit):
         full = (
             record.phase == Phase.READY
             and phases == {Phase.READY}
-            and any(one.is_proxy and one.pid in running for one in processes)
+            and any(one.role == "HAProxy" and one.pid in running for one in processes)
             and len(workers) >= planned
         )
         owned = {record.pid}

@@ -13,13 +13,11 @@ from pathlib import Path
 from config.proxy import ENDING, name_prediction
 from server.errors import ServerError
 
-TIMEOUT_S = 3.0
-"""HAProxy answers between two events: milliseconds, however busy."""
+TIMEOUT_S = 3.0  # HAProxy answers between two events: milliseconds, however busy
 
 LARGE = ".large"
 ENTRY = ".entry"
-ALL = "BACKEND"
-"""Stands for a backend's servers together."""
+ALL = "BACKEND"  # stands for a backend's servers together
 ANSWERS = ("hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_5xx")
 
 _BACKENDS, _SERVERS = 2, 4
@@ -37,16 +35,11 @@ class HaproxyError(ServerError):
 class Stat:
     """One model: of all its instances, small and large requests together."""
 
-    answered: int
-    """Requests that instances have answered, whatever the status."""
-    queued: int
-    """Requests that wait in HAProxy."""
-    in_hand: int
-    """Requests that instances have."""
-    service_ms: float
-    """From the hand-over to an instance until its answer: mean of the last 1024 small ones."""
-    up: int
-    """Instances that requests can be handed to."""
+    answered: int  # requests that instances have answered, whatever the status
+    queued: int  # requests that wait in HAProxy
+    in_hand: int  # requests that instances have
+    service_ms: float  # from the hand-over to an instance until its answer: mean of the last 1024 small ones
+    up: int  # instances that requests can be handed to
     asleep: Mapping[str, int]
     """<backend>/<instance> that has room while requests wait → its limit: HAProxy (2.6.12) forgets a queue
     where the request that it hands over next ends in the same moment, by its deadline."""
@@ -66,12 +59,9 @@ class Runtime:
     def read_limits(self) -> dict[str, int]:
         """How many requests an instance is handed at once: <model>/<instance>, and <model>.large/<instance>
         of large ones."""
-        rows, limits = self._read_rows(), {}
-        for model in _list_models(rows):
-            for backend in (model, model + LARGE):
-                for server in _list_servers(rows, backend):
-                    limits[f"{backend}/{server}"] = int(rows[backend, server]["slim"] or 0)
-        return limits
+        rows = self._read_rows()
+        servers = [one for model in _list_models(rows) for one in _list_servers(rows, model).items()]
+        return {place: int(row["slim"] or 0) for place, row in servers}
 
     def count_unanswered(self) -> int:
         """Predictions that were let in and have no answer yet."""
@@ -109,26 +99,21 @@ class Runtime:
         for unit, value in (("us", us_per_request), ("ms", service_ms)):
             self._set_variable(name_prediction(model, unit), value)
 
-    def reject_new(self, *, reject: bool = True) -> None:
+    def reject_new(self) -> None:
         """From now on every prediction is answered 503: the server is ending."""
-        self._set_variable(ENDING, int(reject))
+        self._set_variable(ENDING, 1)
 
     def set_token(self, token: str) -> None:
         """From one request to the next this one is good, and no other."""
-        bearers = self._find_bearers()
-        said = self._ask(f"prepare acl {bearers}").strip()
-        version = re.search(r"New version created: (\d+)", said)
-        if not version:
-            raise HaproxyError(f"HAProxy prepares no other list of tokens: {said}")
-        self._tell(f"add acl @{version[1]} {bearers} Bearer\\ {token}")
-        self._tell(f"commit acl @{version[1]} {bearers}")
-
-    def _find_bearers(self) -> str:
-        """The one list that is a file."""
+        # The one list that is a file.
         found = re.search(r"^(\d+) \(.+\) pattern loaded from file", self._ask("show acl"), re.MULTILINE)
         if not found:
             raise HaproxyError("HAProxy has no list of tokens: its configuration is not the kit's")
-        return f"#{found[1]}"
+        said = self._ask(f"prepare acl #{found[1]}").strip()
+        if not (version := re.search(r"New version created: (\d+)", said)):
+            raise HaproxyError(f"HAProxy prepares no other list of tokens: {said}")
+        self._tell(f"add acl @{version[1]} #{found[1]} Bearer\\ {token}")
+        self._tell(f"commit acl @{version[1]} #{found[1]}")
 
     def _set_variable(self, name: str, value: int) -> None:
         self._tell(f"experimental-mode on; set var {name} int({value})")
@@ -165,25 +150,24 @@ def _list_models(rows: Rows) -> list[str]:
     return [name.removesuffix(ends) for name, side in rows if side == ALL and name.endswith(ends)]
 
 
-def _list_servers(rows: Rows, backend: str) -> list[str]:
-    return [server for name, server in rows if name == backend and server != ALL]
+def _list_servers(rows: Rows, model: str) -> dict[str, Mapping[str, str]]:
+    """<model>/<instance>, and <model>.large/<instance> → its row."""
+    names = (model, model + LARGE)
+    return {f"{name}/{side}": row for (name, side), row in rows.items() if name in names and side != ALL}
 
 
 def _parse_stat(rows: Rows, model: str) -> Stat:
-    servers = [rows[name, server] for name in (model, model + LARGE) for server in _list_servers(rows, name)]
-    small, large = rows[model, ALL], rows[model + LARGE, ALL]
+    servers, total = _list_servers(rows, model), {name: rows[name, ALL] for name in (model, model + LARGE)}
     return Stat(
-        answered=sum(int(row[kind] or 0) for row in servers for kind in ANSWERS),
-        queued=int(small["qcur"]) + int(large["qcur"]),
-        in_hand=sum(int(row["scur"]) for row in servers),
-        service_ms=float(small["rtime"] or 0),
-        up=int(small["act"]),
+        answered=sum(int(row[kind] or 0) for row in servers.values() for kind in ANSWERS),
+        queued=sum(int(row["qcur"]) for row in total.values()),
+        in_hand=sum(int(row["scur"]) for row in servers.values()),
+        service_ms=float(total[model]["rtime"] or 0),
+        up=int(total[model]["act"]),
         asleep={
-            f"{name}/{server}": int(row["slim"])
-            for name in (model, model + LARGE)
-            for server in _list_servers(rows, name)
-            if int(rows[name, ALL]["qcur"])
-            and (row := rows[name, server])["status"].startswith("UP")
+            place: int(row["slim"])
+            for place, row in servers.items()
+            if int(total[place.rpartition("/")[0]]["qcur"]) and row["status"].startswith("UP")
             and int(row["scur"]) < int(row["slim"] or 0)
         },
-    )
+    )  # fmt: skip

@@ -125,7 +125,7 @@ def prepare_store(plan: Plan, name: str, run: RunDir) -> Path:
 def render_environment(plan: Plan, name: str, run: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of an instance's TorchServe, which its workers inherit."""
     return {
-        **{one: value for one, value in inherited.items() if is_inherited(one)},
+        **inherit(inherited),
         **plan.instances[name].environment,
         # TorchServe's probe of the launcher runs the literal `python` (WorkerLifeCycle.java).
         "PATH": f"{plan.prefix}/bin{os.pathsep}{inherited.get('PATH', os.defpath)}",
@@ -139,9 +139,9 @@ def render_environment(plan: Plan, name: str, run: RunDir, inherited: Mapping[st
     }
 
 
-def is_inherited(name: str) -> bool:
-    """Whether a variable of the caller reaches TorchServe."""
-    return name in _INHERITED
+def inherit(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of the caller's reaches HAProxy, the supervisor and TorchServe."""
+    return {name: value for name, value in environment.items() if name in _INHERITED}
 
 
 def launch(plan: Plan, name: str, run: RunDir) -> subprocess.Popen[bytes]:

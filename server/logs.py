@@ -47,9 +47,10 @@ _SERVER_ERROR = re.compile(r"^\S+ \[(?:ERROR|FATAL) *\] .*? - (.+)$", re.MULTILI
 _LINES_SHOWN = 5
 
 
-def find_failure(model_log: str, server_log: str, *, log: str = "", oom_kills: int = 0) -> Failure | None:
-    """The first failure in the logs of one start, or None; `oom_kills` counts the kernel's since it began."""
-    lines = [(match[1], match[2]) for match in _MODEL_LINE.finditer(model_log)]
+def find_start_failure(run: RunDir, oom_kills_before: int) -> Failure | None:
+    """The first failure so far in the logs of an instance that starts; the kernel counts since boot."""
+    server_log, log = read_log(run.server_log), str(run.model_log)
+    lines = _MODEL_LINE.findall(read_log(run.model_log))
     for _, text in lines:
         if reported := _parse_report(text):
             model, step, fix = (reported.get(name) for name in ("model", "step", "cure"))
@@ -62,12 +63,14 @@ def find_failure(model_log: str, server_log: str, *, log: str = "", oom_kills: i
         return Failure(model=Path(name).stem, step="open the archive", cause=cause, fix=fix, log=log)
     if stopped := _STATE_LINE.search(server_log):
         own = [text for worker, text in lines if worker == stopped[1]]
-        exception, found = find_exception(own), _choose_lines(own)
+        exception, said = _find_exception(own), [text for text in own if not _ROUTINE.match(text)]
+        ends = [number for number, text in enumerate(said, 1) if text.strip() == exception]
+        shown = said[: ends[-1] if ends else None][-_LINES_SHOWN:]
         cause, fix = exception or _find_java_reason(stopped[1], server_log), None
-        if oom_kills:
+        if oom_kills := read_oom_kills() - oom_kills_before:
             killed = f"killed: out of memory (the kernel killed {oom_kills} process(es) meanwhile)"
             cause, fix = exception or killed, "give the machine more memory, or plan fewer workers: WORKERS=1"
-        return Failure(model=stopped[2], cause=cause, fix=fix, log=log, lines=found)
+        return Failure(model=stopped[2], cause=cause, fix=fix, log=log, lines=tuple(shown))
     return None
 
 
@@ -80,15 +83,7 @@ def _parse_report(text: str) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) and entry.get("cpu_kit") == "load_failed" else None
 
 
-def _choose_lines(own: Sequence[str]) -> tuple[str, ...]:
-    """The lines that lead to the exception, else the last ones."""
-    said, exception = [text for text in own if not _ROUTINE.match(text)], find_exception(own)
-    ends = [number for number, text in enumerate(said, 1) if text.strip() == exception]
-    end = ends[-1] if ends else len(said)
-    return tuple(said[max(0, end - _LINES_SHOWN) : end])
-
-
-def find_exception(lines: Sequence[str]) -> str | None:
+def _find_exception(lines: Sequence[str]) -> str | None:
     """The exception a worker's lines end in; follow-ups that only repeat it do not count."""
     found = [text.strip() for text in lines if _EXCEPTION_LINE.match(text)]
     causes = [text for text in found if not _FOLLOW_UPS.search(text)] or found
@@ -104,14 +99,16 @@ def _find_java_reason(worker: str, server_log: str) -> str:
     return "the process ended while loading, without a Python exception (killed? exit in a library?)"
 
 
-def explain_server_death(console: str, log: str, server_log: str = "") -> Failure:
+def explain_death(run: RunDir) -> Failure:
     """Why TorchServe itself ended, from what the JVM printed, else from the last error it logged."""
-    lines = [line.rstrip() for line in console.splitlines() if line.strip() and not _JAVA_FRAME.match(line)]
+    lines = [line.rstrip() for line in read_log(run.console_log).splitlines()]
+    lines = [line for line in lines if line and not _JAVA_FRAME.match(line)]
     causes = [line.strip() for line in lines if _JAVA_CAUSES.search(line)]
     said = [line for line in lines if not _CONSOLE_ROUTINE.match(line)]
-    said = said or _SERVER_ERROR.findall(server_log)[-1:]
-    cause = causes[0] if causes else (said[-1] if said else "it said nothing (killed? out of memory?)")
-    return Failure(cause=f"TorchServe ended: {cause}", log=log, lines=tuple(said[-_LINES_SHOWN:]))
+    said = said or _SERVER_ERROR.findall(read_log(run.server_log))[-1:]
+    cause = (causes[:1] or said[-1:] or ["it said nothing (killed? out of memory?)"])[0]
+    log, shown = str(run.console_log), tuple(said[-_LINES_SHOWN:])
+    return Failure(cause=f"TorchServe ended: {cause}", log=log, lines=shown)
 
 
 def read_log(path: Path) -> str:
@@ -126,14 +123,6 @@ def read_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
     """Processes the kernel killed for want of memory since boot; 0 when it does not say."""
     words = read_log(vmstat).split()
     return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
-
-
-def find_start_failure(run: RunDir, oom_kills_before: int) -> Failure | None:
-    """The first failure so far in the logs of an instance that starts."""
-    kills = read_oom_kills() - oom_kills_before
-    return find_failure(
-        read_log(run.model_log), read_log(run.server_log), log=str(run.model_log), oom_kills=kills
-    )
 
 
 def read_configuration(log: Path) -> dict[str, str]:

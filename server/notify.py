@@ -8,8 +8,7 @@ import socket
 SOCKET = "NOTIFY_SOCKET"
 """What the process that systemd starts hands on to its child, the supervisor, and to nobody else."""
 STATES = {"ready": "READY=1", "degraded": "READY=1", "reloading": "RELOADING=1", "stopping": "STOPPING=1"}
-LONGEST_STATUS = 500
-"""Characters: a line for `systemctl status`, not a log."""
+LONGEST_STATUS = 500  # characters: a line for `systemctl status`, not a log
 
 
 class Notifier:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 
 from config.plan import INSTANCES_FOLDER, Plan
 from server.errors import ServerError
 from server.processes import read_environment, read_process
 from server.rundir import MARK
 
-_LISTEN = "0A"
 _LOOPBACK = "127.0.0.1"
 
 
@@ -74,14 +71,3 @@ def find_holder(port: int) -> int | None:
 
     listening = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
     return next((one.pid for one in listening if one.laddr.port == port and one.pid), None)
-
-
-def read_listening_inodes(net: Path) -> dict[str, str]:
-    """Inode → address, as the kernel prints it, of every listening TCP socket; `net` is /proc/net, or a
-    process's own net folder."""
-    found: dict[str, str] = {}
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            rows = (line.split() for line in (net / table).read_text().splitlines()[1:])
-            found |= {row[9]: row[1] for row in rows if row[3] == _LISTEN}
-    return found

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +28,7 @@ GRACEFUL_SECONDS = DRAIN_SECONDS + 10.0
 TERMINATE_SECONDS = 5.0
 KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-AT_WORK = 0.01
-"""Of a core: a worker that computes uses far more, one that hangs or sleeps next to nothing."""
+AT_WORK = 0.01  # of a core: a worker that computes uses far more, one that hangs or sleeps next to nothing
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGES_A_MIB = (1 << 20) // os.sysconf("SC_PAGE_SIZE")
@@ -40,10 +39,8 @@ class Process:
     """One process; pid and start time together are never used again, a pid alone is."""
 
     pid: int
-    start_ticks: int
-    """Clock ticks since boot."""
-    parent_pid: int
-    """That of the parent now; the supervisor's, or 1, for an orphan."""
+    start_ticks: int  # clock ticks since boot
+    parent_pid: int  # that of the parent now; the supervisor's, or 1, for an orphan
     command: tuple[str, ...]
 
     @property
@@ -62,7 +59,6 @@ class Process:
     is_java = property(lambda self: self.role == "TorchServe")
     is_worker = property(lambda self: self.role == "worker")
     is_launcher = property(lambda self: self.role == "launcher")
-    is_proxy = property(lambda self: self.role == "HAProxy")
     is_supervisor = property(lambda self: self.role == "supervisor")
 
 
@@ -100,11 +96,6 @@ def read_environment(pid: int, proc: Path = PROC) -> dict[str, str] | None:
     return {name: value for name, _, value in pairs}
 
 
-def read_pids(proc: Path = PROC) -> list[int]:
-    """Ids of all processes, in order."""
-    return sorted(int(name) for name in os.listdir(proc) if name.isdigit())  # noqa: PTH208
-
-
 def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
     """All processes of this run directory's server and of its instances, orphans too; never ourselves or our
     parents."""
@@ -114,7 +105,7 @@ def find_marked(run_path: Path, proc: Path = PROC) -> list[Process]:
         process = read_process(pid, proc)
         pid = process.parent_pid if process else 0
     found = []
-    for pid in read_pids(proc):
+    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):  # noqa: PTH208
         mark = (read_environment(pid, proc) or {}).get(MARK, "")
         of = mark == str(run_path) or mark.startswith(f"{run_path}/{INSTANCES_FOLDER}/")
         if of and pid not in ours and _sees_same_folder(pid, run_path, proc):
@@ -176,12 +167,12 @@ def send_signal(process: Process, number: signal.Signals) -> None:
             signal.pidfd_send_signal(handle, number)
 
 
-def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFUL_SECONDS) -> list[Process]:
-    """End every process `find` gives, who owns the others first and gently, then what remains; those seen."""
+def end_all(run_path: Path, graceful_seconds: float = GRACEFUL_SECONDS) -> list[Process]:
+    """End every marked process, who owns the others first and gently, then what remains; those seen."""
     seen: dict[tuple[int, int], Process] = {}
 
     def end(number: signal.Signals, seconds: float, *roles: str) -> bool:
-        found = find()
+        found = find_marked(run_path)
         seen.update({(process.pid, process.start_ticks): process for process in found})
         found = [process for process in found if not roles or process.role in roles]
         for process in found:
@@ -205,10 +196,8 @@ def end_all(find: Callable[[], list[Process]], graceful_seconds: float = GRACEFU
 class Activity:
     """One process at one time."""
 
-    stopped: bool
-    """Stopped by a signal or a debugger: it does nothing at all until it is continued."""
-    cpu_seconds: float
-    """CPU time of all its threads since it began."""
+    stopped: bool  # stopped by a signal or a debugger: it does nothing at all until it is continued
+    cpu_seconds: float  # CPU time of all its threads since it began
     start_ticks: int
     switches: int = 0
     """Times its main thread went to sleep of its own accord: a worker's does so after each batch."""

@@ -31,8 +31,7 @@ class _File:
 class RunDir:
     """The files of one server, or of one of its instances, by purpose."""
 
-    path: Path
-    """The run directory, absolute."""
+    path: Path  # the run directory, absolute
 
     @classmethod
     def at(cls, path: Path | str) -> RunDir:
@@ -51,7 +50,7 @@ class RunDir:
 
     state = _File("server.json")  # what was started, and when
     failure = _File("failure.json")  # why the last start failed; absent after a good one
-    record = _File("supervisor.json")  # what the supervisor says of itself (server/supervisor/record.py)
+    record = _File("supervisor.json")  # what the supervisor says of itself (server/state.py)
     token = _File("token")  # the token that the proxy asks for; made once, and changed with the file
     authorization = _File("authorization")  # the header with that token, for `curl -H @FILE`
     samples = _File("samples")  # inputs to try the models with

@@ -1,78 +1,114 @@
-"""From settings to a server that is ready, in one process: build, measure, plan, write, start, verify."""
+"""From settings to a server that is ready, in one process: build, measure, plan, write, start, verify; and to
+another set of its instances (`make reload`)."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
 from config.folders import check_run_folder, claim_run_folder, hold_lock
 from config.plan import Plan, read_plan
 from config.planning import NO_PROFILE, make_plan, make_profile_job, read_facts, read_profile
 from config.planning.backends import DEFAULT_PRECISION, check_cpu
-from config.render import describe_plan, summarize, write_plan_files
+from config.proxy import GENERATIONS
+from config.render import describe_plan, summarize, write_next, write_plan_files
 from config.settings import FIELDS, Settings, about
-from config.terminal import say
+from config.terminal import Report, say
 from config.topology import read_topology
 from config.tuned import judge_tuned
 from handlers.backends.catalogue import SETS, choose_set
+from server.api import UNIX, Connection
 from server.archives import check_chosen, read_archives, read_archives_left
 from server.call import render_calls
 from server.command import FAILED, Call, end, print_comparison
 from server.errors import ServerError
 from server.launch import PRIVATE_UMASK, confine, list_server_cpus
 from server.ports import check_ports_free
-from server.processes import GRACEFUL_SECONDS, find_marked
+from server.processes import GRACEFUL_SECONDS, Process, find_marked
 from server.ready import StartFailed
-from server.reload import check_reloadable, choose_generation, reload
 from server.rundir import RunDir
-from server.running import is_running
-from server.start import Interrupted, catch_signals, count_told, start, stay
+from server.start import Interrupted, catch_signals, count_told, follow, start, stay
+from server.state import Phase, digest_plan, identify_archives, read_record, read_state
 from server.status import render_failure
 from server.stop import stop
+from server.supervisor.reload import DONE
+
+if TYPE_CHECKING:
+    from handlers.definition import Packed
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FIXED = ("MODELS", "PORT", "HOST", "TLS_CERT", "TLS_KEY")
-"""What the running HAProxy has for good."""
+"""What the running HAProxy has for good: it listens, and asks by these names."""
+POLL_S = 0.2
+TIMEOUT_S = 5.0
 
 
-def serve(call: Call) -> int:
+def _prepared(command: Callable[[Call, contextlib.ExitStack], int]) -> Callable[[Call], int]:
+    """All that is written meanwhile is this user's alone, and a signal ends it in order."""
+
+    def run(call: Call) -> int:
+        before = os.umask(PRIVATE_UMASK)
+        try:
+            with catch_signals(), contextlib.ExitStack() as at_end:
+                return command(call, at_end)
+        except Interrupted as signalled:
+            print(f"interrupted by {signalled}", file=sys.stderr)
+            return signalled.exit_code
+        finally:
+            os.umask(before)
+
+    return run
+
+
+@_prepared
+def serve(call: Call, at_end: contextlib.ExitStack) -> int:
     """The lock of RUN_DIR is held from planning to the end of the start."""
     check_serve(call)
-
-    def run(at_end: contextlib.ExitStack) -> int:
-        claim_run_folder(call.run.path)
-        with hold_lock(call.run.path):
-            if plan := find_running(call):
-                return _stay_out(plan, call)
-            _build(call)
-            plan, lines = make_server_plan(call.settings, measure=not call.built)
-            write_plan_files(plan)
-            print(*(f"{summarize(plan)} → {call.run.plan}", *lines), sep="\n", flush=True)
-            process = _start(plan, call, at_end)
-        return _stay(process, plan, call)
-
-    return _run_prepared(run)
+    claim_run_folder(call.run.path)
+    with hold_lock(call.run.path):
+        if plan := find_running(call):
+            return _stay_out(plan, call)
+        _build(call)
+        plan, lines = make_server_plan(call.settings, measure=not call.built)
+        write_plan_files(plan)
+        print(*(f"{summarize(plan)} → {call.run.plan}", *lines), sep="\n", flush=True)
+        process = _start(plan, call, at_end)
+    return _stay(process, plan, call)
 
 
-def start_plan(call: Call) -> int:
+@_prepared
+def start_plan(call: Call, at_end: contextlib.ExitStack) -> int:
     """The plan that is there."""
     plan = read_plan(call.run.plan)
     check_run_folder(call.run.path)
+    with hold_lock(call.run.path):
+        if is_running(call.run, plan, read_archives(plan)):
+            return _stay_out(plan, call)
+        process = _start(plan, call, at_end)
+    return _stay(process, plan, call)
 
-    def run(at_end: contextlib.ExitStack) -> int:
-        with hold_lock(call.run.path):
-            if is_running(call.run, plan, read_archives(plan), say):
-                return _stay_out(plan, call)
-            process = _start(plan, call, at_end)
-        return _stay(process, plan, call)
 
-    return _run_prepared(run)
+@_prepared
+def reload_plan(call: Call, _: contextlib.ExitStack) -> int:
+    """New archives and a new plan, to which the running server moves."""
+    check_reload(call)
+    with hold_lock(call.run.path):
+        _build(call)
+        now = read_plan(call.run.plan)
+        (generation,) = set(GENERATIONS) - {now.generation}
+        following, lines = make_server_plan(call.settings, generation)
+        print("".join(f"{line}\n" for line in lines), end="", flush=True)
+        return reload(call.run, now, following, say)
 
 
 def print_plan(call: Call) -> int:
@@ -80,21 +116,6 @@ def print_plan(call: Call) -> int:
     plan, lines = make_server_plan(call.settings)
     print("\n".join([describe_plan(plan), *lines]))
     return 0
-
-
-def reload_plan(call: Call) -> int:
-    """New archives and a new plan, to which the running server moves."""
-    check_reload(call)
-
-    def run(_: contextlib.ExitStack) -> int:
-        with hold_lock(call.run.path):
-            _build(call)
-            now = read_plan(call.run.plan)
-            following, lines = make_server_plan(call.settings, choose_generation(now))
-            print("".join(f"{line}\n" for line in lines), end="", flush=True)
-            return reload(call.run, now, following, say)
-
-    return _run_prepared(run)
 
 
 def check_serve(call: Call) -> int:
@@ -172,9 +193,9 @@ def find_running(call: Call) -> Plan | None:
             raise ServerError(
                 f"a server runs from {call.run.path}, but {problem}; do: make stop"
             ) from problem
-        say(f"an earlier start left {len(processes)} process(es) behind: {stop(call.run).describe()}")
+        _end_left(call.run, processes)
         return None
-    if not is_running(call.run, plan, read_archives_left(plan), say):
+    if not is_running(call.run, plan, read_archives_left(plan)):
         return None
     if changed := list_changes(plan.settings, call.settings):
         raise ServerError(
@@ -184,17 +205,90 @@ def find_running(call: Call) -> Plan | None:
     return plan
 
 
-def _run_prepared(body: Callable[[contextlib.ExitStack], int]) -> int:
-    """All that is written meanwhile is this user's alone, and a signal ends it in order."""
-    before = os.umask(PRIVATE_UMASK)
+def is_running(run: RunDir, plan: Plan, archives: Mapping[str, Packed]) -> bool:
+    """Whether a server of this plan and these archives runs, and ServerError when it is another one.
+
+    Call it with the lock held, before the plan is written: what an earlier start left behind is ended.
+    """
+    if not (processes := find_marked(run.path)):
+        return False
+    state, why = read_state(run.state), ""
+    if not any(process.is_supervisor for process in processes) or (state and state.phase == Phase.STARTING):
+        _end_left(run, processes)
+        return False
+    ids = identify_archives(plan, archives)
+    if state is None:
+        why = "nothing says from which plan: server.json is missing or damaged"
+    elif state.plan_sha256 != digest_plan(plan):
+        why = "it has another plan"
+    elif rebuilt := [name for name, known in state.archives.items() if ids.get(name) != known]:
+        why = f"the archives of {', '.join(rebuilt)} were rebuilt since it was started"
+    if why:
+        raise ServerError(
+            f"a server already runs from {run.path}, and {why}; run `make stop` first, then `make serve`"
+        )
+    return True
+
+
+def _end_left(run: RunDir, processes: list[Process]) -> None:
+    say(f"an earlier start left {len(processes)} process(es) behind: {stop(run).describe()}")
+
+
+def check_reloadable(run: RunDir) -> None:
+    """ServerError where nothing runs that could be reloaded."""
+    if not any(process.is_supervisor for process in find_marked(run.path)):
+        raise ServerError(f"no server runs from {run.path}: start one: make serve")
+
+
+def check_same_proxy(running: Plan, following: Plan) -> None:
+    """ServerError for what the running server has for good: FIXED, and the supervisor's environment, from
+    which it starts the instances."""
+
+    def list_fixed(plan: Plan) -> dict[str, object]:
+        one, models = plan.proxy, " ".join(sorted(plan.models))
+        values = (models, one.port, one.host, one.tls_cert, one.tls_key, plan.package_set)
+        return dict(zip((*FIXED, "package set"), values, strict=True))
+
+    now, planned = list_fixed(running), list_fixed(following)
+    if changed := [name for name in now if now[name] != planned[name]]:
+        was, got = (", ".join(str(fixed[name]) for name in changed) for fixed in (now, planned))
+        raise ServerError(
+            f"a reload cannot change {', '.join(changed)}: got {got}, running with {was}; leave it as it "
+            "is, or: make stop && make serve"
+        )
+
+
+def reload(run: RunDir, plan_now: Plan, plan_next: Plan, report: Report) -> int:
+    """Has the supervisor move to another set of instances; 1 when nothing was changed."""
+    check_same_proxy(plan_now, plan_next)
+    write_next(plan_next)
+
+    def count() -> int:
+        record = read_record(run.record)
+        return record.reloads if record else 0
+
+    before = count()
+    with follow(run.supervisor_log, report, told=count_told(run.supervisor_log)) as read_lines:
+        ask_reload(Path(run.proxy_files.supervisor_socket))
+        while count() == before:
+            time.sleep(POLL_S)
+            read_lines()
+            check_reloadable(run)
+    record = read_record(run.record)
+    return 0 if record and record.reload == DONE else 1
+
+
+def ask_reload(path: Path) -> None:
+    """ServerError where the supervisor does not take it."""
+    connection = Connection(f"{UNIX}{path}", "", TIMEOUT_S)
     try:
-        with catch_signals(), contextlib.ExitStack() as at_end:
-            return body(at_end)
-    except Interrupted as signalled:
-        print(f"interrupted by {signalled}", file=sys.stderr)
-        return signalled.exit_code
-    finally:
-        os.umask(before)
+        connection.request("POST", "/reload")
+        answer = connection.getresponse()
+        said = json.loads(answer.read() or b"{}")
+    except (OSError, ValueError, http.client.HTTPException) as problem:
+        raise ServerError(f"the supervisor does not answer: {path}: {problem}") from problem
+    if answer.status != HTTPStatus.ACCEPTED:
+        raise ServerError(f"the supervisor rejects the reload: {said.get('rejected')}")
 
 
 def _build(call: Call) -> None:

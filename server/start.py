@@ -18,16 +18,14 @@ from config.plan import Plan
 from config.terminal import Report
 from server.archives import read_archives
 from server.errors import ServerError
-from server.launch import is_inherited, prepare_folders, spawn
+from server.launch import inherit, prepare_folders, spawn
 from server.notify import SOCKET as NOTIFY_SOCKET
 from server.ports import check_ports_free, list_ports
 from server.ready import StartFailed
 from server.rundir import MARK, RunDir
-from server.running import begin_state
-from server.state import READY, Failure, read_failure, write_state
+from server.state import Failure, Phase, begin_state, read_failure, read_record, write_state
 from server.stop import stop
 from server.supervisor.proxy import check_configuration
-from server.supervisor.record import Phase, read_record
 from server.tokens import prepare_secrets
 
 POLL_S = 0.2
@@ -85,7 +83,7 @@ def start(run: RunDir, plan: Plan, report: Report) -> subprocess.Popen[bytes]:
                 time.sleep(POLL_S)
                 read_lines()
         seconds = round(time.monotonic() - began, 1)
-        write_state(run.state, dataclasses.replace(state, phase=READY, seconds_to_ready=seconds))
+        write_state(run.state, dataclasses.replace(state, phase=Phase.READY, seconds_to_ready=seconds))
         return process
     except BaseException as problem:
         if isinstance(problem, StartFailed):
@@ -108,9 +106,9 @@ def _is_ready(run: RunDir, process: subprocess.Popen[bytes]) -> bool:
 
 def _launch(run: RunDir) -> subprocess.Popen[bytes]:
     """The supervisor, with its mark; it prints to logs/supervisor.log."""
-    passed = (name for name in os.environ if is_inherited(name) or name == NOTIFY_SOCKET)
+    systemd = {name: value for name, value in os.environ.items() if name == NOTIFY_SOCKET}
     own = {MARK: str(run.path), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
-    environment = {**{name: os.environ[name] for name in passed}, **own}
+    environment = {**inherit(os.environ), **systemd, **own}
     command = [sys.executable, "-m", "server", "supervise", f"RUN_DIR={run.path}"]
     return spawn(command, CHECKOUT, environment, run.supervisor_log)
 

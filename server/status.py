@@ -20,8 +20,7 @@ from server.haproxy import HaproxyError, Runtime
 from server.ports import inference_url, list_ports
 from server.processes import Process, find_marked, read_age, read_environment, read_resident_mib, read_status
 from server.rundir import MARK, RunDir
-from server.state import Failure, read_failure, read_state
-from server.supervisor.record import Part, Phase, read_record
+from server.state import Failure, Part, Phase, read_failure, read_record, read_state
 
 WIDTH = 100
 RESTART = "make stop && make serve"

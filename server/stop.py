@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from config.folders import find_mark
 from server.errors import ServerError
 from server.launch import remove_temporary
-from server.processes import GRACEFUL_SECONDS, Process, end_all, find_marked
+from server.processes import Process, end_all, find_marked
 from server.rundir import RunDir
 
 
@@ -18,8 +17,7 @@ from server.rundir import RunDir
 class Stopped:
     """What a stop did."""
 
-    ended: tuple[Process, ...]
-    """Processes that were running and no longer are."""
+    ended: tuple[Process, ...]  # processes that were running and no longer are
 
     def describe(self) -> str:
         """One line for a person."""
@@ -29,13 +27,12 @@ class Stopped:
         return f"stopped {', '.join(parts)}" if parts else "nothing was running"
 
 
-def stop(run: RunDir, graceful_seconds: float = GRACEFUL_SECONDS) -> Stopped:
+def stop(run: RunDir) -> Stopped:
     """End every process of this run directory and remove what only a running server needs."""
     # First: a start that goes on meanwhile sees by this that it was stopped, and ends itself.
     run.state.unlink(missing_ok=True)
-    find: Callable[[], list[Process]] = lambda: find_marked(run.path)  # noqa: E731 - one line says it
-    ended = end_all(find, graceful_seconds)
-    if left := find():
+    ended = end_all(run.path)
+    if left := find_marked(run.path):
         pids = ", ".join(f"{process.pid} ({process.role})" for process in left)
         raise ServerError(
             f"still running after SIGKILL: {pids}; end them as their user or as root: kill -9 PID"

@@ -14,8 +14,7 @@ from pathlib import Path, PurePosixPath
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 PERIODS, TIMES, LOST = "nr_periods", "nr_throttled", "microseconds"
 _UNITS = {"throttled_usec": 1.0, "throttled_time": 1e-3}  # version 2; version 1 counts nanoseconds
-Counts = Mapping[str, Mapping[str, float]]
-"""cpu.stat file → {nr_periods, nr_throttled, microseconds}."""
+Counts = Mapping[str, Mapping[str, float]]  # cpu.stat file → {nr_periods, nr_throttled, microseconds}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from server.errors import ServerError
 from server.ports import inference_url
 from server.processes import find_marked, send_signal
 from server.rundir import RunDir
-from server.supervisor.record import read_record
+from server.state import read_record
 from server.verify import DIFFERS
 from server.verify.collect import collect_descriptions
 

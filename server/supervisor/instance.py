@@ -18,31 +18,16 @@ from config.terminal import Report
 from server.archives import check_packed, check_precisions, read_archives
 from server.errors import ServerError
 from server.launch import check_machine, launch, make_allocator_link, prepare_folders
-from server.logs import (
-    explain_server_death,
-    find_start_failure,
-    read_configuration,
-    read_log,
-    read_oom_kills,
-)
+from server.logs import explain_death, find_start_failure, read_configuration, read_oom_kills
 from server.ports import check_ports_free, list_ports
-from server.processes import (
-    PROC,
-    Process,
-    find_marked,
-    is_alive,
-    read_process,
-    send_signal,
-)
+from server.processes import PROC, Process, find_marked, is_alive, read_process, send_signal
 from server.ready import StartFailed, wait_until_ready
 from server.rundir import RunDir
-from server.running import begin_state
-from server.state import READY, Failure, write_state
+from server.state import Failure, Part, Phase, begin_state, write_state
 from server.stop import remove_traces
 from server.supervisor.judge import Memory, Observation, judge
 from server.supervisor.observe import Watch, count_planned
 from server.supervisor.proxy import Serving
-from server.supervisor.record import Part, Phase
 from server.supervisor.restarts import Restarts
 from server.throttling import read_throttled
 
@@ -50,13 +35,11 @@ if TYPE_CHECKING:
     from handlers.definition import Packed
 
 KILLED_WITHIN_S = 5.0
-TERMINATED_WITHIN_S = 2.0
-"""Launchers and workers once Java has ended: they leave by themselves."""
+TERMINATED_WITHIN_S = 2.0  # launchers and workers once Java has ended: they leave by themselves
 POLL_S = 0.1
 GENTLE = 19
 """Nice value of an instance that a reload loads: without it, requests fail at 80 % of the capacity."""
-UNLIMITED = 20
-"""RLIMIT_NICE with which a process may go back to 0."""
+UNLIMITED = 20  # RLIMIT_NICE with which a process may go back to 0
 
 
 def may_be_gentle() -> bool:
@@ -87,33 +70,23 @@ class Instance:
         self.run = server_run.instance(name)
         self.restarts = Restarts(name, report)
         self.seen = Observation()
-        self.failure: Failure | None = None
-        """Of the last start, where it failed."""
-        self.was_ready = False
-        """Since the supervisor began: until then a failure is one of the start."""
-        self.retired = False
-        """Another one takes its place: it answers what it has, and is asked nothing more."""
-        self.gentle = False
-        """Its load shall take what those leave that serve."""
+        self.failure: Failure | None = None  # of the last start, where it failed
+        self.was_ready = False  # since the supervisor began: until then a failure is one of the start
+        self.retired = False  # another one takes its place: it answers what it has, and is asked nothing more
+        self.gentle = False  # its load shall take what those leave that serve
         self._server_run, self._report = server_run, report
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None  # the `torchserve` command
         self._watch: Watch | None = None
         self._memory = Memory()
-        self._doomed = ""
-        """Why it is to be replaced, once the proxy knows."""
+        self._doomed = ""  # why it is to be replaced, once the proxy knows
         self._starting: asyncio.Task[Failure | None] | None = None
         self._killing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @property
-    def process(self) -> subprocess.Popen[bytes] | None:
-        """The `torchserve` command, while it runs."""
-        return self._process
-
-    @property
     def watched(self) -> subprocess.Popen[bytes] | None:
-        """The same where `look` would see that it has ended."""
-        return self._process if self._watch and not self.retired and not self._killing else None
+        """The process where `look` would see that it has ended."""
+        return self.process if self._watch and not self.retired and not self._killing else None
 
     @property
     def serving(self) -> Mapping[str, int]:
@@ -139,17 +112,17 @@ class Instance:
             return
         if self._starting:
             self._look_at_start(self._starting)
-        elif self._process is None:
+        elif self.process is None:
             if self.restarts.due:
                 self.restarts.note_start()
                 self._starting = asyncio.ensure_future(self._start())
-        elif self._process.poll() is not None:
-            self._doomed = self._explain_death().describe()
+        elif self.process.poll() is not None:
+            self._doomed = explain_death(self.run).describe()
         elif self._watch:
             self._judge(self._watch, now, others=others)
 
     def _look_at_start(self, starting: asyncio.Task[Failure | None]) -> None:
-        if self.gentle and self._process and may_be_gentle():
+        if self.gentle and self.process and may_be_gentle():
             set_nice((one.pid for one in find_marked(self.run.path)), 0 if starting.done() else GENTLE)
         if not starting.done():
             return
@@ -198,14 +171,9 @@ class Instance:
 
     def describe(self) -> Part:
         """For the record."""
-        phase = Phase.READY if self.ready else Phase.UNWELL
-        return self.restarts.describe(
-            self._process.pid if self._process else None,
-            starts=bool(self._process or self._starting),
-            phase=phase if self.seen.looks else None,
-            health=self.seen.describe(),
-            models=self.serving,
-        )
+        pid, phase = self.process.pid if self.process else None, Phase.READY if self.ready else Phase.UNWELL
+        looked = phase if self.seen.looks else None
+        return self.restarts.describe(pid, looked, self.seen.describe(), self.serving)
 
     async def _start(self) -> Failure | None:
         """Why it failed, with nothing of it left; None when it is ready and verified."""
@@ -231,22 +199,16 @@ class Instance:
         state = dataclasses.replace(state, throttled_at_start=read_throttled())
         write_state(self.run.state, state)
         began, kills = time.monotonic(), read_oom_kills()
-        self._process = process = launch(self.plan, self.name, self.run)
+        self.process = process = launch(self.plan, self.name, self.run)
         await wait_until_ready(
-            self.own,
-            archives,
+            self.own, archives, report=lambda line: self._report(f"{self.name}: {line}"),
             find_failure=lambda: find_start_failure(self.run, kills),
-            find_death=lambda: None if process.poll() is None else self._explain_death(),
-            report=lambda line: self._report(f"{self.name}: {line}"),
-        )
-        ready = dataclasses.replace(
-            state,
-            phase=READY,
-            configuration=read_configuration(self.run.server_log),
-            seconds_to_ready=round(time.monotonic() - began, 1),
-            throttled_when_ready=read_throttled(),
-        )
-        write_state(self.run.state, ready)
+            find_death=lambda: None if process.poll() is None else explain_death(self.run),
+        )  # fmt: skip
+        write_state(self.run.state, dataclasses.replace(
+            state, phase=Phase.READY, configuration=read_configuration(self.run.server_log),
+            seconds_to_ready=round(time.monotonic() - began, 1), throttled_when_ready=read_throttled(),
+        ))  # fmt: skip
         await asyncio.to_thread(self._verify)
         self._watch = Watch(self.own, archives, self.run.path)
         await self._watch.look(time.monotonic())
@@ -264,16 +226,12 @@ class Instance:
         return archives
 
     def _verify(self) -> None:
-        from server.verify import render, verify_instance  # it reads records, and so imports this package
+        from server.verify import render, verify_instance  # a supervisor watches sooner without it
 
         result = verify_instance(self.plan, self.name, self._server_run)
         if not result.good:
             lines = tuple(render(result, self.plan).splitlines())
             raise StartFailed(Failure(cause="the live server differs from the plan", lines=lines))
-
-    def _explain_death(self) -> Failure:
-        log = self.run.console_log
-        return explain_server_death(read_log(log), str(log), read_log(self.run.server_log))
 
     def _forget(self) -> None:
         if self._watching:
@@ -290,16 +248,15 @@ class Instance:
         # One may start another one before it is signalled: look again until nothing is found.
         while (found := find_marked(self.run.path)) and time.monotonic() < deadline:
             await self._signal(sorted(found, key=lambda one: not one.is_java), signal.SIGKILL, 1.0)
-        if self._process:
+        if self.process:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(POLL_S)
-        self._process = None
+                self.process.wait(POLL_S)
+        self.process = None
 
     async def end(self, seconds: float) -> None:
         """Let it answer what it has, for so long at most; then nothing of it is left."""
-        for task in (self._starting, self._killing):
-            if task:
-                task.cancel()
+        for task in filter(None, (self._starting, self._killing)):
+            task.cancel()
         self._starting = self._killing = None
         self._forget()
         java = [one for one in find_marked(self.run.path) if one.is_java]

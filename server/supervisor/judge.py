@@ -21,10 +21,8 @@ STILL_S = 30.0
 TURNS = 2
 """Idle workers wait in line for one lock (Model.pollBatch), so of as many smoke requests as there are workers
 each gets one; twice as many leave no doubt."""
-LATEST_LOOK_S = 30.0
-"""TorchServe is asked every 5 s, and waited for 5 s for each model."""
-PATIENCE_SPARE_S = 15.0
-"""Wrong answers or none, while another instance serves: two looks and more."""
+LATEST_LOOK_S = 30.0  # TorchServe is asked every 5 s, and waited for 5 s for each model
+PATIENCE_SPARE_S = 15.0  # wrong answers or none, while another instance serves: two looks and more
 PATIENCE_ALONE_S = 60.0
 """The same where nobody else serves; TorchServe's own restart of a worker takes 15-30 s."""
 PATIENCE_PARTLY_S = 150.0
@@ -40,14 +38,6 @@ class Lack(str, Enum):
     HANG = "hang"
 
 
-class Java(str, Enum):
-    """TorchServe's own process; stopped by a signal its sockets stay open."""
-
-    RUNS = "runs"
-    GONE = "is gone (killed?)"
-    STOPPED = "is stopped (SIGSTOP)"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One thing that is wrong with a model."""
@@ -60,16 +50,12 @@ class Problem:
 class Worker:
     """When a worker process was last seen to work."""
 
-    last: Activity
-    """What it was like when its main thread was last seen to have slept or woken."""
+    last: Activity  # what it was like when its main thread was last seen to have slept or woken
     woke_at: float
-    answered: int
-    """Smoke requests the model had answered by then."""
+    answered: int  # smoke requests the model had answered by then
     cpu_seconds: float
-    computed_at: float
-    """When it had used CPU time, or no request waited for it."""
-    waited_since: float
-    """Since when requests wait without a break."""
+    computed_at: float  # when it had used CPU time, or no request waited for it
+    waited_since: float  # since when requests wait without a break
 
 
 def remember_worker(
@@ -112,12 +98,9 @@ def explain_hang(
 class ModelLook:
     """One model, as TorchServe described it last."""
 
-    planned: int
-    """Workers there shall be."""
-    ready: tuple[int, ...] = ()
-    """Process ids of those TorchServe calls ready."""
-    hanging: tuple[int, ...] = ()
-    """Those of them that run, and take no request or finish none."""
+    planned: int  # workers there shall be
+    ready: tuple[int, ...] = ()  # process ids of those TorchServe calls ready
+    hanging: tuple[int, ...] = ()  # those of them that run, and take no request or finish none
     problems: tuple[Problem, ...] = ()
 
 
@@ -126,13 +109,11 @@ class Observation:
     """One instance at one time: its processes now, and the last looks at its models."""
 
     looks: Mapping[str, ModelLook] = field(default_factory=dict)
-    looked_at: float = 0.0
-    """Seconds of the same clock as `now`."""
-    java: Java = Java.RUNS
+    looked_at: float = 0.0  # seconds of the same clock as `now`
+    java: str = ""  # what is wrong with TorchServe's own process; stopped by a signal its sockets stay open
     serving: Mapping[str, int] = field(default_factory=dict)
     """Model → workers that were ready at the last look, and still live and run."""
-    ill: Mapping[int, str] = field(default_factory=dict)
-    """Worker → why nothing can be expected of it."""
+    ill: Mapping[int, str] = field(default_factory=dict)  # worker → why nothing can be expected of it
     anonymous_mib: Mapping[int, int] = field(default_factory=dict)
     """Process → memory that is its own; what several map would be counted several times."""
 
@@ -155,9 +136,8 @@ class Observation:
     def describe(self) -> str:
         """What is wrong, or "ready"; empty before the first look."""
         wrong = {name: ", ".join(one.text for one in look.problems) for name, look in self.looks.items()}
-        return "; ".join(f"{name}: {text}" for name, text in wrong.items() if text) or (
-            "ready" if self.looks else ""
-        )
+        said = "; ".join(f"{name}: {text}" for name, text in wrong.items() if text)
+        return said or ("ready" if self.looks else "")
 
 
 def observe(
@@ -180,7 +160,7 @@ def observe(
     }
     return Observation(
         looks=dict(looks), looked_at=looked_at, serving=serving, ill=ill, anonymous_mib=anonymous_mib,
-        java=Java.GONE if not java else Java.STOPPED if java & stopped else Java.RUNS,
+        java="is gone (killed?)" if not java else "is stopped (SIGSTOP)" if java & stopped else "",
     )  # fmt: skip
 
 
@@ -204,8 +184,7 @@ class Memory:
 class Verdict:
     """What to do."""
 
-    replace: str = ""
-    """Why the instance is to be ended and started again; empty when it is not."""
+    replace: str = ""  # why the instance is to be ended and started again; empty when it is not
     end_workers: Mapping[int, str] = field(default_factory=dict)
     """Processes to end, and why; TorchServe starts others."""
 
@@ -218,8 +197,8 @@ def judge(seen: Observation, memory: Memory, now: float, *, others: bool, memory
     # A lack of workers cures itself; a wrong answer, or none, hardly.
     patience_s = PATIENCE_SPARE_S if others else PATIENCE_ALONE_S
     patience_s = PATIENCE_PARTLY_S if lacks <= {Lack.WORKERS} else patience_s
-    if seen.java != Java.RUNS:
-        return Verdict(replace=f"TorchServe {seen.java.value}")
+    if seen.java:
+        return Verdict(replace=f"TorchServe {seen.java}")
     if (unlooked_s := now - seen.looked_at) > LATEST_LOOK_S:
         return Verdict(replace=f"nobody has looked at it for {unlooked_s:.0f} s")
     if seen.lost and (others or lost_s > PATIENCE_ALONE_S):

@@ -19,17 +19,14 @@ from server.notify import Notifier
 from server.processes import DRAIN_SECONDS, open_handle, reap_orphans
 from server.rundir import RunDir
 from server.start import find_signals
-from server.state import Failure, write_state
+from server.state import Failure, Phase, Record, tell_time, write_state
 from server.supervisor.instance import Instance
 from server.supervisor.probes import Readiness, answer_probes
 from server.supervisor.proxy import Proxy
-from server.supervisor.record import Phase, Record, tell_time, write_record
 from server.supervisor.reload import Reload
 
-TURN_S = 0.5
-"""Of HAProxy, and of what waits in it."""
-PROCESSES_S = 1.0
-"""Of all processes of the instances."""
+TURN_S = 0.5  # of HAProxy, and of what waits in it
+PROCESSES_S = 1.0  # of all processes of the instances
 GAP_S = 5.0
 """Between the begins of two turns: then all of the server was stopped for a while, as a measurement does with
 those that wait for their turn, or the machine slept. A turn in which HAProxy does not answer takes 3 s."""
@@ -38,10 +35,8 @@ GRACE_S = 12.0
 before its workers did has seen them stopped."""
 INSTANCES_END_S = 8.0
 """Sockets, workers and launchers: 2-3 s seen. With the time to drain it is less than a stop waits."""
-THREADS = 4
-"""For what waits: archives are read, and an instance is verified, in one."""
-_SUBREAPER = 36
-"""PR_SET_CHILD_SUBREAPER (prctl(2))."""
+THREADS = 4  # for what waits: archives are read, and an instance is verified, in one
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER (prctl(2))
 
 
 def supervise(run: RunDir, report: Report) -> int:
@@ -66,12 +61,11 @@ def supervise(run: RunDir, report: Report) -> int:
 class Server:
     """The loop; `run` stays in it until a signal asks for the end or the start fails."""
 
-    def __init__(
-        self, run: RunDir, plan: Plan, proxy: Proxy, instances: list[Instance], report: Report
-    ) -> None:
+    def __init__(self, run: RunDir, plan: Plan, proxy: Proxy, instances: list[Instance],
+                 report: Report) -> None:  # fmt: skip
         self.run_dir, self.plan, self.proxy, self._report = run, plan, proxy, report
         self.instances = {instance.name: instance for instance in instances}
-        self._notifier, self._reload_asked = Notifier(), False
+        self._notifier = Notifier()
         self._reload: Reload | None = None
         self._turned_at, self._lenient_until, self._looked_at = time.monotonic(), 0.0, float("-inf")
         self._handles: dict[int, int] = {}  # pid → pidfd
@@ -149,7 +143,7 @@ class Server:
             self._lenient_until = now + GRACE_S
         self._turned_at, ready = now, self.proxy.ready
         self.proxy.look(now)
-        news = bool(self._reload or self._reload_asked or self.proxy.ready != ready)
+        news = bool(self._reload or self.proxy.ready != ready)
         if now < self._lenient_until:
             news = True
             for instance in self.instances.values():
@@ -164,7 +158,11 @@ class Server:
             self._act()
 
     def _act(self) -> None:
-        self._step_reload()
+        if reload := self._reload:
+            done = reload.step()
+            self._record = replace(self._record, reload=done, reloads=self._record.reloads + reload.ended)
+            if reload.ended:
+                self.plan, self._reload = reload.plan, None
         serving = {
             (model, name): instance.describe_serving(model)
             for name, instance in self.instances.items()
@@ -183,20 +181,10 @@ class Server:
         """Move to what is planned in run/next; why not, or nothing."""
         if self._record.phase not in (Phase.READY, Phase.DEGRADED):
             return f"the server is {self._record.phase}"
-        if self._reload or self._reload_asked:
-            return "a reload is under way"
-        self._reload_asked = True
-        return ""
-
-    def _step_reload(self) -> None:
-        if self._reload_asked and not self._reload:
-            self._reload_asked = False
-            self._reload = Reload(self.run_dir, self.plan, self.proxy, self.instances, self._report)
         if self._reload:
-            done, ended = self._reload.step(), self._reload.ended
-            self._record = replace(self._record, reload=done, reloads=self._record.reloads + ended)
-            if ended:
-                self.plan, self._reload = self._reload.plan, None
+            return "a reload is under way"
+        self._reload = Reload(self.run_dir, self.plan, self.proxy, self.instances, self._report)
+        return ""
 
     def _others_serve(self, instance: Instance) -> bool:
         """Whether each of its models is served by another one now."""
@@ -230,18 +218,15 @@ class Server:
         if changed and self._record.phase != Phase.STARTING:
             self._report(f"the server is {phase}")
         self._record = replace(
-            self._record,
-            phase=phase,
-            since=tell_time() if changed else self._record.since,
+            self._record, phase=phase, since=tell_time() if changed else self._record.since, message=message,
+            instances={name: one.describe() for name, one in self.instances.items()},
             proxy=self.proxy.describe(),
-            instances={name: instance.describe() for name, instance in self.instances.items()},
-            message=message,
-        )
+        )  # fmt: skip
         self.readiness = self._find_readiness(phase)
         if self._record != self._written:
             # On a full disk it is written once there is room.
             with self._saying_once("supervisor.json cannot be written", OSError):
-                write_record(self.run_dir.record, self._record)
+                write_state(self.run_dir.record, self._record)
                 self._written = self._record
 
     def _find_readiness(self, phase: Phase) -> Readiness:

@@ -38,17 +38,12 @@ LOOK_S = 5.0
 SMOKE_S = 30.0
 """For each worker: idle workers take turns (they wait for one lock, Model.pollBatch), so a model gets a smoke
 request more often the more workers it has. One inference each half minute is a thousandth of a core."""
-SMOKE_TIMEOUT_S = 300.0
-"""Whoever waits that long is not served, however busy the server is."""
+SMOKE_TIMEOUT_S = 300.0  # whoever waits that long is not served, however busy the server is
 DESCRIBE_TIMEOUT_S = 5.0
-BATCH_SHARE = 1 / 3
-"""Of the response time-out: it is planned so that no batch takes longer than that."""
-WALK_S = 30.0
-"""Between two searches for processes that are new; every second where one has come or gone."""
-_BUSY = (429, 503)
-"""A full queue: to be taken out of service for being busy would help nobody."""
-_MOST_UNDER_WAY = 4
-"""More smoke requests would only lengthen the queue they wait in."""
+BATCH_SHARE = 1 / 3  # of the response time-out: it is planned so that no batch takes longer than that
+WALK_S = 30.0  # between two searches for processes that are new; every second where one has come or gone
+_BUSY = (429, 503)  # a full queue: to be taken out of service for being busy would help nobody
+_MOST_UNDER_WAY = 4  # more smoke requests would only lengthen the queue they wait in
 
 
 async def call(
@@ -121,8 +116,7 @@ class SmokeRequests:
         self._verdict: Problem | None = None
         self.under_way: dict[asyncio.Future[str], float | None] = {}
         """Those without an answer → when each was first seen to have left the queue: a worker holds it."""
-        self.answered = 0
-        """How many workers answered so far, right or wrong."""
+        self.answered = 0  # how many workers answered so far, right or wrong
 
     def send(self) -> None:
         """One more."""
@@ -204,8 +198,7 @@ class Watch:
         self._count += 1
         for name in self._own.models:
             try:
-                ready, waiting = await describe(self._own, name)
-                self.looks[name] = self._weigh(name, ready, waiting, now)
+                self.looks[name] = self._weigh(name, *await describe(self._own, name), now)
             except ApiError as problem:
                 found = (Problem(lack=Lack.NO_ANSWER, text=str(problem)),)
                 self.looks[name] = ModelLook(planned=count_planned(self._own.models[name]), problems=found)
@@ -225,21 +218,17 @@ class Watch:
                 smoke.send()
         seen = {pid: activity for pid in ready if (activity := self._read(pid))}
         before, batch_s = self._workers.get(name, {}), self._find_batch_s(name)
-        self._workers[name] = {
-            pid: remember_worker(before.get(pid), one, waiting=waiting, answered=answered, now=now)
-            for pid, one in seen.items()
-        }
-        hangs = {
-            pid: why
-            for pid, one in seen.items()
-            if (why := explain_hang(
-                self._workers[name][pid], one, workers=len(seen), waiting=waiting, answered=answered,
-                batch_s=batch_s, still_s=STILL_S if model.kit else max(STILL_S, batch_s), now=now,
-            ))
-        }  # fmt: skip
-        problems += [Problem(lack=Lack.HANG, text=f"worker {pid} {why}") for pid, why in hangs.items()]
-        hanging = tuple(pid for pid in hangs if not seen[pid].stopped)
-        return ModelLook(planned=planned, ready=tuple(ready), hanging=hanging, problems=tuple(problems))
+        workers, hanging = dict[int, Worker](), list[int]()
+        for pid, one in seen.items():
+            workers[pid] = remember_worker(before.get(pid), one, waiting=waiting, answered=answered, now=now)
+            if why := explain_hang(
+                workers[pid], one, workers=len(seen), waiting=waiting, answered=answered, now=now,
+                batch_s=batch_s, still_s=STILL_S if model.kit else max(STILL_S, batch_s),
+            ):  # fmt: skip
+                problems.append(Problem(lack=Lack.HANG, text=f"worker {pid} {why}"))
+                hanging += [] if one.stopped else [pid]
+        self._workers[name], told = workers, tuple(problems)
+        return ModelLook(planned=planned, ready=tuple(ready), hanging=tuple(hanging), problems=told)
 
     def _send(self, name: str) -> asyncio.Task[str]:
         def discard(done: asyncio.Task[str]) -> None:
@@ -265,8 +254,7 @@ class Watch:
             before, self._processes = self._processes, find_marked(self._path)
             self._walked_at, self._quiet = now, before == self._processes
             seen = self._read_activities()
-        held = {pid: read_anonymous_mib(pid) or 0 for pid in seen}
-        launched = self._own.launched
+        held, launched = {pid: read_anonymous_mib(pid) or 0 for pid in seen}, self._own.launched
         return observe(self._processes, seen, held, self.looks, self.looked_at, launched=launched)
 
     def _read_activities(self) -> dict[int, Activity]:

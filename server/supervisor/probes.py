@@ -12,13 +12,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from server.supervisor.record import Phase
+from server.state import Phase
 
 TIMEOUT_S = 5.0
-LARGEST_HEAD_BYTES = 64 << 10
-"""HAProxy passes on a client's headers, and they fit into one of its buffers."""
-STALE_S = 10.0
-"""The loop's turn takes well under a second; after this it is not alive any more."""
+LARGEST_HEAD_BYTES = 64 << 10  # HAProxy passes on a client's headers, and they fit into one of its buffers
+STALE_S = 10.0  # the loop's turn takes well under a second; after this it is not alive any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +24,8 @@ class Readiness:
     """What /ready and /live answer from."""
 
     phase: Phase
-    models: Mapping[str, tuple[int, int]]
-    """Model → workers that serve, workers planned."""
-    at: float
-    """time.monotonic() of the turn."""
+    models: Mapping[str, tuple[int, int]]  # model → workers that serve, workers planned
+    at: float  # time.monotonic() of the turn
 
     @property
     def ready(self) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+
+import psutil
 
 from config.errors import ConfigError
 from config.plan import Plan, read_plan
@@ -19,17 +20,14 @@ from server.archives import check_packed, check_precisions, read_archives
 from server.errors import ServerError
 from server.processes import DRAIN_SECONDS
 from server.rundir import RunDir
-from server.running import digest_file, digest_plan, identify_archives
-from server.state import read_state, write_state
+from server.state import begin_state, read_state, write_state
 from server.supervisor.instance import Instance
 from server.supervisor.proxy import Proxy, check_configuration
 
 DONE = "done"
 FAILED = "failed: "
-ENDS_WITHIN_S = 20.0
-"""An instance that has nothing to answer takes 2-3 s."""
-SPARE = 1.1
-"""The new set may hold a tenth more than the old one."""
+ENDS_WITHIN_S = 20.0  # an instance that has nothing to answer takes 2-3 s
+SPARE = 1.1  # the new set may hold a tenth more than the old one
 
 
 class ReloadFailed(Exception):  # noqa: N818 - it is an outcome, with its explanation
@@ -40,21 +38,11 @@ class Reload:
     """One reload; `step` is called once a turn until `ended`."""
 
     def __init__(
-        self,
-        run: RunDir,
-        plan: Plan,
-        proxy: Proxy,
-        instances: dict[str, Instance],
-        report: Report,
-        *,
-        make: Callable[[str, Plan, RunDir, Report], Instance] = Instance,
-        now: Callable[[], float] = time.monotonic,
+        self, run: RunDir, plan: Plan, proxy: Proxy, instances: dict[str, Instance], report: Report
     ) -> None:
         """Nothing is started yet. What is in the supervisor's own `instances` is watched and asked."""
-        self.plan = plan
-        self.ended = False
+        self.plan, self.ended = plan, False
         self._run, self._proxy, self._instances, self._report = run, proxy, instances, report
-        self._make, self._now = make, now
         self._old = list(instances.values())
         self._new: list[Instance] = []
         self._gone: list[Instance] = []
@@ -77,7 +65,7 @@ class Reload:
         while not checked.done():
             yield "checking archives and configuration"
         following = checked.result()
-        self._new = [self._make(name, following, self._run, self._report) for name in following.instances]
+        self._new = [Instance(name, following, self._run, self._report) for name in following.instances]
         for one in self._new:
             one.gentle = True
         fit = fit_together(self._instances, read_available_mib(), int(following.machine["memory_limit_mib"]))
@@ -123,8 +111,8 @@ class Reload:
         for old in olds:
             old.retired = True
         yield f"draining {', '.join(names)}"  # the proxy is told in this turn
-        deadline = self._now() + DRAIN_SECONDS
-        while self._proxy.count_in_hand(names) and self._now() < deadline:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self._proxy.count_in_hand(names) and time.monotonic() < deadline:
             yield f"draining {', '.join(names)}"
         yield from self._end(olds, ENDS_WITHIN_S)
         for old in olds:
@@ -142,10 +130,9 @@ class Reload:
         started = [one for one in self._new if self._instances.pop(one.name, None)]
         for old in self._old:
             old.retired = False
-            again = old in self._gone
-            self._instances[old.name] = (
-                self._make(old.name, self.plan, self._run, self._report) if again else old
-            )
+            if old in self._gone:
+                old = Instance(old.name, self.plan, self._run, self._report)
+            self._instances[old.name] = old
         yield from self._end(started, 0.0)
 
 
@@ -166,25 +153,19 @@ def fit_together(old: Mapping[str, Instance], available_mib: int, limit_mib: int
     return held * SPARE <= min(available_mib, limit_mib - held)
 
 
-def read_available_mib(meminfo: Path = Path("/proc/meminfo")) -> int:
+def read_available_mib() -> int:
     """Memory that could be taken without swapping, of the machine."""
-    for line in meminfo.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) // 1024
-    return 0
+    return int(psutil.virtual_memory().available) >> 20
 
 
 def _commit(run: RunDir) -> Plan:
     """What was next is the plan now, and what `make status` and `make verify` compare with."""
     for file in (run.proxy_config, run.plan):
         (run.next / file.name).replace(file)
-    plan, state = read_plan(run.plan), read_state(run.state)
-    if state:
-        state = dataclasses.replace(
-            state,
-            plan_sha256=digest_plan(plan),
-            properties_sha256=digest_file(run.proxy_config),
-            archives=identify_archives(plan, read_archives(plan)),
-        )
-        write_state(run.state, state)
+    plan = read_plan(run.plan)
+    if state := read_state(run.state):
+        write_state(run.state, dataclasses.replace(
+            begin_state(plan, read_archives(plan), run.proxy_config),
+            phase=state.phase, started_at=state.started_at, seconds_to_ready=state.seconds_to_ready,
+        ))  # fmt: skip
     return plan

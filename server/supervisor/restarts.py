@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from config.terminal import Report
-from server.supervisor.record import CAUSES_KEPT, Cause, Part, Phase, tell_time
+from server.state import Cause, Part, Phase, tell_time
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-WELL_S = 300.0
-"""What ran for so long is not in a circle of failures: the next pause is a short one again."""
+WELL_S = 300.0  # what ran for so long is not in a circle of failures: the next pause is a short one again
+CAUSES_KEPT = 5
 
 
 class Restarts:
@@ -29,26 +30,21 @@ class Restarts:
         return self._now() >= self._due
 
     def note_start(self) -> None:
-        """It is started now."""
         self._began = self._now()
 
     def note_end(self, cause: str) -> None:
-        """It has ended, and why: the next start waits for the pause."""
-        if self._now() - self._began >= WELL_S:
-            self._pause = 0.0
+        """The next start waits for the pause."""
+        now = self._now()
+        pause = 0.0 if now - self._began >= WELL_S else self._pause
         causes = (*self.part.causes, Cause(at=tell_time(), cause=cause))[-CAUSES_KEPT:]
-        self.part = self.part.changed(restarts=self.part.restarts + 1, causes=causes)
-        self._due = self._now() + self._pause
-        when = f"again in {self._pause:.0f} s" if self._pause else "again at once"
-        self._report(f"{self._name}: {cause}; {when}")
-        self._pause = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, self._pause * 2))
+        self.part = replace(self.part, restarts=self.part.restarts + 1, causes=causes)
+        self._report(f"{self._name}: {cause}; {f'again in {pause:.0f} s' if pause else 'again at once'}")
+        self._due, self._pause = now + pause, min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, pause * 2))
 
-    def describe(
-        self, pid: int | None, *, starts: bool, phase: Phase | None = None, health: str = "",
-        models: Mapping[str, int] | None = None,
-    ) -> Part:  # fmt: skip
+    def describe(self, pid: int | None, phase: Phase | None, health: str = "",
+                 models: Mapping[str, int] | None = None) -> Part:  # fmt: skip
         """For the record; without a phase it is starting or backing off."""
-        now = phase or (Phase.STARTING if starts or self.due else Phase.BACKING_OFF)
-        since = self.part.since if now == self.part.phase else tell_time()
-        self.part = self.part.changed(phase=now, since=since, pid=pid, health=health, models=models or {})
+        phase = phase or (Phase.STARTING if self.due else Phase.BACKING_OFF)
+        since = self.part.since if phase == self.part.phase else tell_time()
+        self.part = replace(self.part, phase=phase, since=since, pid=pid, health=health, models=models or {})
         return self.part

@@ -27,8 +27,7 @@ from server.errors import ApiError, ServerError
 from server.haproxy import Runtime
 from server.processes import AT_WORK, PROC, find_marked, read_activity, read_environment, read_process
 from server.rundir import RunDir
-from server.state import State, read_state
-from server.supervisor.record import read_record
+from server.state import State, read_record, read_state
 from server.throttling import Loss, find_loss, read_throttled
 from server.verify.probes import probe_instance, probe_proxy, read_listening
 

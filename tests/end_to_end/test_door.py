@@ -22,7 +22,7 @@ from config.plan import read_plan
 from config.proxy import SOCKETS
 from server.processes import Process, find_marked, send_signal
 from server.rundir import RunDir
-from server.supervisor.record import Phase, read_record
+from server.state import Phase, read_record
 from server.verify.probes import call_grpc
 from tests.end_to_end.kit import Kit, running
 from tests.reliability.client import REFUSED, RESET, Load, Request

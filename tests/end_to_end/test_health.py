@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.supervisor.record import Part, Phase, read_record
+from server.state import Part, Phase, read_record
 from tests.end_to_end.kit import ROOT, START_SECONDS, Kit
 
 ILL_SECONDS = WELL_SECONDS = 180

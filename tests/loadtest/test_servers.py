@@ -21,8 +21,7 @@ from loadtest.servers.base import Running, Site, kept_server, running_server
 from loadtest.servers.kit import kit_server, read_start
 from server.processes import LAUNCHER_MODULE, PROC, WORKER_SCRIPT, Process
 from server.rundir import MARK, RunDir
-from server.state import READY, Failure, State, write_state
-from server.supervisor.record import Cause, Part, Phase, Record, write_record
+from server.state import Cause, Failure, Part, Phase, Record, State, write_state
 from server.verify import DIFFERS
 from tests import plans
 
@@ -103,7 +102,7 @@ def test_what_is_known_with_a_plan_and_without(tmp_path):
     assert other.list_causes() == planned.list_causes() == ()
     ended = Part(causes=(Cause(at="2026-01-02T03:04:05+00:00", cause="TorchServe is gone (killed?)"),))
     run.record.parent.mkdir(exist_ok=True)
-    write_record(run.record, Record(pid=1, phase=Phase.READY, since="", instances={"a1": ended}))
+    write_state(run.record, Record(pid=1, phase=Phase.READY, since="", instances={"a1": ended}))
     assert planned.list_causes() == ("a1: TorchServe is gone (killed?)",)
 
 
@@ -236,6 +235,6 @@ def test_a_start_begins_with_the_birth_of_a_worker_or_its_launcher(monkeypatch, 
     running = Running(name="kit", models=("bert",), run=RunDir.at(tmp_path))
     with pytest.raises(LoadTestError, match=r"kit: its server\.json does not say how long"):
         read_start(running)
-    state = State(phase=READY, plan_sha256="", started_at="", seconds_to_ready=29.0)
+    state = State(phase=Phase.READY, plan_sha256="", started_at="", seconds_to_ready=29.0)
     write_state(tmp_path / "server.json", state)
     assert read_start(running) == seconds

@@ -29,7 +29,7 @@ from server.processes import (
     read_status,
     send_signal,
 )
-from server.supervisor.record import Phase, Record, read_record
+from server.state import Phase, Record, read_record
 from tests.conftest import RANDOM, TINY_IMAGE, TINY_TEXT, write_definition
 from tests.end_to_end.kit import Kit
 from tests.reliability.client import Load, Outcome, Request, send
@@ -108,7 +108,7 @@ class Server(Kit):
 
     def start_anew(self) -> None:
         self.stop()
-        end_all(lambda: find_marked(self.run_dir), graceful_seconds=5.0)
+        end_all(self.run_dir, graceful_seconds=5.0)
         self.plan(MODELS, INSTANCES=2)
         started = self.start()
         assert started.returncode == 0, started.stdout + started.stderr
@@ -146,7 +146,7 @@ class Server(Kit):
         full = (
             record.phase == Phase.READY
             and phases == {Phase.READY}
-            and any(one.is_proxy and one.pid in running for one in processes)
+            and any(one.role == "HAProxy" and one.pid in running for one in processes)
             and len(workers) >= planned
         )
         owned = {record.pid}
@@ -270,7 +270,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             run_dir=run_dir, store=folder / "store", port=16080 + os.getpid() % 8 * 100,
             volume=volume, clock=clock,
         )  # fmt: skip
-        stack.callback(lambda: end_all(lambda: find_marked(run_dir), graceful_seconds=5.0))
+        stack.callback(lambda: end_all(run_dir, graceful_seconds=5.0))
         stack.callback(server.stop)
         server.start_anew()
         yield server

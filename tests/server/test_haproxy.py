@@ -38,12 +38,9 @@ class FakeHaproxy:
     """Answers each command by its beginning, with nothing where none is known."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.answers = {"show stat": STATS, "show acl": ACLS, "prepare acl": "New version created: 4\n\n"}
         self.heard: list[str] = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
+        self._listener = socket.create_server(str(path), family=socket.AF_UNIX)
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -71,36 +68,27 @@ def haproxy(tmp_path: Path) -> Iterator[FakeHaproxy]:
 
 
 @pytest.fixture
-def runtime(haproxy: FakeHaproxy) -> Runtime:
-    return Runtime(haproxy.path)
+def runtime(haproxy: FakeHaproxy, tmp_path: Path) -> Runtime:
+    return Runtime(tmp_path / "admin.sock")
 
 
-def test_stats_are_of_models(runtime: Runtime):
+def test_stats_are_of_models_and_limits_and_requests_of_instances(runtime: Runtime):
     assert runtime.read_stats() == {
         "bert": Stat(
-            answered=50 + 4 + 1 + 40 + 6,
-            queued=5,
-            in_hand=6,
-            service_ms=85.0,
-            up=2,
+            answered=50 + 4 + 1 + 40 + 6, queued=5, in_hand=6, service_ms=85.0, up=2,
             asleep={"bert/a1": 16, "bert/a2": 16, "bert.large/a1": 3},
         )
-    }
+    }  # fmt: skip
+    assert runtime.read_limits() == {"bert/a1": 16, "bert/a2": 16, "bert.large/a1": 3, "bert.large/a2": 3}
+    assert (runtime.count_unanswered(), runtime.count_in_hand(["a1"])) == (9, 4)
 
 
-def test_a_queue_is_woken_by_its_limit(haproxy: FakeHaproxy, runtime: Runtime):
+def test_a_queue_is_woken_by_its_limit_and_a_token_replaces_the_other_in_one_step(haproxy, runtime):
     runtime.wake(runtime.read_stats()["bert"])
-    wanted = [f"set maxconn server {one}" for one in ("bert/a1 16", "bert/a2 16", "bert.large/a1 3")]
-    assert haproxy.heard[1:] == wanted
-
-
-def test_a_token_replaces_the_other_in_one_step(haproxy: FakeHaproxy, runtime: Runtime):
     runtime.set_token("abc")
-    assert haproxy.heard[1:] == [
-        "prepare acl #1",
-        r"add acl @4 #1 Bearer\ abc",
-        "commit acl @4 #1",
-    ]
+    wanted = [f"set maxconn server {one}" for one in ("bert/a1 16", "bert/a2 16", "bert.large/a1 3")]
+    wanted += ["show acl", "prepare acl #1", r"add acl @4 #1 Bearer\ abc", "commit acl @4 #1"]
+    assert haproxy.heard[1:] == wanted
 
 
 @pytest.mark.parametrize(
@@ -118,14 +106,11 @@ def test_a_token_that_is_not_taken(haproxy, runtime, command, answer, message):
     assert "abc" not in str(caught.value)
 
 
-@pytest.mark.parametrize("answer", ["", "Permission denied\n"])
-def test_no_statistics_are_an_error(haproxy: FakeHaproxy, runtime: Runtime, answer: str):
-    haproxy.answers["show stat"] = answer
-    with pytest.raises(HaproxyError, match="no statistics"):
-        runtime.read_stats()
-
-
-def test_what_haproxy_rejects_is_an_error(haproxy: FakeHaproxy, runtime: Runtime):
+def test_no_statistics_and_what_haproxy_rejects_are_errors(haproxy: FakeHaproxy, runtime: Runtime):
+    for answer in ("", "Permission denied\n"):
+        haproxy.answers["show stat"] = answer
+        with pytest.raises(HaproxyError, match="no statistics"):
+            runtime.read_stats()
     haproxy.answers["set server"] = "No such server.\n"
     with pytest.raises(HaproxyError, match=r"does not set server bert/zz: No such server\."):
         runtime.set_serving("bert", "zz", 1, 1)

@@ -33,61 +33,41 @@ def with_instance(plan, **values):
     return replace(plan, instances={**plan.instances, "a1": replace(plan.instances["a1"], **values)})
 
 
-def test_the_environment_is_the_plans(plan, run):
-    found = render_environment(plan, "a1", run, {"PATH": "/usr/bin", "MALLOC_CONF": "stray"})
-    planned = plan.instances["a1"].environment
-    assert planned.items() <= found.items()
+STRAY = (
+    "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX", "TS_CONFIG_FILE", "TS_IPEX_ENABLE", "LD_PRELOAD",
+    "MAKEFLAGS", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME", "GOMP_CPU_AFFINITY",
+    "MKL_NUM_THREADS", "MALLOC_ARENA_MAX", "_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS",
+    "PYTORCH_JIT", "LD_LIBRARY_PATH", "IPEX_FP32_MATH_MODE", "ATEN_CPU_CAPABILITY", "PYTHONOPTIMIZE",
+    "PYTHONSTARTUP", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES", "LANG", "LC_CTYPE", "MALLOC_CONF",
+)  # fmt: skip
+
+
+def test_the_environment_is_the_plans_and_of_the_shell_what_says_nothing_of_speed(plan, run):
+    own = dict.fromkeys(("HOME", "JAVA_HOME", "TZ", "ACCESS_LOG_LEVEL"), "own")
+    shell = {"PATH": "/usr/bin", "LC_ALL": "C", **own, **dict.fromkeys(STRAY, "stray")}
+    found = render_environment(plan, "a1", run, shell)
+    assert {**plan.instances["a1"].environment, **own}.items() <= found.items()
+    assert "stray" not in found.values()
     assert found["PATH"] == "/kit/.venv/bin:/usr/bin"
     assert found["VIRTUAL_ENV"] == "/kit/.venv"
     assert found["TMPDIR"] == found["TEMP"] == str(run.temporary)
     assert found["CPU_KIT_RUN"] == str(run.path)
+    assert found["LC_ALL"] == "C.UTF-8"  # Java opens any file whatever the caller's locale
 
 
-@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C"}, {"LANG": "de_DE.ISO-8859-1", "LC_CTYPE": "POSIX"}])
-def test_java_opens_any_file_whatever_the_callers_locale(plan, run, locale):
-    found = render_environment(plan, "a1", run, locale)
-    assert {name: found[name] for name in found if name[:3] in ("LC_", "LAN")} == {"LC_ALL": "C.UTF-8"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX", "TS_CONFIG_FILE", "TS_IPEX_ENABLE", "LD_PRELOAD",
-        "MAKEFLAGS", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME", "GOMP_CPU_AFFINITY",
-        "MKL_NUM_THREADS", "MALLOC_ARENA_MAX", "_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS",
-        "PYTORCH_JIT", "LD_LIBRARY_PATH", "IPEX_FP32_MATH_MODE", "ATEN_CPU_CAPABILITY", "PYTHONOPTIMIZE",
-        "PYTHONSTARTUP", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES", "LANG", "LC_CTYPE",
-    ],
-)  # fmt: skip
-def test_what_the_shell_has_set_does_not_reach_the_workers(plan, run, name):
-    assert name not in render_environment(plan, "a1", run, {name: "stray"})
-
-
-def test_what_says_nothing_of_speed_is_kept(plan, run):
-    own = dict.fromkeys(("HOME", "JAVA_HOME", "TZ", "ACCESS_LOG_LEVEL"), "own")
-    assert own.items() <= render_environment(plan, "a1", run, own).items()
-
-
-def test_the_allocator_link_is_made_once(plan, tmp_path):
-    library, link = tmp_path / "libjemalloc.so.2", tmp_path / "lib" / "libjemalloc.so"
+def test_the_allocator_link_is_made_once_and_a_broken_one_replaced(plan, tmp_path):
+    library, link, other = (tmp_path / name for name in ("so.4", "lib/libtcmalloc.so", "lib/libjemalloc.so"))
     library.touch()
     plan = with_libraries(plan, allocator_path=str(library), allocator_link=str(link))
     assert make_allocator_link(plan) == f"linked {link} to {library}"
     assert link.resolve() == library
     assert make_allocator_link(plan) is None
-
-
-def test_a_wrong_or_broken_link_is_replaced_and_others_stay(plan, tmp_path):
-    library, link, other = (
-        tmp_path / name for name in ("libtcmalloc.so.4", "libtcmalloc.so", "libjemalloc.so")
-    )
-    library.touch()
-    link.symlink_to(tmp_path / "gone")
-    other.symlink_to(library)
-    plan = with_libraries(plan, allocator_path=str(library), allocator_link=str(link))
+    link.unlink()
+    for one in (link, other):
+        one.symlink_to(tmp_path / "gone")
     make_allocator_link(plan)
     assert link.resolve() == library
-    assert other.is_symlink()
+    assert other.is_symlink()  # of another run directory
 
 
 @pytest.mark.parametrize("path", [None, "/nowhere/libjemalloc.so.2"])
@@ -108,12 +88,9 @@ def test_logs_of_the_last_start_are_kept_once(run):
     assert run.temporary.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_plan_for_a_recorded_machine_is_not_started(plan):
+def test_a_plan_for_a_recorded_machine_or_with_cpus_we_may_not_use_is_not_started(plan):
     with pytest.raises(ServerError, match="recorded machine"):
         check_machine(replace(plan, live=False))
-
-
-def test_a_plan_with_cpus_we_may_not_use_is_not_started(plan):
     with pytest.raises(ServerError, match="the plan uses CPU 4095, which this process may not use"):
         check_machine(with_instance(plan, worker_cpus=((min(os.sched_getaffinity(0)),), (4095,))))
 
@@ -144,9 +121,8 @@ def test_the_log_configuration_limits_every_file_and_logs_no_request():
     assert [one.attrib["ref"] for one in root.findall("./Loggers/Root/AppenderRef")] == ["ts_log"]
     levels = {logger.attrib["name"]: logger.attrib["level"] for logger in root.findall("./Loggers/Logger")}
     assert levels["ACCESS_LOG"] == "${access_level}"
-    assert (
-        levels["org.pytorch.serve.wlm.WorkerThread"] == "debug"
-    )  # its state changes are what the start watches
+    # Its state changes are what the start watches.
+    assert levels["org.pytorch.serve.wlm.WorkerThread"] == "debug"
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o644])

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.logs import (
-    explain_server_death,
-    find_exception,
-    find_failure,
-    find_start_failure,
-    read_configuration,
-    read_oom_kills,
-)
+from server import logs
+from server.logs import explain_death, find_start_failure, read_configuration, read_oom_kills
 from server.state import Failure
 from tests.server.fakes import RECORDED
 
@@ -22,22 +16,30 @@ STOPPED = (
 )
 
 
-def recorded(name: str) -> tuple[str, str]:
-    """(model_log, ts_log) of one recorded failure."""
-    return tuple(
-        (RECORDED / f"{name}.{log}.log").read_text(encoding="utf-8") for log in ("model_log", "ts_log")
-    )
+@pytest.fixture
+def find(run, monkeypatch):
+    """The failure in logs that were recorded, or are like that."""
+    run.logs.mkdir()
+
+    def find(model_log: str, server_log: str | None = None, oom_kills: int = 0) -> Failure | None:
+        if server_log is None:
+            files = [RECORDED / f"{model_log}.{log}.log" for log in ("model_log", "ts_log")]
+            model_log, server_log = (file.read_text(encoding="utf-8") for file in files)
+        run.model_log.write_text(model_log)
+        run.server_log.write_text(server_log)
+        monkeypatch.setattr(logs, "read_oom_kills", lambda: 7 + oom_kills)
+        return find_start_failure(run, 7)
+
+    return find
 
 
-def test_our_handlers_own_line_gives_step_cause_and_fix():
-    found = find_failure(*recorded("json"), log="model_log.log")
-    assert found == Failure(
-        model="echo", step="freeze", cause="planted", fix="unplant it", log="model_log.log"
-    )
+def test_our_handlers_own_line_gives_step_cause_and_fix(find, run):
+    log = str(run.model_log)
+    assert find("json") == Failure(model="echo", step="freeze", cause="planted", fix="unplant it", log=log)
 
 
-def test_a_traceback_gives_its_exception_not_torchserves_follow_up():
-    failure = find_failure(*recorded("raise"))
+def test_a_traceback_gives_its_exception_not_torchserves_follow_up(find):
+    failure = find("raise")
     assert (failure.model, failure.cause) == ("echo", "RuntimeError: planted failure")
     assert failure.lines[-1] == "RuntimeError: planted failure"
     assert '    raise RuntimeError("planted failure")' in failure.lines
@@ -46,19 +48,21 @@ def test_a_traceback_gives_its_exception_not_torchserves_follow_up():
 @pytest.mark.parametrize(
     ("oom_kills", "cause"), [(0, "the process ended while"), (1, "killed: out of memory")]
 )
-def test_a_process_that_just_ends_is_told_from_one_that_the_kernel_killed(oom_kills, cause):
-    assert find_failure(*recorded("exit"), oom_kills=oom_kills).cause.startswith(cause)
+def test_a_process_that_just_ends_is_told_from_one_that_the_kernel_killed(find, oom_kills, cause):
+    assert find("exit", oom_kills=oom_kills).cause.startswith(cause)
 
 
-def test_a_good_start_has_no_failure():
-    model_log, server_log = recorded("raise")
+def test_a_good_start_has_no_failure(find, run):
+    assert find("raise")
+    server_log, before = run.server_log.read_text(), run.model_log.read_text().split("Failed to load")[0]
     started = "\n".join(line for line in server_log.splitlines() if "-> WORKER_STARTED" in line)
-    before = model_log.split("Failed to load")[0]
-    assert find_failure(before, started) is None
-    assert find_failure("", "") is None
+    assert find(before, started) is None
+    run.model_log.unlink()
+    run.server_log.unlink()
+    assert find_start_failure(run, 0) is None
 
 
-def test_the_first_exception_of_a_chain_through_torchserves_own_handlers_is_the_cause():
+def test_the_first_exception_of_a_chain_through_torchserves_own_handlers_is_the_cause(find):
     lines = [
         "Backend worker process died.",
         "Traceback (most recent call last):",
@@ -67,26 +71,25 @@ def test_the_first_exception_of_a_chain_through_torchserves_own_handlers_is_the_
         "Traceback (most recent call last):",
         "ModuleNotFoundError: No module named 'ts.torch_handler.image_classifier'",
     ]
-    assert find_exception(lines) == "ModuleNotFoundError: No module named 'safetensors'"
     model_log = "\n".join(PREFIX + line for line in lines)
-    assert find_failure(model_log, STOPPED).cause == "ModuleNotFoundError: No module named 'safetensors'"
+    assert find(model_log, STOPPED).cause == "ModuleNotFoundError: No module named 'safetensors'"
 
 
-def test_a_time_out_is_taken_from_torchserves_log():
+def test_a_time_out_is_taken_from_torchserves_log(find):
     server_log = (
         "2026-01-01T00:00:00,000 [ERROR] W-9000-echo_1.0 o.x.WorkerThread - Backend worker error\n"
         "org.pytorch.serve.wlm.WorkerInitializationException: Backend worker did not respond in given time\n"
         + STOPPED
     )
-    assert find_failure("", server_log).cause == "Backend worker did not respond in given time"
+    assert find("", server_log).cause == "Backend worker did not respond in given time"
 
 
-def test_an_archive_torchserve_cannot_open_is_named():
+def test_an_archive_torchserve_cannot_open_is_named(find):
     server_log = (
         "2026 [WARN ] main org.pytorch.serve.ModelServer - Failed to load model: nope.mar\n"
         "org.pytorch.serve.archive.model.ModelNotFoundException: Model not found at: nope.mar\n"
     )
-    failure = find_failure("", server_log)
+    failure = find("", server_log)
     assert (failure.model, failure.step) == ("nope", "open the archive")
     assert failure.cause.endswith("ModelNotFoundException: Model not found at: nope.mar")
 
@@ -102,30 +105,23 @@ def test_an_archive_torchserve_cannot_open_is_named():
         ("", "it said nothing (killed? out of memory?)"),
     ],
 )  # fmt: skip
-def test_torchserves_own_end_is_explained_by_what_it_printed(console, cause):
-    assert explain_server_death(console, "console.log").cause == f"TorchServe ended: {cause}"
+def test_torchserves_own_end_is_explained_by_what_it_printed(run, console, cause):
+    run.logs.mkdir()
+    run.console_log.write_text(console)
+    assert explain_death(run).cause == f"TorchServe ended: {cause}"
 
 
-def test_where_the_jvm_said_nothing_the_last_logged_error_does():
-    log = (
+def test_where_the_jvm_said_nothing_the_last_logged_error_does(run):
+    run.logs.mkdir()
+    run.server_log.write_text(
         "2025-01-01T00:00:00,000 [ERROR] main org.pytorch.serve.ModelServer - first\n"
         "2025-01-01T00:00:01,000 [ERROR] epoll-1 a.B - Address already in use - 8080\n\tat a\n"
         "2025-01-01T00:00:02,000 [INFO ] main org.pytorch.serve.ModelServer - closing\n"
     )
-    failure = explain_server_death("Model server started.\n", "console.log", log)
-    assert failure.cause == "TorchServe ended: Address already in use - 8080"
-    assert explain_server_death("Error occurred during x\n", "", log).cause.endswith(
-        "Error occurred during x"
-    )
-
-
-def test_the_logs_of_a_start_are_read(run):
-    assert find_start_failure(run, read_oom_kills()) is None
-    run.logs.mkdir()
-    model_log, server_log = recorded("json")
-    run.model_log.write_text(model_log)
-    run.server_log.write_text(server_log)
-    assert find_start_failure(run, read_oom_kills()).step == "freeze"
+    run.console_log.write_text("Model server started.\n")
+    assert explain_death(run).cause == "TorchServe ended: Address already in use - 8080"
+    run.console_log.write_text("Error occurred during x\n")
+    assert explain_death(run).cause == "TorchServe ended: Error occurred during x"
 
 
 def test_oom_kills_are_read_from_vmstat(tmp_path):

@@ -7,15 +7,7 @@ import socket
 import pytest
 
 from server.errors import ServerError
-from server.ports import (
-    check_ports_free,
-    describe_holder,
-    find_holder,
-    inference_url,
-    list_ports,
-    read_listening_inodes,
-)
-from server.processes import PROC
+from server.ports import check_ports_free, describe_holder, find_holder, inference_url, list_ports
 from tests.plans import make_plan, make_proxy
 from tests.server import fakes
 
@@ -63,10 +55,3 @@ def test_another_server_of_the_kit_is_named_by_its_run_directory(dummy, mark):
 def test_a_holder_that_cannot_be_seen_is_said_to_be_so(taken, monkeypatch):
     monkeypatch.setattr("server.ports.find_holder", lambda _: None)
     assert describe_holder(taken).startswith("a process that cannot be seen")
-
-
-def test_listening_sockets_are_read_from_the_kernel(taken, tmp_path):
-    assert f"0100007F:{taken:04X}" in read_listening_inodes(PROC / "net").values()
-    row = "   0: 0100007F:1F90 00000000:0000 {} 0:0 0:0 0 0 0 {} 1"
-    (tmp_path / "tcp").write_text("\n".join(["  sl", row.format("0A", 777), row.format("01", 778)]))
-    assert read_listening_inodes(tmp_path) == {"777": "0100007F:1F90"}

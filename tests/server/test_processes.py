@@ -30,48 +30,41 @@ from server.processes import (
 from server.rundir import MARK
 from tests.server import fakes
 
+SCRIPT = "/kit/ts/model_service_worker.py"
 
-def test_a_process_is_read_from_proc(proc):
-    proc.add(7, command=("java", "-cp", "x", "org.pytorch.serve.ModelServer"), parent=3, start=55)
+
+@pytest.mark.parametrize(
+    ("words", "role"),
+    [
+        (("java", "-cp", "x", "org.pytorch.serve.ModelServer"), "TorchServe"),
+        (("python", "-m", "torch.backends.xeon.run_cpu", "--rank", "0", SCRIPT), "launcher"),
+        (("python", "-u", SCRIPT, "--sock-type", "unix"), "worker"),
+        (("/usr/sbin/haproxy", "-db"), "HAProxy"),
+        (("python", "-m", "server", "supervise"), "supervisor"),
+        (("python", "/kit/.venv/bin/torchserve", "--start"), "helper"),
+    ],
+)
+def test_a_process_is_read_from_proc_and_its_role_is_in_its_words(proc, words, role):
+    proc.add(7, command=words, parent=3, start=55)
     process = read_process(7, proc.path)
-    assert process == processes.Process(
-        pid=7,
-        start_ticks=55,
-        parent_pid=3,
-        command=("java", "-cp", "x", "org.pytorch.serve.ModelServer"),
-    )
-    assert process.role == "TorchServe"
+    assert process == processes.Process(pid=7, start_ticks=55, parent_pid=3, command=words)
+    assert process.role == role
+    proc.add(8, state="Z")
+    assert read_process(8, proc.path) is None
 
 
-def test_worker_and_launcher_are_told_apart(proc):
-    script = "/kit/ts/model_service_worker.py"
-    proc.add(7, command=("python", "-m", "torch.backends.xeon.run_cpu", "--rank", "0", script))
-    proc.add(8, command=("python", "-u", script, "--sock-type", "unix"))
-    proc.add(9, command=("python", "/kit/.venv/bin/torchserve", "--start"))
-    roles = [process.role for pid in (7, 8, 9) if (process := read_process(pid, proc.path))]
-    assert roles == ["launcher", "worker", "helper"]
-
-
-def test_a_zombie_is_no_process(proc):
-    proc.add(7, state="Z")
-    assert read_process(7, proc.path) is None
-
-
-def test_only_the_mark_of_exactly_this_run_directory_counts(proc, tmp_path):
-    proc.add(7, environment={MARK: "/kit/run"})
-    proc.add(8, environment={MARK: "/kit/run2"})
-    proc.add(9, environment={"OTHER": "/kit/run"})
-    proc.add(10, environment={f"X_{MARK}": "/kit/run"})
-    proc.add(11, environment={"A": "b", MARK: "/kit/run"}, parent=1)
-    assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7, 11]
-
-
-def test_the_same_path_in_another_container_is_another_run_directory(proc):
-    proc.add(7, environment={MARK: "/kit/run"})
-    proc.add(8, environment={MARK: "/kit/run"}, mounts="mnt:[2]")
-    hidden = proc.add(9, environment={MARK: "/kit/run"})
-    (hidden / "ns" / "mnt").unlink()
-    assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7]
+def test_only_the_mark_of_exactly_this_run_directory_counts(proc):
+    ours = {MARK: "/kit/run"}
+    for pid, environment in enumerate(
+        (ours, {MARK: "/kit/run2"}, {"OTHER": "/kit/run"}, {f"X_{MARK}": "/kit/run"}, {"A": "b", **ours}), 7
+    ):
+        proc.add(pid, environment=environment)
+    proc.add(12, environment={MARK: "/kit/run/instances/a1"})
+    proc.add(13, environment=ours, mounts="mnt:[2]")  # another container's
+    (proc.add(14, environment=ours) / "ns" / "mnt").unlink()
+    proc.add(1, environment=ours)  # our parent
+    proc.add(os.getpid(), environment=ours, parent=1)
+    assert [process.pid for process in find_marked("/kit/run", proc.path)] == [7, 11, 12]
 
 
 def test_the_same_folder_in_another_namespace_is_the_same_run_directory(proc, run, tmp_path):
@@ -84,28 +77,18 @@ def test_the_same_folder_in_another_namespace_is_the_same_run_directory(proc, ru
     assert [process.pid for process in find_marked(run.path, proc.path)] == [7]
 
 
-def test_we_and_our_parents_are_never_found(proc):
-    proc.add(1, environment={MARK: "/kit/run"})
-    proc.add(os.getpid(), environment={MARK: "/kit/run"}, parent=1)
-    assert find_marked("/kit/run", proc.path) == []
-
-
-def test_a_used_again_pid_is_another_process(dummy, run):
-    process = read_process(dummy(run.path).pid)
-    earlier = dataclasses.replace(process, start_ticks=process.start_ticks - 1)
-    assert is_alive(process)
-    assert not is_alive(earlier)
-    send_signal(earlier, signal.SIGKILL)
-    assert is_alive(process)
-
-
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this Python was built without process handles")
 def test_a_signal_goes_to_the_process_that_was_looked_at(dummy, run, monkeypatch):
     """Its id may be given to another process between the look and the signal: no signal by id alone."""
-    process = dummy(run.path)
+    started = dummy(run.path)
+    process = read_process(started.pid)
+    earlier = dataclasses.replace(process, start_ticks=process.start_ticks - 1)
     monkeypatch.setattr(processes.os, "kill", lambda *_: pytest.fail("signalled by its id"))
-    send_signal(read_process(process.pid), signal.SIGTERM)
-    assert process.wait(60) == -signal.SIGTERM
+    assert not is_alive(earlier)
+    send_signal(earlier, signal.SIGKILL)
+    assert is_alive(process)
+    send_signal(process, signal.SIGTERM)
+    assert started.wait(60) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
@@ -129,7 +112,7 @@ def test_java_is_ended_first_and_gently(dummy, run):
     words = [(str(files[0]), processes.JAVA_MAIN), (str(files[1]), processes.WORKER_SCRIPT)]
     for started in [dummy(run.path, *arguments, code=order) for arguments in words]:
         started.stdout.readline()
-    end_all(lambda: find_marked(run.path))
+    end_all(run.path)
     assert float(files[0].read_text()) < float(files[1].read_text())
 
 
@@ -138,7 +121,7 @@ def test_what_ignores_sigterm_is_killed(dummy, run, monkeypatch):
     stubborn = dummy(run.path, processes.JAVA_MAIN, code=fakes.IGNORE_TERM)
     stubborn.stdout.readline()
     other = dummy(run.path)
-    ended = end_all(lambda: find_marked(run.path), graceful_seconds=0.3)
+    ended = end_all(run.path, graceful_seconds=0.3)
     assert {process.pid for process in ended} == {stubborn.pid, other.pid}
     assert stubborn.wait(60) == -signal.SIGKILL
 

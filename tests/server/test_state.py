@@ -1,49 +1,63 @@
-"""State and failure survive writing and reading, and damage reads as nothing."""
+"""What a run directory says of its server survives writing and reading, and damage reads as nothing."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from server.state import Failure, State, read_failure, read_state, write_state
-from server.supervisor.record import Cause, Part, Phase, Record, read_record, write_record
+from server.state import (
+    Cause,
+    Failure,
+    Part,
+    Phase,
+    Record,
+    State,
+    identify_archives,
+    read_failure,
+    read_record,
+    read_state,
+    write_state,
+)
+from tests.plans import make_instance, make_model
 
 AT = "2026-01-01T00:00:00+00:00"
+PART = Part(phase=Phase.READY, pid=8, restarts=1, causes=(Cause(at=AT, cause="killed"),), since=AT)
+BACK = Part(phase=Phase.BACKING_OFF, health="no worker", models={"bert": 1})
+WRITTEN = {
+    read_state: State(
+        phase="ready", plan_sha256="a", started_at="now", throttled_when_ready={"cpu.stat": {"nr": 1.0}}
+    ),
+    read_failure: Failure(cause="c", model="bert", step="freeze", fix="f", lines=("one", "two")),
+    read_record: Record(pid=7, phase=Phase.READY, since=AT, proxy=PART, instances={"a1": BACK}),
+}
 
 
-def test_state_and_failure_come_back(run):
-    state = State(
-        phase="ready",
-        plan_sha256="a",
-        started_at="now",
-        throttled_when_ready={"cpu.stat": {"nr_throttled": 1.0}},
-    )
-    failure = Failure(cause="c", model="bert", step="freeze", fix="f", lines=("one", "two"))
-    write_state(run.state, state)
-    write_state(run.failure, failure)
-    assert read_state(run.state) == state
-    assert read_failure(run.failure) == failure
-    assert [file.name for file in run.path.glob(".*")] == []
-
-
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "3", '{"phase": "ready"}', '{"other": 1}', "\ufffd"])
-def test_damage_reads_as_nothing(run, text):
-    if text is not None:
-        run.state.write_text(text)
-        run.failure.write_text(text)
-    assert read_state(run.state) is None
-    assert read_failure(run.failure) is None
-
-
-def test_the_supervisors_record_comes_back_and_is_nobody_elses_to_read(tmp_path):
-    part = Part(phase=Phase.READY, pid=8, restarts=1, causes=(Cause(at=AT, cause="killed"),), since=AT)
-    instances = {"a1": Part(phase=Phase.BACKING_OFF, health="no worker", models={"bert": 1})}
-    record, file = (
-        Record(pid=7, phase=Phase.READY, since=AT, proxy=part, instances=instances),
-        tmp_path / "record",
-    )
-    write_record(file, record)
-    assert read_record(file) == record
+@pytest.mark.parametrize("read", WRITTEN)
+def test_what_is_written_comes_back_for_this_user_alone_and_damage_reads_as_nothing(run, read):
+    file = run.path / "file"
+    assert read(file) is None
+    write_state(file, WRITTEN[read])
+    assert read(file) == WRITTEN[read]
     assert file.stat().st_mode & 0o777 == 0o600
-    for text in ("", "[]", "{}", '{"schema": 1}', '{"schema": 2, "instances": 3}'):
+    assert [one.name for one in run.path.iterdir()] == ["file"]
+    for text in ("", "{", "[]", "3", '{"phase": "ready"}', '{"schema": 2}', "\ufffd"):
         file.write_text(text)
-        assert read_record(file) is None
+        assert read(file) is None
+
+
+def test_a_record_of_another_kit_is_none(run):
+    write_state(run.record, WRITTEN[read_record])
+    run.record.write_text(run.record.read_text().replace('"schema": 2', '"schema": 1'))
+    assert read_record(run.record) is None
+
+
+def test_another_archive_that_others_made_is_told_by_its_size_and_time(plan, tmp_path):
+    file = tmp_path / "old.mar"
+    file.write_text("1")
+    model = make_model("old", kit=False, archives={"1.0": str(file)})
+    plan = replace(plan, instances={"a1": make_instance(1, {"old": model}, kit=False)})
+    before = identify_archives(plan, {})
+    assert before == identify_archives(plan, {})
+    file.write_text("12")
+    assert before != identify_archives(plan, {})

@@ -12,9 +12,8 @@ import pytest
 from config.plan import write_plan
 from server import status
 from server.haproxy import HaproxyError
-from server.state import Failure, write_state
+from server.state import Cause, Failure, Part, Phase, Record, write_state
 from server.status import Status, ask, render_status
-from server.supervisor.record import Cause, Part, Phase, Record, write_record
 from tests.plans import make_model
 from tests.server.fakes import make_archive, write_running
 
@@ -55,7 +54,7 @@ def show(planned, plan, monkeypatch):
         parts = {name: Part(phase=Phase.READY, since=AT) for name in plan.instances}
         parts |= changes.pop("parts", {})
         known = {"pid": 1, "phase": Phase.READY, "since": AT, "proxy": Part(phase=Phase.READY, since=AT)}
-        write_record(planned.record, Record(**{**known, "instances": parts, **changes}))
+        write_state(planned.record, Record(**{**known, "instances": parts, **changes}))
         text, serving = render_status(planned)
         return text, serving, dict(Status(planned, list(processes)).find_problems())
 

@@ -10,20 +10,21 @@ import pytest
 from server import stop as stop_module
 from server.errors import ServerError
 from server.launch import remove_temporary
-from server.processes import JAVA_MAIN, Process, find_marked
+from server.processes import JAVA_MAIN, Process
 from server.rundir import RunDir
 from server.stop import stop
 from tests.server import fakes
 
 
-@pytest.mark.parametrize("state", [None, "", "{broken", '{"phase": "ready"}', "[]"])
-def test_stop_works_without_a_good_state_file(dummy, run, state):
-    if state is not None:
-        run.state.write_text(state)
-    process = dummy(run.path)
-    assert stop(run).describe() == "stopped 1 helper"
+def test_what_runs_is_ended_orphans_too_and_the_state_is_not_read(dummy, run):
+    run.state.write_text("{broken")
+    process, orphan = dummy(run.path), fakes.start_orphan(run.path)
+    stopped = stop(run)
+    assert stopped.describe() == "stopped 2 helpers"
+    assert {one.pid for one in stopped.ended} == {process.pid, orphan.pid}
     assert process.wait(60) == -signal.SIGTERM
     assert not run.state.exists()
+    assert stop(run).describe() == "nothing was running"
 
 
 def test_a_start_under_way_sees_the_stop_before_anything_ends(run, monkeypatch):
@@ -32,12 +33,6 @@ def test_a_start_under_way_sees_the_stop_before_anything_ends(run, monkeypatch):
         stop_module, "end_all", lambda *_: [] if not run.state.exists() else pytest.fail("kept")
     )
     stop(run)
-
-
-def test_an_orphan_under_another_parent_is_found(run):
-    orphan = fakes.start_orphan(run.path)
-    assert [process.pid for process in stop(run).ended] == [orphan.pid]
-    assert find_marked(run.path) == []
 
 
 def test_what_cannot_be_ended_is_named(run, monkeypatch):

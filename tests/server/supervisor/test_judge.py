@@ -14,7 +14,6 @@ from server.supervisor.judge import (
     PATIENCE_PARTLY_S,
     PATIENCE_SPARE_S,
     STILL_S,
-    Java,
     Lack,
     Memory,
     ModelLook,
@@ -84,23 +83,24 @@ JAVA, LAUNCHER, WORKER, OTHER = (
     )
 )
 LOOK = ModelLook(planned=1, ready=(8,))
+GONE, STOPPED = "is gone (killed?)", "is stopped (SIGSTOP)"
 
 
 @pytest.mark.parametrize(
     ("processes", "stopped", "look", "launched", "java", "ill", "serving"),
     [
-        ((JAVA, LAUNCHER, WORKER), (), LOOK, True, Java.RUNS, {}, 1),
-        ((LAUNCHER, WORKER), (), LOOK, True, Java.GONE, {}, 1),
-        ((JAVA, LAUNCHER, WORKER), (6,), LOOK, True, Java.STOPPED, {}, 1),
-        ((JAVA, LAUNCHER), (), LOOK, True, Java.RUNS, {}, 0),
-        ((JAVA, LAUNCHER, WORKER), (8,), LOOK, True, Java.RUNS, {8: "is stopped"}, 0),
-        ((JAVA, LAUNCHER, WORKER), (), replace(LOOK, hanging=(8,)), True, Java.RUNS, {8: "hangs"}, 0),
-        ((JAVA, WORKER), (), LOOK, True, Java.RUNS, {8: "has lost its launcher"}, 0),
-        ((JAVA, OTHER), (), replace(LOOK, ready=(9,)), False, Java.RUNS, {}, 1),
+        ((JAVA, LAUNCHER, WORKER), (), LOOK, True, "", {}, 1),
+        ((LAUNCHER, WORKER), (), LOOK, True, GONE, {}, 1),
+        ((JAVA, LAUNCHER, WORKER), (6,), LOOK, True, STOPPED, {}, 1),
+        ((JAVA, LAUNCHER), (), LOOK, True, "", {}, 0),
+        ((JAVA, LAUNCHER, WORKER), (8,), LOOK, True, "", {8: "is stopped"}, 0),
+        ((JAVA, LAUNCHER, WORKER), (), replace(LOOK, hanging=(8,)), True, "", {8: "hangs"}, 0),
+        ((JAVA, WORKER), (), LOOK, True, "", {8: "has lost its launcher"}, 0),
+        ((JAVA, OTHER), (), replace(LOOK, ready=(9,)), False, "", {}, 1),
     ],
 )
 def test_what_is_ill_serves_nobody(
-    processes: Any, stopped: Any, look: ModelLook, launched: bool, java: Java, ill: Any, serving: int
+    processes: Any, stopped: Any, look: ModelLook, launched: bool, java: str, ill: Any, serving: int
 ) -> None:
     activities = {one.pid: at(stopped=one.pid in stopped) for one in processes}
     seen = observe(processes, activities, {}, {"bert": look}, 0.0, launched=launched)
@@ -124,10 +124,7 @@ def judge_after(seen: Observation, seconds: float, *, others: bool) -> Verdict:
 LOST = make(Lack.WORKERS, serving=0)
 REPLACED = [
     (make(), True, 10_000.0, ""),
-    *(
-        (make(serving=0, java=how), False, 0.0, f"TorchServe {how.value}")
-        for how in (Java.GONE, Java.STOPPED)
-    ),
+    *((make(serving=0, java=how), False, 0.0, f"TorchServe {how}") for how in (GONE, STOPPED)),
     (LOST, True, 0.0, "bert: no worker is left"),
     (LOST, False, PATIENCE_ALONE_S - 1, ""),  # TorchServe itself needs as long
     (LOST, False, PATIENCE_ALONE_S + 1, "bert: no worker is left"),

@@ -9,70 +9,40 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from server.processes import find_marked, read_environment, read_process
 from server.rundir import MARK
-from server.state import Failure, read_failure
+from server.state import Cause, Failure, Part, Phase, read_failure, read_record
 from server.supervisor import main as module
 from server.supervisor.main import Server
 from server.supervisor.probes import Readiness
 from server.supervisor.proxy import Serving
-from server.supervisor.record import Cause, Part, Phase, read_record
 from tests.server.fakes import wait_for
 from tests.server.supervisor.stand_ins import make_haproxy, make_stand_in
-
-
-@dataclass
-class FakeProxy:
-    ready: bool = True
-    was_ready: bool = True
-    broken: bool = False
-    process: Any = None
-    part: Part = field(default_factory=lambda: Part(phase=Phase.READY))
-    applied: dict[Any, int] = field(default_factory=dict)
-    stop_here: Callable[[], None] = lambda: None
-    calls: list[str] = field(default_factory=list)
-
-    def look(self, now: float) -> None:
-        if self.broken:
-            raise ValueError("nobody foresaw this")
-        self.stop_here()
-
-    def apply(self, serving: Any) -> None:
-        self.applied = {place: one.workers for place, one in serving.items()}
-
-    def drain(self, seconds: float) -> None:
-        self.calls.append("drain")
-
-    def end(self) -> None:
-        self.calls.append("end")
-
-    def describe(self) -> Part:
-        return self.part
 
 
 @dataclass
 class FakeInstance:
     name: str
     own: Any
-    proxy: FakeProxy
+    calls: list[str]
     ready: bool = False
     retired: bool = False
     was_ready: bool = False
     process: Any = None
     watched: Any = None
     failure: Failure | None = None
-    forgiven: int = 0
     looked_at: float = 0.0
     part: Part = field(default_factory=Part)
     others: list[bool] = field(default_factory=list)
-    act: Callable[[], None] = lambda: None
+    act: Mock = field(default_factory=Mock)
+    forgive: Mock = field(default_factory=Mock)
 
     @property
     def serving(self) -> dict[str, int]:
@@ -83,9 +53,6 @@ class FakeInstance:
         self.looked_at = now
         self.was_ready = self.was_ready or self.ready
 
-    def forgive(self) -> None:
-        self.forgiven += 1
-
     def describe(self) -> Part:
         return self.part
 
@@ -93,83 +60,82 @@ class FakeInstance:
         return Serving(workers=self.serving[model])
 
     async def end(self, seconds: float) -> None:
-        self.proxy.calls.append(self.name)
+        self.calls.append(self.name)
 
 
 @pytest.fixture
 def stage(run, plan, monkeypatch, lines):
+    """A server with two instances; HAProxy notes in which order things end."""
     monkeypatch.setattr(module, "PROCESSES_S", 0.0)  # every turn looks at all
-    proxy = FakeProxy()
-    instances = [FakeInstance(name, own, proxy) for name, own in plan.instances.items()]
+    proxy = Mock(ready=True, was_ready=True, process=None, calls=[])
+    proxy.describe.return_value = Part(phase=Phase.READY)
+    proxy.drain, proxy.end = (lambda *_, name=name: proxy.calls.append(name) for name in ("drain", "end"))
+    instances = [FakeInstance(name, own, proxy.calls) for name, own in plan.instances.items()]
     return Server(run, plan, proxy, instances, lines.append), proxy, instances, lines  # type: ignore[arg-type]
 
 
-def turn(server: Server) -> Phase:
+def turn(server: Server) -> tuple[Phase, bool]:
+    """What the record and the probes say after another one."""
     server.turn()
     record = read_record(server.run_dir.record)
     assert record is not None
-    return record.phase
+    return record.phase, server.readiness.ready
 
 
-def test_a_start_is_over_when_every_instance_serves(stage) -> None:
-    server, proxy, (one, other), _ = stage
+def find_asked(proxy: Mock) -> set[str]:
+    """Instances that the proxy was told last to hand requests to."""
+    return {name for (_, name), serving in proxy.apply.call_args.args[0].items() if serving.workers}
+
+
+def test_a_start_is_over_when_every_instance_serves_and_one_lost_later_leaves_it_ready(stage) -> None:
+    server, proxy, (one, other), lines = stage
     one.ready = True
-    assert (turn(server), server.readiness.ready) == (Phase.STARTING, False)
+    assert turn(server) == (Phase.STARTING, False)
     other.ready = True
-    assert (turn(server), server.readiness.ready) == (Phase.READY, True)
-    assert set(proxy.applied.values()) == {1}
-
-
-def test_one_that_is_lost_later_leaves_a_degraded_server_that_is_ready(stage) -> None:
-    server, _, (one, other), lines = stage
-    one.ready = other.ready = True
-    turn(server)
-    other.ready = False
-    assert (turn(server), server.readiness.ready) == (Phase.DEGRADED, True)
-    assert len(lines) == 1
+    assert turn(server) == (Phase.READY, True)
+    assert find_asked(proxy) == {"a1", "a2"}
+    other.ready, told = False, []
+    other.act = lambda: told.append(find_asked(proxy))
+    assert turn(server) == (Phase.DEGRADED, True)
+    assert told == [{"a1"}]  # it is ended after that; else what it had in hand is asked again of itself
     assert (one.others[-1], other.others[-1]) == (False, True)  # alone, it is given more time
+    assert len(lines) == 1
     one.ready = False
-    assert (turn(server), server.readiness.ready) == (Phase.DEGRADED, False)
-
-
-def test_the_proxy_knows_before_an_instance_is_ended(stage) -> None:
-    """Else what it had in hand is asked again of itself: for a moment nobody has fewer requests."""
-    server, proxy, (one, other), _ = stage
-    one.ready = other.ready = True
-    turn(server)
-    one.ready, told = False, []
-    one.act = lambda: told.append({count for (_, name), count in proxy.applied.items() if name == "a1"})
-    turn(server)
-    assert told == [{0}]
+    assert turn(server) == (Phase.DEGRADED, False)
 
 
 def test_those_of_a_reload_count_once_they_serve_and_those_it_retires_no_more(stage) -> None:
     server, _, (one, other), _ = stage
+    assert server.ask_reload()  # it starts
     one.ready = other.ready = True
     turn(server)
     server.instances["b1"] = new = replace(one, name="b1", ready=False, was_ready=False)
-    assert turn(server) == Phase.READY
-    new.ready = True
-    one.retired, one.ready = True, False
-    assert turn(server) == Phase.READY
+    assert turn(server)[0] == Phase.READY
+    new.ready, one.retired, one.ready = True, True, False
+    assert turn(server)[0] == Phase.READY
+    assert not server.ask_reload()
+    assert server.ask_reload()  # one is under way
 
 
 @pytest.mark.parametrize("failure", [None, Failure(model="bert", step="freeze", cause="no memory")])
 def test_an_instance_that_ends_before_it_was_ready_fails_the_start(stage, run, failure) -> None:
-    server, _, (one, _), lines = stage
+    server, proxy, (one, _), lines = stage
     one.part, one.failure = Part(restarts=1, causes=(Cause(at="", cause="no memory"),)), failure
-    assert turn(server) == Phase.FAILED
+    assert asyncio.run(server.run()) == 1
+    assert read_record(run.record).phase == Phase.FAILED
     assert read_failure(run.failure) == (failure or Failure(cause="no memory"))
     assert "no memory" in lines[0]
+    assert proxy.calls == ["drain", "a1", "a2", "end"]
 
 
 def test_a_proxy_that_ends_before_it_was_ready_fails_the_start_and_later_does_not(stage) -> None:
     """Such as for too few open files: it would be started again and again, and nobody told."""
     server, proxy, _, _ = stage
-    proxy.part = Part(restarts=1, causes=(Cause(at="", cause="HAProxy ended (status 1): no"),))
-    assert turn(server) == Phase.STARTING  # killed, after it had answered
+    causes = (Cause(at="", cause="HAProxy ended (status 1): no"),)
+    proxy.describe.return_value = Part(restarts=1, causes=causes)
+    assert turn(server)[0] == Phase.STARTING  # killed, after it had answered
     proxy.was_ready = False
-    assert turn(server) == Phase.FAILED
+    assert turn(server)[0] == Phase.FAILED
 
 
 def test_whoever_was_stopped_in_the_midst_of_a_turn_is_forgiven_too(stage, monkeypatch) -> None:
@@ -178,12 +144,12 @@ def test_whoever_was_stopped_in_the_midst_of_a_turn_is_forgiven_too(stage, monke
     began = server._turned_at
     clock = SimpleNamespace(now=began + 1)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    proxy.stop_here = lambda: setattr(clock, "now", clock.now + 40)
+    proxy.look = lambda _: setattr(clock, "now", clock.now + 40)
     turn(server)
-    assert (one.looked_at, one.forgiven) == (began + 1, 0)
-    proxy.stop_here = lambda: None
+    assert (one.looked_at, one.forgive.call_count) == (began + 1, 0)
+    proxy.look = lambda _: None
     turn(server)
-    assert (one.others, one.forgiven) == ([False], 1)
+    assert (one.others, one.forgive.call_count) == ([False], 1)
     other.ready = True
     for _ in range(int(module.GRACE_S) + 1):
         clock.now += 1
@@ -196,12 +162,12 @@ def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage, monke
     monkeypatch.setattr(module, "TURN_S", 0.01)
 
     async def go() -> None:
-        proxy.broken = True
+        proxy.look.side_effect = ValueError("nobody foresaw this")
         loop = asyncio.ensure_future(server._turn_on())
         await asyncio.sleep(0.1)
         assert len(lines) == 1
         assert "nobody foresaw this" in lines[0]
-        proxy.broken, one.ready, other.ready = False, True, True
+        proxy.look.side_effect, one.ready, other.ready = None, True, True
         await asyncio.sleep(0.1)
         assert server.readiness.ready
         loop.cancel()
@@ -212,30 +178,16 @@ def test_what_nobody_foresaw_is_said_once_and_does_not_end_the_loop(stage, monke
 def test_a_full_disk_is_said_once_and_the_record_written_when_there_is_room(stage, monkeypatch) -> None:
     server, _, (one, other), lines = stage
     one.ready = other.ready = True
-    write = module.write_record
-
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "write_record", fail)
-    for _ in range(3):
-        server.turn()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_state", Mock(side_effect=OSError(28, "No space left on device")))
+        for _ in range(3):
+            server.turn()
     assert len(lines) == 1
-    monkeypatch.setattr(module, "write_record", write)
-    assert turn(server) == Phase.READY
-
-
-def test_a_reload_is_rejected_while_the_server_is_not_up_or_another_one_is_under_way(stage) -> None:
-    server, _, (one, other), _ = stage
-    assert server.ask_reload()
-    one.ready = other.ready = True
-    turn(server)
-    assert not server.ask_reload()
-    assert server.ask_reload()
+    assert turn(server)[0] == Phase.READY
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_drains_then_ends_the_instances_and_the_proxy_last(stage, monkeypatch, number) -> None:
+def test_a_signal_drains_then_ends_the_instances_and_the_proxy_last(stage, number) -> None:
     server, proxy, (one, other), _ = stage
     one.ready = other.ready = True
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
@@ -253,13 +205,6 @@ def test_a_signal_drains_then_ends_the_instances_and_the_proxy_last(stage, monke
         signal.signal(signal.SIGHUP, before)
     assert proxy.calls == ["drain", "a1", "a2", "end"]
     assert read_record(server.run_dir.record).phase == Phase.ENDED
-
-
-def test_a_failed_start_ends_all_with_status_1(stage) -> None:
-    server, proxy, (one, _), _ = stage
-    one.part = Part(restarts=1, causes=(Cause(at="", cause="no"),))
-    assert asyncio.run(server.run()) == 1
-    assert proxy.calls == ["drain", "a1", "a2", "end"]
 
 
 def test_a_process_that_ends_is_seen_at_once(stage, dummy, run) -> None:
@@ -312,8 +257,7 @@ def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below
 ) -> None:
     (tmp_path / "env").mkdir()
     plan = make_stand_in(run, tmp_path / "env", instances=2)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     run.plan.write_text(replace(plan, proxy=replace(plan.proxy, port=port)).to_json())
     run.logs.mkdir()
@@ -344,10 +288,8 @@ def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below
         wait_for(lambda: read_phase() == Phase.READY and len(find_marked(run.path)) == len(found))
         assert all(process.parent_pid != 1 for process in find_marked(run.path))
         assert len(set(marks.values())) == 3
-        zombies = subprocess.run(
-            ["ps", "--ppid", str(supervisor.pid), "-o", "stat="], capture_output=True, text=True, check=False
-        )
-        assert "Z" not in zombies.stdout
+        zombies = ["ps", "--ppid", str(supervisor.pid), "-o", "stat="]
+        assert "Z" not in subprocess.run(zombies, capture_output=True, text=True, check=False).stdout
     finally:
         supervisor.terminate()
         assert supervisor.wait(60) == 0

@@ -15,7 +15,6 @@ import pytest
 
 from config.plan import InstancePlan
 from handlers.definition import Packed
-from server.archives import read_archive
 from server.errors import ApiError
 from server.processes import Activity
 from server.ready import EXTRA_SECONDS, StartFailed, wait_until_ready
@@ -24,7 +23,7 @@ from server.supervisor import observe as module
 from server.supervisor.judge import Lack
 from server.supervisor.observe import SmokeRequests, Watch, call, describe
 from tests.plans import make_instance, make_model
-from tests.server.fakes import Clock, make_archive
+from tests.server.fakes import Clock
 from tests.server.supervisor.stand_ins import RIGHT, WRONG
 
 HELD_S = 40.0
@@ -34,19 +33,9 @@ FULL = {"jobQueueStatus": {"pendingRequests": 3, "remainingCapacity": 0}}
 Answers = dict[str, Any]
 
 
-@pytest.fixture
-def smoke() -> tuple[SmokeRequests, list[Future[str]]]:
-    sent: list[Future[str]] = []
-
-    def send() -> Future[str]:
-        sent.append(Future())
-        return sent[-1]
-
-    return SmokeRequests(send, HELD_S), sent
-
-
-def test_a_wrong_answer_counts_until_a_right_one_comes(smoke: Any) -> None:
-    one, sent = smoke
+def test_a_wrong_answer_counts_until_a_right_one_comes() -> None:
+    sent: list[Future[str]] = [Future() for _ in range(5)]
+    one, answers = SmokeRequests(iter(sent).__next__, HELD_S), iter(sent)  # type: ignore[arg-type]
     for answer, lack in (
         ("another", Lack.WRONG_ANSWER),
         (ApiError("full", status=503), Lack.WRONG_ANSWER),
@@ -55,7 +44,8 @@ def test_a_wrong_answer_counts_until_a_right_one_comes(smoke: Any) -> None:
         (ApiError("full", status=429), None),
     ):
         one.send()
-        sent[-1].set_result(answer) if isinstance(answer, str) else sent[-1].set_exception(answer)
+        future = next(answers)
+        future.set_result(answer) if isinstance(answer, str) else future.set_exception(answer)
         for now in (0.0, 6 * 3600.0):
             found = one.judge(0, now)
             assert (found.lack if found else None) == lack
@@ -64,14 +54,14 @@ def test_a_wrong_answer_counts_until_a_right_one_comes(smoke: Any) -> None:
 
 @pytest.mark.parametrize(("waiting", "hangs"), [(0, True), (1, False)])
 def test_one_that_a_worker_holds_for_longer_than_any_batch_says_that_it_hangs(
-    smoke: Any, waiting: int, hangs: bool
+    waiting: int, hangs: bool
 ) -> None:
-    one, sent = smoke
+    one = SmokeRequests(Future, HELD_S)  # type: ignore[arg-type]
     for now in range(30, 1000, 30):
         one.send()
         found = one.judge(waiting, float(now))
         assert bool(found and found.lack == Lack.HANG) is (hangs and now - 30 > HELD_S)
-    assert len(sent) == len(one.under_way) == 4
+    assert len(one.under_way) == 4
 
 
 @contextmanager
@@ -116,8 +106,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstancePlan:
 
 
 @pytest.fixture
-def archives(tmp_path: Path) -> dict[str, Packed]:
-    return {"bert": read_archive(make_archive(tmp_path / "bert.mar", name="bert"))}
+def archives(archive: Packed) -> dict[str, Packed]:
+    return {"bert": archive}
 
 
 def said(*workers: Any, **fields: Any) -> tuple[int, Any]:
@@ -234,14 +224,11 @@ def wait(own, archives, tmp_path):
 LOADING = said(UP, DOWN)
 
 
-def test_ready_means_all_workers_and_a_right_answer(wait) -> None:
+def test_ready_means_all_workers_and_of_an_archive_of_the_kit_a_right_answer(wait) -> None:
     turns = [(503, {}), said(), LOADING, LOADING, said(UP, UP)]
     seconds, lines = wait({"GET /models/bert": turns, "POST /predictions/bert": (200, RIGHT)})
     assert (seconds, len(lines)) == (2.0, 4)
-
-
-def test_an_archive_that_others_made_is_sent_no_smoke_request(wait) -> None:
-    assert wait({"GET /models/bert": [LOADING, said(UP, UP)]}, kit={})[0] == 0.5
+    assert wait({"GET /models/bert": [LOADING, said(UP, UP)]}, kit={})[0] == 0.5  # others made it
 
 
 @pytest.mark.parametrize(
@@ -258,19 +245,13 @@ def test_what_does_not_answer_right_fails_at_once(wait, described, predicted, ca
     assert failed.value.failure.model == "bert"
 
 
-def test_the_first_failed_worker_ends_the_wait_and_its_log_is_read_again(wait) -> None:
-    found = [None, None, Failure(cause="first sight"), Failure(cause="all of it")]
-    with pytest.raises(StartFailed) as failed:
-        wait({"GET /models/bert": LOADING}, find=lambda: found.pop(0))
-    assert failed.value.failure.cause == "all of it"
-
-
-def test_a_torchserve_that_ends_ends_the_wait(wait) -> None:
+def test_a_failed_worker_a_torchserve_that_ends_and_the_time_end_the_wait(wait, own) -> None:
+    # Its log is read again.
+    found = iter([None, None, Failure(cause="first sight"), Failure(cause="all of it")])
+    with pytest.raises(StartFailed, match="all of it"):
+        wait({"GET /models/bert": LOADING}, find=found.__next__)
     with pytest.raises(StartFailed, match="it ended"):
         wait({"GET /models/bert": LOADING}, die=lambda: Failure(cause="it ended"))
-
-
-def test_the_wait_has_an_end(wait, own) -> None:
     limit = own.models["bert"].startup_timeout_s + EXTRA_SECONDS
     with pytest.raises(StartFailed, match=f"after {limit} s"):
         wait({"GET /models/bert": LOADING})

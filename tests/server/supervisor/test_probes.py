@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from server.errors import ServerError
-from server.reload import ask
+from server.serve import ask_reload
+from server.state import Phase
 from server.supervisor import probes as module
 from server.supervisor.probes import Readiness, answer_probes
-from server.supervisor.record import Phase
 
 READINESS = Readiness(phase=Phase.READY, models={"bert": (2, 2)}, at=0.0)
 
@@ -76,10 +76,10 @@ def test_a_reload_is_taken_or_rejected_with_the_reason(path: Path) -> None:
     async def go() -> None:
         rejected = ["", "a reload is under way"]
         async with answer_probes(path, lambda: READINESS, lambda: rejected.pop(0)):
-            await asyncio.to_thread(ask, path)
+            await asyncio.to_thread(ask_reload, path)
             with pytest.raises(ServerError, match="a reload is under way"):
-                await asyncio.to_thread(ask, path)
+                await asyncio.to_thread(ask_reload, path)
         with pytest.raises(ServerError, match="does not answer"):
-            ask(path)
+            ask_reload(path)
 
     asyncio.run(go())

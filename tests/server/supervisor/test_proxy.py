@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from server.haproxy import HaproxyError
+from server.haproxy import HaproxyError, Stat
 from server.processes import read_environment
+from server.state import Phase
 from server.supervisor import proxy as module
-from server.supervisor.proxy import Proxy, Serving
-from server.supervisor.record import Phase
+from server.supervisor.proxy import WINDOW_S, Prediction, Predictor, Proxy, Serving
 from tests.server.fakes import wait_for
 from tests.server.supervisor.stand_ins import make_haproxy, make_stand_in
 
@@ -124,3 +124,26 @@ def test_a_drain_lets_nothing_new_in_and_waits_until_all_is_answered(proxy, monk
     monkeypatch.setattr(proxy._runtime, "reject_new", fail)
     proxy.drain(10.0)
     assert "it hangs" in lines[-1]
+
+
+FIRST, EVEN = Prediction(10_000, 450), Prediction(15_000, 450)
+
+
+@pytest.mark.parametrize(
+    ("looks", "learnt"),
+    [
+        ([(second, second * 100, 0) for second in range(10)], Prediction()),  # no queue was seen
+        ([(0.0, 0, 9), (WINDOW_S / 2, 100, 9)], Prediction()),
+        ([(0.0, 0, 9), (WINDOW_S / 2, 100, 9), (WINDOW_S, 200, 9)], FIRST),
+        ([(0.0, 0, 9), (1.0, 10, 0), (WINDOW_S, 20, 9)], Prediction()),  # the queue was empty
+        ([(0.0, 0, 9), (2.0, 200, 9), (4.0, 300, 9)], EVEN),  # newer windows weigh more
+        ([(0.0, 1000, 9), (2.0, 10, 9)], Prediction()),  # counters that began anew
+        ([(0.0, 1000, 9), (2.0, 10, 9), (4.0, 210, 9)], FIRST),
+    ],
+)
+def test_the_rate_of_a_full_window_is_learnt(looks: Any, learnt: Prediction) -> None:
+    one = Predictor()
+    for at, answered, queued in looks:
+        stat = Stat(answered=answered, queued=queued, in_hand=0, service_ms=300.0, up=1, asleep={})
+        assert one.learn(at, stat) == one.prediction
+    assert one.prediction == learnt

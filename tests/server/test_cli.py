@@ -328,7 +328,7 @@ def test_what_the_system_rejects_is_a_sentence(run, monkeypatch, capsys):
         raise PermissionError(13, "Permission denied", str(run.plan))
 
     for command in ("stop", "status", "verify", "serve"):
-        monkeypatch.setitem(cli._COMMANDS, command, fail)
+        monkeypatch.setattr(cli, "run", fail)
         assert call(command, run) == 1
         assert capsys.readouterr().err.startswith(f"error: Permission denied: {run.plan} (as ")
 

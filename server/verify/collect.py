@@ -107,7 +107,7 @@ class SeenInstance:
     sockets: str = ""  # which of SOCKETS there are, and the permissions of their folder
     flags: list[str] | None = None  # of its JVM, sorted; None where its environment cannot be read
     configuration: Mapping[str, str] = field(default_factory=dict)  # as logged at its start; empty: no record
-    properties: str = ""  # how config.properties differs from that of the start
+    properties: str = "unknown"  # how config.properties differs from that of the start
     properties_at_start: str | None = None  # its digest when TorchServe read it; None: no record
     models: tuple[SeenModel, ...] = ()
 

@@ -88,7 +88,7 @@ def _render_cpus(cpus: Iterable[int]) -> str | None:
 
 # ---- HAProxy, an instance
 
-TORCHSERVES_RESPONSE_BYTES = "6553500"
+_TORCHSERVES_RESPONSE_BYTES = "6553500"
 
 
 def _addresses(p: Planned, s: SeenProxy | SeenInstance) -> Pair:
@@ -444,7 +444,7 @@ ROWS: tuple[Row, ...] = (
         f"{p.instance.properties['max_request_size']} bytes: 100; one more: 413", s.answers["request size"]),
         "POST with Content-Length and Expect: 100-continue, no body", _RECONFIGURE),
     Row("response size", INSTANCE,
-        _logged("Maximum Response Size", "max_response_size", TORCHSERVES_RESPONSE_BYTES), _LOGGED,
+        _logged("Maximum Response Size", "max_response_size", _TORCHSERVES_RESPONSE_BYTES), _LOGGED,
         _RECONFIGURE),
 
     Row("workers", MODEL, lambda p, s: (f"{p.model.workers} ready",
@@ -455,7 +455,7 @@ ROWS: tuple[Row, ...] = (
     Row("batch", MODEL, lambda p, s: (_BATCH.format(p.model.batch_size, p.model.max_batch_delay_ms),
         _BATCH.format(*map(s.described.get, ("batchSize", "maxBatchDelay")))), _MODEL, _YAML),
     Row("queue", MODEL, lambda p, s: (
-        f"{p.instance.queue_size} requests", s.queue_size and f"{s.queue_size} requests"),
+        f"{p.instance.queue_size} requests", f"{s.queue_size} requests" if s.queue_size else None),
         f"{_MODEL}: jobQueueStatus", _YAML),
     Row("time-outs", MODEL, lambda p, s: (
         _TIMEOUTS.format(p.model.response_timeout_s, p.model.startup_timeout_s),

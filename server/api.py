@@ -175,17 +175,17 @@ def count_waiting(described: Mapping[str, Any]) -> int:
     return int((described.get("jobQueueStatus") or {}).get("pendingRequests") or 0)
 
 
-def read_sizes(model: str, client: Client, described: Mapping[str, Any]) -> tuple[int, ...]:
-    """Sums of taken and free places in the queue: TorchServe counts one after the other, and requests come
-    and go in between. So under load it is asked five times, and one sum that is the planned size is proof."""
-    sizes = []
+def read_queue_size(model: str, client: Client, described: Mapping[str, Any], planned: int) -> int | None:
+    """Taken and free places together; None when TorchServe does not say. It counts one after the other, and
+    requests come and go in between: under load it is asked five times, and once the planned size is proof."""
+    size = None
     for _ in range(5):
         queue = described.get("jobQueueStatus") or {}
         taken, free = queue.get("pendingRequests"), queue.get("remainingCapacity")
         if taken is None or free is None:
             break
-        sizes.append(int(taken) + int(free))
-        if not taken:
+        size = int(taken) + int(free)
+        if size == planned or not taken:
             break
         described = client.describe(model)
-    return tuple(sizes)
+    return size

@@ -11,32 +11,26 @@ from config.errors import ConfigError
 from config.folders import explain_os_error
 from config.plan import read_plan
 from config.terminal import print_in_any_locale, say
-from server.command import (
-    FAILED,
-    FLAGS,
-    INTERRUPTED,
-    USAGE_ERROR,
-    Call,
-    end,
-    print_comparison,
-    read_call,
-)
+from server.command import FAILED, FLAGS, INTERRUPTED, USAGE_ERROR, Call, end, print_comparison, read_call
 from server.errors import ServerError
 
-# What only some commands need is imported by them: `make status` shall be quick.
+COMMANDS = (
+    *("serve", "start", "reload", "plan", "check-serve", "check-reload"),
+    *("supervise", "status", "verify", "stop", "clean"),
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; 0 good, 1 failed or different, 2 a wrong value or wrong usage."""
     print_in_any_locale()
     command, *rest = [*(sys.argv[1:] if words is None else words)] or [""]
-    if command not in _COMMANDS:
+    if command not in COMMANDS:
         flags = "\n".join(f"  {flag:<14}{text}" for flag, text in FLAGS.items())
-        usage = f"usage: python -m server {'|'.join(_COMMANDS)} [FLAG…] NAME=VALUE…: got {command}"
+        usage = f"usage: python -m server {'|'.join(COMMANDS)} [FLAG…] NAME=VALUE…: got {command}"
         print(f"{usage}\n{flags}", file=sys.stderr)
         return USAGE_ERROR
     try:
-        code = _COMMANDS[command](read_call(command, rest))
+        code = run(read_call(command, rest))
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -55,7 +49,30 @@ def main(words: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _serve(call: Call) -> int:
+def run(call: Call) -> int:
+    """Each command imports what it alone needs: `make status` shall be quick."""
+    if call.command == "verify":
+        return print_comparison(read_plan(call.run.plan), call)
+    if call.command == "supervise":
+        from server.supervisor.main import supervise
+
+        return supervise(call.run, say)
+    if call.command == "status":
+        from server.call import render_calls
+        from server.status import render_status
+
+        text, serving = render_status(call.run)
+        print(text)
+        if serving:
+            print(f"\n{render_calls(read_plan(call.run.plan), call.run, elsewhere=call.hide_token)}")
+        return 0 if serving else FAILED
+    if call.command in ("stop", "clean"):
+        from server.stop import clean, stop
+
+        if call.command == "clean":
+            end(call.run)
+        print(clean(call.run) if call.command == "clean" else stop(call.run).describe())
+        return 0
     from server import serve
 
     commands: dict[str, Callable[[Call], int]] = {
@@ -63,45 +80,3 @@ def _serve(call: Call) -> int:
         "plan": serve.print_plan, "check-serve": serve.check_serve, "check-reload": serve.check_reload,
     }  # fmt: skip
     return commands[call.command](call)
-
-
-def _supervise(call: Call) -> int:
-    from server.supervisor.main import supervise
-
-    return supervise(call.run, say)
-
-
-def _status(call: Call) -> int:
-    from server.call import render_calls
-    from server.status import render_status
-
-    text, serving = render_status(call.run)
-    print(text)
-    if serving:
-        print(f"\n{render_calls(read_plan(call.run.plan), call.run, elsewhere=call.hide_token)}")
-    return 0 if serving else FAILED
-
-
-def _verify(call: Call) -> int:
-    return print_comparison(read_plan(call.run.plan), call)
-
-
-def _stop(call: Call) -> int:
-    from server.stop import stop
-
-    print(stop(call.run).describe())
-    return 0
-
-
-def _clean(call: Call) -> int:
-    from server.stop import clean
-
-    end(call.run)
-    print(clean(call.run))
-    return 0
-
-
-_COMMANDS: dict[str, Callable[[Call], int]] = {
-    **dict.fromkeys(("serve", "start", "reload", "plan", "check-serve", "check-reload"), _serve),
-    "supervise": _supervise, "status": _status, "verify": _verify, "stop": _stop, "clean": _clean,
-}  # fmt: skip

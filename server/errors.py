@@ -1,5 +1,8 @@
 """What can go wrong with the server, in words for the person who typed the command."""
 
+RESTART = "make stop && make serve"
+"""What to do about a running server that is not what it should be."""
+
 
 class ServerError(Exception):
     """Something asked for cannot be done; the text says what, which, got, do."""

@@ -12,10 +12,10 @@ from typing import Any
 
 from config.plan import Plan, read_plan
 from handlers.backends.catalogue import name_variant
-from server.api import count_waiting, make_instance_client, read_sizes
+from server.api import count_waiting, make_instance_client, read_queue_size
 from server.archives import read_archives_left
 from server.call import shorten
-from server.errors import ApiError
+from server.errors import RESTART, ApiError
 from server.haproxy import HaproxyError, Runtime
 from server.ports import inference_url, list_ports
 from server.processes import Process, find_marked, read_age, read_environment, read_resident_mib, read_status
@@ -23,7 +23,6 @@ from server.rundir import MARK, RunDir
 from server.state import Failure, Part, Phase, read_failure, read_record, read_state
 
 WIDTH = 100
-RESTART = "make stop && make serve"
 
 
 def render_status(run: RunDir) -> tuple[str, bool]:
@@ -63,25 +62,28 @@ class Served:
 
 def ask(plan: Plan, instance: str, name: str) -> Served:
     """TorchServe about one model, compared with the plan."""
-    model, client = plan.instances[instance].models[name], make_instance_client(plan, instance)
+    own, client = plan.instances[instance], make_instance_client(plan, instance)
+    model = own.models[name]
     served = Served(planned=model.workers * len(model.archives))
-    queue = plan.instances[instance].queue_size
+    planned = {
+        ("batch", "batchSize"): model.batch_size,
+        ("delay in ms", "maxBatchDelay"): model.max_batch_delay_ms,
+        ("response time-out in s", "responseTimeout"): model.response_timeout_s,
+        ("startup time-out in s", "startupTimeout"): model.startup_timeout_s,
+        ("queue", "queue"): own.queue_size,
+    }
     try:
         for version in model.archives:
             path = name if model.kit else f"{name}/{version}"
             described = client.describe(path)
-            sizes = read_sizes(path, client, described)
+            live = {**described, "queue": read_queue_size(path, client, described, own.queue_size)}
             served.workers += described.get("workers", [])
             served.waiting += count_waiting(described)
-            for what, expected, actual in (
-                ("batch", model.batch_size, described.get("batchSize")),
-                ("delay in ms", model.max_batch_delay_ms, described.get("maxBatchDelay")),
-                ("response time-out in s", model.response_timeout_s, described.get("responseTimeout")),
-                ("startup time-out in s", model.startup_timeout_s, described.get("startupTimeout")),
-                ("queue", queue, queue if queue in sizes else next(iter(sizes), None)),
-            ):
-                if actual != expected:
-                    served.differences.append(f"{what} {actual} (planned {expected})")
+            served.differences += [
+                f"{what} {live.get(key)} (planned {expected})"
+                for (what, key), expected in planned.items()
+                if live.get(key) != expected
+            ]
     except ApiError as problem:
         served.problem = str(problem)
     served.ready = sum(worker.get("status") == "READY" for worker in served.workers)

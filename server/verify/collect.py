@@ -12,43 +12,44 @@ import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config.plan import ModelPlan, Plan
+from config.plan import InstancePlan, Plan
 from config.proxy import SOCKETS
 from handlers.definition import Packed
-from handlers.sums import find_changed_files
-from server.api import Client, count_waiting, make_client, make_instance_client, read_sizes
+from handlers.sums import find_changed_files, render_changes
+from server.api import Client, count_waiting, make_client, make_instance_client, read_queue_size
 from server.errors import ApiError, ServerError
 from server.haproxy import Runtime
 from server.processes import AT_WORK, PROC, find_marked, read_activity, read_environment, read_process
 from server.rundir import RunDir
 from server.state import State, read_record, read_state
 from server.throttling import Loss, find_loss, read_throttled
-from server.verify.probes import probe_instance, probe_proxy, read_listening
+from server.verify.probes import Unknown, probe_instance, probe_proxy, read_listening
 
-
-class Unknown(str):
-    """A value that cannot be read where no difference follows from that: its row is not checkable."""
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""The JVM reads them, too (the java launcher's documentation); the last one wins over its command line."""
+_ADDED = ("-Dmodel_server_home=", "-Dlog4j.configurationFile=", "-Djava.io.tmpdir=")
+"""What the torchserve command puts before the flags of config.properties (ts/model_server.py)."""
+_MANIFEST = "MAR-INF/MANIFEST.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenProxy:
-    """HAProxy and the supervisor. Digests are None where there is no such file, or no record of it."""
+    """HAProxy and the supervisor."""
 
     phase: str  # the supervisor's own word; "no supervisor runs" where there is none
-    plan_now: str | None
-    plan_at_start: str | None
-    configuration_now: str | None  # of haproxy.cfg
-    configuration_at_start: str | None
+    plan: str  # how plan.json differs from that of the start; empty where it does not
+    configuration: str  # the same of haproxy.cfg
     listening: Mapping[str, str] | None  # address → role of the process; None where it cannot be read
     answers: Mapping[str, str]  # probe → status, or why there was none
     limits: Mapping[str, int]  # <backend>/<instance> → requests that are handed over at once
-    token_mode: int | None  # permissions of the token's file; None where there is none
+    token: str  # permissions of its file
+    running = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,15 @@ class SeenWorker:
     archive_id: str  # of the archive in the model store now; empty where it is gone or damaged
     describe: Mapping[str, Any] | str = ""  # its answer, or why there is none
 
+    @property
+    def running(self) -> bool:
+        return self.thread_cpus is not None
+
+    @property
+    def cpus(self) -> set[int]:
+        """That any of its threads may run on."""
+        return {cpu for cpus in (self.thread_cpus or {}).values() for cpu in cpus}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SeenModel:
@@ -78,9 +88,10 @@ class SeenModel:
     ready: int = 0
     problem: str = ""  # why TorchServe does not describe it
     described: Mapping[str, Any] = field(default_factory=dict)  # batchSize, maxBatchDelay, responseTimeout …
-    queue_sizes: tuple[int, ...] = ()  # server.api.read_sizes
-    changed_files: tuple[str, ...] | None = None  # of the unpacked archive; None: it is nowhere
+    queue_size: int | None = None
+    files: str = "unknown"  # what differs from the archive where it was unpacked; empty where nothing does
     workers: tuple[SeenWorker, ...] = ()  # those that have a process
+    running = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,25 +102,21 @@ class SeenInstance:
     orphans: tuple[int, ...] | None  # workers that TorchServe does not know; None where it does not say
     cpus: tuple[int, ...] = ()  # that threads of its java process may run on; empty where it cannot be read
     listening: Mapping[str, str] | None = None  # address → role of the process; None where it cannot be read
-    answers: Mapping[str, str] = field(default_factory=dict)  # probe → status, or why there was none
-    sockets: tuple[str, ...] = ()  # which of SOCKETS there are
-    sockets_mode: int = 0  # permissions of the folder they are in; 0 where there is none
-    sockets_own: bool = False  # that folder is of the run directory's user
-    command: tuple[str, ...] = ()  # of java
-    environment: Mapping[str, str] | None = None  # of java; None where it cannot be read
+    answers: Mapping[str, str] = field(default_factory=dict)  # row → what its calls were answered
+    sockets: str = ""  # which of SOCKETS there are, and the permissions of their folder
+    flags: list[str] | None = None  # of its JVM, sorted; None where its environment cannot be read
     configuration: Mapping[str, str] = field(default_factory=dict)  # as logged at its start; empty: no record
-    properties_now: str | None = None  # digest of config.properties; None where there is none
-    properties_at_start: str | None = None  # the same when TorchServe read it; None: no record
+    properties: str = "unknown"  # how config.properties differs from that of the start
+    properties_at_start: str | None = None  # its digest when TorchServe read it; None: no record
     models: tuple[SeenModel, ...] = ()
 
 
-def digest(content: bytes) -> str:
-    """As server.json has it."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def _digest_file(file: Path) -> str | None:
-    return digest(file.read_bytes()) if file.exists() else None
+def compare_digest(file: Path, at_start: str | None) -> str:
+    """What has become of a file since the start; empty where that is its digest still."""
+    if not file.exists():
+        return "gone"
+    now = hashlib.sha256(file.read_bytes()).hexdigest()
+    return "" if now == at_start else "changed since the start"
 
 
 def collect_proxy(plan: Plan, run: RunDir) -> SeenProxy:
@@ -121,16 +128,15 @@ def collect_proxy(plan: Plan, run: RunDir) -> SeenProxy:
         limits = Runtime(Path(run.proxy_files.admin_socket)).read_limits()
     except ServerError:
         limits = {}
+    why = Unknown("server.json does not say what it was started from")
     return SeenProxy(
         phase=record.phase.value if record and watched else "no supervisor runs",
-        plan_now=_digest_file(run.plan),
-        plan_at_start=state.plan_sha256 if state else None,
-        configuration_now=_digest_file(run.proxy_config),
-        configuration_at_start=state.properties_sha256 if state else None,
+        plan=compare_digest(run.plan, state.plan_sha256) if state else why,
+        configuration=compare_digest(run.proxy_config, state.properties_sha256 if state else None),
         listening=read_listening(processes),
         answers=probe_proxy(make_client(plan, run), next(iter(plan.models)), plan.proxy.max_request_bytes),
         limits=limits,
-        token_mode=stat.S_IMODE(run.token.stat().st_mode) if run.token.exists() else None,
+        token=f"mode {stat.S_IMODE(run.token.stat().st_mode):o}" if run.token.exists() else "none",
     )
 
 
@@ -144,38 +150,58 @@ def collect_instance(plan: Plan, name: str, run: RunDir, archives: Mapping[str, 
         return SeenInstance(running=False, orphans=tuple(workers))
     state = read_state(own.state)
     models = tuple(
-        collect_model(one, version, instance.models[one], archives.get(one), own, client, state)
+        collect_model(one, version, plan.instances[name], archives.get(one), own, client, state)
         for one in instance.models
         for version in instance.models[one].archives
     )
     known = {worker.pid for model in models for worker in model.workers}
     orphans = tuple(pid for pid in workers if pid not in known)
-    folder = own.temporary.stat() if own.temporary.exists() else None
+    logged = state.configuration if state else {}  # a Java list has blanks after its commas
     return SeenInstance(
         running=True,
         orphans=None if any(one.problem for one in models) else orphans,
         cpus=tuple(sorted({cpu for cpus in (read_thread_cpus(java.pid) or {}).values() for cpu in cpus})),
         listening=read_listening(processes),
         answers=probe_instance(client, next(iter(instance.models)), instance.properties),
-        sockets=tuple(one for one in SOCKETS if (own.temporary / f"{one}.sock").is_socket()),
-        sockets_mode=stat.S_IMODE(folder.st_mode) if folder else 0,
-        sockets_own=folder is not None and folder.st_uid == own.path.stat().st_uid,
-        command=java.command,
-        environment=read_environment(java.pid),
-        configuration=state.configuration if state else {},
-        properties_now=_digest_file(own.properties),
+        sockets=read_sockets(own),
+        flags=read_flags(java.command, read_environment(java.pid)),
+        configuration={
+            name: text[1:-1].replace(", ", ",") if text.startswith("[") else text
+            for name, text in logged.items()
+        },
+        properties=compare_digest(own.properties, state.properties_sha256 if state else None),
         properties_at_start=state.properties_sha256 if state else None,
         models=models,
     )
 
 
-def collect_model(name: str, version: str, model: ModelPlan, archive: Packed | None, run: RunDir,
+def read_sockets(run: RunDir) -> str:
+    """Which there are, and who may reach them; `run` is the instance's."""
+    there = [one for one in SOCKETS if (run.temporary / f"{one}.sock").is_socket()]
+    if not run.temporary.exists():
+        return "none"
+    folder = run.temporary.stat()
+    other = "" if folder.st_uid == run.path.stat().st_uid else " of another user"
+    return f"{', '.join(there)}; folder of mode {stat.S_IMODE(folder.st_mode):o}{other}"
+
+
+def read_flags(command: Sequence[str], environment: Mapping[str, str] | None) -> list[str] | None:
+    """All before the class path, and those of the environment, where none may be."""
+    if environment is None:
+        return None
+    words = command[1 : command.index("-cp") if "-cp" in command else None]
+    beside = [f"{name}={environment[name]}" for name in JAVA_VARIABLES if environment.get(name)]
+    return sorted([word for word in words if not word.startswith(_ADDED)] + beside)
+
+
+def collect_model(name: str, version: str, instance: InstancePlan, archive: Packed | None, run: RunDir,
                   client: Client, state: State | None) -> SeenModel:  # fmt: skip
     """One version and its workers; `run` is the instance's."""
+    model = instance.models[name]
     path = name if model.kit else f"{name}/{version}"
     try:
         described = client.describe(path)
-        queue_sizes = read_sizes(path, client, described)
+        queue_size = read_queue_size(path, client, described, instance.queue_size)
     except ApiError as failed:
         return SeenModel(name=name, version=version, problem=str(failed))
     listed = described.get("workers", [])
@@ -189,50 +215,47 @@ def collect_model(name: str, version: str, model: ModelPlan, archive: Packed | N
         listed=len(listed),
         ready=len(ready),
         described=described,
-        queue_sizes=queue_sizes,
-        changed_files=find_changes(file, archive.sums if archive else None, run.temporary / "models"),
+        queue_size=queue_size,
+        files=find_changes(file, archive.sums if archive else None, run.temporary / "models"),
         workers=tuple(read_worker(pid, told, state, archive.archive_id if archive else "") for pid in pids),
     )
 
 
-_MANIFEST = "MAR-INF/MANIFEST.json"
-
-
-def find_changes(archive: Path | None, sums: bytes | None, unpacked: Path) -> tuple[str, ...] | None:
-    """What differs from the archive in each folder that TorchServe unpacked it to; None where there is none.
+def find_changes(archive: Path | None, sums: bytes | None, unpacked: Path) -> str:
+    """What differs from the archive in each folder that TorchServe unpacked it to; empty where nothing does.
 
     `sums`: of an archive of this kit. Of others only the archive's own files are compared: what a handler
     writes beside them is its own affair.
     """
-    if archive is None:
-        return ("no archive is left in the store to compare with",)
 
     def identify(manifest: bytes) -> list[str]:
         model = json.loads(manifest)["model"]
         return [model["modelName"], model["modelVersion"]]
 
+    if archive is None:
+        return "no archive is left in the store to compare with"
     try:
         with zipfile.ZipFile(archive) as packed:
             model = identify(packed.read(_MANIFEST))
             members = {one.filename: one.CRC for one in packed.infolist() if not one.is_dir()}
         manifests = [file for file in unpacked.glob(f"*/{_MANIFEST}") if identify(file.read_bytes()) == model]
     except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as problem:
-        return (f"cannot be read: {problem!r}",)
+        return f"cannot be read: {problem!r}"
     changes = []
     for folder in (manifest.parents[1] for manifest in manifests):
         if sums is not None:
             changes += find_changed_files(sums, folder)
             continue
-        for name, crc in members.items():
-            if not (folder / name).is_file():
-                changes.append(f"{name} is missing")
-            elif _sum_file(folder / name) != crc:
-                changes.append(f"{name} has changed")
-    return tuple(sorted(changes)) if manifests else None
+        crcs = {name: _sum_file(folder / name) for name in members}
+        words = {name: "is missing" if crc is None else "has changed" for name, crc in crcs.items()}
+        changes += [f"{name} {words[name]}" for name, crc in members.items() if crcs[name] != crc]
+    return render_changes(sorted(changes)) if manifests else "not unpacked"
 
 
-def _sum_file(file: Path) -> int:
-    """CRC-32, in pieces: a model may be larger than the memory that is left."""
+def _sum_file(file: Path) -> int | None:
+    """CRC-32, in pieces: a model may be larger than the memory that is left. None where there is no file."""
+    if not file.is_file():
+        return None
     crc = 0
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):

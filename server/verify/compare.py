@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,7 @@ from config.plan import Plan
 from server.archives import read_archives_left
 from server.rundir import RunDir
 from server.verify.collect import SeenInstance, SeenProxy, Unknown, collect_instance, collect_proxy
-from server.verify.judge import Planned
-from server.verify.rows import INSTANCE, MODEL, PROXY, ROWS, TRY_AGAIN, WORKER, Row
+from server.verify.rows import INSTANCE, MODEL, PROXY, ROWS, TRY_AGAIN, WORKER, Planned, Row, show
 
 PASSED, DIFFERS, NOT_CHECKABLE = "passed", "DIFFERS", "not checkable"
 """The last where a value cannot be read and no difference follows from that."""
@@ -42,61 +41,53 @@ class Result:
     rows: tuple[Finding, ...]
 
     @property
-    def good(self) -> bool:
-        """Whether nothing differs."""
-        return not self.differences
+    def differences(self) -> list[Finding]:
+        return [one for one in self.rows if one.state == DIFFERS]
 
     @property
-    def differences(self) -> list[Finding]:
-        """Those that differ."""
-        return [one for one in self.rows if one.state == DIFFERS]
+    def good(self) -> bool:
+        return not self.differences
 
 
 def compare(plan: Plan, proxy: SeenProxy | None, instances: Mapping[str, SeenInstance]) -> Result:
     """All rows of what was seen."""
-    rows = list(_compare_all(PROXY, Planned(plan=plan), proxy)) if proxy else []
+    rows = [*_go_through(PROXY, Planned(plan=plan), [proxy])] if proxy else []
     for name, seen in instances.items():
         own = plan.instances[name]
-        rows += _compare_all(INSTANCE, Planned(plan=plan, name=name, instance=own), seen, instance=name)
+        rows += _go_through(INSTANCE, Planned(plan=plan, name=name, instance=own), [seen], instance=name)
         for one in seen.models:
-            model = own.models[one.name]
-            label = f"{one.name}/{one.version}" if len(model.archives) > 1 else one.name
-            planned = Planned(plan=plan, name=name, instance=own, model=model)
-            rows += _compare_all(MODEL, planned, one, instance=name, model=label)
-            for row in ROWS:
-                for worker in one.workers if row.scope == WORKER else ():
-                    # Nothing else can be said of a process that is gone.
-                    if row.name == "process" or worker.thread_cpus is not None:
-                        rows += _compare_row(row, planned, worker, instance=name, model=label, pid=worker.pid)
+            planned = Planned(plan=plan, name=name, instance=own, model=own.models[one.name])
+            label = f"{one.name}/{one.version}" if len(planned.model.archives) > 1 else one.name
+            for scope, things in ((MODEL, [one]), (WORKER, one.workers)):
+                rows += _go_through(scope, planned, things, instance=name, model=label)
     return Result(rows=tuple(rows))
 
 
-def _compare_all(scope: str, planned: Planned, seen: Any, **about: Any) -> Iterator[Finding]:
+def _go_through(scope: str, planned: Planned, things: Sequence[Any], **about: Any) -> Iterator[Finding]:
     for row in ROWS:
-        if row.scope == scope and (row.always or getattr(seen, "running", True)):
-            yield from _compare_row(row, planned, seen, **about)
+        if row.scope == scope and (not planned.model or row.kit in (None, planned.model.kit)):
+            for seen in things:
+                if row.always or seen.running:
+                    yield _compare(row, planned, seen, **about)
 
 
-def _compare_row(row: Row, p: Planned, seen: Any, **about: Any) -> Iterator[Finding]:
-    """Nothing where the row is not about such archives."""
-    if p.model and row.kit not in (None, p.model.kit):
-        return
-    fix, source = row.fix(p, seen) if callable(row.fix) else row.fix, row.source
+def _compare(row: Row, p: Planned, seen: Any, **about: Any) -> Finding:
+    fix, source = row.fix(seen) if callable(row.fix) else row.fix, row.source
     if row.describe and not p.model.kit:
         source = "/proc/PID/maps, /proc/PID/environ"
     if row.describe and p.model.kit and isinstance(seen.describe, str):
         excused = isinstance(seen.describe, Unknown)
-        expected, actual, good = "as planned", seen.describe if excused else NO_ANSWER, None
+        expected, actual, *good = "as planned", seen.describe if excused else NO_ANSWER
         fix, source = TRY_AGAIN if excused else "see describe", "describe"
-    elif row.judge:
-        expected, actual, good = row.judge(p, seen)
     else:
-        expected = row.expected(p) if callable(row.expected) else row.expected
-        actual, good = row.actual(p, seen), None  # type: ignore[misc]
-    good = expected == actual if good is None else good
-    state = PASSED if good else NOT_CHECKABLE if isinstance(actual, Unknown) else DIFFERS
-    yield Finding(**about, name=row.name, state=state, expected=expected, actual=str(actual), source=source,
-                  fix="" if good else fix)  # fmt: skip
+        expected, actual, *good = row.look(p, seen)
+    expected, text = show(expected), show(actual)
+    passed = good[0] if good else text == expected
+    return Finding(
+        **about, pid=getattr(seen, "pid", None), name=row.name,
+        state=PASSED if passed else NOT_CHECKABLE if isinstance(actual, Unknown) else DIFFERS,
+        expected=expected, actual=text, source=source, fix="" if passed else fix,
+    )  # fmt: skip
 
 
 def verify(plan: Plan, run: RunDir) -> Result:

@@ -21,10 +21,13 @@ from server.api import INFERENCE, MANAGEMENT, Client, bearer, connect
 from server.errors import ApiError, ServerError
 from server.processes import Process
 
-WRONG_TOKEN = "not-a-token-of-this-server"
-_SECONDS = 5.0
 
-REGISTER = "register a model"
+class Unknown(str):
+    """A value that cannot be read where no difference follows from that: its row is not checkable."""
+
+
+_WRONG_TOKEN = "not-a-token-of-this-server"
+_SECONDS = 5.0
 LARGEST_REQUEST = "largest request"
 LARGER_REQUEST = "one byte more"
 GRPC = {
@@ -32,9 +35,12 @@ GRPC = {
     "gRPC management": ("grpc_management_port", "management.ManagementAPIsService/ListModels"),
 }
 """The property with the port, and what is called there."""
+_UNIMPLEMENTED = "12"
+_BUSY = {"429", "503"}
+"""Not a word about the question: there was no room for it."""
 PROXY_PROBES: dict[str, tuple[str, Callable[[Client, str, int], int]]] = {
     "no token": ("401", lambda to, path, _: to.ask_status(INFERENCE, "POST", path, "")),
-    "wrong token": ("401", lambda to, path, _: to.ask_status(INFERENCE, "POST", path, WRONG_TOKEN)),
+    "wrong token": ("401", lambda to, path, _: to.ask_status(INFERENCE, "POST", path, _WRONG_TOKEN)),
     "other path": ("404", lambda to, *_: to.ask_status(INFERENCE, "GET", "/models", to.token())),
     "other method": ("405", lambda to, path, _: to.ask_status(INFERENCE, "DELETE", path, to.token())),
     LARGEST_REQUEST: ("100", lambda to, path, largest: announce(to, path, largest)),
@@ -54,18 +60,22 @@ def probe_proxy(client: Client, model: str, largest: int) -> dict[str, str]:
 
 
 def probe_instance(client: Client, model: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """The same of TorchServe."""
-    path, largest = f"/predictions/{quote(model)}", int(properties["max_request_size"])
-    calls: dict[str, Callable[[], int]] = {
-        REGISTER: lambda: client.ask_status(MANAGEMENT, "POST", "/models"),
-        LARGEST_REQUEST: lambda: announce(client, path, largest),
-        LARGER_REQUEST: lambda: announce(client, path, largest + 1),
-        **{
-            name: partial(call_grpc, int(properties[key]), f"org.pytorch.serve.grpc.{method}")
-            for name, (key, method) in GRPC.items()
-        },
+    """The same of TorchServe, by row of verify; Unknown where it was too busy to say."""
+    grpc = {
+        name: _read_status(partial(call_grpc, int(properties[port]), f"org.pytorch.serve.grpc.{method}"))
+        for name, (port, method) in GRPC.items()
     }
-    return {name: _read_status(call) for name, call in calls.items()}
+    register = _read_status(lambda: client.ask_status(MANAGEMENT, "POST", "/models"))
+    path, largest = f"/predictions/{quote(model)}", int(properties["max_request_size"])
+    sizes = [_read_status(partial(announce, client, path, size)) for size in (largest, largest + 1)]
+    text = f"{largest} bytes: {sizes[0]}; one more: {sizes[1]}"
+    can_call = [f"{name} {status}" for name, status in grpc.items() if status != _UNIMPLEMENTED]
+    can_register = {"403": "off", "405": "off", "400": "on"}.get(register, register)
+    return {
+        "gRPC": ", ".join(can_call) or "rejected",
+        "model API": Unknown(register) if register in _BUSY else can_register,
+        "request size": Unknown(text) if _BUSY & {*sizes} else text,
+    }
 
 
 def _read_status(call: Callable[[], int]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from server.throttling import find_loss, parse_stat
-from server.verify.judge import SHARED_THROTTLED_MS
+from server.verify.rows import SHARED_THROTTLED_MS
 from tests.image.conftest import Container, Load, build, needs_two_cpus, serve, start
 
 LOAD_SECONDS = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 from config.plan import InstancePlan, ModelPlan, Plan
 from server.throttling import Loss
-from server.verify.collect import SOCKETS, SeenInstance, SeenModel, SeenProxy, SeenWorker, digest
-from server.verify.probes import GRPC, LARGER_REQUEST, LARGEST_REQUEST, PROXY_PROBES, REGISTER
+from server.verify.collect import SOCKETS, SeenInstance, SeenModel, SeenProxy, SeenWorker
+from server.verify.probes import GRPC, PROXY_PROBES
 from tests.plans import make_instance, make_model, make_plan
 
 DESCRIBED = json.loads((Path(__file__).parent / "recorded" / "describe.json").read_text(encoding="utf-8"))
@@ -24,6 +25,7 @@ JEMALLOC, OPENMP, GOMP = (
     "/kit/.venv/lib/libiomp5.so",
     "/kit/torch/lib/libgomp.so.1",
 )
+REQUEST_SIZE = "16777216 bytes: 100; one more: 413"
 LIMITS = {"bert": {"tokens_per_batch": 2048}, "resnet50": {"pixels": 24_000_000}}
 
 
@@ -56,7 +58,7 @@ def see_proxy(plan: Plan) -> SeenProxy:
     proxy = plan.proxy
     return SeenProxy(
         phase="ready",
-        plan_now="p", plan_at_start="p", configuration_now="c", configuration_at_start="c",
+        plan="", configuration="",
         listening={f"{proxy.host}:{proxy.port}": "HAProxy", f"127.0.0.1:{proxy.metrics_port}": "HAProxy"},
         answers={name: status for name, (status, _) in PROXY_PROBES.items()},
         limits={
@@ -65,31 +67,28 @@ def see_proxy(plan: Plan) -> SeenProxy:
             for model, one in instance.models.items()
             for kind, limit in (("", one.maxconn), (".large", one.large_maxconn))
         },
-        token_mode=0o600,
+        token="mode 600",
     )  # fmt: skip
 
 
 def see_instance(plan: Plan, name: str = "a1") -> SeenInstance:
     instance = plan.instances[name]
-    properties = digest(render_properties(plan, name).encode())
+    properties = hashlib.sha256(render_properties(plan, name).encode()).hexdigest()
     ports = [instance.properties[key] for key, _ in GRPC.values()]
     return SeenInstance(
         running=True,
         orphans=(),
         cpus=tuple(instance.server_cpus or plan.machine["cpus_allowed"]),
         listening={f"127.0.0.1:{port}": "TorchServe" for port in ports},
-        answers={**dict.fromkeys(GRPC, "12"), REGISTER: "405", LARGEST_REQUEST: "100", LARGER_REQUEST: "413"},
-        sockets=SOCKETS,
-        sockets_mode=0o700,
-        sockets_own=True,
-        command=("java", "-Dmodel_server_home=/x", *instance.java.flags, "-cp", "x", "-Xnot-a-flag"),
-        environment={"CPU_KIT_RUN": "/kit/run/instances/a1"},
+        answers={"gRPC": "rejected", "model API": "off", "request size": REQUEST_SIZE},
+        sockets=f"{', '.join(SOCKETS)}; folder of mode 700",
+        flags=sorted(instance.java.flags),
         configuration={
-            "Allowed Urls": f"[{instance.properties['allowed_urls'].replace(',', ', ')}]",
+            "Allowed Urls": instance.properties["allowed_urls"],
             "Custom python dependency for model allowed": "false",
             "Maximum Response Size": "6553500",
         },
-        properties_now=properties,
+        properties="",
         properties_at_start=properties,
         models=tuple(
             see_model(instance, model, one, version)
@@ -111,8 +110,8 @@ def see_model(instance: InstancePlan, name: str, model: ModelPlan, version: str)
             "responseTimeout": model.response_timeout_s,
             "startupTimeout": model.startup_timeout_s,
         },
-        queue_sizes=(instance.queue_size,),
-        changed_files=(),
+        queue_size=instance.queue_size,
+        files="",
         workers=tuple(see_worker(instance, name, rank) for rank in range(model.workers)),
     )
 
@@ -137,11 +136,4 @@ def see_worker(instance: InstancePlan, model: str, rank: int) -> SeenWorker:
         throttled_loading=0,
         archive_id=described["archive_id"] if described else "",
         describe=described,
-    )
-
-
-def change_models(seen: SeenInstance, model: str = "resnet50", **values: Any) -> SeenInstance:
-    """What was seen, but for one model; of all its versions."""
-    return replace(
-        seen, models=tuple(replace(one, **values) if one.name == model else one for one in seen.models)
     )

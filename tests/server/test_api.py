@@ -20,11 +20,8 @@ def client(run, torchserve):
 
 
 def test_predictions_carry_the_token_of_the_file(torchserve, client):
-    torchserve.routes = {
-        "GET /models/bert": (200, [{"workers": []}]),
-        "POST /predictions/bert": (200, {"label": "a"}),
-    }
-    assert client.describe("bert") == {"workers": []}
+    torchserve.routes = {"GET /models/bert": (200, [{}]), "POST /predictions/bert": (200, {"label": "a"})}
+    assert client.describe("bert") == {}
     assert client.predict("bert", b"text", "text/plain") == {"label": "a"}
     assert torchserve.requests == [
         ("GET /models/bert", "", b""),
@@ -91,12 +88,9 @@ def test_anybody_asks_with_the_token_given_and_gets_a_status(torchserve, client,
 def test_the_clients_of_a_plan_ask_the_instances_that_serve_the_model(run, plan, torchserve):
     alone = replace(plan.instances["a2"], models={"bert": plan.instances["a2"].models["bert"]})
     plan = replace(plan, instances={**plan.instances, "a2": alone})
-    one = make_instance_client(plan, "a2")
-    sockets = [
-        f"unix:/kit/run/instances/a2/tmp/{name}.sock" for name in ("inference", "management", "metrics")
-    ]
-    assert [one.inference_url, one.management_url, one.metrics_url] == sockets
-    assert one.token() == ""
+    one, socket = make_instance_client(plan, "a2"), "unix:/kit/run/instances/a2/tmp/{}.sock".format
+    assert (one.inference_url, one.management_url) == (socket("inference"), socket("management"))
+    assert (one.metrics_url, one.token()) == (socket("metrics"), "")
     address = {"management_address": torchserve.url, "metrics_address": torchserve.url}
     instances = {
         name: replace(one, properties={**one.properties, **address}) for name, one in plan.instances.items()

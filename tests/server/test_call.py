@@ -78,11 +78,9 @@ def test_an_archive_without_an_example_gets_a_line_too(one, run, tmp_path):
     assert shlex.split(line)[-3:] == ["-T", "FILE", "http://127.0.0.1:8080/predictions/old"]
     render_calls(one, run)
     (tmp_path / "bert.mar").unlink()
-    assert shlex.split(render_calls(one, run).splitlines()[0])[-3:-1] == [
-        "-T",
-        f"{run.samples}/bert-canary.txt",
-    ]
-    (run.samples / "bert-canary.txt").unlink()
+    sample = run.samples / "bert-canary.txt"
+    assert shlex.split(render_calls(one, run).splitlines()[0])[-3:-1] == ["-T", str(sample)]
+    sample.unlink()
     assert render_calls(one, run).startswith("# bert: no sample, because bert.mar is gone")
 
 
@@ -104,13 +102,8 @@ def test_curl_reads_header_and_body_from_files_of_any_name(one, run, tmp_path, m
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         one = dataclasses.replace(one, proxy=dataclasses.replace(one.proxy, port=server.server_port))
-        with_example(
-            monkeypatch,
-            read_archive(tmp_path / "bert.mar"),
-            b"\0 image",
-            content_type="image/jpeg",
-            file="a.jpg",
-        )
+        image = {"content_type": "image/jpeg", "file": "a.jpg"}
+        with_example(monkeypatch, read_archive(tmp_path / "bert.mar"), b"\0 image", **image)
         odd = RunDir.at(tmp_path / "the 'server' [1-2]{a,b} \"$(touch F) é\\")
         odd.path.mkdir()
         write_private(odd.token, TOKEN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import replace
 from types import SimpleNamespace
@@ -34,11 +33,18 @@ def plan(plan, torchserve, tmp_path):
     for name, source in (("bert", "random (seed 0)"), ("resnet50", "IMAGENET1K_V2")):
         make_archive(tmp_path / f"{name}.mar", name=name, weights=source)
         torchserve.routes[f"GET /models/{name}"] = (200, [{**LIVE, "workers": [WORKER]}])
-    address = {"management_address": torchserve.url}
+    return at_address(replace(plan, model_store=str(tmp_path)), torchserve.url, *plan.instances)
+
+
+def at_address(plan, url, *names):
+    """These instances' management API is there."""
     instances = {
-        name: replace(one, properties={**one.properties, **address}) for name, one in plan.instances.items()
+        name: replace(
+            plan.instances[name], properties={**plan.instances[name].properties, "management_address": url}
+        )
+        for name in names
     }
-    return replace(plan, model_store=str(tmp_path), instances=instances)
+    return replace(plan, instances={**plan.instances, **instances})
 
 
 @pytest.fixture
@@ -47,9 +53,8 @@ def show(planned, plan, monkeypatch):
 
     def show(*processes, plan=plan, queued=None, **changes):
         monkeypatch.setattr(status, "find_marked", lambda _: list(processes))
-        monkeypatch.setattr(
-            status, "Runtime", lambda _: SimpleNamespace(read_stats=lambda: read_stats(queued))
-        )
+        runtime = SimpleNamespace(read_stats=lambda: read_stats(queued))
+        monkeypatch.setattr(status, "Runtime", lambda _: runtime)
         write_plan(plan, planned.plan)
         parts = {name: Part(phase=Phase.READY, since=AT) for name in plan.instances}
         parts |= changes.pop("parts", {})
@@ -95,11 +100,7 @@ def test_a_worker_that_is_missing_is_named_with_its_log(show, torchserve, worker
 
 
 def test_an_instance_that_does_not_answer_is_named_and_keeps_no_other_from_being_told(show, plan, tmp_path):
-    silent = replace(
-        plan.instances["a1"],
-        properties={**plan.instances["a1"].properties, "management_address": f"unix:{tmp_path}/none"},
-    )
-    plan = replace(plan, instances={**plan.instances, "a1": silent})
+    plan = at_address(plan, f"unix:{tmp_path}/none", "a1")
     text, serving, problems = show(SUPERVISOR, JAVA, plan=plan)
     assert not serving
     assert [what[:12] for what in problems] == ["a1: unix:" + str(tmp_path)[:3]] * 2
@@ -171,9 +172,10 @@ def test_files_that_are_gone_are_told_and_keep_no_model_from_serving(show, plan,
     [
         ({"batchSize": 1}, ["batch 1 (planned 4)"]),
         ({"maxBatchDelay": 5000}, ["delay in ms 5000 (planned 1)"]),
+        ({"responseTimeout": 3600}, ["response time-out in s 3600 (planned 60)"]),
         (
-            {"responseTimeout": 3600, "startupTimeout": 7},
-            ["response time-out in s 3600 (planned 60)", "startup time-out in s 7 (planned 360)"],
+            {"startupTimeout": 7, "batchSize": 2},
+            ["batch 2 (planned 4)", "startup time-out in s 7 (planned 360)"],
         ),
         ({"jobQueueStatus": {"pendingRequests": 0, "remainingCapacity": 9}}, ["queue 9 (planned 20)"]),
         ({"jobQueueStatus": None}, ["queue None (planned 20)"]),
@@ -187,26 +189,13 @@ def test_what_is_not_as_planned_is_marked(plan, show, torchserve, changed, diffe
     assert told == ([", ".join(difference)] * 2 if difference else [])
 
 
-def test_a_queue_counted_while_requests_come_and_go_is_asked_for_again(plan, torchserve):
-    """Taken and free places are of two moments: only a sum that is never the planned one is another size."""
-    free = itertools.cycle([17, 16])
-
-    def describe():
-        return 200, [{**LIVE, "jobQueueStatus": {"pendingRequests": 4, "remainingCapacity": next(free)}}]
-
-    torchserve.routes["GET /models/bert"] = describe
-    assert ask(plan, "a1", "bert").differences == []
-
-
 def test_all_versions_of_a_foreign_archive_count(show, plan, torchserve):
     old = make_model("old", kit=False, backend="", precision="", archives={"1.0": "/a.mar", "2.0": "/b.mar"})
-    instance = replace(plan.instances["a1"], models={"old": old})
-    torchserve.routes |= {
-        f"GET /models/old/{one}": (200, [{**LIVE, "workers": [WORKER]}]) for one in ("1.0", "2.0")
-    }
-    text, serving, problems = show(SUPERVISOR, JAVA, plan=replace(plan, instances={"a1": instance}))
+    plan = replace(plan, instances={"a1": replace(plan.instances["a1"], models={"old": old})})
+    for version in ("1.0", "2.0"):
+        torchserve.routes[f"GET /models/old/{version}"] = (200, [{**LIVE, "workers": [WORKER]}])
+    text, serving, problems = show(SUPERVISOR, JAVA, plan=plan)
     assert (serving, problems) == (True, {})
-    assert "old: 2/2 workers" in text
-    assert "an archive that others made" in text
+    assert "old: 2/2 workers, an archive that others made" in text
     torchserve.routes["GET /models/old/2.0"] = (200, [{**LIVE, "workers": []}])
-    assert not show(SUPERVISOR, JAVA, plan=replace(plan, instances={"a1": instance}))[1]
+    assert not show(SUPERVISOR, JAVA, plan=plan)[1]

@@ -12,28 +12,24 @@ import socket
 import threading
 import zipfile
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from server.processes import JAVA_MAIN, Activity, Process
 from server.state import State, write_state
 from server.throttling import Loss
-from server.verify import collect
-from server.verify.collect import (
-    Unknown,
-    collect_descriptions,
-    collect_instance,
-    describe_workers,
-    find_changes,
-)
-from server.verify.probes import GRPC, PROXY_PROBES, call_grpc, probe_instance, probe_proxy, read_listening
+from server.verify import collect, probes
+from server.verify.collect import collect_descriptions, collect_instance, describe_workers, find_changes
+from server.verify.probes import PROXY_PROBES, Unknown, call_grpc, probe_instance, probe_proxy, read_listening
 from tests.plans import make_model
 from tests.server.fakes import answer_once
 
 SCRIPT = "/kit/ts/model_service_worker.py"
 LAUNCHER = ("-m", "torch.backends.xeon.run_cpu", "--rank", "1", SCRIPT)
 STATE = State(
-    phase="ready", plan_sha256="p", started_at="", properties_sha256="at-start", configuration={"a": "b"},
+    phase="ready", plan_sha256="p", started_at="", properties_sha256="at-start",
+    configuration={"a": "[b, c]"},
     throttled_at_start={"a": {"nr_throttled": 1}}, throttled_when_ready={"a": {"nr_throttled": 5}},
 )  # fmt: skip
 
@@ -53,25 +49,19 @@ def test_a_worker_is_read_whole(dummy, tmp_path, monkeypatch):
     finally:
         os.kill(pid, 9)
     assert seen.launcher[-5:] == LAUNCHER
-    assert seen.thread_cpus == {str(pid): (0,)}
+    assert (seen.thread_cpus, seen.cpus) == ({str(pid): (0,)}, {0})
     assert any(file.startswith("/") and ".so" in file for file in seen.libraries)
     assert seen.environment["CPU_KIT_RUN"] == str(tmp_path)
     assert (seen.throttling, seen.throttled_loading) == (Loss(times=2), 4)
-    assert (seen.stopped, seen.describe, seen.archive_id) == (False, {"pid": pid}, "id")
+    assert (seen.running, seen.stopped, seen.describe, seen.archive_id) == (True, False, {"pid": pid}, "id")
 
 
 def test_of_a_worker_that_is_gone_nothing_is_known():
     seen = collect.read_worker(2**22 + 1, {}, None, "")
-    known = (
-        seen.thread_cpus,
-        seen.memory_policies,
-        seen.libraries,
-        seen.environment,
-        seen.launcher,
-        seen.throttling,
-    )
-    assert known == (None,) * 6
+    unknown = ("thread_cpus", "memory_policies", "libraries", "environment", "launcher", "throttling")
+    assert {getattr(seen, name) for name in unknown} == {None}
     assert isinstance(seen.describe, str)
+    assert not seen.running
 
 
 def test_mappings_and_memory_policies_are_parsed(proc):
@@ -86,6 +76,21 @@ def test_mappings_and_memory_policies_are_parsed(proc):
     (folder / "numa_maps").write_text("7f00 bind:0 file=/usr/lib/x N0=1\n7f01 bind:0 anon=2\n7f02 local\n")
     assert collect.read_libraries(7, proc.path) == ("/kit/a folder/libiomp5.so", "/usr/lib/libjemalloc.so.2")
     assert collect.read_memory_policies(7, proc.path) == {"bind:0": 2, "local": 1}
+
+
+def test_flags_are_those_before_the_class_path_and_those_of_the_environment():
+    java = ("java", "-Dmodel_server_home=/x", "-Xmx9m", "-Xms9m", "-cp", "x", "-Xnot-a-flag")
+    assert collect.read_flags(java, {"PATH": "/bin"}) == ["-Xms9m", "-Xmx9m"]
+    assert collect.read_flags(java[:3], {"_JAVA_OPTIONS": "-Xmx1m"}) == ["-Xmx9m", "_JAVA_OPTIONS=-Xmx1m"]
+    assert collect.read_flags(java, None) is None
+
+
+def test_a_file_is_compared_with_that_of_the_start(tmp_path):
+    file = tmp_path / "file"
+    assert collect.compare_digest(file, None) == collect.compare_digest(file, "at-start") == "gone"
+    file.write_bytes(b"x")
+    assert collect.compare_digest(file, None) == collect.compare_digest(file, "at-start") != ""
+    assert collect.compare_digest(file, hashlib.sha256(b"x").hexdigest()) == ""
 
 
 # ---- describe
@@ -177,12 +182,13 @@ def test_the_files_that_workers_load_are_those_of_the_archive(tmp_path, kit):
     sums, folder = pack(file), unpacked / "0a1b"
     unpack(file, folder)
     see = functools.partial(find_changes, file, sums if kit else None, unpacked)
-    assert see() == ()
+    assert see() == ""
     (folder / "canary.txt").write_text("other")
     (folder / "extra.py").touch()  # a handler of others may write beside its own files
-    assert [change.split(" ", 1)[0] for change in see()] == ["canary.txt", "extra.py"][: 1 + kit]
+    assert see().startswith("canary.txt has ")
+    assert ("extra.py was not built in" in see()) is kit
     (folder / "canary.txt").unlink()
-    assert see()[0] == "canary.txt is missing"
+    assert see().startswith("canary.txt is missing")
 
 
 @pytest.mark.parametrize("other", [{"version": "2.0"}, {"name": "another"}])
@@ -190,16 +196,12 @@ def test_a_model_that_is_not_unpacked_is_told_from_one_that_is_as_built(tmp_path
     pack(tmp_path / "other.mar", **other)
     unpack(tmp_path / "other.mar", tmp_path / "models" / "0a1b")
     sums = pack(tmp_path / "echo.mar")
-    assert find_changes(tmp_path / "echo.mar", sums, tmp_path / "models") is None
-    assert find_changes(None, None, tmp_path / "models") != ()
-    assert find_changes(tmp_path / "gone.mar", None, tmp_path / "models") != ()
+    assert find_changes(tmp_path / "echo.mar", sums, tmp_path / "models") == "not unpacked"
+    assert find_changes(None, None, tmp_path / "models").startswith("no archive is left")
+    assert find_changes(tmp_path / "gone.mar", None, tmp_path / "models").startswith("cannot be read")
 
 
 # ---- an instance, HAProxy
-
-
-def as_process(pid, *command):
-    return Process(pid=pid, start_ticks=1, parent_pid=1, command=command or ("java", JAVA_MAIN))
 
 
 @pytest.fixture
@@ -221,7 +223,7 @@ def test_an_instance_is_read_whole(plan, run, instance, torchserve):
     readings = itertools.count()
 
     def describe():
-        free = 127 if next(readings) == 0 else 126  # the first reading is of two moments
+        free = 19 if next(readings) == 0 else 18  # the first reading is of two moments
         queue = {"pendingRequests": 2, "remainingCapacity": free}
         workers = [{"pid": os.getpid(), "status": "UNLOADING"}, {"pid": -1, "status": "READY"}]
         return 200, [{"batchSize": 3, "workers": workers, "jobQueueStatus": queue}]
@@ -231,31 +233,24 @@ def test_an_instance_is_read_whole(plan, run, instance, torchserve):
         inference.bind(str(instance.temporary / "inference.sock"))
         seen = collect_instance(plan, "a1", run, {})
     bert, resnet = seen.models
-    assert (bert.described["batchSize"], bert.queue_sizes[:2], bert.listed) == (3, (129, 128), 2)
+    assert (bert.described["batchSize"], bert.queue_size, bert.listed) == (3, 20, 2)
     assert [worker.pid for worker in bert.workers] == [os.getpid()]
-    assert bert.changed_files != ()
+    assert bert.files != ""
     assert not [what for what, _, _ in torchserve.requests if "customized" in what]  # READY without a process
     assert "404" in resnet.problem
     assert seen.orphans is None  # a worker that TorchServe says nothing of is not lost
-    assert (seen.running, seen.sockets, seen.sockets_mode, seen.sockets_own) == (
-        True,
-        ("inference",),
-        0o750,
-        True,
-    )
-    assert (seen.properties_at_start, len(seen.properties_now)) == ("at-start", 64)
-    assert (seen.configuration, JAVA_MAIN in seen.command) == ({"a": "b"}, True)
-    assert seen.environment["CPU_KIT_RUN"] == str(instance.path)
+    assert (seen.running, seen.sockets) == (True, "inference; folder of mode 750")
+    assert (seen.properties_at_start, seen.properties) == ("at-start", "changed since the start")
+    assert (seen.configuration, JAVA_MAIN in seen.flags) == ({"a": "b,c"}, True)
     assert seen.cpus == tuple(sorted(os.sched_getaffinity(0)))
-    assert seen.answers["register a model"] == "405"
+    assert seen.answers["model API"] == "off"
 
 
 def test_a_foreign_model_is_described_by_version_and_its_workers_are_not_asked(
     plan, run, instance, torchserve
 ):
-    model = make_model(
-        "old", kit=False, archives={"1.0": "/no.mar", "2.0": "/no.mar"}, backend="", precision=""
-    )
+    archives = {"1.0": "/no.mar", "2.0": "/no.mar"}
+    model = make_model("old", kit=False, archives=archives, backend="", precision="")
     changed = replace(plan, instances={"a1": replace(plan.instances["a1"], models={"old": model})})
     for version, pid in (("1.0", os.getpid()), ("2.0", os.getppid())):
         described = [{"workers": [{"pid": pid, "status": "READY"}]}]
@@ -274,14 +269,19 @@ def test_workers_without_torchserve_are_orphans(plan, run, dummy):
 
 def test_without_a_server_the_proxy_is_seen_to_be_down(plan, run):
     seen = collect.collect_proxy(plan, run)
-    assert (seen.phase, seen.plan_at_start, seen.listening, seen.limits) == (
-        "no supervisor runs",
-        None,
-        {},
-        {},
-    )
+    assert (seen.phase, seen.listening, seen.limits, seen.token) == ("no supervisor runs", {}, {}, "none")
+    assert isinstance(seen.plan, Unknown)
+    assert seen.configuration == "gone"
     assert set(seen.answers) == set(PROXY_PROBES)
-    assert seen.token_mode is None
+
+
+@pytest.mark.parametrize(("uid", "told"), [(0, "mode 700"), (1, "mode 700 of another user")])
+def test_who_may_reach_the_sockets_is_seen(tmp_path, uid, told):
+    tmp_path.chmod(0o700)
+    owner = SimpleNamespace(st_uid=tmp_path.stat().st_uid + uid)
+    run = SimpleNamespace(temporary=tmp_path, path=SimpleNamespace(stat=lambda: owner))
+    assert collect.read_sockets(run) == f"; folder of {told}"
+    assert collect.read_sockets(SimpleNamespace(temporary=tmp_path / "none")) == "none"
 
 
 # ---- probes
@@ -289,13 +289,14 @@ def test_without_a_server_the_proxy_is_seen_to_be_down(plan, run):
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "*")])
 def test_all_that_a_process_listens_on_is_found_and_nothing_else(host, shown):
+    java = Process(pid=os.getpid(), start_ticks=1, parent_pid=1, command=("java", JAVA_MAIN))
     with socket.create_server((host, 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         port = one.getsockname()[1]
-        found = read_listening([as_process(os.getpid())])
+        found = read_listening([java])
         assert found[f"{shown}:{port}"] == "TorchServe"
         with socket.create_connection(("127.0.0.1", two.getsockname()[1])):  # a connection is no listener
-            assert read_listening([as_process(os.getpid()), as_process(2**22 + 1)]) == found
-    assert f"{shown}:{port}" not in read_listening([as_process(os.getpid())])
+            assert read_listening([java, replace(java, pid=2**22 + 1)]) == found
+    assert f"{shown}:{port}" not in read_listening([java])
 
 
 STATUS = b"\0\0\x10\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x0212"
@@ -309,14 +310,36 @@ def test_the_status_of_a_grpc_call_is_read():
     assert b"/a.Service/Ping" in sent[0]
 
 
+PORTS = {"grpc_inference_port": "1", "grpc_management_port": "1"}
+
+
 def test_probes_touch_no_worker(torchserve, client):
     torchserve.routes = {"POST /models": (405, {})}
-    ports = dict.fromkeys((key for key, _ in GRPC.values()), "1")
-    answers = probe_instance(client, "bert", {"max_request_size": str(torchserve.largest_request), **ports})
-    assert answers["register a model"] == "405"
-    assert (answers["largest request"], answers["one byte more"]) == ("100", "413")
+    size = torchserve.largest_request
+    answers = probe_instance(client, "bert", {"max_request_size": str(size), **PORTS})
+    assert answers["model API"] == "off"
+    assert answers["request size"] == f"{size} bytes: 100; one more: 413"
+    assert answers["gRPC"].count("refused") == 2
     assert {what for what, _, _ in torchserve.requests} == {"POST /models"}
-    assert "refused" in answers["gRPC inference"]
+
+
+@pytest.mark.parametrize(
+    ("status", "grpc", "unknown", "told"),
+    [
+        (400, 12, False, ("on", "rejected")),
+        (403, 12, False, ("off", "rejected")),
+        (500, 0, False, ("500", "gRPC inference 0, gRPC management 0")),
+        (429, 12, True, ("429", "rejected")),
+        (503, 12, True, ("503", "rejected")),
+    ],
+)
+def test_a_status_is_told_by_what_it_means(torchserve, client, monkeypatch, status, grpc, unknown, told):
+    torchserve.routes = {"POST /models": (status, {})}
+    monkeypatch.setattr(probes, "call_grpc", lambda *_: grpc)
+    monkeypatch.setattr(probes, "announce", lambda *_: status)
+    answers = probe_instance(client, "bert", {"max_request_size": "9", **PORTS})
+    assert (answers["model API"], answers["gRPC"]) == told
+    assert {isinstance(answers[row], Unknown) for row in ("model API", "request size")} == {unknown}
 
 
 def test_the_proxy_is_called_with_and_without_its_token(torchserve, client, tmp_path):

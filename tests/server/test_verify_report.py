@@ -13,17 +13,15 @@ from server.verify import render, verify, verify_instance
 from server.verify.collect import SeenInstance
 from server.verify.rows import ROWS
 from tests.server.seen import plan_foreign, plan_server
-from tests.server.test_verify_rows import Server, instance, rendered, said, worker
+from tests.server.test_verify_rows import Server, rendered
 
 __all__ = ["rendered"]
+WRONG = {"worker.describe.precision": "bf16"}
 
 
 @pytest.fixture
 def server():
     return Server.of(plan_server())
-
-
-WRONG = worker(said("precision", "bf16"))
 
 
 def test_a_line_for_each_model_and_one_for_the_server_when_all_passed(server):
@@ -33,19 +31,19 @@ def test_a_line_for_each_model_and_one_for_the_server_when_all_passed(server):
 
 
 def test_a_difference_follows_with_expected_actual_and_fix(server):
-    text = render(WRONG(server).compare(), server.plan)
+    text = render(server.but(WRONG).compare(), server.plan)
     found = text.partition("a1 resnet50 100: precision DIFFERS\n")[2].splitlines()
     assert [line.split(":")[0].strip() for line in found] == ["expected", "actual", "fix"]
     assert "1 of 46" in text
 
 
 def test_a_silent_worker_is_explained_once(server):
-    text = render(worker(describe="timed out")(server).compare(), server.plan)
+    text = render(server.but({"worker.describe": "timed out"}).compare(), server.plan)
     assert text.count("  fix:") == 1
 
 
 def test_without_torchserve_and_of_other_archives_it_is_said(server):
-    lines = render(instance(running=False, models=())(server).compare(), server.plan).splitlines()
+    lines = render(server.but({"seen.running": False, "seen.models": ()}).compare(), server.plan).splitlines()
     assert "DIFFER" in lines[2]
     foreign = Server.of(plan_foreign())
     (old, _) = render(foreign.compare(), foreign.plan).splitlines()
@@ -53,7 +51,7 @@ def test_without_torchserve_and_of_other_archives_it_is_said(server):
 
 
 def test_json_holds_all_rows(server):
-    result = WRONG(server).compare()
+    result = server.but(WRONG).compare()
     raw = json.loads(render(result, server.plan, format="json"))
     assert raw["passed"] is False
     assert len(raw["rows"]) == len(result.rows)

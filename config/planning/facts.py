@@ -19,7 +19,7 @@ from config.errors import ConfigError
 from config.installed import Installed, list_packages, read_installed
 from config.settings import Settings
 from config.topology import Topology, read_topology
-from handlers.backends.catalogue import DEFAULT_SET, SETS, choose_set, name_store, read_set
+from handlers.backends.catalogue import DEFAULT_SET, SETS, name_store, read_set
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +65,7 @@ def read_facts(settings: Settings) -> Facts:
     """Read everything; ConfigError for an archive that is missing or cannot be served."""
     prefix = Path(settings.prefix or sys.prefix).absolute()
     # Where no environment was set up, the one that has all named backends.
-    package_set = read_set(prefix) or choose_set(",".join(settings.backend.values()))
+    package_set = read_set(prefix) or settings.package_set
     store = Path(settings.model_store or CHECKOUT / name_store(package_set)).absolute()
     given = {"BACKEND": settings.backend.get("*", ""), "PRECISION": settings.precision}
     build = " ".join(["make models", *(f"{name}={value}" for name, value in given.items() if value)])

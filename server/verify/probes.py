@@ -135,9 +135,13 @@ def call_grpc(port: int, method: str) -> int:
 
 
 def read_listening(processes: Iterable[Process]) -> dict[str, str] | None:
-    """Address → role of the process that listens there; None when one of them may not be looked into."""
+    """Address → role of the process that listens there; None when one of them may not be looked into.
+
+    HAProxy has its socket from the supervisor, which keeps it open: it counts as HAProxy's, whichever of the
+    two has the lower process id.
+    """
     found = {}
-    for process in processes:
+    for process in sorted(processes, key=lambda one: not one.is_supervisor):
         try:
             connections = psutil.Process(process.pid).net_connections("tcp")
         except psutil.NoSuchProcess:  # it has ended meanwhile

@@ -299,6 +299,17 @@ def test_all_that_a_process_listens_on_is_found_and_nothing_else(host, shown):
     assert f"{shown}:{port}" not in read_listening([java])
 
 
+def test_a_socket_that_the_supervisor_handed_to_haproxy_is_haproxys_whatever_their_ids():
+    known = {"pid": os.getpid(), "start_ticks": 1, "parent_pid": 1}
+    supervisor = Process(command=("python", "-m", "server", "supervise"), **known)
+    haproxy = Process(command=("haproxy", "-db"), **known)
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+        for order in ([supervisor, haproxy], [haproxy, supervisor]):
+            assert read_listening(order)[address] == "HAProxy"
+        assert read_listening([supervisor])[address] == "supervisor"
+
+
 STATUS = b"\0\0\x10\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x0212"
 """A HEADERS frame of netty's, with its trailers unindexed and without Huffman's code."""
 

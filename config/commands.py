@@ -79,7 +79,7 @@ COMMANDS: dict[str, Command] = {
     "profile": _load("profile", "MODELS PRECISION BACKEND DURATION"),
     "report": _load("report", ""),
     "compare": _load("compare", ""),
-    "image": Command("MODELS BACKEND WEIGHTS ARGS TORCH_INDEX"),
+    "image": Command("MODELS BACKEND WEIGHTS ARGS TORCH_INDEX", "docker"),
     "audit": Command("BACKEND TORCH_INDEX", extra="audit"),
     "load-tools": Command("TORCH_INDEX", extra="loadtest"),
     **dict.fromkeys(("dev", "lint", "format", "lock", *_TESTS), _DEVELOP),

@@ -14,7 +14,7 @@ BUDGETS = {
     "loadtest": 7990,
     "models": 5940,
     "server": 5940,
-    "setup": 470,
+    "setup": 300,
     "tests": 29110,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""

@@ -21,7 +21,7 @@ HOSTILE = (
     r"""x'; touch F;echo '"; touch F;" $(touch F) `touch F` $(shell touch F) ${HOME} $$HOME \ #% é,b=c"""
 )
 STUB = """#!/bin/sh
-{ env | sed -n 's/^\\(PORT\\|PYTHON[A-Z0-9]*\\)=/variable &/p'; printf '%s\\n' "$@"; } >> "$CALLS"
+{ env | sed -n 's/^\\(PORT\\|P[IY][A-Z0-9_]*\\)=/variable &/p'; printf '%s\\n' "$@"; } >> "$CALLS"
 """
 """Writes down what it is given."""
 TESTS = {
@@ -124,6 +124,7 @@ def test_only_the_command_line_gives_settings_and_programs_get_them_as_arguments
         "PORT": "9",
         "PYTHONPATH": "/x",
         "PYTHONHOME": "/x",
+        "PIP_TARGET": "/x",
         "PRECISION": "int8",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -26,7 +26,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 .NOTPARALLEL:
 # Values reach the programs as arguments only; a caller's PYTHONPATH not at all. Byte code is written when a module is
 # first imported (uv writes none): without it each worker compiles torch anew.
-unexport $(GIVEN) MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING PYTHONDONTWRITEBYTECODE
+unexport $(GIVEN) MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING PYTHONDONTWRITEBYTECODE PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_CONSTRAINT
 # Whatever the locale: `→` must not end a command in a Latin-1 one.
 export PYTHONUTF8 := 1
 

@@ -69,7 +69,7 @@ COMMANDS: dict[str, Command] = {
     "profile": _load("profile", "MODELS PRECISION BACKEND DURATION"),
     "report": _load("report", ""),
     "compare": _load("compare", ""),
-    "image": Command("MODELS BACKEND WEIGHTS ARGS TORCH_INDEX"),
+    "image": Command("MODELS BACKEND WEIGHTS ARGS TORCH_INDEX", "docker"),
     "audit": Command("BACKEND TORCH_INDEX", extra="audit"),
     "load-tools": Command("TORCH_INDEX", extra="loadtest"),
     **dict.fromkeys(("dev", "lint", "format", "lock", "test", "test-unit", "test-e2e"), _DEVELOP),
@@ -138,28 +138,23 @@ Written by `python -m config.settings markdown` from `config/settings.py`; edits
 
 A setting comes from, in this order: the command line, as in `make serve PRECISION=bf16 WORKERS=2`; the
 environment, as `KIT_PRECISION=bf16`; `kit.toml` in the current folder, or the file that `KIT_FILE` names;
-its default, which is mostly found from the machine (`make plan` prints the plan with all reasons). A bare
-`PORT` of your shell does nothing.
+its default, mostly found from the machine. A bare `PORT` of your shell does nothing. The container
+([container.md](container.md)) reads `KIT_…` and a mounted `kit.toml`.
 
 ```toml
 # kit.toml: settings in small letters, and a table for each model; these models are served
 precision = "int8"
-slo_p99_ms = 100
-
 [models.bert]
 batch = 8
-
-[models.resnet50]
-weights = "/data/resnet50.pth"
 ```
 
-A wrong value is answered with the allowed ones, an unknown name with the one that is meant; a setting on the
-command line that the command does not read is rejected, too. Where a setting is by model, `BATCH=4` is of all
-and `BATCH=bert=8,resnet50=4` of each; a value of all replaces what stands further down in that order. Paths
-may hold blanks, quotes, commas and whatever else a name may, in UTF-8 and on one line; a `~` is your shell's
-to expand, or write `$HOME`. The container reads `KIT_…` and a mounted `kit.toml`
-([container.md](container.md)).
+A wrong value is answered with the allowed ones, an unknown name with the one that is meant; a setting that a
+command does not read is rejected, too. By model, `BATCH=4` is of all and `BATCH=bert=8,resnet50=4` of each; a
+value of all replaces what stands further down in that order. Paths may hold blanks, quotes and commas, on one
+line; a `~` is your shell's to expand.
+*Those that serve* are make {serving}.
 """
+SERVING = "serve, reload, tune, soak, loadtest, loadtest-ui, loadtest-slo"
 
 
 def _describe(group: str) -> Iterator[tuple[str, str, str, str]]:
@@ -191,18 +186,24 @@ def render_help(groups: Sequence[str] = tuple(GROUPS)) -> str:
 
 
 def render_markdown() -> str:
-    """docs/settings.md; a line is broken at blanks alone, so that no name is cut."""
-    parts = [INTRODUCTION.strip()]
+    """docs/settings.md: readers are named where they are not a group's usual ones; no name is cut."""
+    parts = [INTRODUCTION.strip().format(serving=SERVING)]
     for group, title in GROUPS.items():
-        lines = []
-        for name, text, values, default in _describe(group):
-            readers = [command for command in COMMANDS if name in list_read(command)]
-            every = len(readers) == len(COMMANDS)
-            text = f"- **`{name}`**: {text}." + (f" Values: {values}." if values else "")
-            text += f" Default: {default}." if default else ""
-            text += f" *Read by {'every command' if every else 'make ' + ', '.join(readers)}.*"
+        described = [*_describe(group)]
+        readers = [[command for command in COMMANDS if name in list_read(command)] for name, *_ in described]
+        usual = max(readers, key=readers.count)
+        common, lines = readers.count(usual) > 1, []
+        for (name, text, values, default), own in zip(described, readers, strict=True):
+            text = f"- **`{name}`**: {text}."
+            text += f" Values: {values}." * bool(values) + f" Default: {default}." * bool(default)
+            others = [command for command in COMMANDS if command not in own]
+            every = f"every command{' but ' * bool(others)}{', '.join(others)}"
+            by = every if len(own) > len(others) else f"make {', '.join(own)}"
+            by = by.replace(SERVING, "those that serve")
+            text += f" *Read by {by}.*" * (not common or own != usual)
             lines.append(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
-        parts.append(f"## {title}\n\n" + "\n".join(lines))
+        head = f"Read by make {', '.join(usual)}, where no others are named.\n\n" * common
+        parts.append(f"## {title}\n\n{head.replace(SERVING, 'those that serve')}" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 

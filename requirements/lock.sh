@@ -11,7 +11,7 @@ compile() {
 	"$uv" pip compile --quiet --universal --python-version 3.10 --no-emit-index-url --no-annotate "$@"
 }
 
-for one in uv haproxy; do compile --generate-hashes --no-deps "$one.in" -o "$one.txt"; done
+compile --generate-hashes --no-deps haproxy.in -o haproxy.txt
 for set in ipex current; do
 	free=$(compile --no-header "$set/serve.in" | sed -nE 's/^((cuda|nvidia)-[a-z0-9-]+|triton|torch|torchvision)==.*/--no-emit-package \1/p')
 	# shellcheck disable=SC2086
@@ -21,3 +21,5 @@ for set in ipex current; do
 		compile --generate-hashes $free -c "$set/serve.in" -c "$set/serve.txt" "$purpose.in" -o "$set/$purpose.txt"
 	done
 done
+# In both sets of packages these are the same (tests/setup/test_command.py).
+compile --generate-hashes -c ipex/serve.txt first.in -o first.txt

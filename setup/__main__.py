@@ -3,12 +3,10 @@
 import sys
 
 
-def explain_python(version: "tuple[int, ...]", executable: str) -> "str | None":
-    """The sentence for a Python that the pinned packages have no wheels for, else None."""
-    if (3, 10) <= tuple(version[:2]) <= (3, 13):
-        return None
-    got = "{}.{} ({})\n  do: make PYTHON=python3.12, or the one you have".format(*version[:2], executable)
-    return "Python must be 3.10 to 3.13, for which there are wheels: got " + got
+def explain_python(version: "tuple[int, ...]", executable: str) -> str:
+    """The sentence for a Python that the pinned packages have no wheels for; empty for the others."""
+    text = "Python must be 3.10 to 3.13, which have wheels: got {}.{} ({})\n  do: make PYTHON=python3.12"
+    return "" if (3, 10) <= tuple(version[:2]) <= (3, 13) else text.format(*version[:2], executable)
 
 
 if __name__ == "__main__":
@@ -17,4 +15,4 @@ if __name__ == "__main__":
         sys.exit(sentence)
     from setup.command import main
 
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -114,7 +114,7 @@ def test_the_set_up_begins_with_nothing_else_of_ours_there(tmp_path):
 
 
 def test_what_judges_settings_needs_little_more_than_what_reads_them():
-    """Before the packages of an environment are installed (setup/environment.py)."""
+    """Before the packages of an environment are installed (requirements/first.in)."""
     absent = ("torch", "numpy", "psutil", "jinja2", "yaml", "transformers", "PIL", "click")
     block = f"import sys; sys.modules.update(dict.fromkeys({absent}))"
     code = f"{block}; import config.commands, models.__main__, models.request, docker.__main__"

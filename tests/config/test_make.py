@@ -21,7 +21,7 @@ HOSTILE = (
     r"""x'; touch F;echo '"; touch F;" $(touch F) `touch F` $(shell touch F) ${HOME} $$HOME \ #% é,b=c"""
 )
 STUB = """#!/bin/sh
-{ env | sed -n 's/^\\(PORT\\|PYTHON[A-Z0-9]*\\)=/variable &/p'; printf '%s\\n' "$@"; } >> "$CALLS"
+{ env | sed -n 's/^\\(PORT\\|P[IY][A-Z0-9_]*\\)=/variable &/p'; printf '%s\\n' "$@"; } >> "$CALLS"
 """
 """Writes down what it is given."""
 CALLED = {
@@ -102,8 +102,8 @@ def test_goals_and_names_are_no_text_of_a_shell(checkout):
 
 
 def test_only_the_command_line_gives_settings_and_programs_get_them_as_arguments_alone(checkout):
-    others = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PRECISION", "PYTHONDONTWRITEBYTECODE"), "/x")
-    checkout.make("serve", "WORKERS=2", environment={"PORT": "9", **others})
+    names = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PRECISION", "PYTHONDONTWRITEBYTECODE")
+    checkout.make("serve", "WORKERS=2", environment={"PORT": "9", **dict.fromkeys(names, "/x")})
     words = [word for word in checkout.list_words() if "=" in word]
     variables = ["variable PORT=9", "variable PYTHONUTF8=1"]
     assert [word for word in words if word.startswith("variable ")] == variables

@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @dataclass
@@ -20,41 +20,36 @@ class Seen:
     body_bytes: int = 0
     at: float = field(default_factory=time.monotonic)
 
-    def list_values(self, name: str) -> list[str]:
-        """Of all headers of this name."""
-        pairs = (line.partition(b":") for line in self.head.split(b"\r\n")[1:])
-        return [v.strip().decode() for key, _, v in pairs if key.strip().lower() == name.lower().encode()]
+    def list_values(self, *names: str) -> list[str]:
+        """Of all headers of these names."""
+        pairs = [line.partition(b":") for line in self.head.split(b"\r\n")[1:]]
+        return [value.strip().decode() for name, _, value in pairs if name.strip().lower().decode() in names]
 
-    def header(self, name: str) -> str | None:
-        return next(iter(self.list_values(name)), None)
-
-    def count(self, *names: str) -> int:
-        """Headers of these names."""
-        return sum(len(self.list_values(name)) for name in names)
+    def header(self, name: str) -> str:
+        return [*self.list_values(name), ""][0]
 
 
 class Backend:
     """One server; what it does can be changed while it runs."""
 
     def __init__(self, name: str, path: str) -> None:
-        self.name, self.path = name, path
-        self.delay_s = 0.0
-        self.mode = "ok"
-        """ok; a status such as 500; reset (the body read, then closed); hang."""
-        self.reads_bodies, self.answers = threading.Event(), threading.Event()
-        """Cleared, a body stays in the socket; a request that was read waits."""
-        self.reads_bodies.set()
-        self.answers.set()
-        self.resets_to_death = 0
-        """In the mode reset: after so many, nobody listens any more; 0 for never."""
-        self.requests: list[Seen] = []
-        self.checks: list[Seen] = []
-        """Requests for /ping."""
+        self.name, self.path, self.delay_s = name, Path(path), 0.0
+        self.mode, self.resets_to_death = "ok", 0
+        """ok; a status such as 500; hang; reset (the body read, then closed), after so many for good."""
+        self.reads_bodies = self.answers = True
+        """Else a body stays in the socket; a request that was read waits."""
+        self.requests, self.checks = list[Seen](), list[Seen]()
+        """Predictions, and requests for /ping."""
         self.active = self.peak = 0
-        self._lock = threading.Lock()
-        self._connections: set[socket.socket] = set()
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._changed, self._connections = threading.Condition(), set[socket.socket]()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.live_again()
+
+    def set(self, **values: Any) -> None:
+        """What it does from now on."""
+        with self._changed:
+            vars(self).update(values)
+            self._changed.notify_all()
 
     def die(self) -> None:
         """As a killed process: nobody listens, and every connection is closed; twice is as good as once."""
@@ -65,9 +60,9 @@ class Backend:
 
     def live_again(self) -> None:
         """At the same place."""
-        Path(self.path).unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
+        self._listener.bind(str(self.path))
         self._listener.listen(512)
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
@@ -88,46 +83,50 @@ class Backend:
         """One request; False ends the connection."""
         head = b""
         while not head.endswith(b"\r\n\r\n"):
-            line = stream.readline(65536)
-            if not line:
+            if not (line := stream.readline()):
                 return False
             head += line
         seen = Seen(head.split(b" ", 2)[1].decode(), head)
         if seen.target == "/ping":
             self.checks.append(seen)
-            return self._respond(connection) if self.mode == "hang" else _send(connection, 200, b"{}")
-        self.reads_bodies.wait()
+            return self._respond(connection, "hang" if self.mode == "hang" else "ok")
+        self._await("reads_bodies")
         seen.body_bytes = _read_body(stream, seen)
         self.requests.append(seen)
-        with self._lock:
+        with self._changed:
             self.active += 1
             self.peak = max(self.peak, self.active)
         try:
-            return self._respond(connection)
+            if self.mode != "hang":
+                self._await("answers")
+                time.sleep(self.delay_s)
+            return self._respond(connection, self.mode)
         finally:
-            with self._lock:
+            with self._changed:
                 self.active -= 1
 
-    def _respond(self, connection: socket.socket) -> bool:
-        if self.mode == "hang":
+    def _await(self, permission: str) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: getattr(self, permission))
+
+    def _respond(self, connection: socket.socket, mode: str) -> bool:
+        if mode == "hang":
             while connection.recv(65536):
                 pass
-            return False
-        self.answers.wait()
-        time.sleep(self.delay_s)
-        if self.mode == "reset":
+        elif mode == "reset":
             self.resets_to_death -= 1
             if self.resets_to_death == 0:
                 self.die()
-            return False
-        return _send(
-            connection, 200 if self.mode == "ok" else int(self.mode), b'{"by": "%s"}' % self.name.encode()
-        )
+        else:
+            status, body = mode.replace("ok", "200"), f'{{"by": "{self.name}"}}'
+            head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+            connection.sendall(f"{head}\r\n\r\n{body}".encode())
+        return mode not in ("hang", "reset")
 
 
 def _read_body(stream: BinaryIO, seen: Seen) -> int:
-    """Its size; OSError where the connection ends before it does."""
-    if not seen.count("transfer-encoding"):
+    """Its size."""
+    if not seen.list_values("transfer-encoding"):
         return _skip(stream, int(seen.header("content-length") or 0))
     total = 0
     while size := int(stream.readline().split(b";")[0] or b"0", 16):
@@ -139,16 +138,7 @@ def _read_body(stream: BinaryIO, seen: Seen) -> int:
 
 
 def _skip(stream: BinaryIO, size: int) -> int:
-    left = size
-    while left:
-        part = stream.read(min(1 << 16, left))
-        if not part:
-            raise OSError("cut off")
-        left -= len(part)
+    """OSError where the connection ends before it does."""
+    if len(stream.read(size)) < size:
+        raise OSError("cut off")
     return size
-
-
-def _send(connection: socket.socket, status: int, body: bytes) -> bool:
-    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
-    return True

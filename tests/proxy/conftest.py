@@ -6,17 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy.proxies import HAPROXY, Proxy, open_proxy
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _needs_haproxy() -> None:
-    if HAPROXY is None:
-        pytest.skip("HAProxy is not installed (apt install haproxy)")
+from tests.proxy.proxies import Proxy, open_proxy
 
 
 @pytest.fixture(scope="session")
-def _lasting(_needs_haproxy: None) -> Iterator[Proxy]:
+def _lasting() -> Iterator[Proxy]:
     with open_proxy(foreign=True) as opened:
         yield opened
 
@@ -30,7 +24,8 @@ def quiet(_lasting: Proxy) -> Proxy:
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    """Two instances that are well."""
-    with open_proxy() as opened:
+def proxy(request: pytest.FixtureRequest) -> Iterator[Proxy]:
+    """Two instances that are well, or what `planned` says."""
+    serving, changes = getattr(request, "param", ((), {}))
+    with open_proxy(*serving, **changes) as opened:
         yield opened

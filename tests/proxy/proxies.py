@@ -12,37 +12,32 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
+
+import pytest
 
 from config.plan import INSTANCES_FOLDER, PROXY_FILE, Plan
 from config.proxy import ProxyFiles, find_socket, list_variables
 from config.render import render_proxy
-from server.haproxy import HaproxyError, Runtime
+from server.haproxy import HaproxyError, Runtime, Stat
 from tests.plans import make_instance, make_model, make_plan, make_proxy
 from tests.proxy.backends import Backend, Seen
 
-HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
 TOKEN = "of-clients"
-MODEL = "resnet50"
+MODEL, FOREIGN = "resnet50", "old"
 PATH = f"/predictions/{MODEL}"
-FOREIGN = "old"
-
-T = TypeVar("T")
+PHOTO = b"x" * 300_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a client got."""
+class Answer(NamedTuple):
+    """What a client got; without a status it was nothing."""
 
     status: int = 0
-    """0 without one."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     body: bytes = b""
     seconds: float = 0
-    error: str = ""
-    """What went wrong while sending or reading."""
 
 
 class Proxy:
@@ -50,29 +45,19 @@ class Proxy:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.folder, self.port = plan, Path(plan.run_dir), plan.proxy.port
-        self.files = ProxyFiles.of(self.folder)
-        self.log = self.folder / "haproxy.log"
-        self.instances = {name: Backend(name, self.find_socket(name)) for name in plan.instances}
-        write_files(plan)
+        self.files, self.log = ProxyFiles.of(self.folder), self.folder / "haproxy.log"
+        self.instances = {name: self.open_instance(name) for name in plan.instances}
         self.runtime = Runtime(Path(self.files.admin_socket))
-        self.process = self._start()
-
-    def find_socket(self, instance: str) -> str:
-        return find_socket(self.folder / INSTANCES_FOLDER / instance, "inference")
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        assert HAPROXY
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [HAPROXY, "-db", "-f", str(self.folder / PROXY_FILE)],
-                env={**os.environ, **list_variables(self.plan)}, stdout=log, stderr=log,
-            )  # fmt: skip
-        wait_for(lambda: self._is_up() or process.poll() is not None)
-        assert process.poll() is None, self.log.read_text()
-        return process
+            self.process = subprocess.Popen(**call_haproxy(plan), stdout=log, stderr=log)
+        wait_for(self._is_up)
+
+    def open_instance(self, name: str) -> Backend:
+        return Backend(name, find_socket(self.folder / INSTANCES_FOLDER / name, "inference"))
 
     def _is_up(self) -> bool:
         """The runtime socket's file is there before HAProxy listens on it."""
+        assert self.process.poll() is None, self.log.read_text()
         with contextlib.suppress(HaproxyError, OSError):
             self.connect().close()
             return bool(self.runtime.read_stats())
@@ -93,33 +78,32 @@ class Proxy:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 30)
 
-    def ask(
-        self, body: bytes = b"x", *headers: str, deadline_ms: int = 0, bytes_per_s: int = 0, **asked: str
-    ) -> Answer:
+    def ask(self, body: bytes = b"x", *headers: str, deadline_ms: int = 0, **asked: str) -> Answer:
         """One request on a connection of its own; `asked`: as of head_of."""
         lines = [*headers, f"x-deadline-ms: {deadline_ms}"] if deadline_ms else headers
+        return self.exchange(head_of(len(body) or None, *lines, **asked), body)
+
+    def exchange(self, *parts: bytes) -> Answer:
+        """The first answer to bytes as they are, as far as they can be sent."""
         began = time.monotonic()
         with self.connect() as connection:
-            error = send(connection, head_of(len(body) or None, *lines, **asked), body, bytes_per_s)
-            answer = read_answer(connection)
-        return replace(answer, seconds=time.monotonic() - began, error=error + answer.error)
+            with contextlib.suppress(OSError):
+                for part in parts:
+                    connection.sendall(part)
+            return read_answer(connection)._replace(seconds=time.monotonic() - began)
+
+    def asking(self, count: int, body: bytes = b"x", **asked: Any) -> Sending:
+        """Statuses of what is sent together."""
+        return sending(count, lambda _: self.ask(body, **asked).status)
 
     def set_all(self, **values: Any) -> None:
-        """What the instances do from now on: mode, delay_s."""
+        """What the instances do from now on."""
         for instance in self.instances.values():
-            vars(instance).update(values)
+            instance.set(**values)
 
-    def hold(self) -> None:
-        """Instances read what they get, and answer nothing."""
-        for instance in self.instances.values():
-            instance.answers.clear()
-
-    def let_go(self) -> None:
-        for instance in self.instances.values():
-            instance.answers.set()
-
-    def count_queued(self) -> int:
-        return self.runtime.read_stats()[MODEL].queued
+    @property
+    def stat(self) -> Stat:
+        return self.runtime.read_stats()[MODEL]
 
     def list_seen(self) -> list[Seen]:
         """Predictions that came to instances, in their order."""
@@ -148,29 +132,37 @@ def plan_proxy(
     return replace(make_plan(run_dir=folder, proxy=make_proxy(**changes)), instances=planned)
 
 
-def write_files(plan: Plan) -> None:
-    """What HAProxy reads, in the plan's run directory."""
-    files = ProxyFiles.of(Path(plan.run_dir))
+def call_haproxy(plan: Plan, *options: str, text: str = "") -> dict[str, Any]:
+    """How subprocess starts it, with what it reads in the run directory; `text`: another configuration."""
+    program = shutil.which("haproxy", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    if program is None:
+        pytest.skip("HAProxy is not installed (apt install haproxy)")
+    files, file = ProxyFiles.of(Path(plan.run_dir)), Path(plan.run_dir, PROXY_FILE)
     Path(files.sockets).mkdir(mode=0o700, exist_ok=True)
     Path(files.bearers).write_text(f"Bearer {TOKEN}\n", encoding="utf-8")
-    Path(plan.run_dir, PROXY_FILE).write_text(render_proxy(plan), encoding="utf-8")
+    file.write_text(text or render_proxy(plan), encoding="utf-8")
+    return {
+        "args": [program, *options, "-db", "-f", str(file)],
+        "env": {**os.environ, **list_variables(plan)},
+    }
 
 
 @contextlib.contextmanager
-def open_proxy(
-    *serving: str, prepare: Callable[[ProxyFiles], None] = lambda _: None, **changes: Any
-) -> Iterator[Proxy]:
-    """On free ports, for plan_proxy's `changes`; `serving`: instances that get requests, by default all;
-    `prepare` adds files; ends all it started."""
+def open_proxy(*serving: str, certificate: str = "", **changes: Any) -> Iterator[Proxy]:
+    """On free ports, for plan_proxy's `changes`; `serving`: instances that get requests, by default all."""
     with claim_ports() as port, tempfile.TemporaryDirectory(prefix="proxy-", dir="/tmp") as folder:
-        plan = plan_proxy(folder, **{"port": port, "metrics_port": port + 2, **changes})
-        prepare(ProxyFiles.of(Path(folder)))
-        proxy = Proxy(plan)
+        Path(ProxyFiles.of(Path(folder)).certificate).write_text(certificate, encoding="utf-8")
+        proxy = Proxy(plan_proxy(folder, **{"port": port, "metrics_port": port + 2, **changes}))
         try:
             proxy.serve(*serving or proxy.instances)
             yield proxy
         finally:
             proxy.end()
+
+
+def planned(*serving: str, **changes: Any) -> pytest.MarkDecorator:
+    """For tests whose `proxy` is another one: by open_proxy, with these."""
+    return pytest.mark.parametrize("proxy", [(serving, changes)], indirect=True, ids=["planned"])
 
 
 @contextlib.contextmanager
@@ -187,7 +179,7 @@ def claim_ports() -> Iterator[int]:
         yield port
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """So long only where something hangs."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -195,20 +187,17 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+Sending = contextlib.AbstractContextManager[list[Any]]
+
+
 @contextlib.contextmanager
-def sending(count: int, act: Callable[[int], T]) -> Iterator[list[T]]:
+def sending(count: int, act: Callable[[int], Any]) -> Iterator[list[Any]]:
     """What came back so far of what is sent together; all of it after the block."""
-    done: list[T] = []
+    done: list[Any] = []
     with ThreadPoolExecutor(count) as pool:
         for number in range(count):
             pool.submit(lambda n=number: done.append(act(n)))
         yield done
-
-
-def together(count: int, act: Callable[[int], T]) -> list[T]:
-    with sending(count, act) as done:
-        pass
-    return done
 
 
 def head_of(
@@ -221,25 +210,11 @@ def head_of(
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def send(connection: socket.socket, head: bytes, body: bytes, bytes_per_s: int = 0) -> str:
-    """Why not all could be sent."""
-    try:
-        connection.sendall(head)
-        step = bytes_per_s // 20 or len(body) or 1
-        for start in range(0, len(body), step):
-            connection.sendall(body[start : start + step])
-            time.sleep(0.05 if bytes_per_s else 0)
-    except OSError as problem:
-        return str(problem)
-    return ""
-
-
 def read_answer(connection: socket.socket) -> Answer:
     """One, but for 100."""
     response = http.client.HTTPResponse(connection)
-    try:
+    with contextlib.suppress(OSError, http.client.HTTPException):
         response.begin()
         headers = {name.lower(): value for name, value in response.getheaders()}
         return Answer(status=response.status, headers=headers, body=response.read())
-    except (OSError, http.client.HTTPException) as problem:
-        return Answer(error=repr(problem))
+    return Answer()

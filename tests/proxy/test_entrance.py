@@ -1,78 +1,71 @@
-"""What requests are accepted, what rejected ones are told, and what of it an instance sees."""
+"""What is accepted, what rejected ones are told, what instances see: no second request within a first."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from config.proxy import FORM_TYPE, ProxyFiles
+from config.proxy import FORM_TYPE
 from handlers import request
 from tests.proxy.backends import Backend
-from tests.proxy.proxies import PATH, TOKEN, Answer, Proxy, head_of, open_proxy, read_answer, wait_for
+from tests.proxy.proxies import FOREIGN, PATH, TOKEN, Answer, Proxy, head_of, open_proxy, wait_for
 
-CONTINUE = "expect: 100-continue"
-FORM = "content-type: application/x-www-form-urlencoded"
+CONTINUE, FORM = "expect: 100-continue", "content-type: application/x-www-form-urlencoded"
+ENCODED, TYPED = "content-encoding: {}".format, "content-type: {}".format
 PREFLIGHT = ("origin: https://a.example", "access-control-request-method: POST")
+OTHERS = f"/predictions/{FOREIGN}"
 
 
 def assert_rejected(answer: Answer, status: int) -> None:
     """In the kit's form."""
-    assert answer.status == status
     said = json.loads(answer.body)
-    assert said["code"] == status
-    assert said["error"]
+    assert (answer.status, said["code"], bool(said["error"])) == (status, status, True)
     assert answer.body.endswith(b"}\n")
     assert answer.headers["content-type"] == "application/json"
     assert len(answer.headers["x-request-id"]) == 36
     assert ("retry-after" in answer.headers) == (status == 503)
+    assert answer.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
 
 
-def bearer(value: str) -> tuple[tuple[str], dict[str, str]]:
-    """In place of the usual one."""
-    return (f"authorization: {value}",), {"token": ""}
+def ask(*headers: str, **asked: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    return headers, asked
+
+
+REJECTED = {
+    401: [
+        ask(token=""), ask(*PREFLIGHT, token=""), ask(path="/models", method="GET", token=""),
+        ask(path=OTHERS, token=""), ask(token="of-client"),
+        *(ask(f"authorization: Bearer {token}") for token in ("other", TOKEN)),
+        *(ask(f"authorization: {value}", token="")
+          for value in ("of-clients", "Basic of-clients", "bearer OF-CLIENTS", "bearer of-clients x")),
+    ],
+    403: [ask(*PREFLIGHT, method="OPTIONS", **given) for given in ({"token": ""}, {})],
+    404: [ask(path=path) for path in (
+        *(PATH + end for end in ("/2.0", "/1x0", "/1.0/1.0", "/../../models", "/2.0%20b")),
+        *(OTHERS + end for end in ("/3.0", "/2.0", "/1.0/../../../models")),
+        "/predictions/other", f"/explanations/{FOREIGN}",
+    )],
+    405: [ask(method="DELETE"), ask(method="OPTIONS"), ask(path=OTHERS, method="GET")],
+    415: [
+        ask(FORM), ask("Content-Encoding: gzip"), ask(ENCODED("identity, br")),
+        ask(ENCODED("identity"), ENCODED("gzip")), ask(ENCODED("gzip"), ENCODED("identity")),
+    ],
+    400: [
+        ask(TYPED("image/jpeg"), "Content-Type: multipart/form-data"),
+        ask(TYPED("a/b"), TYPED("multipart/form-data"), path=OTHERS), ask("x-deadline-ms: 0", path=OTHERS),
+        *(ask(f"x-deadline-ms: {value}") for value in ("0", "300001", "1e3", '"}', "-1")),
+        ask("x-deadline-ms: 5", "x-deadline-ms: 900000"),
+    ],
+    431: [ask(f"x-long: {'y' * 20_000}")],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("headers", "asked", "status"),
-    [
-        ((), {"token": ""}, 401),
-        ((), {"token": "of-client"}, 401),
-        (("authorization: Bearer other",), {}, 401),
-        ((f"authorization: Bearer {TOKEN}",), {}, 401),
-        (*bearer("of-clients"), 401),
-        (*bearer("Basic of-clients"), 401),
-        (*bearer("bearer OF-CLIENTS"), 401),
-        (*bearer("bearer of-clients x"), 401),
-        ((), {"path": "/models", "method": "GET", "token": ""}, 401),
-        (PREFLIGHT, {"token": ""}, 401),
-        ((), {"path": "/predictions/other"}, 404),
-        ((), {"path": f"{PATH}/2.0"}, 404),
-        ((), {"path": f"{PATH}/1x0"}, 404),
-        ((), {"path": f"{PATH}/1.0/1.0"}, 404),
-        ((), {"path": f"{PATH}/../../models"}, 404),
-        ((), {"method": "DELETE"}, 405),
-        ((), {"method": "OPTIONS"}, 405),
-        ((FORM,), {}, 415),
-        (("Content-Encoding: gzip",), {}, 415),
-        (("content-encoding: identity, br",), {}, 415),
-        (("content-encoding: identity", "content-encoding: gzip"), {}, 415),
-        (("content-encoding: gzip", "content-encoding: identity"), {}, 415),
-        (("content-type: image/jpeg", "Content-Type: multipart/form-data"), {}, 400),
-        (PREFLIGHT, {"method": "OPTIONS", "token": ""}, 403),
-        (PREFLIGHT, {"method": "OPTIONS"}, 403),
-        (("x-deadline-ms: 0",), {}, 400),
-        (("x-deadline-ms: 300001",), {}, 400),
-        (("x-deadline-ms: 1e3",), {}, 400),
-        (('x-deadline-ms: "}',), {}, 400),
-        (("x-deadline-ms: -1",), {}, 400),
-        (("x-deadline-ms: 5", "x-deadline-ms: 900000"), {}, 400),
-        ((f"x-long: {'y' * 20_000}",), {}, 431),
-    ],
+    ("status", "headers", "asked"), [(status, *one) for status, some in REJECTED.items() for one in some]
 )
-def test_rejected(quiet: Proxy, headers, asked, status):
+def test_rejected(quiet: Proxy, status, headers, asked):
     assert_rejected(quiet.ask(b"x", *headers, **asked), status)
     assert not quiet.list_seen()
 
@@ -82,152 +75,124 @@ def test_rejected(quiet: Proxy, headers, asked, status):
     [
         ("no", ["content-length: 9"], 401),
         (TOKEN, [CONTINUE, "content-length: 16777217"], 413),
-        (TOKEN, [CONTINUE, "content-length: 9", "content-encoding: gzip"], 415),
-        (TOKEN, [CONTINUE, "transfer-encoding: chunked", "content-encoding: gzip"], 415),
+        (TOKEN, [CONTINUE, "content-length: 9", ENCODED("gzip")], 415),
+        (TOKEN, [CONTINUE, "transfer-encoding: chunked", ENCODED("gzip")], 415),
     ],
 )
 def test_what_is_rejected_is_rejected_before_the_body(quiet: Proxy, token, headers, status):
+    assert_rejected(quiet.exchange(head_of(None, *headers, token=token)), status)
+
+
+def test_100_continue_is_from_haproxy(quiet: Proxy):
     with quiet.connect() as connection:
-        connection.sendall(head_of(None, *headers, token=token))
-        answer = read_answer(connection)
-    assert_rejected(answer, status)
-    assert answer.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
+        connection.sendall(head_of(16, CONTINUE))
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+    assert not quiet.list_seen()
 
 
 @pytest.mark.parametrize(
     ("headers", "asked"),
     [
-        ((f"authorization: bearer {TOKEN}",), {"token": ""}),
-        ((f"Authorization: BEARER  {TOKEN}",), {"token": ""}),
-        (("content-encoding: Identity",), {}),
-        ((), {"path": f"{PATH}/1.0"}),
-        ((), {"path": f"{PATH}/1.0?a=b"}),
-        (PREFLIGHT, {}),
+        ask(f"authorization: bearer {TOKEN}", token=""), ask(f"Authorization: BEARER  {TOKEN}", token=""),
+        ask(ENCODED("Identity")), ask(path=f"{PATH}/1.0"), ask(path=f"{PATH}/1.0?a=b"), ask(*PREFLIGHT),
+        ask("describe: 1", "x-kit-deadline-ms: 1", "X-KIT-a: 2", "x-request-id: a", path=f"{PATH}?describe"),
     ],
-)
-def test_accepted(quiet: Proxy, headers, asked):
-    assert quiet.ask(b"x", *headers, **asked).status == 200
-    assert [seen.target for seen in quiet.list_seen()] == [PATH]
+)  # fmt: skip
+def test_accepted_and_what_an_instance_sees(quiet: Proxy, headers, asked):
+    assert quiet.ask(b"x", "a: b", *headers, **asked).status == 200
+    [seen] = quiet.list_seen()
+    assert (seen.target, seen.header("a"), seen.header("connection")) == (PATH, "b", "close")
+    assert seen.list_values("authorization", "describe", "x-kit-deadline-ms", "x-kit-a") == []
+    assert [len(value) for value in seen.list_values("x-request-id")] == [36]
 
 
-@pytest.mark.parametrize("size", [5, 2_000_000])
+@pytest.mark.parametrize("size", [5, 16_777_216])
 @pytest.mark.parametrize(
     ("sent", "seen"),
     [
-        ('multipart/form-data; boundary="aB c"', 'x-multipart/form-data; boundary="aB c"'),
+        *(('multipart/form-data; boundary=' + end, 'x-multipart/form-data; boundary=' + end)
+          for end in ('"aB c"', 'y' * 12_000)),
         ("Multipart/Form-Data;boundary=x", "x-multipart/Form-Data;boundary=x"),
         (" multipart/mixed", "x-multipart/mixed"),
-        (f"multipart/form-data; boundary={'y' * 12_000}", f"x-multipart/form-data; boundary={'y' * 12_000}"),
-        ("image/jpeg", "image/jpeg"),
-        ("text/plain; a=multipart/form-data", "text/plain; a=multipart/form-data"),
+        *((other, other) for other in ("image/jpeg", "text/plain; a=multipart/form-data")),
     ],
-)
-def test_a_form_is_hidden_from_torchserve(quiet: Proxy, sent, seen, size):
+)  # fmt: skip
+def test_a_form_is_hidden_from_torchserve_and_known_to_handlers(quiet: Proxy, sent, seen, size):
     assert quiet.ask(b"x" * size, f"Content-TYPE:{sent}").status == 200
     [one] = quiet.list_seen()
-    assert (one.header("content-type"), one.count("content-type"), one.body_bytes) == (seen, 1, size)
-
-
-def test_the_handlers_know_the_name_of_a_hidden_form():
+    assert (one.list_values("content-type"), one.body_bytes) == ([seen], size)
     assert FORM_TYPE == request.FORM_TYPE
 
 
-def test_the_largest_is_accepted(quiet: Proxy):
-    assert quiet.ask(b"x" * 16_777_216).status == 200
+@pytest.mark.parametrize(
+    "target", [OTHERS, f"{OTHERS}/1.0", f"{OTHERS}/2.0%20b?top=3&x", f"{OTHERS}?a=/../b"]
+)
+@pytest.mark.parametrize("form", [FORM, TYPED('multipart/form-data; boundary="aB c"'), TYPED("a/b")])
+@pytest.mark.parametrize("size", [5, 2_000_000])
+def test_others_archives_get_requests_unchanged_but_for_token_and_headers_of_the_kit(
+    quiet: Proxy, target, form, size
+):
+    answer = quiet.ask(b"x" * size, form, "a: b", "describe: True", "x-kit-deadline-ms: 1", path=target)
+    assert (answer.status, json.loads(answer.body)) == (200, {"by": "a3"})
+    [seen] = quiet.list_seen()
+    assert (seen.target, seen.body_bytes, seen.list_values("a")) == (target, size, ["b"])
+    assert [TYPED(value) for value in seen.list_values("content-type")] == [form]
+    assert seen.list_values("authorization", "describe", "x-kit-deadline-ms") == []
+    assert [len(value) for value in seen.list_values("x-request-id")] == [36]
+
+
+def curl(*arguments: str) -> str:
+    done = subprocess.run(
+        ["curl", "-sS", "-m", "60", "-H", f"Authorization: Bearer {TOKEN}", *arguments],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout
 
 
 @pytest.mark.parametrize("size", [5, 300_000, 2_000_000])
 @pytest.mark.parametrize(
     "how",
-    [
-        ["-T", "FILE"],
-        ["--data-binary", "@FILE", "-H", "Content-Type: image/jpeg"],
-        ["-H", "Transfer-Encoding: chunked", "-T", "FILE"],
-        ["-H", "Expect: 100-continue", "-T", "FILE"],
-        ["-F", "data=@FILE"],
-        ["-0", "-T", "FILE"],
-    ],
-)
+    ["-T FILE", "--data-binary @FILE -H Content-Type:image/jpeg", "-H Transfer-Encoding:chunked -T FILE",
+     "-H Expect:100-continue -T FILE", "-F data=@FILE", "-0 -T FILE"],
+)  # fmt: skip
 def test_curl(quiet: Proxy, tmp_path, how, size):
-    file = tmp_path / "photo.jpg"
-    file.write_bytes(b"x" * size)
-    arguments = [part.replace("FILE", str(file)) for part in how]
-    url = f"http://127.0.0.1:{quiet.port}{PATH}"
-    answered = subprocess.run(
-        ["curl", "-sS", "-m", "60", "-H", f"Authorization: Bearer {TOKEN}", *arguments, url],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert "by" in json.loads(answered.stdout)
-    assert answered.stderr == ""
+    (file := tmp_path / "photo.jpg").write_bytes(b"x" * size)
+    said = curl(*how.replace("FILE", str(file)).split(), f"http://127.0.0.1:{quiet.port}{PATH}")
+    assert "by" in json.loads(said)
     assert [one.body_bytes >= size for one in quiet.list_seen()] == [True]
 
 
-def test_100_continue_is_from_haproxy(proxy: Proxy):
-    for instance in proxy.instances.values():
-        instance.reads_bodies.clear()
-    with proxy.connect() as connection:
-        connection.sendall(head_of(16, CONTINUE))
-        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
-
-
-def test_what_an_instance_sees(quiet: Proxy):
-    sent = ("describe: True", "x-kit-deadline-ms: 1", "X-KIT-other: 2", "x-request-id: mine", "a: b")
-    assert quiet.ask(b"x", *sent, path=f"{PATH}?describe=1").status == 200
-    [seen] = quiet.list_seen()
-    assert (seen.target, seen.header("a"), seen.header("connection")) == (PATH, "b", "close")
-    assert seen.count("authorization", "describe", "x-kit-deadline-ms", "x-kit-other") == 0
-    assert [len(value) for value in seen.list_values("x-request-id")] == [36]
-
-
-def test_what_is_no_http_is_told_so_by_haproxy_itself(quiet: Proxy):
-    """Its own page: 2.6 takes no other for what it cannot parse."""
-    with quiet.connect() as connection:
-        connection.sendall(b"HELLO\r\n\r\n")
-        assert read_answer(connection).status == 400
-
-
-def test_another_token(proxy: Proxy):
-    proxy.runtime.set_token("next")
-    assert proxy.ask().status == 401
-    assert proxy.ask(token="next").status == 200
-
-
-def test_health_is_the_supervisors(proxy: Proxy):
-    def ask(path: str, method: str = "GET") -> Answer:
+def test_health_is_the_supervisors_and_metrics_are_haproxys(proxy: Proxy):
+    def look(path: str, method: str = "GET") -> Answer:
         return proxy.ask(b"", path=path, method=method, token="")
 
-    assert_rejected(ask("/ready"), 503)
+    assert_rejected(look("/ready"), 503)
     supervisor = Backend("supervisor", proxy.files.supervisor_socket)
-    assert [ask(path).status for path in ("/ready", "/live", "/ping")] == [200, 200, 200]
+    assert [look(path).status for path in ("/ready", "/live", "/ping")] == [200, 200, 200]
     assert [seen.target for seen in supervisor.requests] == ["/ready", "/live", "/ready"]
-    supervisor.mode = "503"
-    assert json.loads(ask("/ready").body) == {"by": "supervisor"}
-    assert_rejected(ask("/ready", "POST"), 405)
-    supervisor.mode = "hang"
-    hung = ask("/live")
+    supervisor.set(mode="503")
+    assert json.loads(look("/ready").body) == {"by": "supervisor"}
+    assert_rejected(look("/ready", "POST"), 405)
+    supervisor.set(mode="hang")
+    hung = look("/live")
     assert_rejected(hung, 504)
     assert hung.seconds < 30
     supervisor.die()
+    metrics = curl(f"http://127.0.0.1:{proxy.port + 2}/metrics")
+    assert 'haproxy_backend_current_queue{proxy="resnet50"} 0' in metrics
 
 
-def test_metrics(quiet: Proxy):
-    answer = subprocess.run(
-        ["curl", "-sS", f"http://127.0.0.1:{quiet.port + 2}/metrics"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert 'haproxy_backend_current_queue{proxy="resnet50"} 0' in answer.stdout
-
-
-def test_the_log_has_failures_of_clients_with_a_token_alone(proxy: Proxy):
+def test_the_log_has_failures_of_clients_with_a_token_alone_and_the_token_can_change(proxy: Proxy):
     proxy.set_all(mode="500")
-    failed = proxy.ask(path=f"{PATH}?secret")
-    proxy.ask(token="secret")
-    assert failed.status == 500
+    assert [proxy.ask(path=f"{PATH}?secret").status, proxy.ask(token="secret").status] == [500, 401]
     wait_for(lambda: "POST /predictions/resnet50" in proxy.log.read_text())
     log = proxy.log.read_text()
     assert "secret" not in log
     assert " 401 " not in log
     assert proxy.list_seen()[0].header("x-request-id") in log
+    proxy.runtime.set_token("next")
+    assert [proxy.ask().status, proxy.ask(token="next").status] == [401, 500]
 
 
 def test_tls(tmp_path):
@@ -237,14 +202,66 @@ def test_tls(tmp_path):
          "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
         capture_output=True, check=True,
     )  # fmt: skip
+    with open_proxy(
+        certificate=cert.read_text() + key.read_text(), tls_cert=str(cert), tls_key=str(key)
+    ) as proxy:
+        said = curl("--cacert", str(cert), "-T", str(cert), f"https://localhost:{proxy.port}{PATH}")
+        assert json.loads(said) == {"by": "a1"}
 
-    def join(files: ProxyFiles) -> None:
-        Path(files.certificate).write_text(cert.read_text() + key.read_text(), encoding="utf-8")
 
-    with open_proxy(prepare=join, tls_cert=str(cert), tls_key=str(key)) as proxy:
-        url = f"https://localhost:{proxy.port}{PATH}"
-        answered = subprocess.run(
-            ["curl", "-sS", "--cacert", cert, "-H", f"Authorization: Bearer {TOKEN}", "-T", cert, url],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert json.loads(answered.stdout) == {"by": "a1"}
+HEAD = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
+HIDDEN = f"POST {PATH} HTTP/1.1\r\nhost: x\r\nx-hidden: yes\r\ncontent-length: 1\r\n\r\nx"
+ALL, CL, TE = len(HIDDEN), "content-length", "transfer-encoding"
+TRICKS = {
+    "CL and TE": f"{CL}: {ALL + 5}\r\n{TE}: chunked\r\n\r\n0\r\n\r\n",
+    "TE and CL": f"{TE}: chunked\r\n{CL}: 5\r\n\r\n0\r\n\r\n",
+    "two CLs": f"{CL}: 1\r\n{CL}: {ALL + 1}\r\n\r\nx",
+    "a list of CLs": f"{CL}: 1, {ALL + 1}\r\n\r\nx",
+    "CL with a sign": f"{CL}: +1\r\n\r\nx",
+    "TE twice": f"{TE}: chunked\r\n{TE}: identity\r\n\r\n0\r\n\r\n",
+    "TE unknown": f"{TE}: xchunked\r\n{CL}: 1\r\n\r\nx",
+    "TE behind a tab": f"{TE}:\tchunked\r\n{CL}: 1\r\n\r\n0\r\n\r\n",
+    "blank before the colon": f"{CL} : {ALL}\r\n\r\n",
+    "folded": f"x-a: b\r\n {CL}: 1\r\n{TE}:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "bare LF": f"x-a: b\n{CL}: 1\r\n\r\nx",
+    "bare CR": f"x-a: b\r{CL}: 1\r\n\r\n",
+    "NUL": f"x-a: b\0c\r\n{CL}: 1\r\n\r\nx",
+    "bad chunk": f"{TE}: chunked\r\n\r\n1;\nx\r\n0\r\n\r\n",
+    "chunk of too many": f"{TE}: chunked\r\n\r\nfffffffffffffffff\r\nx\r\n0\r\n\r\n",
+    "upgrade": f"connection: upgrade\r\nupgrade: h2c\r\nhttp2-settings: AA\r\n{CL}: 1\r\n\r\nx",
+    "connection names": f"connection: authorization, {CL}\r\n{CL}: 1\r\n\r\nx",
+    "pipelined": f"{CL}: 1\r\n\r\nx",
+}
+"""What stands behind HEAD and before HIDDEN, which has no token: a second request of it is refused."""
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_hidden_request_never_arrives(quiet: Proxy, trick: str):
+    first = quiet.exchange(f"{HEAD}{TRICKS[trick]}{HIDDEN}".encode("latin-1"))
+    assert first.status in (200, 400, 401, 501)
+    seen = [(one.head.count(b"HTTP/1.1"), len(one.list_values(CL, TE))) for one in quiet.list_seen()]
+    assert seen in ([], [(1, 1)])
+    assert not any(one.list_values("x-hidden") for one in quiet.list_seen())
+
+
+@pytest.mark.parametrize(
+    "sent", [f"{HEAD}{TE}: chunked\r\n\r\n0\r\n\r\n{HIDDEN}".replace("1.1", "1.0"), "HELLO\r\n\r\n"]
+)
+def test_http_1_0_has_no_chunks_and_what_is_no_http_is_told_so_by_haproxys_own_page(quiet: Proxy, sent: str):
+    assert quiet.exchange(sent.encode()).status == 400
+    assert not quiet.list_seen()
+
+
+def test_two_requests_of_one_connection_come_to_instances_on_two_and_are_answered_in_their_order(
+    quiet: Proxy,
+):
+    with quiet.connect() as connection:
+        connection.sendall("".join(f"{HEAD}x-n: {number}\r\n{CL}: 1\r\n\r\nx" for number in (1, 2)).encode())
+        answered = b""
+        while answered.count(b"HTTP/1.1 200") < 2 and (part := connection.recv(1 << 16)):
+            answered += part
+    assert answered.startswith(b"HTTP/1.1 200")
+    assert answered.count(b"HTTP/1.1 200") == 2
+    seen = quiet.list_seen()
+    assert sorted(one.header("x-n") for one in seen) == ["1", "2"]
+    assert all(one.header("connection") == "close" for one in seen)

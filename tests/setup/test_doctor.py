@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,21 +9,21 @@ import pytest
 
 from setup import doctor
 from setup.__main__ import explain_python
-from setup.doctor import HAPROXY, NEEDS, Need, SetupError
+from setup.doctor import HAPROXY, JAVA, NEEDS
 
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path) -> Path:
     """One without any program; they are put into its folder."""
-    monkeypatch.setattr(doctor, "FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr(doctor, "FOLDERS", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return tmp_path
 
 
-def put(folder: Path, name: str, says: str = "") -> None:
+def put(folder: Path, name: str, does: str = "", mode: int = 0o755) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\necho '{says}' >&2\n")
-    (folder / name).chmod(0o755)
+    (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+    (folder / name).chmod(mode)
 
 
 @pytest.mark.parametrize(
@@ -32,36 +31,39 @@ def put(folder: Path, name: str, says: str = "") -> None:
 )
 def test_only_a_python_with_wheels_of_ipex_is_taken(version, fits):
     sentence = explain_python(version, "/usr/bin/python3")
-    assert (sentence is None) is fits
+    assert (not sentence) is fits
     assert fits or f"got {version[0]}.{version[1]} (/usr/bin/python3)\n  do: " in sentence
 
 
 def test_an_empty_machine_lacks_everything_but_pythons_own(machine):
-    lacking = [need.what for need in doctor.find_missing()]
-    assert lacking == [need.what for need in NEEDS if need.what != "Python's venv"]
+    assert [*doctor.find_missing()] == [what for what in NEEDS if what != "Python's venv"]
+    assert [*doctor.find_missing(*NEEDS)] == []
 
 
 @pytest.mark.parametrize(
-    ("need", "name", "says", "fits"),
+    ("need", "name", "says", "lack"),
     [
-        (NEEDS[0], "java", 'openjdk version "17.0.15"', True),
-        (NEEDS[0], "java", 'java version "1.8.0_392"', False),
-        (NEEDS[0], "java", "", False),
-        (HAPROXY, "haproxy", "HAProxy version 2.6.12-1", True),
-        (HAPROXY, "haproxy", "HA-Proxy version 2.0.33", False),
-        (HAPROXY, "haproxy", "HAProxy version 2.10", True),
+        (JAVA, "java", 'openjdk version "17.0.15"', ""),
+        (JAVA, "java", 'java version "1.8.0_392"', "1 (PATH)"),
+        (JAVA, "java", "", "no version (PATH)"),
+        (HAPROXY, "haproxy", "HAProxy version 2.6.12-1", ""),
+        (HAPROXY, "haproxy", "HA-Proxy version 2.4.24-0ubuntu0.22.04", "2.4 (PATH)"),
+        (HAPROXY, "haproxy", "HAProxy version 2.10", ""),
     ],
 )
-def test_versions_that_are_too_old_are_none(machine, need, name, says, fits):
-    put(machine, name, says)
-    assert (not doctor.find_lack(need)) is fits
+def test_versions_that_are_too_old_are_none(machine, need, name, says, lack):
+    put(machine, name, f"echo '{says}' >&2")
+    assert doctor.find_lack(need) == lack.replace("PATH", f"{machine}/{name}")
 
 
-def test_java_home_wins(machine, monkeypatch):
-    put(machine, "java", 'openjdk version "17.0.15"')
-    put(machine / "home/bin", "java", 'openjdk version "11.0.2"')
-    monkeypatch.setenv("JAVA_HOME", str(machine / "home"))
-    assert doctor.find_lack(NEEDS[0]) == f"11 ({machine}/home/bin/java)"
+def test_java_home_wins_and_what_does_not_run_says_why(machine, monkeypatch):
+    put(machine, "java", """echo 'openjdk version "17.0.15"'""")
+    home = machine / "it's home"
+    put(home / "bin", "java", """echo 'openjdk version "11.0.2"'""")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert doctor.find_lack(JAVA) == f"11 ({home}/bin/java)"
+    put(home / "bin", "java", mode=0o644)
+    assert "Permission denied" in doctor.find_lack(JAVA)
 
 
 @pytest.mark.parametrize(
@@ -75,59 +77,61 @@ def test_java_home_wins(machine, monkeypatch):
 )
 def test_a_hopeless_machine_is_rejected(tmp_path, checkout, flags, said):
     (tmp_path / "cpuinfo").write_text(f"model name\t: x\nflags\t\t: {flags}\n")
-    with pytest.raises(SetupError, match=said) if said else nullcontext():
+    with pytest.raises(SystemExit, match=said) if said else nullcontext():
         doctor.check_machine(Path(checkout), tmp_path / "cpuinfo")
 
 
-LACKING = Need("numactl", ("numactl",), ("numactl",))
-
-
-def lack(monkeypatch, *needs: Need) -> None:
-    monkeypatch.setattr(doctor, "find_missing", lambda *_: list(needs))
-
-
-def test_without_root_the_line_that_installs_it_is_said(monkeypatch, machine):
-    lack(monkeypatch, LACKING, HAPROXY)
-    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(doctor, "succeeds", lambda _: False)
-    with pytest.raises(SetupError) as caught:
-        doctor.complete_machine()
-    assert str(caught.value).startswith(
-        "numactl is missing: got no numactl\n  do: as root: apt-get update && "
-    )
-    assert str(caught.value).splitlines()[1].endswith(" numactl")
-
-
-def test_as_root_it_is_installed_and_looked_for_again(monkeypatch, machine):
-    monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(
-        doctor, "succeeds", lambda command: command[-1] in ("--version", "default-jdk-headless")
-    )
+@pytest.fixture
+def apt(monkeypatch, machine) -> list[str]:
+    """What is run on a machine without Java, numactl and HAProxy, by root."""
     ran: list[str] = []
-    monkeypatch.setattr(doctor, "run", lambda _, command: ran.append(" ".join(command)))
-    java = Need("Java 17 or newer", doctor.JDK, ("java",))
-    lack(monkeypatch, LACKING, java)
-    with pytest.raises(SetupError, match="update-alternatives"):
+    for what in {*NEEDS} - {JAVA, "numactl", HAPROXY}:
+        put(machine, NEEDS[what][1].split()[0].rpartition("/")[2])
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(doctor.subprocess, "getstatusoutput", lambda _: (0, ""))
+    monkeypatch.setattr(doctor, "run", lambda _, command: ran.append(command))
+    return ran
+
+
+def test_without_root_the_line_that_installs_it_is_said(apt, monkeypatch):
+    """HAProxy is no part of it: PyPI has one."""
+    monkeypatch.setattr(doctor.subprocess, "getstatusoutput", lambda _: (1, ""))
+    with pytest.raises(SystemExit) as caught:
         doctor.complete_machine()
-    assert ran[0] == "apt-get -q update"
-    assert ran[1].endswith(" numactl default-jdk-headless")
+    java, numactl, do, again = str(caught.value).splitlines()
+    assert (java, numactl) == (f"{JAVA} is missing: got no java", "numactl is missing: got no numactl")
+    assert do.startswith("  do: as root: apt-get update && apt-get satisfy -y ")
+    assert do.endswith("default-jdk-headless (>= 2:1.17), numactl'")
+    assert "make setup" in again
+    assert apt == []
+
+
+def test_by_root_it_is_installed_and_looked_for_again(apt, monkeypatch):
+    with pytest.raises(SystemExit, match="update-alternatives"):
+        doctor.complete_machine()
+    assert apt[0] == "apt-get -q update"
+    assert apt[1].startswith("env DEBIAN_FRONTEND=noninteractive apt-get satisfy ")
+    assert apt[1].endswith(", numactl, haproxy'")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(
+        SystemExit, match=r"^Java 17 or newer is missing: got no /nowhere/bin/java\n  do: unset"
+    ):
+        doctor.complete_machine()
+    assert len(apt) == 2
 
 
 def test_a_failed_command_shows_its_end_and_no_passwords(tmp_path, monkeypatch):
     log = tmp_path / "run/setup.log"
     monkeypatch.setattr(doctor, "LOG", log)
-    doctor.run("first", [sys.executable, "-c", "print('earlier')"])
-    script = "import os; print('first\\n' * 40, flush=True); raise SystemExit(os.environ['ADDRESS'])"
-    with pytest.raises(SetupError) as caught:
+    doctor.run("first", "echo earlier")
+    with pytest.raises(SystemExit) as caught:
         doctor.run(
-            "second", [sys.executable, "-c", script], {"ADDRESS": "https://name:secret@index.example/x"}
+            "second",
+            "sh -c 'yes line | head -40; echo $ADDRESS; exit 3'",
+            {"ADDRESS": "https://me:secret@x.example"},
         )
     text = str(caught.value)
-    assert "failed with exit code 1" in text
-    assert f"log: {log}" in text
-    assert text.count("  | first") <= 12
-    assert "earlier" not in text
-    assert "earlier" in log.read_text()
-    for shown in (text, log.read_text()):
-        assert "https://***@index.example/x" in shown
-        assert "secret" not in shown
+    assert "failed with exit code 3" in text
+    assert text.count("  | line") == 11
+    assert f"  | https://***@x.example\n  log: {log}\n  do: " in text
+    assert log.read_text() == "earlier\n" + 40 * "line\n" + "https://***@x.example\n"

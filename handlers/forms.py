@@ -1,7 +1,7 @@
 """Reads a multipart form (RFC 7578) of one field, whole as a client sent it.
 
 TorchServe takes a form apart itself, and keeps only the last of several fields of one name (ts/service.py).
-HAProxy therefore calls its type x-multipart/… (config/door/queues.py), and TorchServe hands over the body.
+HAProxy therefore calls its type x-multipart/… (config/templates/), and TorchServe hands over the body.
 """
 
 from __future__ import annotations

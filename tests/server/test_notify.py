@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from server.cli import _COMMANDS
+from server.command import USAGE_ERROR, read_call
 from server.notify import LONGEST_STATUS, Notifier
 
 UNIT = Path(__file__).parents[2] / "deploy/cpu-kit.service"
@@ -71,6 +75,19 @@ def test_what_was_not_heard_is_told_again_and_a_full_socket_is_not_waited_for(ma
 def test_an_address_that_cannot_be_told_anything_harms_nobody(address, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     Notifier().tell("ready", "\udcff")
+
+
+def test_the_units_command_is_one_of_todays(tmp_path, monkeypatch):
+    """Its folder is the one that may be written; what its words alone make fail is not started again."""
+    monkeypatch.chdir(tmp_path)  # no kit.toml
+    unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    python, *module, command = (words := shlex.split(unit["ExecStart"]))[:4]
+    assert (python, module) == (f"{unit['WorkingDirectory']}/.venv/bin/python", ["-m", "server"])
+    assert command in _COMMANDS
+    settings = read_call(command, words[4:]).settings
+    assert settings.foreground
+    assert f"{unit['WorkingDirectory']}/{settings.run_dir}" == unit["ReadWritePaths"]
+    assert unit["RestartPreventExitStatus"] == str(USAGE_ERROR)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")

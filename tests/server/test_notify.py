@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import _COMMANDS
+from server.cli import COMMANDS
 from server.command import USAGE_ERROR, read_call
 from server.notify import LONGEST_STATUS, Notifier
 
@@ -83,7 +83,7 @@ def test_the_units_command_is_one_of_todays(tmp_path, monkeypatch):
     unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
     python, *module, command = (words := shlex.split(unit["ExecStart"]))[:4]
     assert (python, module) == (f"{unit['WorkingDirectory']}/.venv/bin/python", ["-m", "server"])
-    assert command in _COMMANDS
+    assert command in COMMANDS
     settings = read_call(command, words[4:]).settings
     assert settings.foreground
     assert f"{unit['WorkingDirectory']}/{settings.run_dir}" == unit["ReadWritePaths"]

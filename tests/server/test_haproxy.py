@@ -1,4 +1,4 @@
-"""HAProxy's runtime socket: what is asked, and what is made of the answers. tests/door/ has a real one."""
+"""HAProxy's runtime socket: what is asked, and what is made of the answers. tests/proxy/ has a real one."""
 
 from __future__ import annotations
 

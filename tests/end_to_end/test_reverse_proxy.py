@@ -60,7 +60,7 @@ class DoorKit(Kit):
 @pytest.fixture(scope="module")
 def door_kit(tmp_path_factory, tiny_store) -> Iterator[DoorKit]:
     """A folder with a short name: sockets are in it."""
-    folder = tmp_path_factory.mktemp("door")
+    folder = tmp_path_factory.mktemp("proxy")
     store = folder / "store"
     store.mkdir()
     for archive in tiny_store.glob("*.mar"):

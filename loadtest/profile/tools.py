@@ -1,6 +1,6 @@
 """Programs that look into one process at full speed: py-spy's flame graph, perf's top-down analysis.
 
-Without a server: to look is to halt a process again and again, and its keeper would take it for dead.
+Without a server: to look is to halt a process again and again, and the supervisor would take it for dead.
 """
 
 from __future__ import annotations

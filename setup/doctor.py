@@ -56,8 +56,8 @@ def check_machine(checkout: Path = ROOT, cpuinfo: Path = Path("/proc/cpuinfo")) 
         sys.exit(f"the machine must be Linux on x86-64, which IPEX is for: got {machine}")
     if "avx2" not in cpuinfo.read_text(errors="replace").split():
         sys.exit(f"the processor must have AVX2: got none in {cpuinfo}; do: pass the host's model on")
-    if re.search(r"[\s:]", str(checkout)):
-        sys.exit(f"the path must be without blanks and colons: got {checkout}; do: move the checkout")
+    if re.search(r"""[\s:'"\\]""", str(checkout)):
+        sys.exit(f"the path must be without blanks, colons, quotes: got {checkout}; do: move the checkout")
 
 
 def complete_machine() -> None:

@@ -72,7 +72,8 @@ def test_java_home_wins_and_what_does_not_run_says_why(machine, monkeypatch):
         ("/srv/kit-1.0/übung", "fpu avx2", None),
         ("/srv/kit", "fpu avx", "AVX2"),
         ("/home/a b/kit", "avx2", "got /home/a b/kit"),
-        ("/srv/x:y/kit", "avx2", "without blanks and colons"),
+        ("/srv/x:y/kit", "avx2", "without blanks, colons, quotes"),
+        ("/srv/it's/kit", "avx2", "without blanks, colons, quotes"),
     ],
 )
 def test_a_hopeless_machine_is_rejected(tmp_path, checkout, flags, said):

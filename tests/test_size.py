@@ -15,7 +15,7 @@ BUDGETS = {
     "models": 5940,
     "server": 5510,
     "setup": 300,
-    "tests": 28190,
+    "tests": 28200,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

@@ -1,4 +1,4 @@
-"""HAProxy is started, set to who serves, and started again; a stand-in for it (tests/proxy has a real one)."""
+"""HAProxy is started, set to who serves, and started again; a stand-in for it (the real one: tests/proxy)."""
 
 from __future__ import annotations
 

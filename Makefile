@@ -19,13 +19,12 @@ RUN = @$(call quote,$(CHOSEN)) -m setup
 CURRENT = tests/config/test_launcher.py tests/config/test_backends.py tests/handlers/backends/test_backends.py \
 	tests/handlers/backends/test_inductor.py tests/models/test_trained_backends.py tests/models/test_trained_embeddings.py
 COMMANDS = serve reload models model plan tune profile loadtest compare image setup doctor loadtest-ui loadtest-slo \
-	loadtest-gate soak ablation report audit load-tools dev
+	loadtest-gate soak ablation benchmark report audit load-tools benchmark-tools dev
 .PHONY: $(COMMANDS) help help-dev status verify stop clean distclean test test-unit test-e2e test-reliability \
 	test-current test-current-quick image-test lint format lock
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .NOTPARALLEL:
-# Values reach the programs as arguments only; a caller's PYTHONPATH not at all. Byte code is written when a module is
-# first imported (uv writes none): without it each worker compiles torch anew.
+# Values reach programs as arguments only, a caller's PYTHONPATH not at all. Without byte code workers compile torch anew.
 unexport $(GIVEN) MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHONPATH PYTHONHOME PYTHONIOENCODING PYTHONDONTWRITEBYTECODE PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_CONSTRAINT
 # Whatever the locale: `→` must not end a command in a Latin-1 one.
 export PYTHONUTF8 := 1
@@ -57,6 +56,7 @@ loadtest-slo: #- Search the highest rate whose p99 keeps SLO_P99_MS
 loadtest-gate: #- Two running servers in turns, ARGS="--a RUN_DIR --b RUN_DIR": fail on a regression
 soak: #- The running server at 80 % of its peak for ten minutes: do memory and latency stay?
 ablation: #- What each setting is worth (30 minutes): MODELS=resnet50|bert; ARGS="--steps backends": each backend
+benchmark: ## Beside plain TorchServe and OpenVINO behind LitServe: rates within SLO_P99_MS (50 minutes a model)
 report: #- Tables and pages of saved results again: the latest, or ARGS="RESULT…"
 audit: #- Known vulnerabilities of what is installed, and which are accepted why (exit 3: nobody can be asked)
 $(COMMANDS):

@@ -203,15 +203,14 @@ class Bench:
         return rejected
 
     def find_payloads(self, load: Load, running: Running) -> list[Payload]:
-        """Of a load, made once; at the server's own path where it has one."""
+        """Of a load, made once."""
         if load.locustfile:
             return []
-        key = (load.payloads, *load.models, str(dict(load.shares)), running.path)
+        key = (load.payloads, *load.models, str(dict(load.shares)))
         if key not in self._payloads:
-            made = make_payloads(
+            self._payloads[key] = make_payloads(
                 load.payloads, model=" ".join(load.models), archives=running.archives, shares=load.shares
             )
-            self._payloads[key] = [replace(one, path=running.path) for one in made] if running.path else made
         return self._payloads[key]
 
     def find_expected(self, load: Load, running: Running, payloads: Sequence[Payload]) -> Expected | None:
@@ -264,8 +263,9 @@ class Turn:
             if not self.up.looked_at:
                 self.up.verified, self.up.looked_at = running.verify(), True
             self.facts = self._look_before()
-            self.payloads = self.bench.find_payloads(self.load, running)
-            self.expected = self.bench.find_expected(self.load, running, self.payloads)
+            made = self.bench.find_payloads(self.load, running)
+            self.expected = self.bench.find_expected(self.load, running, made)
+            self.payloads = [running.adapt(one) for one in made]
             if warm_up_s and not self.up.rate:
                 plainer = replace(
                     self.load,

@@ -25,6 +25,7 @@ from loadtest.command import (
     RESUME,
     STORE,
     build_store,
+    call,
     choose_model,
     finish,
     measure,
@@ -34,7 +35,7 @@ from loadtest.command import (
 )
 from loadtest.drivers import LOCUSTFILE, ROOT, make_locust_arguments, parse_generators
 from loadtest.errors import LoadTestError, NotMeasuredError
-from loadtest.experiments import ablation, compare, loadtest, slo, soak
+from loadtest.experiments import ablation, benchmark, compare, loadtest, slo, soak
 from loadtest.load import DRIVERS, LOOPS, Load, Scenario, change_scenario, parse_share, read_scenario
 from loadtest.payloads import USUAL, make_payloads, write_manifest
 from loadtest.profile import experiment as profile
@@ -49,7 +50,7 @@ from server.start import Interrupted, catch_signals
 
 WEB_PORT = 8089
 EXPERIMENTS: Mapping[str, Callable[[Bench], Result]] = {
-    one.KIND: one.run for one in (loadtest, slo, compare, soak, ablation, tune, profile)
+    one.KIND: one.run for one in (loadtest, slo, compare, soak, ablation, benchmark, tune, profile)
 }
 """Kind → what makes the report of a kept result again."""
 
@@ -269,6 +270,25 @@ def run_ablation(**given: Any) -> int:
         if folder:  # by the memory that there was
             asked["groups"] = read_result(folder).asked.get("groups")
         return measure(ablation.KIND, name, asked, partial(ablation.run, servers=servers), given, site)
+
+
+@commands.command("benchmark")
+@RESUME
+@click.option("--only", default="", help="parts of the servers' names, separated by commas: the kit,plain")
+@STORE
+@PORT
+@RESULTS_OPTION
+@settings("models", "slo_p99_ms")
+def run_benchmark(**given: Any) -> int:
+    """The kit as it comes, plain TorchServe, and OpenVINO behind LitServe: rates within SLO_P99_MS, and saturated."""
+    model = choose_model(given["models"], benchmark.PAYLOADS)
+    only = [word.strip() for word in given["only"].split(",") if word.strip()]
+    servers = benchmark.list_servers(model, only)
+    call("models", "build", f"MODELS={model}", "--precisions", "bf16 int8")
+    with open_site(given["store"], given["first_port"]) as site:
+        asked = benchmark.ask(model, site, servers, limit_ms=given["slo_p99_ms"] or DEFAULT_SLO_P99_MS)
+        run = partial(benchmark.run, servers=servers)
+        return measure(benchmark.KIND, f"benchmark-{model}", asked, run, given, site)
 
 
 @commands.command("report")

@@ -23,3 +23,6 @@ for set in ipex current; do
 done
 # In both sets of packages these are the same (tests/setup/test_command.py).
 compile --generate-hashes -c ipex/serve.txt first.in -o first.txt
+# What `make benchmark` measures the kit beside.
+# shellcheck disable=SC2086
+compile --generate-hashes $free -c current/serve.in -c current/serve.txt current/litserve.in -o current/litserve.txt

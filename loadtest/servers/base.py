@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -101,8 +101,15 @@ class Running:
     """With the labels of eager FP32; a baseline with another preprocessing states its own."""
     runner: Runner | None = None
     """Set where there is no server."""
+    wrap: Callable[[Payload], Payload] | None = None
+    """The form in which it takes payloads, where that is not TorchServe's."""
     start_s: float | None = None
     """From the birth of the first worker's process to the last right smoke request; None where unknown."""
+
+    def adapt(self, payload: Payload) -> Payload:
+        """As it is sent here."""
+        wrapped = self.wrap(payload) if self.wrap else payload
+        return replace(wrapped, path=self.path) if self.path else wrapped
 
     @property
     def is_kit(self) -> bool:
@@ -112,7 +119,7 @@ class Running:
     @property
     def has_api(self) -> bool:
         """Whether it is TorchServe, and ours to ask."""
-        return self.run is not None and self.runner is None
+        return self.run is not None and self.runner is None and not self.path
 
     @property
     def client(self) -> Client:

@@ -1,0 +1,113 @@
+"""OpenVINO behind LitServe: what somebody serves who needs none of TorchServe, with the same weights."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from loadtest.drivers import ROOT
+from loadtest.errors import LoadTestError
+from loadtest.payloads import Payload, make_payloads
+from loadtest.payloads.payload import JSON
+from loadtest.servers.base import Running, Server, Site
+from server.rundir import MARK, RunDir
+from server.stop import stop
+
+PYTHON = ROOT / ".venv-current/bin/python"
+APP = Path(__file__).with_name("openvino_litserve_app.py")
+CALIBRATION = 32
+START_SECONDS = 600
+LEAST_AGREEMENT = 0.85
+"""With eager FP32: images are decoded by Pillow, whose resampling differs by a level here and there, and INT8 is
+not held to the kit's accuracy gate."""
+
+
+def litserve_server(name: str, model: str, precision: str, *, batch: int, memory_mib: int = 0) -> Server:
+    """A worker for each CPU, of one thread each; LoadTestError where the environment is not there."""
+
+    @contextlib.contextmanager
+    def start(site: Site) -> Iterator[Running]:
+        if not PYTHON.exists():
+            raise LoadTestError(
+                "OpenVINO behind LitServe runs in .venv-current: got none; do: make benchmark-tools, "
+                "or leave it out by --only"
+            )
+        site.say(f"  starting {name}")
+        folder, port = site.place("litserve")
+        run, archive = RunDir.at(folder), site.store / f"{model}.mar"
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(folder)
+        (calibration := folder / "calibration").mkdir()
+        for number, one in enumerate(make_payloads("", model=model, archives={model: archive})[:CALIBRATION]):
+            (calibration / f"{number:02d}.json").write_bytes(wrap(one).body)
+        workers = str(len(os.sched_getaffinity(0)))
+        running = Running(
+            name=name, models=(model,), url=f"http://127.0.0.1:{port}", path="/predict", run=run,
+            archives={model: archive}, wrap=wrap, least_agreement=LEAST_AGREEMENT,
+            how=f"OpenVINO {precision.upper()} behind LitServe, {workers} workers of one thread, batches up to {batch}",
+        )  # fmt: skip
+        try:
+            _call(run, folder, "build", precision, workers, str(batch))
+            _launch(run, folder, str(port), precision, workers, str(batch))
+            _wait(running)
+            yield running
+        finally:
+            running.resume()
+            stop(run)
+
+    return Server(name=name, open=start, memory_mib=memory_mib)
+
+
+def wrap(payload: Payload) -> Payload:
+    """As LitServe takes it: texts as they are, the bytes of images as base64 in JSON."""
+    if payload.content_type == JSON:
+        return payload
+    body = json.dumps({"image": base64.b64encode(payload.body).decode()}).encode()
+    return replace(payload, body=body, content_type=JSON)
+
+
+def _command(folder: Path, *words: str) -> list[str]:
+    return [str(PYTHON), str(APP), str(folder), *words]
+
+
+def _call(run: RunDir, folder: Path, *words: str) -> None:
+    done = subprocess.run(
+        _command(folder, *words),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=START_SECONDS,
+    )
+    if done.returncode:
+        raise LoadTestError(f"the graph for LitServe cannot be made: {done.stderr[-1500:]}")
+
+
+def _launch(run: RunDir, folder: Path, *words: str) -> None:
+    with (run.path / "console.log").open("wb") as console:
+        subprocess.Popen(
+            _command(folder, *words), cwd=folder, env={**os.environ, MARK: str(run.path)},
+            stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+
+def _wait(running: Running) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            if urllib.request.urlopen(f"{running.url}/health", timeout=5).status == 200:
+                return
+        time.sleep(0.5)
+    assert running.run is not None
+    log = (running.run.path / "console.log").read_text(errors="replace")[-1500:]
+    raise LoadTestError(f"{running.name} was not ready within {START_SECONDS} s:\n{log}")

@@ -280,7 +280,7 @@ def run_ablation(**given: Any) -> int:
 @RESULTS_OPTION
 @settings("models", "slo_p99_ms")
 def run_benchmark(**given: Any) -> int:
-    """The kit as it comes, plain TorchServe, and OpenVINO behind LitServe: rates within SLO_P99_MS, and saturated."""
+    """The kit beside plain TorchServe and OpenVINO behind LitServe: within SLO_P99_MS, and saturated."""
     model = choose_model(given["models"], benchmark.PAYLOADS)
     only = [word.strip() for word in given["only"].split(",") if word.strip()]
     servers = benchmark.list_servers(model, only)

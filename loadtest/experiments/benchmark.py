@@ -1,9 +1,9 @@
 """`make benchmark`: the kit as `make serve` runs it, beside plain TorchServe and OpenVINO behind LitServe.
 
-Same weights, same payloads, one run, in turns. `saturated` asks what a closed loop reaches. `around-N` looks for
-the rate at which 1 % of the requests are later than the limit; in `limit` each server is measured at three rates
-about its own, three times, and the figures are quoted. The kit's servers have the plan that they get by
-themselves, and are called through their reverse proxy.
+Same weights, same payloads, one run, in turns. `saturated` asks what a closed loop reaches. `around-N` looks
+for the rate at which 1 % of the requests are later than the limit; in `limit` each server is measured at
+three rates about its own, three times, and the figures are quoted. The kit's servers have the plan that they
+get by themselves, and are called through their reverse proxy.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ BATCH = 8
 USERS, SECONDS, REPEATS = 32, 8.0, 3
 """Of a closed loop: enough for two full batches of two workers."""
 LONGEST_S, SHORTEST_S = 40.0, 10.0
-"""Of a window at a rate: what is fitted is the share of late requests over all of them, so that those of a slow
-server need not each hold the thousand that a p99 of its own would take."""
+"""Of a window at a rate: what is fitted is the share of late requests over all of them, so that those of a
+slow server need not each hold the thousand that a p99 of its own would take."""
 WARM_UP_S, MOST_ROUNDS = 20.0, 3
 SATURATED, AROUND, LIMIT = "saturated", "around", "limit"
 ALLOWED = 0.01
@@ -186,11 +186,11 @@ def show(bench: Bench, measured: Measured) -> Result:
             f"saturated by {USERS} users, requests/s": rate, "ratio there": ratios[1],
             "mean there, ms": round(1000 * USERS / rate.value), "note": describe(closed),
         })  # fmt: skip
-        verdicts.append(Verdict(what=f"{name}: {limit}", figure=found.interval if not word else None,
-                                unit=" requests/s", why=f"{word} {found.value:.3g}/s" if word else ""))  # fmt: skip
+        quoted, why = (None, f"{word} {found.value:.3g}/s") if word else (found.interval, "")
+        verdicts.append(Verdict(what=f"{name}: {limit}", figure=quoted, unit=" requests/s", why=why))
         colour = COLOURS[0] if name.startswith(KIT) else COLOURS[1] if name.startswith(LITSERVE) else GREY
-        if found.interval and not word:
-            drawn.append((name, found.interval, f"{ratios[0].value:.1f}×" if ratios[0] else "", colour))
+        if quoted:
+            drawn.append((name, quoted, f"{ratios[0].value:.1f}×" if ratios[0] else "", colour))
     every = [series for _, series in measured.every]
     at_limit = [series for name, series in measured.every if name == LIMIT]
     title = f"{asked['model']}: {limit}, on {describe_machine(bench.kept.host)}"

@@ -28,8 +28,8 @@ APP = Path(__file__).with_name("openvino_litserve_app.py")
 CALIBRATION = 32
 START_SECONDS = 600
 LEAST_AGREEMENT = 0.85
-"""With eager FP32: images are decoded by Pillow, whose resampling differs by a level here and there, and INT8 is
-not held to the kit's accuracy gate."""
+"""With eager FP32: resampling by Pillow differs by a level here and there, and INT8 is not held to the kit's
+accuracy gate."""
 
 
 def litserve_server(name: str, model: str, precision: str, *, batch: int, memory_mib: int = 0) -> Server:
@@ -54,7 +54,7 @@ def litserve_server(name: str, model: str, precision: str, *, batch: int, memory
         running = Running(
             name=name, models=(model,), url=f"http://127.0.0.1:{port}", path="/predict", run=run,
             archives={model: archive}, wrap=wrap, least_agreement=LEAST_AGREEMENT,
-            how=f"OpenVINO {precision.upper()} behind LitServe, {workers} workers of one thread, batches up to {batch}",
+            how=f"OpenVINO {precision.upper()} behind LitServe, {workers} workers, batch {batch}",
         )  # fmt: skip
         try:
             _call(run, folder, "build", precision, workers, str(batch))

@@ -1,10 +1,10 @@
-"""OpenVINO behind LitServe, as their documents do it, with a model's weights of the kit's archive; the kit does
-not import it.
+"""OpenVINO behind LitServe, as their documents do it, with the weights of a kit archive; the kit does not
+import it.
 
-Run by an environment with both: `openvino_litserve_app.py FOLDER PORT PRECISION WORKERS BATCH`. FOLDER has an unpacked
-archive and `calibration/`, bodies as they are sent. The graph is converted by `openvino.convert_model` and, for
-INT8, quantised by `nncf.quantize`, both as they come. Images arrive as base64 in JSON: LitServe reads JSON or
-forms. Answers have the kit's form, so that they can be compared.
+Run by an environment with both: `openvino_litserve_app.py FOLDER PORT PRECISION WORKERS BATCH`, with `build`
+for PORT first. FOLDER has an unpacked archive and `calibration/`, bodies as they are sent. The graph is made by
+`openvino.convert_model` and, for INT8, `nncf.quantize`, both as they come. Images arrive as base64 in JSON:
+LitServe reads JSON or forms. Answers have the kit's form, so that they can be compared.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ loadtest-slo: #- Search the highest rate whose p99 keeps SLO_P99_MS
 loadtest-gate: #- Two running servers in turns, ARGS="--a RUN_DIR --b RUN_DIR": fail on a regression
 soak: #- The running server at 80 % of its peak for ten minutes: do memory and latency stay?
 ablation: #- What each setting is worth (30 minutes): MODELS=resnet50|bert; ARGS="--steps backends": each backend
-benchmark: ## Beside plain TorchServe and OpenVINO behind LitServe: rates within SLO_P99_MS (50 minutes a model)
+benchmark: #- Beside plain TorchServe and OpenVINO behind LitServe, after make benchmark-tools (50 minutes a model)
 report: #- Tables and pages of saved results again: the latest, or ARGS="RESULT…"
 audit: #- Known vulnerabilities of what is installed, and which are accepted why (exit 3: nobody can be asked)
 $(COMMANDS):

@@ -65,8 +65,7 @@ def prepare(command: str, given: list[str], base: Path | None) -> list[str]:
     if base is None:
         begin(base := VENVS["ipex"], "it has no pydantic-settings")
     known = json.loads(call(base, "config.settings", "check", command, *given))
-    current = command.startswith("test-current") or command == "benchmark-tools"
-    package_set = "current" if current else known["set"]
+    package_set = "current" if command.startswith(("test-current", "benchmark-tools")) else known["set"]
     venv, own = base if command == "image" else VENVS[package_set], known["arguments"]
     if command == "plan" and "serve" not in read_stamp(venv):
         sys.exit(f"make plan installs nothing: got no {venv.name}; do: make setup")

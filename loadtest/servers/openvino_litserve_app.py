@@ -2,9 +2,9 @@
 import it.
 
 Run by an environment with both: `openvino_litserve_app.py FOLDER PORT PRECISION WORKERS BATCH`, with `build`
-for PORT first. FOLDER has an unpacked archive and `calibration/`, bodies as they are sent. The graph is made by
-`openvino.convert_model` and, for INT8, `nncf.quantize`, both as they come. Images arrive as base64 in JSON:
-LitServe reads JSON or forms. Answers have the kit's form, so that they can be compared.
+for PORT first. FOLDER has an unpacked archive and `calibration/`, bodies as they are sent. The graph is made
+by `openvino.convert_model` and, for INT8, `nncf.quantize`, both as they come. Images arrive as base64 in
+JSON: LitServe reads JSON or forms. Answers have the kit's form, so that they can be compared.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def build(folder: Path, precision: str) -> None:
     import nncf
     import openvino
 
-    kind = read_model(folder)
+    kind: Any = read_model(folder)
     bodies = sorted((folder / "calibration").glob("*.json"))
     samples = [kind.collate([kind.decode(json.loads(file.read_text()))]) for file in bodies]
     example = {name: torch.from_numpy(value) for name, value in samples[0].items()}
@@ -131,7 +131,7 @@ class Served(litserve.LitAPI):
         import openvino
 
         torch.set_num_threads(1)
-        self.kind = read_model(self.folder)
+        self.kind: Any = read_model(self.folder)
         # By itself OpenVINO computes in BF16 where the CPU has it.
         hint = {"INFERENCE_PRECISION_HINT": "f32"} if self.precision == "fp32" else {}
         options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": self.threads, **hint}

@@ -216,8 +216,8 @@ class Fake(Running):
 def measured(tmp_path, monkeypatch):
     """Measures fakes, and makes the same result of what is kept."""
     monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", "same ids")
-    for name in ("find_cpu_use", "Bench.find_payloads", "Bench.find_expected"):
-        monkeypatch.setattr(f"loadtest.bench.{name}", lambda *_, **__: None)
+    for name, found in (("find_cpu_use", None), ("Bench.find_payloads", []), ("Bench.find_expected", None)):
+        monkeypatch.setattr(f"loadtest.bench.{name}", lambda *_, found=found, **__: found)
     monkeypatch.setattr("loadtest.bench.check_answers", lambda *_: AnswerCheck(checked=9, wrong=0, source=""))
     monkeypatch.setitem(experiment.WATCHES, THREADS, lambda _: nullcontext(Told(SEEN)))
     looks, run_dir = {"flames": {"seen": "<svg>"}}, RunDir.at(tmp_path / "logged")

@@ -156,7 +156,7 @@ value of all replaces what stands further down in that order. Paths may hold bla
 line; a `~` is your shell's to expand.
 *Those that serve* are make {serving}.
 """
-SERVING = "serve, reload, tune, soak, loadtest, loadtest-ui, loadtest-slo"
+SERVING = ", ".join(name for name, one in COMMANDS.items() if _SERVE in one.reads)
 
 
 def _describe(group: str) -> Iterator[tuple[str, str, str, str]]:

@@ -25,7 +25,6 @@ from loadtest.command import (
     RESUME,
     STORE,
     build_store,
-    call,
     choose_model,
     finish,
     measure,
@@ -284,7 +283,7 @@ def run_benchmark(**given: Any) -> int:
     model = choose_model(given["models"], benchmark.PAYLOADS)
     only = [word.strip() for word in given["only"].split(",") if word.strip()]
     servers = benchmark.list_servers(model, only)
-    call("models", "build", f"MODELS={model}", "--precisions", "bf16 int8")
+    build_store(model, given["store"], weights="")
     with open_site(given["store"], given["first_port"]) as site:
         asked = benchmark.ask(model, site, servers, limit_ms=given["slo_p99_ms"] or DEFAULT_SLO_P99_MS)
         run = partial(benchmark.run, servers=servers)

@@ -90,9 +90,10 @@ def call(*arguments: str) -> None:
         sys.exit(code)
 
 
-def build_store(model: str, store: str, *more: str) -> None:
-    """With random weights, in every precision: what is measured is served in several."""
-    known = [f"MODELS={model}", "WEIGHTS=random", *([f"MODEL_STORE={store}"] if store else [])]
+def build_store(model: str, store: str, *more: str, weights: str = "random") -> None:
+    """In every precision: what is measured is served in several. No weights: as built, else auto."""
+    known = [f"MODELS={model}", *([f"WEIGHTS={weights}"] if weights else [])]
+    known += [f"MODEL_STORE={store}"] if store else []
     call("models", "build", *known, "--precisions", "bf16 int8", *more)
 
 

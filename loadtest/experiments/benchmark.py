@@ -40,9 +40,7 @@ from loadtest.tables import (
 from loadtest.tune import peak
 from loadtest.tune.experiment import (
     FINAL_SHARES,
-    METHOD,
     NO_FAULT,
-    OUTWARD,
     PEAK_SHARE,
     SHARES,
     list_trials,
@@ -64,6 +62,11 @@ slow server need not each hold the thousand that a p99 of its own would take."""
 WARM_UP_S, MOST_ROUNDS = 20.0, 3
 SATURATED, AROUND, LIMIT = "saturated", "around", "limit"
 ALLOWED = 0.01
+METHOD = (
+    "Open loop (Poisson, latency from when a request was due), each server about its own rate: where the "
+    "share of requests beyond the limit, or failed, reaches 1 %, in a fit of all windows that rises with the "
+    "rate. Intervals draw whole repeats again."
+)
 
 
 def list_servers(model: str, only: Sequence[str]) -> dict[str, Server]:
@@ -113,10 +116,8 @@ class Measured:
 
     def find_centre(self, name: str) -> float:
         """Where its peak is looked for next."""
-        if not len(own := self.take(name)):
-            return PEAK_SHARE * find_rate(self.closed[name]).value
-        found = peak.fit_peak(own, ALLOWED)
-        return found.value * {peak.ALL_KEPT: OUTWARD, peak.NONE_KEPT: 1 / OUTWARD}.get(found.boundary, 1.0)
+        guess = PEAK_SHARE * find_rate(self.closed[name]).value
+        return peak.find_centre(self.take(name), guess, ALLOWED)
 
     def is_bracketed(self, name: str) -> bool:
         own = self.take(name)
@@ -207,7 +208,7 @@ def show(bench: Bench, measured: Measured) -> Result:
         ],
         pictures=[draw_steps(drawn, title=title)],
         findings=list_findings(every, without=ENDS_OF_A_SEARCH),
-        method=[RATIO_METHOD, METHOD.partition(" The last one")[0]],
+        method=[RATIO_METHOD, METHOD],
     )
 
 

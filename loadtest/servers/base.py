@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from loadtest.load import Load
 from loadtest.payloads import Payload
 from server.api import Client, make_client
 from server.archives import read_archive
-from server.errors import ServerError
+from server.errors import ApiError, ServerError
 from server.ports import inference_url
 from server.processes import find_marked, send_signal
 from server.rundir import RunDir
@@ -229,6 +230,20 @@ class Running:
         finally:
             if halted:
                 self.halt()
+
+
+def wait_until(running: Running, is_ready: Callable[[], bool], seconds: float) -> None:
+    """LoadTestError with the end of its console.log when it is not ready by then."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ApiError, OSError):  # it does not answer yet
+            if is_ready():
+                return
+        time.sleep(0.5)
+    assert running.run is not None
+    log = running.run.path / "console.log"
+    said = log.read_text(encoding="utf-8", errors="replace")[-1500:]
+    raise LoadTestError(f"{running.name} was not ready within {seconds:g} s; see {log}:\n{said}")
 
 
 def make_running(name: str, run: RunDir, plan: Plan, *, how: str) -> Running:

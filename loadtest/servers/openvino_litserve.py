@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import subprocess
-import time
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -19,7 +17,8 @@ from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload, make_payloads
 from loadtest.payloads.payload import JSON
-from loadtest.servers.base import Running, Server, Site
+from loadtest.servers.base import Running, Server, Site, wait_until
+from server.launch import spawn
 from server.rundir import MARK, RunDir
 from server.stop import stop
 
@@ -57,9 +56,10 @@ def litserve_server(name: str, model: str, precision: str, *, batch: int, memory
             how=f"OpenVINO {precision.upper()} behind LitServe, {workers} workers, batch {batch}",
         )  # fmt: skip
         try:
-            _call(run, folder, "build", precision, workers, str(batch))
-            _launch(run, folder, str(port), precision, workers, str(batch))
-            _wait(running)
+            _build(folder, precision, workers, str(batch))
+            command = _command(folder, str(port), precision, workers, str(batch))
+            spawn(command, folder, {**os.environ, MARK: str(run.path)}, folder / "console.log")
+            wait_until(running, lambda: _is_ready(running), START_SECONDS)
             yield running
         finally:
             running.resume()
@@ -80,34 +80,16 @@ def _command(folder: Path, *words: str) -> list[str]:
     return [str(PYTHON), str(APP), str(folder), *words]
 
 
-def _call(run: RunDir, folder: Path, *words: str) -> None:
+def _build(folder: Path, *words: str) -> None:
     done = subprocess.run(
-        _command(folder, *words),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+        _command(folder, "build", *words), cwd=folder, capture_output=True, text=True, check=False,
         timeout=START_SECONDS,
-    )
+    )  # fmt: skip
     if done.returncode:
         raise LoadTestError(f"the graph for LitServe cannot be made: {done.stderr[-1500:]}")
 
 
-def _launch(run: RunDir, folder: Path, *words: str) -> None:
-    with (run.path / "console.log").open("wb") as console:
-        subprocess.Popen(
-            _command(folder, *words), cwd=folder, env={**os.environ, MARK: str(run.path)},
-            stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-
-
-def _wait(running: Running) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            if urllib.request.urlopen(f"{running.url}/health", timeout=5).status == 200:
-                return
-        time.sleep(0.5)
-    assert running.run is not None
-    log = (running.run.path / "console.log").read_text(errors="replace")[-1500:]
-    raise LoadTestError(f"{running.name} was not ready within {START_SECONDS} s:\n{log}")
+def _is_ready(running: Running) -> bool:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever http_proxy says
+    with direct.open(f"{running.url}/health", timeout=5) as answer:
+        return bool(answer.status == 200)

@@ -13,15 +13,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
-from loadtest.servers.base import Running, Server, Site
+from loadtest.servers.base import Running, Server, Site, wait_until
 from server.archives import read_archive
-from server.errors import ApiError
+from server.launch import spawn
 from server.rundir import MARK, RunDir
 from server.stop import stop
 
@@ -132,7 +131,7 @@ def stock_server(
         )
         try:
             _launch(run, environment or {})
-            _wait(running, model, run.path / "console.log")
+            wait_until(running, lambda: _is_ready(running, model), START_SECONDS)
             yield running
         finally:
             running.resume()
@@ -165,24 +164,10 @@ def _launch(run: RunDir, environment: Mapping[str, str]) -> None:
     command += ["--ts-config", str(run.properties), "--model-store", str(run.path)]
     temporary = {"TMPDIR": str(run.temporary), "TEMP": str(run.temporary)}
     path = f"{prefix}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    with (run.path / "console.log").open("wb") as console:
-        subprocess.Popen(
-            command,
-            cwd=run.path,
-            env={**os.environ, "PATH": path, MARK: str(run.path), **temporary, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    known = {**os.environ, "PATH": path, MARK: str(run.path), **temporary, **environment}
+    spawn(command, run.path, known, run.path / "console.log")
 
 
-def _wait(running: Running, model: str, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ApiError):
-            workers = running.client.describe(model).get("workers", [])
-            if workers and all(worker["status"] == "READY" for worker in workers):
-                return
-        time.sleep(0.5)
-    raise LoadTestError(f"{running.name} was not ready within {START_SECONDS} s; see {log}")
+def _is_ready(running: Running, model: str) -> bool:
+    workers = running.client.describe(model).get("workers", [])
+    return bool(workers) and all(worker["status"] == "READY" for worker in workers)

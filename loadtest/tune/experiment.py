@@ -39,9 +39,8 @@ from loadtest.validity import BUSY_GENERATOR, ENDS_OF_A_SEARCH, OF_THE_MACHINE, 
 KIND, START, ROUND, FINAL = "tune", "start", "round", "final"
 NO_FAULT = (*ENDS_OF_A_SEARCH, *OF_THE_MACHINE, BUSY_GENERATOR)
 """Rules whose breach costs a window, and says nothing against its plan."""
-PEAK_SHARE, OUTWARD = 0.7, 1.12
-"""Of a closed loop's rate: where the peak is looked for first. From the end of the tried rates, where the
-peak lies beyond: the next rates begin below it, and one bad window does not send them all far from it."""
+PEAK_SHARE = 0.7
+"""Of a closed loop's rate: where the peak is looked for first."""
 SHARES, FINAL_SHARES = (0.7, 1.0, 1.3), (0.9, 1.0, 1.1)
 """Of the guess, which is no better; of a peak (of the best one in later rounds), which moves by so much."""
 FINAL_REPEATS, FINALS, MOST_FINALS = 3, 2, 3
@@ -126,10 +125,7 @@ class Race:
 
     def find_centre(self, plan: str) -> float:
         """The best guess of its peak, to measure about it."""
-        if not len(own := self.take(plan)):
-            return self.guess
-        found = peak.fit_peak(own, self.allowed)
-        return found.value * {ALL_KEPT: OUTWARD, NONE_KEPT: 1 / OUTWARD}.get(found.boundary, 1.0)
+        return peak.find_centre(self.take(plan), self.guess, self.allowed)
 
     def _hold(self, memory_mib: Mapping[str, float]) -> list[str]:
         """Candidates that can be up beside the default, by what its workers took under their load."""

@@ -27,6 +27,9 @@ LEAST_LATE = 20.0
 """The least share that is told apart from none: what is allowed, divided by this; 0 has no logarithm."""
 RESAMPLES, SEED = 2000, 0
 WITHIN, ALL_KEPT, NONE_KEPT = "limit", "every rate kept it", "no rate kept it"
+OUTWARD = 1.12
+"""From the end of the tried rates, where the peak lies beyond: the next rates begin below it, and one bad
+window does not send them all far from it."""
 FEWEST_GROUPS = 3
 """Fewer repeats give no interval worth the name."""
 
@@ -73,6 +76,14 @@ def list_common(base: pd.DataFrame, other: pd.DataFrame) -> list[str]:
 def fit_peak(trials: pd.DataFrame, allowed: float) -> Peak:
     """Without its interval."""
     return _cross(trials["arrived"].to_numpy(), trials["late"].to_numpy(), np.ones(len(trials)), allowed)
+
+
+def find_centre(trials: pd.DataFrame, guess: float, allowed: float) -> float:
+    """The rate to measure about next, in requests a second; the guess where nothing was tried."""
+    if not len(trials):
+        return guess
+    found = fit_peak(trials, allowed)
+    return found.value * {ALL_KEPT: OUTWARD, NONE_KEPT: 1 / OUTWARD}.get(found.boundary, 1.0)
 
 
 def _cross(arrived: np.ndarray, late: np.ndarray, weights: np.ndarray, allowed: float) -> Peak:

@@ -21,7 +21,7 @@ CURRENT = tests/config/test_launcher.py tests/config/test_backends.py tests/hand
 COMMANDS = serve reload models model plan tune profile loadtest compare image setup doctor loadtest-ui loadtest-slo \
 	loadtest-gate soak ablation benchmark report audit load-tools benchmark-tools dev
 .PHONY: $(COMMANDS) help help-dev status verify stop clean distclean test test-unit test-e2e test-reliability \
-	test-current test-current-quick image-test lint format lock
+	test-current test-current-quick image-test lint docs format lock
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .NOTPARALLEL:
 # Values reach programs as arguments only, a caller's PYTHONPATH not at all. Without byte code workers compile torch anew.
@@ -40,28 +40,27 @@ help-dev: #- Print the commands for who works on the kit, and all settings
 	$(LOOK) help all
 
 serve: ## Build what is missing, plan, start, wait until ready, verify, and say how to call it
-reload: ## New archives or other settings without losing a request
+reload: ## Move to new archives or other settings without losing a request
 models: ## Build what is missing, out of date or newly given (PRECISION, BACKEND) into model-store/
 model: ## Write models/<name>/model.yaml for a Hugging Face folder, or a state dict: FROM=/data/ticket-router
 plan: ## Print the plan for this machine (or TOPOLOGY) with all reasons; builds and writes nothing
-tune: ## Find and prove the plan that serves the most within SLO_P99_MS (15 minutes a model)
-profile: ## Why it is faster: MODELS=resnet50|bert beside stock TorchServe; ARGS="--against off" (11 minutes)
+tune: ## Find the plan that serves the most within SLO_P99_MS, by live A/B (15 minutes a model)
+profile: ## Profile MODELS=resnet50|bert beside stock TorchServe, threads to operators; ARGS="--against off" (11 minutes)
 loadtest: ## Measure throughput and latency of the running server (6 minutes)
-compare: ## Two results side by side, ARGS="--a X --b Y": fail on a regression
-image: ## Build the container image with docker (docs/container.md); MODELS= with WEIGHTS= bakes archives in
+compare: ## Compare two results, ARGS="--a X --b Y": fail on a regression
+image: ## Build the container image with docker (docs/docker.md); MODELS= with WEIGHTS= bakes archives in
 setup: #- Install what is missing: system packages, .venv
 doctor: #- Say what the machine lacks, and install nothing
-loadtest-ui: #- The same load with Locust's own web page
+loadtest-ui: #- Run the same load from Locust's own web page
 loadtest-slo: #- Search the highest rate whose p99 keeps SLO_P99_MS
-loadtest-gate: #- Two running servers in turns, ARGS="--a RUN_DIR --b RUN_DIR": fail on a regression
-soak: #- The running server at 80 % of its peak for ten minutes: do memory and latency stay?
-ablation: #- What each setting is worth (30 minutes): MODELS=resnet50|bert; ARGS="--steps backends": each backend
-benchmark: #- Beside plain TorchServe and OpenVINO behind LitServe, after make benchmark-tools (50 minutes a model)
-report: #- Tables and pages of saved results again: the latest, or ARGS="RESULT…"
-audit: #- Known vulnerabilities of what is installed, and which are accepted why (exit 3: nobody can be asked)
+loadtest-gate: #- Compare two running servers in turns, ARGS="--a RUN_DIR --b RUN_DIR": fail on a regression
+soak: #- 10-minute soak test of the running server at 80 % of its peak: memory and latency must not grow
+ablation: #- Measure what each setting brings: MODELS=resnet50|bert; ARGS="--steps backends": each backend (30 minutes)
+benchmark: #- Measure beside plain TorchServe and LitServe with OpenVINO; make benchmark-tools before (50 minutes a model)
+report: #- Render the tables and the page of a saved result again: the latest, or ARGS="RESULT…"
+audit: #- List known vulnerabilities of what is installed (exit 3: no advisories can be reached)
 $(COMMANDS):
 	$(RUN) $@ $(SETTINGS)
-
 status: ## Say what runs: workers, weights, failures, ports, and lines that call the models
 verify: ## Compare the live workers with the plan; exit 1 on any difference
 stop: ## Stop the server and every process of it
@@ -73,7 +72,6 @@ clean: #- Stop the server, remove built archives and the kit's files in RUN_DIR;
 distclean: clean #- As clean, and remove .venv and .venv-current
 	$(RUN) $@ $(SETTINGS)
 	@rm -rf -- .venv .venv-current
-
 test: test-unit test-e2e #- Run all tests
 # Without the pool: with Triton, whoever imports IPEX starts 600 MB that compile nothing (torch/_inductor/async_compile.py).
 test-unit: dev #- Run the tests that need no server
@@ -94,6 +92,8 @@ image-test: dev #- Build the image and run it under limits and faults (tests/ima
 lint: dev #- Check style, format and types
 	@.venv/bin/python -m ruff check . && .venv/bin/python -m ruff format --check .
 	@.venv/bin/python -m mypy config docker handlers loadtest models server setup
+docs: dev #- Write the parts of docs/ that are made from code
+	@.venv/bin/python -m tests.docs.write
 format: dev #- Rewrite the sources in the common format
 	@.venv/bin/python -m ruff check --fix-only --quiet . && .venv/bin/python -m ruff format .
 lock: dev #- Renew the locked files of requirements/ after a change in one of its *.in

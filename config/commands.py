@@ -1,4 +1,4 @@
-"""Which command reads which settings, and what is made of that: help, docs/settings.md, the check of make."""
+"""Which command reads which settings, and what is made of that: help, and the check of make."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ COMMANDS: dict[str, Command] = {
     "audit": Command("BACKEND TORCH_INDEX", extra="audit"),
     "load-tools": Command("TORCH_INDEX", extra="loadtest"),
     "benchmark-tools": Command("TORCH_INDEX", extra="litserve"),
-    **dict.fromkeys(("dev", "lint", "format", "lock", "test", "test-unit", "test-e2e"), _DEVELOP),
+    **dict.fromkeys(("dev", "lint", "docs", "format", "lock", "test", "test-unit", "test-e2e"), _DEVELOP),
     **dict.fromkeys(("test-reliability", "test-current", "test-current-quick", "image-test"), _DEVELOP),
 }
 
@@ -134,32 +134,9 @@ def read_program(words: Sequence[str]) -> tuple[Settings, list[str]]:
 WIDTH = 110
 NAME_WIDTH = 18
 MOST_USED = tuple(GROUPS)[:2]
-INTRODUCTION = """# Settings
-
-Written by `python -m config.settings markdown` from `config/settings.py`; edits are lost.
-
-A setting comes from, in this order: the command line, as in `make serve PRECISION=bf16 WORKERS=2`; the
-environment, as `KIT_PRECISION=bf16`; `kit.toml` in the current folder, or the file that `KIT_FILE` names;
-its default, mostly found from the machine. A bare `PORT` of your shell does nothing. The container
-([container.md](container.md)) reads `KIT_…` and a mounted `kit.toml`.
-
-```toml
-# kit.toml: settings in small letters, and a table for each model; these models are served
-precision = "int8"
-[models.bert]
-batch = 8
-```
-
-A wrong value is answered with the allowed ones, an unknown name with the one that is meant; a setting that a
-command does not read is rejected, too. By model, `BATCH=4` is of all and `BATCH=bert=8,resnet50=4` of each; a
-value of all replaces what stands further down in that order. Paths may hold blanks, quotes and commas, on one
-line; a `~` is your shell's to expand.
-*Those that serve* are make {serving}.
-"""
-SERVING = ", ".join(name for name, one in COMMANDS.items() if _SERVE in one.reads)
 
 
-def _describe(group: str) -> Iterator[tuple[str, str, str, str]]:
+def describe(group: str) -> Iterator[tuple[str, str, str, str]]:
     """Of each setting of a group: name, description, allowed values where there is a list or a range of them,
     and the default, in words where it has some."""
     for name, field in FIELDS.items():
@@ -179,34 +156,12 @@ def render_help(groups: Sequence[str] = tuple(GROUPS)) -> str:
     parts = []
     for group in groups:
         lines = [f"{GROUPS[group]}:"]
-        for name, text, values, default in _describe(group):
+        for name, text, values, default in describe(group):
             text = "; ".join(filter(None, (values, text))) + (f" ({default})" if default else "")
             start, indent = f"  {name:<{NAME_WIDTH}}", " " * (NAME_WIDTH + 2)
             lines.append(textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=indent))
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-def render_markdown() -> str:
-    """docs/settings.md: readers are named where they are not a group's usual ones; no name is cut."""
-    parts = [INTRODUCTION.strip().format(serving=SERVING)]
-    for group, title in GROUPS.items():
-        described = [*_describe(group)]
-        readers = [[command for command in COMMANDS if name in list_read(command)] for name, *_ in described]
-        usual = max(readers, key=readers.count)
-        common, lines = readers.count(usual) > 1, []
-        for (name, text, values, default), own in zip(described, readers, strict=True):
-            text = f"- **`{name}`**: {text}."
-            text += f" Values: {values}." * bool(values) + f" Default: {default}." * bool(default)
-            others = [command for command in COMMANDS if command not in own]
-            every = f"every command{' but ' * bool(others)}{', '.join(others)}"
-            by = every if len(own) > len(others) else f"make {', '.join(own)}"
-            by = by.replace(SERVING, "those that serve")
-            text += f" *Read by {by}.*" * (not common or own != usual)
-            lines.append(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
-        head = f"Read by make {', '.join(usual)}, where no others are named.\n\n" * common
-        parts.append(f"## {title}\n\n{head.replace(SERVING, 'those that serve')}" + "\n".join(lines))
-    return "\n\n".join(parts) + "\n"
 
 
 def check(command: str, arguments: Sequence[str]) -> dict[str, Any]:
@@ -223,15 +178,13 @@ def check(command: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`help [all]`, `markdown`, or `check COMMAND [--goals=…] NAME=VALUE…`, which prints JSON."""
+    """`help [all]`, or `check COMMAND [--goals=…] NAME=VALUE…`, which prints JSON."""
     print_in_any_locale()
     match list(arguments):
         case ["help"]:
             print(render_help(MOST_USED))
         case ["help", "all"]:
             print(render_help())
-        case ["markdown"]:
-            print(render_markdown(), end="")
         case ["check", command, *given] if command in COMMANDS:
             try:
                 print(json.dumps(check(command, given)))

@@ -1,7 +1,7 @@
 """Settings: each one's name, type, bounds, default, help and group, in one place.
 
 They come from the command line (`NAME=VALUE`), the environment (`KIT_NAME`), kit.toml and the defaults, in
-this order (config/sources.py); config/commands.py says who reads them, and renders help and docs/settings.md.
+this order (config/sources.py); config/commands.py says who reads them, and renders help.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Settings(BaseModel):
         "names of folders in models/, or paths (.mar) of archives that others made; a container serves all "
         "of its, an image bakes in none")
     precision: Literal["", "fp32", "bf16", "int8"] = _setting("", "serving",
-        "served, and so built and validated beside fp32; not given: what make tune found, if it did",
+        "precision that is served; bf16 and int8 must pass the accuracy gate; not given: what tune found",
         shown="fp32")
     backend: dict[str, str] = _setting({}, "serving",
-        f"what computes: {' | '.join(BACKENDS)}, or by model: {EXAMPLE}; it decides which packages are "
+        f"compute backend: {' | '.join(BACKENDS)}, or by model: {EXAMPLE}; it decides which packages are "
         f"installed", shown="ipex")
     mode: Literal["throughput", "latency"] = _setting("throughput", "serving",
-        "many workers with batches within SLO_P99_MS, or few with more cores and no batches")
+        "throughput: many workers, batches within SLO_P99_MS; latency: few workers with more cores")
     workers: int | None = _setting(None, "serving",
         "workers of each model", shown="from the machine", bounds=(1, None))
     cores_per_worker: int | None = _setting(None, "serving",
@@ -80,14 +80,14 @@ class Settings(BaseModel):
         "instances of TorchServe behind the reverse proxy, which share cores and memory",
         shown="one for each NUMA node, else 2; 1 with MODE=latency", bounds=(1, MAX_INSTANCES))
     port: int = _setting(8080, "serving",
-        "of the REST API; taken too are PORT + 2 and two ports of each instance from PORT + 13 to PORT + 84",
+        "port of the REST API; PORT + 2 and two ports an instance from PORT + 13 to PORT + 84 are used too",
         bounds=(1, MAX_PORT))
 
     slo_p99_ms: int | None = _setting(None, "requests",
-        "what 99 of 100 requests shall be answered within: what batches are planned for, and the limit of "
-        "loadtest-slo", shown="200", bounds=(1, MAX_MS))
+        "limit of the latency's p99: batches are planned for it, and loadtest-slo searches the highest rate "
+        "within it", shown="200", bounds=(1, MAX_MS))
     deadline_ms: int = _setting(60000, "requests",
-        "the reverse proxy answers by then; a request can name its own in X-Deadline-Ms",
+        "time within which the reverse proxy answers; a request can name its own in X-Deadline-Ms",
         bounds=(MIN_DEADLINE_MS, MAX_MS))
     batch: dict[str, int] = _setting({}, "requests",
         "requests in one batch, or by model: bert=8,resnet50=4",
@@ -106,26 +106,27 @@ class Settings(BaseModel):
         "file with the private key of TLS_CERT (PEM, without a password)", shown="no TLS")
 
     weights: dict[str, str] = _setting({}, "building",
-        "auto | pretrained | random | a path, or by model: resnet50=PATH,bert=random",
+        "auto (pretrained, or random where no hub is reached) | pretrained | random | a path, or by model: "
+        "resnet50=PATH,bert=random",
         shown="as built, else auto")
     calibration: dict[str, str] = _setting({}, "building",
-        "a path: inputs that INT8's scales come from; by model as WEIGHTS", shown="synthetic")
+        "path of inputs to calibrate INT8 with; by model as WEIGHTS", shown="synthetic")
     eval: dict[str, str] = _setting({}, "building",
-        "a path: held-out inputs for the accuracy gate; by model as WEIGHTS", shown="synthetic")
+        "path of held-out inputs for the accuracy gate; by model as WEIGHTS", shown="synthetic")
     allow_pickle: bool = _setting(False, "building",
         "1: read .pt, .pth and .bin where no process without rights can be made")
     from_: str = _setting("", "building",
-        "a Hugging Face folder, or a file of weights: models/<name>/model.yaml is written for it",
+        "Hugging Face folder or file of weights that models/<name>/model.yaml is written for",
         validation_alias="from")
 
     run_dir: str = _setting("run", "running",
-        "plan, state, tokens and logs of one server; several can run side by side")
+        "folder for plan, state, tokens and logs of one server; several can run side by side")
     topology: str = _setting("", "running",
         "folder of a recorded machine to plan for, such as those in tests/config/machines/",
         shown="this machine")
     foreground: bool = _setting(False, "running",
         "1: keep the server in this terminal, and end it when verify differs")
-    format: Literal["text", "json"] = _setting("text", "running", "of what verify prints")
+    format: Literal["text", "json"] = _setting("text", "running", "output format of verify")
     verbose: bool = _setting(False, "running", "1: verify prints every row, not only those that differ")
     torch_index: str = _setting("", "running",
         "where torch comes from: an index's address, or `default` for pip's own",
@@ -140,7 +141,7 @@ class Settings(BaseModel):
         "requests a second of open loops, such as 20,80%; a share of what a closed loop reaches",
         shown="the scenario's")
     duration: float | None = _setting(None, "load",
-        "seconds of each repeat; of a profile, of each system with each collector; of a soak, in all",
+        "seconds of each repeat; for a profile, of each system with each collector; for a soak, in all",
         shown="the scenario's, or the experiment's")
     payloads: str = _setting("", "load",
         "a set's name, or a folder of your own images, texts, or bodies (.json, .bin)",
@@ -155,7 +156,7 @@ class Settings(BaseModel):
     model_store: str = _setting("", "", "folder with the archives")
     prefix: str = _setting("", "", "the virtual environment")
     pinning: bool = _setting(True, "", "0: cpu_launcher_enable=false, a baseline")
-    off: tuple[str, ...] = _setting((), "", "load steps that are left out, a baseline")
+    off: tuple[str, ...] = _setting((), "", "load steps that are switched off, for a baseline")
     # fmt: on
 
     def of_model(self, name: str, model: str) -> Any:

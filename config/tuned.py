@@ -122,7 +122,7 @@ def read_versions(backends: Iterable[str]) -> dict[str, str]:
     for name in filter(None, (*DISTRIBUTIONS, *(BACKENDS[backend].distribution for backend in backends))):
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # a plan can be judged before anything is installed
+        except PackageNotFoundError:  # a plan can be validated before anything is installed
             continue
     return found
 
@@ -139,7 +139,7 @@ def explain_stale(tuned: Tuned, facts: Facts) -> str:
             # Of a model that is served only then, or only now, its name says all.
             keys = [key for key in sorted({*then, *now}) if then.get(key) != now.get(key)]
             keys = keys if name == "versions" else [key for key in keys if key in both]
-            texts = [f"{key} built anew" if name == "archives" else f"{key} {then.get(key)} → {now.get(key)}"
+            texts = [f"{key} built again" if name == "archives" else f"{key} {then.get(key)} → {now.get(key)}"
                      for key in keys]  # fmt: skip
             changed += [", ".join(texts)] if texts else []
         elif then != now:

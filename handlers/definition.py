@@ -167,7 +167,7 @@ def read_folder(directory: Path) -> Definition:
     try:
         return parse_definition((directory / DEFINITION_FILE).read_bytes())
     except (OSError, NotOursError) as error:
-        raise LoadError(f"{DEFINITION_FILE} does not fit this handler: {error}", cure=BUILD_AGAIN) from error
+        raise LoadError(f"{DEFINITION_FILE} does not fit this handler: {error}", fix=BUILD_AGAIN) from error
 
 
 def read_packed(archive: Path) -> Packed:

@@ -119,7 +119,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
     """That the load took."""
 
     def initialize(self, context: Any) -> None:
-        """Load the model; RuntimeError with the cause when it cannot be loaded as asked."""
+        """Load the model; RuntimeError with the cause when it cannot be loaded as planned."""
         # TorchServe silences nothing below INFO, and one line a load is worth having.
         logger.setLevel(logging.INFO)
         end_with_launcher()
@@ -131,7 +131,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
             self.configure(definition, directory)
             self.load(read_options(definition, os.environ))
         except LoadError as error:
-            log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, cure=error.cure)
+            log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, fix=error.fix)
             # TorchServe answers RuntimeError with an orderly 500 for the load; other types kill the worker.
             raise RuntimeError(str(error)) from error
         self.initialized = True
@@ -144,7 +144,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         return load_weights(model, self.model_dir).eval()
 
     def load(self, options: LoadOptions) -> None:
-        """Run all load steps; StepError when one cannot be done as asked."""
+        """Run all load steps; StepError when one cannot be done as planned."""
         started = time.monotonic()
         # First: a backend may compute wrongly when the OpenMP thread count changes after its load.
         if options.threads is not None:

@@ -108,13 +108,13 @@ class Task(ABC):
         ):
             raise LoadError(
                 f"{options.backend} {options.precision} needs a graph of the model, and the handler has none",
-                cure="freeze = False: use BACKEND=ipex or eager, and PRECISION=fp32 or bf16",
+                fix="freeze = False: use BACKEND=ipex or eager, and PRECISION=fp32 or bf16",
             )
         unknown = sorted(set(options.limits) - set(self.LIMITS))
         if unknown:
             raise LoadError(
                 f"limits must be among {', '.join(self.LIMITS) or 'none'}: got {', '.join(unknown)}",
-                cure="plan and build with the same version of the kit: `make plan`, `make models`",
+                fix="plan and build with the same version of the kit: `make plan`, `make models`",
             )
         self.limits = {**self.LIMITS, **options.limits}
         self.batch = options.batch

@@ -42,7 +42,7 @@ LONGEST_SECONDS = 900
 FP32, REFERENCE = "fp32", "eager fp32"
 OFF = ("channels_last", "trace", "freeze")
 """Every step of a load that changes how the model computes."""
-NOT_JUDGED = "answers not judged"
+NOT_VALIDATED = "answers not validated"
 Say = Callable[[str], None]
 
 
@@ -55,10 +55,10 @@ class Expected:
     fp32: tuple[Any, ...]
     """Of each payload, by the eager FP32 model."""
     answers: tuple[tuple[Any, Tolerance], ...] | None
-    """Of each payload, at the precision that is served; None where the labels alone are judged."""
-    pairs_told_apart: float | None = None
+    """Of each payload, at the precision that is served; None where the labels alone are validated."""
+    distinguishable_pairs: float | None = None
     """Share of pairs of payloads whose expected answers differ so much that a mix-up would be seen; None for
-    a single payload, and where the labels alone are judged."""
+    a single payload, and where the labels alone are validated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +68,13 @@ class AnswerCheck:
     checked: int = 0
     wrong: int = 0
     examples: tuple[str, ...] = ()
-    source: str = NOT_JUDGED
-    labels_judged: int = 0
+    source: str = NOT_VALIDATED
+    labels_compared: int = 0
     """Answers of classifiers whose label was compared with that of eager FP32, near ties left out."""
     labels_same: int = 0
     largest_difference: float | None = None
     """Of a probability to eager FP32's, over all answers; None where no classifier answered."""
-    pairs_told_apart: float | None = None
+    distinguishable_pairs: float | None = None
 
 
 def read_bare(answer: Any, labels: Any) -> list[dict[str, float]]:
@@ -94,7 +94,7 @@ def check_answers(rows: pd.DataFrame, answers: Sequence[str], expected: Expected
     if expected is None:
         return AnswerCheck()
     kept = rows[find_good(rows) & (rows["answer"] != NO_ANSWER).to_numpy()]
-    checked = wrong = judged = same = 0
+    checked = wrong = validated = same = 0
     examples, differences = [], []
     for (payload, number), count in kept.groupby(["payload", "answer"]).size().items():
         answer, reference = _parse(answers[number]), expected.fp32[payload]
@@ -112,17 +112,17 @@ def check_answers(rows: pd.DataFrame, answers: Sequence[str], expected: Expected
             differences.append(find_difference(actual, wanted))
         ranked = sorted(wanted.values(), reverse=True)
         if len(ranked) == 1 or (ranked and ranked[0] - ranked[1] > NEAR_TIE):
-            judged += count
+            validated += count
             same += count if actual and find_best(actual) == find_best(wanted) else 0
     return AnswerCheck(
         checked=int(checked),
         wrong=int(wrong),
         examples=tuple(examples[:EXAMPLES]),
         source=expected.source,
-        labels_judged=int(judged),
+        labels_compared=int(validated),
         labels_same=int(same),
         largest_difference=max(differences, default=None),
-        pairs_told_apart=expected.pairs_told_apart,
+        distinguishable_pairs=expected.distinguishable_pairs,
     )
 
 
@@ -134,10 +134,12 @@ def add_checks(checks: Sequence[AnswerCheck]) -> AnswerCheck:
         wrong=sum(one.wrong for one in checks),
         examples=tuple(example for one in checks for example in one.examples)[:EXAMPLES],
         source="; ".join(dict.fromkeys(one.source for one in checks)),
-        labels_judged=sum(one.labels_judged for one in checks),
+        labels_compared=sum(one.labels_compared for one in checks),
         labels_same=sum(one.labels_same for one in checks),
         largest_difference=max(differences, default=None),
-        pairs_told_apart=min((p for one in checks if (p := one.pairs_told_apart) is not None), default=None),
+        distinguishable_pairs=min(
+            (p for one in checks if (p := one.distinguishable_pairs) is not None), default=None
+        ),
     )
 
 
@@ -148,7 +150,7 @@ def _parse(text: str) -> Any:
         return text
 
 
-def find_pairs_told_apart(known: Sequence[tuple[Any, Tolerance]]) -> float | None:
+def find_distinguishable_pairs(known: Sequence[tuple[Any, Tolerance]]) -> float | None:
     """Over evenly chosen payloads; None for a single one."""
     chosen = [known[number] for number in range(0, len(known), -(-len(known) // MOST_COMPARED))]
     pairs = list(itertools.permutations(chosen, 2))
@@ -181,7 +183,7 @@ def find_expected(running: Running, payloads: Sequence[Payload], cache: Path, sa
         source=(own_source if kit else "") + "labels by eager FP32",
         fp32=tuple(fp32[number] for number in range(len(payloads))),
         answers=in_order,
-        pairs_told_apart=find_pairs_told_apart([*different.values()]) if kit else None,
+        distinguishable_pairs=find_distinguishable_pairs([*different.values()]) if kit else None,
     )
 
 

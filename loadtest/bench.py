@@ -32,7 +32,7 @@ from loadtest.machine import CpuWatch, find_cpu_use
 from loadtest.payloads import Payload, find_usual, make_payloads
 from loadtest.results import Block, Facts, Kept, Series, Window, plain, read_result, start_result, write_json
 from loadtest.rows import cut_window, find_good, find_latency, write_rows
-from loadtest.servers.base import Running, Server, Site
+from loadtest.servers.base import Running, Server, Testbed
 from loadtest.stats import find_overall_rate, measure_rates, pick
 from loadtest.validity import find_doubts, is_disturbed
 from server.processes import read_anonymous_mib, read_resident_mib
@@ -75,11 +75,11 @@ class Up:
 
 
 class Bench:
-    """Measures blocks into a result's folder; without a site it only reads."""
+    """Measures blocks into a result's folder; without a testbed it only reads."""
 
-    def __init__(self, kept: Kept, site: Site | None = None, generators: Generators = HERE) -> None:
+    def __init__(self, kept: Kept, testbed: Testbed | None = None, generators: Generators = HERE) -> None:
         self.kept, self.asked = kept, kept.asked
-        self._site, self._generators = site, generators
+        self._testbed, self._generators = testbed, generators
         self._began = time.monotonic()
         self._up: dict[str, Up] = {}
         self._payloads: dict[tuple[str, ...], list[Payload]] = {}
@@ -87,8 +87,8 @@ class Bench:
 
     def say(self, line: str) -> None:
         """A sign of life, with the time so far."""
-        if self._site:
-            self._site.say(f"[{(time.monotonic() - self._began) / 60:.0f} min] {line}")
+        if self._testbed:
+            self._testbed.say(f"[{(time.monotonic() - self._began) / 60:.0f} min] {line}")
 
     def measure(self, name: str, server: Server, load: Load, *, watch: Watching | None = None) -> Series:
         """One server under one load, once; RejectedError where the kit cannot serve so."""
@@ -105,7 +105,7 @@ class Bench:
         )
         series = self.measure(f"{load.name}-capacity", server, closed)
         if doubts := find_doubts(series):
-            raise CapacityError(f"the capacity cannot be told: {doubts[0]}")
+            raise CapacityError(f"the capacity cannot be measured: {doubts[0]}")
         return series.windows[-1].rate
 
     def turns(
@@ -125,7 +125,7 @@ class Bench:
         """
         if (block := self.kept.find_block(name)) is not None:
             return block
-        if self._site is None:
+        if self._testbed is None:
             raise NotMeasuredError(f"{self.kept.folder.name} was interrupted before its block {name}")
         began, clock = datetime.now(timezone.utc), time.monotonic()
         names = list(dict.fromkeys(server.name for server, _ in pairs))
@@ -178,7 +178,7 @@ class Bench:
 
     def _start_missing(self, servers: Sequence[Server], *, halt: bool) -> dict[str, str]:
         """Server → why the kit rejects it; the others are up, halted where several take turns."""
-        assert self._site is not None
+        assert self._testbed is not None
         rejected: dict[str, str] = {}
         for server in {one.name: one for one in servers}.values():
             if server.name not in self._up:
@@ -190,7 +190,7 @@ class Bench:
                     )
                 with contextlib.ExitStack() as stack:
                     try:
-                        running = stack.enter_context(server.open(self._site))
+                        running = stack.enter_context(server.open(self._testbed))
                     except RejectedError as problem:
                         rejected[server.name] = " ".join(problem.reason.split())
                         self.say(f"  {server.name}: the kit rejects: {rejected[server.name]}")
@@ -215,13 +215,13 @@ class Bench:
 
     def find_expected(self, load: Load, running: Running, payloads: Sequence[Payload]) -> Expected | None:
         """Before any load: they take CPU time, which none may have to share."""
-        if not load.judged:
+        if not load.validated:
             return None
-        assert self._site is not None
+        assert self._testbed is not None
         key = (running.name, load.payloads, *load.models, str(dict(load.shares)))
         if key not in self._expected:
             cache = self.kept.folder.parent / CACHE
-            self._expected[key] = find_expected(running, payloads, cache, self._site.say)
+            self._expected[key] = find_expected(running, payloads, cache, self._testbed.say)
         return self._expected[key]
 
     @property
@@ -444,7 +444,7 @@ def open_bench(
     kind: str,
     name: str,
     asked: Mapping[str, Any],
-    site: Site,
+    testbed: Testbed,
     *,
     results: Path,
     resume: Path | None = None,
@@ -452,7 +452,7 @@ def open_bench(
 ) -> Iterator[Bench]:
     """A bench on a new result, or on one that was interrupted; nothing stays up behind it."""
     kept = resume_result(kind, asked, resume) if resume else start_result(kind, name, asked, results)
-    with Bench(kept, site, generators) as bench:
+    with Bench(kept, testbed, generators) as bench:
         yield bench
 
 

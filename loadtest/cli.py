@@ -28,7 +28,7 @@ from loadtest.command import (
     choose_model,
     finish,
     measure,
-    open_site,
+    open_testbed,
     say,
     settings,
 )
@@ -227,7 +227,7 @@ def run_compare(**given: Any) -> int:
         blocks = [kept.find_block(one["load"]["name"]) for one in kept.asked["scenarios"]]
         read.append((kept, [one for block in blocks if block for one in block.series]))
     result = compare.compare_results(read[0], read[1], given["bound"])
-    say(render_markdown(result, read[1][0], pictures=False))
+    say(render_markdown(result, read[1][0], plots=False))
     return 0 if result.passed else 1
 
 
@@ -263,12 +263,14 @@ def run_ablation(**given: Any) -> int:
     build_store(given["models"], given["store"], *(["--all-backends"] if backends else []))
     for backend in () if backends else ("eager", "inductor"):
         build_store(given["models"], given["store"], f"BACKEND={backend}", "--precisions", "fp32")
-    with open_site(given["store"], given["first_port"]) as site:
+    with open_testbed(given["store"], given["first_port"]) as testbed:
         seconds, only = given["duration"] or ablation.SECONDS, given["only"].split()
-        asked, servers = ablation.prepare(given["models"], given["steps"], site, seconds=seconds, only=only)
+        asked, servers = ablation.prepare(
+            given["models"], given["steps"], testbed, seconds=seconds, only=only
+        )
         if folder:  # by the memory that there was
             asked["groups"] = read_result(folder).asked.get("groups")
-        return measure(ablation.KIND, name, asked, partial(ablation.run, servers=servers), given, site)
+        return measure(ablation.KIND, name, asked, partial(ablation.run, servers=servers), given, testbed)
 
 
 @commands.command("benchmark")
@@ -284,10 +286,10 @@ def run_benchmark(**given: Any) -> int:
     only = [word.strip() for word in given["only"].split(",") if word.strip()]
     servers = benchmark.list_servers(model, only)
     build_store(model, given["store"], weights="")
-    with open_site(given["store"], given["first_port"]) as site:
-        asked = benchmark.ask(model, site, servers, limit_ms=given["slo_p99_ms"] or DEFAULT_SLO_P99_MS)
+    with open_testbed(given["store"], given["first_port"]) as testbed:
+        asked = benchmark.ask(model, testbed, servers, limit_ms=given["slo_p99_ms"] or DEFAULT_SLO_P99_MS)
         run = partial(benchmark.run, servers=servers)
-        return measure(benchmark.KIND, f"benchmark-{model}", asked, run, given, site)
+        return measure(benchmark.KIND, f"benchmark-{model}", asked, run, given, testbed)
 
 
 @commands.command("report")
@@ -319,8 +321,8 @@ def run_ui(**given: Any) -> int:
     if parse_share(scenario.levels[0]):
         raise LoadTestError(f"the page needs a rate in requests/s: got {scenario.levels[0]}; give RATE=")
     load = scenario.at(scenario.levels[0])
-    with open_site() as site, running_server(where).open(site) as running:
-        token_file = site.folder / "token"
+    with open_testbed() as testbed, running_server(where).open(testbed) as running:
+        token_file = testbed.folder / "token"
         token_file.touch(mode=0o600)
         token_file.write_text(token := running.token(), encoding="ascii")
         users = 1 if load.is_open else load.users or running.auto_users(load.models)
@@ -333,7 +335,7 @@ def run_ui(**given: Any) -> int:
         else:
             made = make_payloads(load.payloads, model=load.models[0], archives=running.archives)
             where, file = (
-                str(write_manifest(made, site.folder / "payloads")),
+                str(write_manifest(made, testbed.folder / "payloads")),
                 str(token_file) if token else "",
             )
             command += make_locust_arguments(load, url=running.url, payloads=where, token_file=file)

@@ -21,7 +21,7 @@ from loadtest.drivers import ROOT, parse_generators
 from loadtest.errors import LoadTestError
 from loadtest.report import Result, render_markdown, write_report
 from loadtest.results import RESULTS, Kept, find_result
-from loadtest.servers.base import Site
+from loadtest.servers.base import Testbed
 from server.processes import find_marked
 
 FIRST_PORT = 19080
@@ -77,11 +77,11 @@ BOUND = click.option(
 
 
 @contextlib.contextmanager
-def open_site(store: str = "", first_port: int = FIRST_PORT) -> Iterator[Site]:
+def open_testbed(store: str = "", first_port: int = FIRST_PORT) -> Iterator[Testbed]:
     """A scratch folder that is gone when the command ends."""
     with tempfile.TemporaryDirectory(prefix="kit-load-") as name:
         folder = Path(store or ROOT / name_store(find_set())).resolve()
-        yield Site(store=folder, folder=Path(name), first_port=first_port, say=say)
+        yield Testbed(store=folder, folder=Path(name), first_port=first_port, say=say)
 
 
 def call(*arguments: str) -> None:
@@ -109,7 +109,7 @@ def serve_first(found: Settings) -> None:
 def finish(result: Result, kept: Kept) -> int:
     """The report, and whether all verdicts are good."""
     page = write_report(result, kept)
-    say(f"\n{render_markdown(result, kept, pictures=False)}\n\nreport: {page}")
+    say(f"\n{render_markdown(result, kept, plots=False)}\n\nreport: {page}")
     return 0 if result.passed else 1
 
 
@@ -119,16 +119,16 @@ def measure(
     asked: Mapping[str, Any],
     run: Callable[[Bench], Result],
     given: Mapping[str, Any],
-    site: Site | None = None,
+    testbed: Testbed | None = None,
 ) -> int:
     """One experiment from its begin, or where it was interrupted (--resume), to its report; the exit code."""
     with contextlib.ExitStack() as stack:
-        site = site or stack.enter_context(open_site())
+        testbed = testbed or stack.enter_context(open_testbed())
         resume, results = given.get("resume"), given["results"]
         folder = find_result(resume, results, name=name) if resume else None
         generators = parse_generators(given.get("processes", ""))
         bench = stack.enter_context(
-            open_bench(kind, name, asked, site, results=results, resume=folder, generators=generators)
+            open_bench(kind, name, asked, testbed, results=results, resume=folder, generators=generators)
         )
         result = run(bench)
     return finish(result, bench.kept)

@@ -83,7 +83,7 @@ class Load:
         return f"{self.rate:.4g} requests/s" if self.is_open else f"{self.users or AUTO} users"
 
     @property
-    def judged(self) -> bool:
+    def validated(self) -> bool:
         """Whether answers can be validated: ab keeps none, and those of a foreign locustfile are unknown."""
         return self.driver == "locust" and not self.locustfile
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import threading
 import time
 from collections import defaultdict
@@ -45,6 +46,15 @@ def read_host() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _read_version(name) for name in PACKAGES},
     }
+
+
+def read_commit() -> str:
+    """Of the checkout, with `-dirty` where a tracked file differs; empty outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 def _read_version(name: str) -> str | None:

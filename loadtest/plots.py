@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 
 from loadtest.bench import list_latencies_ms
-from loadtest.report import Picture
+from loadtest.report import Plot
 from loadtest.results import Series
 from loadtest.stats import Interval, least_requests, pick
 from loadtest.tables import find_rate, name_precision
@@ -39,11 +39,11 @@ FARTHEST = 99.95
 """The right end: the scale has no 100 %."""
 
 
-def save_picture(name: str, title: str, figure: Figure) -> Picture:
+def save_plot(name: str, title: str, figure: Figure) -> Plot:
     """Without a date the same result gives the same bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return Picture(name=name, title=title, svg=buffer.getvalue())
+    return Plot(name=name, title=title, svg=buffer.getvalue())
 
 
 def _label(one: Series) -> str:
@@ -51,7 +51,7 @@ def _label(one: Series) -> str:
 
 
 @STYLED
-def draw_throughput(every: Sequence[Series]) -> Picture | None:
+def draw_throughput(every: Sequence[Series]) -> Plot | None:
     """A bar for each closed load, its interval, and its repeats as dots."""
     if not every:
         return None
@@ -72,11 +72,11 @@ def draw_throughput(every: Sequence[Series]) -> Picture | None:
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.set_title("Throughput: mean, 95 % interval, repeats", loc="left")
-    return save_picture("throughput", "Throughput", figure)
+    return save_plot("throughput", "Throughput", figure)
 
 
 @STYLED
-def draw_distribution(every: Sequence[Series]) -> Picture | None:
+def draw_distribution(every: Sequence[Series]) -> Plot | None:
     """Latency by percentile of open loads; each nine takes as much room as the one before."""
     every = [one for one in every if one.requests > one.errors]
     if not every:
@@ -101,7 +101,7 @@ def draw_distribution(every: Sequence[Series]) -> Picture | None:
     axes.set_xlabel("percentile of requests (tail stretched; dotted: too few requests to quote)")
     axes.set_title("Latency under load (open loop, from when a request was due)", loc="left")
     figure.legend(loc="outside lower center", ncols=1 if len(every) < 3 else 2, frameon=False)
-    return save_picture("latency", "Latency distribution under load", figure)
+    return save_plot("latency", "Latency distribution under load", figure)
 
 
 def _stretch(percentile: float) -> float:
@@ -113,7 +113,7 @@ Points = Sequence[tuple[float, dict[str, Interval | None] | None]]
 
 
 @STYLED
-def draw_curve(points: Points, *, title: str, limit_ms: float, peak: float | None) -> Picture | None:
+def draw_curve(points: Points, *, title: str, limit_ms: float, peak: float | None) -> Plot | None:
     """The throughput-latency curve of a search, with the limit and the highest rate that kept it."""
     if not any(found for _, found in points):
         return None
@@ -138,7 +138,7 @@ def draw_curve(points: Points, *, title: str, limit_ms: float, peak: float | Non
     axes.grid(alpha=0.3)
     axes.set_title(f"{title}: latency by rate", loc="left")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-    return save_picture("curve", "Latency by rate", figure)
+    return save_plot("curve", "Latency by rate", figure)
 
 
 def label_decades(axes: Any) -> None:
@@ -152,7 +152,7 @@ def label_decades(axes: Any) -> None:
 
 
 @STYLED
-def draw_steps(rows: Sequence[tuple[str, Interval, str, str]], *, title: str) -> Picture | None:
+def draw_steps(rows: Sequence[tuple[str, Interval, str, str]], *, title: str) -> Plot | None:
     """A bar for each (label, rate, words behind it, colour), with its interval."""
     if not rows:
         return None
@@ -171,4 +171,4 @@ def draw_steps(rows: Sequence[tuple[str, Interval, str, str]], *, title: str) ->
     axes.margins(y=0.01)
     axes.tick_params(axis="y", length=0)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return save_picture("steps", title, figure)
+    return save_plot("steps", title, figure)

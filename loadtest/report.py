@@ -38,7 +38,7 @@ class Verdict:
     """None: INVALID, or nothing was measured; then `why` says so."""
     unit: str = ""
     limit: float | None = None
-    """None: the figure is told and not judged."""
+    """None: the figure is told and not validated."""
     at_least: bool = True
     """False: at most."""
     why: str = ""
@@ -80,7 +80,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class Plot:
     """A plot, or a drawing that is looked into: an SVG with a program of its own."""
 
     name: str
@@ -97,7 +97,7 @@ class Result:
     title: str
     verdicts: Sequence[Verdict]
     tables: Sequence[Table] = ()
-    pictures: Sequence[Picture | None] = ()
+    plots: Sequence[Plot | None] = ()
     findings: Sequence[tuple[str, Finding]] = ()
     """Where, and what is in doubt or worth a remark."""
     notes: Sequence[str] = ()
@@ -158,13 +158,14 @@ def describe_host(kept: Kept) -> str:
     """Where and when a result was measured, with the versions that decide its speed."""
     known = kept.host.get("versions", {})
     listed = ", ".join(f"{name} {known[name]}" for name in SHOWN_VERSIONS if known.get(name))
-    return f"Measured on {describe_machine(kept.host)}, {kept.began[:10]}; {listed}."
+    commit = f", commit {kept.commit}" * bool(kept.commit)
+    return f"Measured on {describe_machine(kept.host)}, {kept.began[:10]}{commit}; {listed}."
 
 
 def write_report(result: Result, kept: Kept) -> Path:
-    """report.html, report.md and the pictures, in the result's own folder; the page."""
-    pictures = [one for one in result.pictures if one]
-    for one in pictures:
+    """report.html, report.md and the plots, in the result's own folder; the page."""
+    plots = [one for one in result.plots if one]
+    for one in plots:
         (kept.folder / f"{one.name}.svg").write_bytes(one.svg)
     (kept.folder / "report.md").write_text(render_markdown(result, kept) + "\n", encoding="utf-8")
     page = kept.folder / "report.html"
@@ -182,26 +183,26 @@ def render_html(result: Result, kept: Kept) -> str:
         re.sub(r"\[(.+?)\]\((https://\S+?)\)", r'<a href="\2">\1</a>', str(escape(text)))
     )
     environment.tests["bad"] = lambda text: any(word in str(text) for word in BAD)
-    pictures = [
+    plots = [
         (one, f"data:image/svg+xml;base64,{base64.b64encode(one.svg).decode()}")
-        for one in result.pictures
+        for one in result.plots
         if one
     ]
     tables = [one for one in result.tables if len(one.frame)]
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
-        result=result, tables=tables, pictures=pictures, host=describe_host(kept), source=kept.folder.name,
+        result=result, tables=tables, plots=plots, host=describe_host(kept), source=kept.folder.name,
         style=Markup(style),
     )  # fmt: skip
 
 
-def render_markdown(result: Result, kept: Kept, *, pictures: bool = True) -> str:
+def render_markdown(result: Result, kept: Kept, *, plots: bool = True) -> str:
     """Reads well in a terminal, too: columns are padded, prose is cut into lines."""
     parts = [f"# {result.title}", wrap(describe_host(kept)), *map(wrap, result.notes)]
     parts += ["\n".join(wrap(f"- {one}", "  ") for one in result.verdicts)]
     for table in (one for one in result.tables if len(one.frame)):
         parts += [f"## {table.title}", wrap(table.note), _render_table(table.frame)]
-    parts += [f"![{one.title}]({one.name}.svg)" for one in result.pictures if one and pictures]
+    parts += [f"![{one.title}]({one.name}.svg)" for one in result.plots if one and plots]
     parts += [f"## {title}\n\n```\n{text}\n```" for title, text in result.text.items()]
     if result.findings:
         listed = (wrap(f"- **{where}**: {one}", "  ") for where, one in result.findings)

@@ -21,7 +21,7 @@ from loadtest.answers import AnswerCheck
 from loadtest.drivers import ROOT, AbReport
 from loadtest.errors import LoadTestError
 from loadtest.load import Level, Load
-from loadtest.machine import CpuUse, read_host
+from loadtest.machine import CpuUse, read_commit, read_host
 from loadtest.rows import read_rows
 from loadtest.stats import Interval, find_ratio
 
@@ -174,6 +174,8 @@ class Kept:
     """Plain values: all that decides what is measured."""
     host: Mapping[str, Any]
     began: str
+    commit: str = ""
+    """Of the kit."""
 
     def find_block(self, name: str) -> Block | None:
         """A finished one, with its rows."""
@@ -214,6 +216,7 @@ def start_result(kind: str, name: str, asked: Mapping[str, Any], results: Path =
             continue
         began = now.isoformat(timespec="seconds")
         raw = {"kind": kind, "name": name, "asked": plain(asked), "host": read_host(), "began": began}
+        raw["commit"] = read_commit()
         write_json(folder / EXPERIMENT_FILE, {"schema": SCHEMA, **raw})
         return Kept(folder=folder, **raw)
     raise LoadTestError(f"no free name for a result in {results}")

@@ -99,7 +99,7 @@ def tabulate_latency(
         title,
         (_make_latency_row(one, ends) for one in every),
         "Open loop: arrivals are planned ahead, and latency counts from when a request was due. A percentile "
-        "is left out (–) when there are too few requests for it.",
+        "is not quoted (–) when there are too few requests for it.",
     )
 
 
@@ -131,8 +131,8 @@ def tabulate_answers(every: Sequence[Series]) -> Table:
     return make_table(
         "Answers and settings",
         (_make_answers_row(group) for group in groups.values()),
-        "Every answer that was kept is compared with the expected one for its payload and precision. “Told "
-        "apart” is the share of pairs of payloads whose answers differ enough for a mix-up to be seen.",
+        "Every saved answer is compared with the expected one for its payload and precision. Distinguishable "
+        "are pairs of payloads whose answers differ enough for a mix-up to be seen.",
     )
 
 
@@ -144,16 +144,16 @@ def _make_answers_row(group: Sequence[Series]) -> dict[str, Any]:
         verified[None if result is None else bool(result.get("good"))]
         for result in (facts.verify_before, facts.verify_after)
     )
-    judged, far = bool(answers.checked), answers.largest_difference
-    same = answers.labels_same / answers.labels_judged if answers.labels_judged else None
+    validated, far = bool(answers.checked), answers.largest_difference
+    same = answers.labels_same / answers.labels_compared if answers.labels_compared else None
     return {
         "load": group[0].load.name,
         "server": facts.name,
-        "validated": answers.checked if judged else "answers not judged",
-        "wrong": (f"{answers.wrong} WRONG" if answers.wrong else "0") if judged else None,
+        "validated": answers.checked if validated else "answers not validated",
+        "wrong": (f"{answers.wrong} WRONG" if answers.wrong else "0") if validated else None,
         "labels as eager FP32 %": same,
         "largest difference": far if far is None else f"{far:.4f}",
-        "told apart %": answers.pairs_told_apart if judged else None,
+        "distinguishable pairs %": answers.distinguishable_pairs if validated else None,
         "verify before / after": f"{before} / {after}",
     }
 

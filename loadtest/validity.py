@@ -65,17 +65,17 @@ def check_answers_right(series: Series) -> Found:
             "do not use this server; `make verify`, then look at the model log",
         )
     least = series.facts.least_agreement
-    if answers.labels_judged and answers.labels_same < least * answers.labels_judged:
+    if answers.labels_compared and answers.labels_same < least * answers.labels_compared:
         yield (
-            f"only {answers.labels_same / answers.labels_judged:.1%} of the labels are those of eager FP32",
-            f"at least {least:.0%} are asked for, near ties left out",
+            f"only {answers.labels_same / answers.labels_compared:.1%} of the labels are those of eager FP32",
+            f"at least {least:.0%} are required, without near ties",
             "look at the accuracy of this precision for these payloads (CALIBRATION=, EVAL=)",
         )
 
 
 def check_answers_seen(series: Series) -> Found:
     """Without a validated answer nothing is known of what was measured, where answers can be validated."""
-    known = series.load.judged and series.facts.models and series.errors < series.requests
+    known = series.load.validated and series.facts.models and series.errors < series.requests
     if known and not sum(one.answers.checked for one in series.windows):
         yield (
             "no answer could be validated",
@@ -93,7 +93,7 @@ def check_verify(series: Series) -> Found:
         yield (
             f"verify failed {moment} the run",
             _list_differing(result),
-            "`make verify` says how to cure it",
+            "`make verify` has the fix",
         )
 
 
@@ -212,14 +212,14 @@ def note_unverified(series: Series) -> Found:
         )
 
 
-def note_unjudged(series: Series) -> Found:
-    """The figures stand, and say what they do not; where answers could be judged, none is a fault."""
-    unjudged = series.windows and not sum(one.answers.checked for one in series.windows)
-    if unjudged and not any(check_answers_seen(series)):
-        why = "it is not known what is right" if series.load.judged else f"{series.load.driver} keeps none"
+def note_unvalidated(series: Series) -> Found:
+    """The figures stand, and say what they do not; where answers could be validated, none is a fault."""
+    unvalidated = series.windows and not sum(one.answers.checked for one in series.windows)
+    if unvalidated and not any(check_answers_seen(series)):
+        why = "it is not known what is right" if series.load.validated else f"{series.load.driver} keeps none"
         own = "a locustfile of one's own sent what it likes" if series.load.locustfile else why
         yield (
-            "answers were not judged",
+            "answers were not validated",
             f"their status alone counts: {own}",
             "use the kit's server and locustfile",
         )
@@ -228,7 +228,7 @@ def note_unjudged(series: Series) -> Found:
 def note_mix_ups(series: Series) -> Found:
     """Every answer is right for the only payload, whichever request it belongs to."""
     answers = add_checks([one.answers for one in series.windows])
-    if series.facts.is_kit and answers.checked and answers.pairs_told_apart is None:
+    if series.facts.is_kit and answers.checked and answers.distinguishable_pairs is None:
         yield (
             "a mix-up of answers cannot be seen",
             "one payload was sent again and again",
@@ -254,7 +254,7 @@ RULES: Mapping[str, Rule] = {
 NOTES: Mapping[str, Rule] = {
     "repeats differ": note_spread,
     "not verified": note_unverified,
-    "not judged": note_unjudged,
+    "not validated": note_unvalidated,
     "mix-ups": note_mix_ups,
 }
 

@@ -46,9 +46,9 @@ class Order:
     weights: dict[str, WeightsRequest]
     data: dict[str, DataRequest]
     precisions: tuple[str, ...]
-    """Those that each archive shall have beside FP32."""
+    """Those that each archive is to have beside FP32."""
     backends: dict[str, str]
-    """What shall compute each."""
+    """What computes each."""
 
 
 def main(arguments: list[str] | None = None) -> int:

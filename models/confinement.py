@@ -41,13 +41,13 @@ def confine() -> None:
 def build_filter() -> bytes:
     """BPF (linux/filter.h): code, jumps if equal and if not, constant; of struct seccomp_data at 0 and 4."""
     load, jump, give = 0x20, 0x15, 0x06
-    allow, refuse, kill = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
+    allow, reject, kill = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
     numbers = sorted(ALLOWED_CALLS.values())
     steps = [
         # AUDIT_ARCH_X86_64: the numbers of another architecture mean other calls.
         (load, 0, 0, 4), (jump, 1, 0, 0xC000003E), (give, 0, 0, kill), (load, 0, 0, 0),
-        # Each equal one jumps over the other comparisons and the refusal, to the last instruction.
+        # Each equal one jumps over the other comparisons and the rejection, to the last instruction.
         *((jump, len(numbers) - place, 0, number) for place, number in enumerate(numbers)),
-        (give, 0, 0, refuse), (give, 0, 0, allow),
+        (give, 0, 0, reject), (give, 0, 0, allow),
     ]  # fmt: skip
     return b"".join(struct.pack("=HBBI", *step) for step in steps)

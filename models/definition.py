@@ -32,10 +32,10 @@ cannot compare is not narrowed."""
 class Thresholds(BaseModel):
     """What a precision must reach to be served."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     agreement: Annotated[float, Field(ge=0, le=1)] = 0.99
-    """Where no labels decide: share of the inputs that FP32 decides with the same answer."""
+    """Without labels: share of the inputs that FP32 decides with the same answer."""
     labelled_loss_points: Annotated[float, Field(ge=0)] = 1.0
     """Percentage points of labelled accuracy that may be lost."""
     cosine: Annotated[float, Field(ge=0, le=1)] = 0.95
@@ -47,22 +47,24 @@ class Thresholds(BaseModel):
 class ModelDefinition(BaseModel):
     """One model.yaml, checked."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True
+    )
 
     path: Path
     """The file itself."""
     name: str
-    """The folder's, and the model's in every URL."""
+    """Of the folder, and of the model in every URL."""
     handler: str
-    """A shipped one (models/options.py), or the file beside model.yaml, as in handler.py."""
+    """A shipped one, or a file beside model.yaml, as in handler.py."""
     weights: str = ""
-    """A file or folder, or public weights: a name of torchvision's, or a Hugging Face repository, better with
-    its commit: NAME@REVISION. Empty: random ones."""
+    """A file or folder, a name of torchvision's, or a Hugging Face repository, better with its commit:
+    NAME@REVISION; empty: random weights."""
     weights_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
-    """What a public file must hash to, where that is known; empty: trusted when first used."""
+    """SHA-256 of a public file; empty: trusted when first used."""
     example: str | dict[str, Any] | list[Any] = ""
-    """The request that proves a worker right: a file beside model.yaml, a text, JSON (a mapping or list), or
-    `image`: one that is drawn."""
+    """The smoke request: a file beside model.yaml, a text, JSON (a mapping or list), or `image`, which is
+    drawn."""
     architecture: str = ""
     """A torchvision classifier (by default the model's name), or the transformers model type of random
     weights."""
@@ -73,12 +75,14 @@ class ModelDefinition(BaseModel):
     batch_sizes: Annotated[tuple[int, ...], Field(min_length=1)] = (1, 2, 4, 8, 16)
     """Warmed and served, ascending from 1."""
     precisions: dict[str, Precision] = {}
-    """Those there are, and how closely each must follow FP32 eager; by default PRECISIONS."""
+    """How closely each must follow FP32 eager: {fp32: {self_check_relative_error: 0.0005, answer_relative:
+    0.01, answer_absolute: 0.001}}; a handler of your own has FP32 alone."""
     accuracy_gate: Thresholds = Thresholds()
+    """What a narrower precision must reach."""
     memory: Memory | None = None
-    """Measured at build where it is not given."""
+    """{worker_mib: …, request_mib: …}; measured at build where it is not given."""
     options: Any = None
-    """What the handler alone reads; checked by models/options.py."""
+    """Read by the handler alone (self.definition.model); checked for a shipped one."""
 
     @field_validator("batch_sizes")
     @classmethod

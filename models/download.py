@@ -34,7 +34,7 @@ def check_reachable(url: str, *, seconds: float = CONNECT_TIMEOUT_S) -> None:
 
 
 def check_offered(url: str, *, seconds: float) -> None:
-    """DownloadError unless the file itself is there; a proxy that refuses it answers, too."""
+    """DownloadError unless the file itself is there; a proxy that rejects it answers, too."""
     status = _ask_in_time(url, seconds)
     if status >= http.client.BAD_REQUEST:
         raise DownloadError(f"{_name_host(url)} answers HTTP {status}")
@@ -137,7 +137,7 @@ def check_file(file: Path, *, sha256: str = "") -> str:
         (_read_digits(file.name), "its name"),
     ):
         if not got.startswith(wanted):
-            _refuse(file, got, wanted, source)
+            _reject(file, got, wanted, source)
     return got
 
 
@@ -150,10 +150,10 @@ def _check_kept(file: Path, got: str) -> None:
         return
     wanted = kept.read_text(encoding="utf-8").partition(" ")[0]
     if got != wanted:
-        _refuse(file, got, wanted, str(kept), more="; delete both if a new content is meant")
+        _reject(file, got, wanted, str(kept), more="; delete both if a new content is meant")
 
 
-def _refuse(file: Path, got: str, wanted: str, source: str, *, more: str = "") -> NoReturn:
+def _reject(file: Path, got: str, wanted: str, source: str, *, more: str = "") -> NoReturn:
     raise BuildError(
         f"{file} has sha256 {got[:12]}…, but {source} says {wanted[:12]}…; delete the file, then it is "
         f"downloaded again{more}"

@@ -32,7 +32,7 @@ def answer_example(staging: Path) -> Any:
     check_replies([reply], f"the example of {handler.definition.name}")
     answer = round_floats(json.loads(reply.body))
     if fault := find_fault(answer, answer, Tolerance(relative=0.0, absolute=0.0)):
-        raise BuildError(f"the example's answer cannot be told from others: {fault}")
+        raise BuildError(f"the example's answer proves nothing: {fault}")
     return answer
 
 

@@ -31,7 +31,7 @@ BUILD_DISTRIBUTIONS = ("torch", "torchvision", "transformers", "tokenizers", "sa
 
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """What an archive shall be built from."""
+    """What an archive is to be built from."""
 
     weights: WeightsRequest
     origin: Origin
@@ -190,7 +190,7 @@ def explain_fresh(
 
 
 def explain_lacking(plan: BuildPlan, packed: Definition) -> dict[str, str]:
-    """Precision that is asked for → why the archive, fresh as it is, does not hold it as asked."""
+    """Precision that is asked for → why the archive, fresh as it is, does not hold it as planned."""
     reasons = {name: _explain_one(packed.variants.get(name), plan) for name in plan.asked}
     return {name: reason for name, reason in reasons.items() if reason}
 

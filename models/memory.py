@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 SPARE = 1.1
 """Other allocators and more threads: 7 % were seen between glibc's and jemalloc."""
 STEP_MIB = 50
-"""Numbers are rounded up to such steps: a build elsewhere shall not change the archive by a page."""
+"""Numbers are rounded up to such steps: a build elsewhere must not change the archive by a page."""
 JSON_MIB = 160
 """What a batch with one body of 16 MiB adds as JSON (128), and the tokens of its texts (23), measured."""
 BODY_MIB = 20

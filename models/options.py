@@ -14,7 +14,7 @@ Level = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Options(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, use_attribute_docstrings=True)
 
 
 class Size(_Options):
@@ -42,16 +42,22 @@ class ImageOptions(_Options):
     """Of image_classifier. What is not said of preprocessing is as `preset`'s weights.transforms() has it."""
 
     top_k: PositiveInt = 5
+    """Labels in an answer."""
     preprocess: Literal["fast", "reference"] = "fast"
     """`reference`: torchvision's pixels bit for bit, 2 ms more an image."""
     preset: str = ""
-    """A weights name of torchvision's; by default that of `weights`, else the architecture's default."""
+    """A weights name of torchvision's whose preprocessing is taken; by default that of `weights`, else the
+    architecture's default."""
     size: Size | None = None
+    """resize and crop; by default the preset's, as the following."""
     interpolation: Literal["bilinear", "bicubic"] | None = None
+    """bilinear or bicubic."""
     antialias: bool | None = None
+    """Of the resize."""
     mean: tuple[Level, Level, Level] | None = None
-    """Of red, green, blue in levels from 0 to 1; values of 0 to 255 are divided by 255."""
+    """Of red, green, blue, in levels from 0 to 1."""
     std: tuple[Level, Level, Level] | None = None
+    """As `mean`."""
     problem_type: ProblemType | None = None
     """By default one class of several; with one output, yes or no."""
 
@@ -69,15 +75,16 @@ class TextOptions(_Options):
     token_lengths: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (
         *(16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512),
     )
-    """Widths of rows, each step at most half as wide again; longer texts are cut, and the answer says so."""
+    """Widths of rows, ascending; longer texts are cut. Each step is at most half as wide again."""
     row_tokens: PositiveInt = 128
-    """Texts are packed into rows of this width: 2 × 128 reached 60.5 mixed texts/s (BERT-base, INT8, one
+    """Texts are packed into rows of this width. 2 × 128 reached 60.5 mixed texts/s (BERT-base, INT8, one
     core), 1 × 256 59.3, 1 × 512 52.6."""
     tokens_per_run: PositiveInt = 256
     """Rows × width of one run. With 256 tokens a core reaches 98 % of its best rate (BERT-base, BF16 and
     INT8), and each shape costs load time."""
     max_texts_per_request: PositiveInt = 8
-    """8 such requests in a batch, all of 512 tokens, take a minute of a core in FP32 (BERT-base)."""
+    """More is a 400. 8 such requests in a batch, all of 512 tokens, take a minute of a core in FP32
+    (BERT-base)."""
     attention: Literal["eager", "sdpa"] = "eager"
     """transformers' implementation; `eager` is the pattern that IPEX fuses (ipex::mha_scores_calc)."""
 
@@ -105,7 +112,9 @@ class EmbeddingOptions(TextOptions):
     """Of text_embeddings; by default as the folder's sentence-transformers files have it."""
 
     pooling: Literal["mean", "cls"] | None = None
+    """Of the tokens' vectors."""
     normalize: bool | None = None
+    """To length 1."""
 
 
 OPTIONS: dict[str, type[_Options]] = {

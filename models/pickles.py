@@ -1,7 +1,7 @@
 """Reads other people's pickles (.pt, .pth, .bin) in a process that can do nothing else, as safetensors.
 
 torch.load(weights_only=True) runs no code of the file as long as its own unpickler has no errors, and it had
-some (docs/supply.md). So it runs without other files, network and processes; tensors by name come back.
+some (docs/security.md). So it runs without other files, network and processes; tensors by name come back.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _parse(path: Path, said: bytes, code: int) -> tuple[str, str]:
 
 
 def _clean(text: str) -> str:
-    """What a stranger's file may have put into a message must not move a terminal's cursor."""
+    """What an untrusted file may have put into a message must not move a terminal's cursor."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:SHOWN_CHARACTERS]
 
 

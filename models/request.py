@@ -1,4 +1,4 @@
-"""What shall be built, by the settings MODELS, WEIGHTS, PRECISION, BACKEND, CALIBRATION and EVAL.
+"""What is to be built, by the settings MODELS, WEIGHTS, PRECISION, BACKEND, CALIBRATION and EVAL.
 
 They are checked before the packages of a build are installed: nothing here needs those.
 """
@@ -25,7 +25,7 @@ PRECISIONS = (BASELINE, "bf16", "int8")
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsRequest:
-    """Where one model's weights shall come from."""
+    """Where one model's weights come from."""
 
     source: str
     """`auto`, `pretrained`, `random` or `path`; empty when WEIGHTS was not given for this model, which

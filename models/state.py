@@ -41,7 +41,7 @@ def read_checkpoint(path: Path, *, allow_pickle: bool = False) -> tuple[State, s
 
 
 def save_weights(state: State, folder: Path) -> None:
-    """As the archive's model.safetensors; tensors that share memory, which it refuses, each whole."""
+    """As the archive's model.safetensors; tensors that share memory, which it rejects, each whole."""
     tensors = {key: value.contiguous().clone() for key, value in state.items()}
     save_file(tensors, folder / WEIGHTS_FILE)
 
@@ -66,8 +66,8 @@ def strip_prefix(state: State, model: torch.nn.Module, *, source: str) -> State:
     return state
 
 
-def load_state(model: torch.nn.Module, state: State, *, source: str, cure: str = "") -> None:
-    """Load strictly; BuildError names missing and unexpected keys and wrong shapes, and ends with `cure`."""
+def load_state(model: torch.nn.Module, state: State, *, source: str, fix: str = "") -> None:
+    """Load strictly; BuildError names missing and unexpected keys and wrong shapes, and ends with `fix`."""
     own = model.state_dict()
     fitting = OrderedDict(strip_prefix(state, model, source=source))
     # The model's own version, which MNASNet asks for; parts of a model take keys of any version.
@@ -89,7 +89,7 @@ def load_state(model: torch.nn.Module, state: State, *, source: str, cure: str =
         _name_keys("unexpected keys", found.unexpected_keys),
     ]
     if any(report):
-        parts = [part for part in (*report, cure) if part]
+        parts = [part for part in (*report, fix) if part]
         raise BuildError(f"{source} does not fit the model: {'; '.join(parts)}")
 
 

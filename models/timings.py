@@ -51,7 +51,7 @@ UNDISTURBED = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What shall be timed; the fields are explained in config/timings.py."""
+    """What is to be timed; the fields are explained in config/planning/profile.py."""
 
     settings: dict[str, Any]
     models: dict[str, dict[str, Any]]
@@ -151,7 +151,7 @@ class Trial:
     def _is_timed(self, entry: Mapping[str, Any]) -> bool:
         """By the backend's version that is there, every size that is asked for, or that there was no time
         for."""
-        sizes = {*entry.get("service", {}), *map(str, entry.get("left_out", ()))}
+        sizes = {*entry.get("service", {}), *map(str, entry.get("removed", ()))}
         same = entry.get("version", "") == read_version(self._variant)
         return "service" in entry and {*map(str, self._batches)} <= sizes and same
 
@@ -199,7 +199,7 @@ class Trial:
         facts = {
             "version": read_version(variant),
             "gate": self._describe_gate(variant),
-            "left_out": [size for size in self._batches if size not in timed],
+            "removed": [size for size in self._batches if size not in timed],
         }
         return make_entry(timed, facts)
 

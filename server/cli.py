@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run(call: Call) -> int:
-    """Each command imports what it alone needs: `make status` shall be quick."""
+    """Each command imports what it alone needs: `make status` must be quick."""
     if call.command == "verify":
         return print_comparison(read_plan(call.run.plan), call)
     if call.command == "supervise":

@@ -11,7 +11,7 @@ from config.plan import Plan
 from config.settings import Settings, read_settings
 from server.rundir import RunDir
 
-# What only some commands need is imported by them: `make status` shall be quick.
+# What only some commands need is imported by them: `make status` must be quick.
 
 FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 """Exit codes; the last is what shells expect of a program that Ctrl-C ended."""

@@ -63,7 +63,7 @@ class Runtime:
         servers = [one for model in _list_models(rows) for one in _list_servers(rows, model).items()]
         return {place: int(row["slim"] or 0) for place, row in servers}
 
-    def count_unanswered(self) -> int:
+    def count_without_response(self) -> int:
         """Predictions that were let in and have no answer yet."""
         rows = self._read_rows()
         return sum(

@@ -53,7 +53,7 @@ def find_start_failure(run: RunDir, oom_kills_before: int) -> Failure | None:
     lines = _MODEL_LINE.findall(read_log(run.model_log))
     for _, text in lines:
         if reported := _parse_report(text):
-            model, step, fix = (reported.get(name) for name in ("model", "step", "cure"))
+            model, step, fix = (reported.get(name) for name in ("model", "step", "fix"))
             cause = str(reported.get("cause") or "no cause given")
             return Failure(model=model, step=step, cause=cause, fix=fix, log=log)
     if archive := _ARCHIVE_LINE.search(server_log):

@@ -1,6 +1,6 @@
 """Finds the processes of one server by the mark in their environment, what they do, and ends them.
 
-Read from /proc by hand: psutil takes three times as long, and the supervisor reads every second.
+Read from /proc directly: psutil takes three times as long, and the supervisor reads every second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORKER_SCRIPT = "model_service_worker.py"
 LAUNCHER_MODULE = "torch.backends.xeon.run_cpu"
 
 DRAIN_SECONDS = 35.0
-"""How long accepted requests may take to be answered once a server or an instance shall end, at most."""
+"""How long accepted requests may take to be answered once a server or an instance is to end, at most."""
 GRACEFUL_SECONDS = DRAIN_SECONDS + 10.0
 """Then Java closes its sockets, tells the workers and leaves: 2-3 s seen on two cores without load."""
 TERMINATE_SECONDS = 5.0

@@ -40,7 +40,7 @@ class RunDir:
 
     marker = _File(MARKER)  # this folder is the kit's: nothing is written into another that is not empty
     lock = _File(LOCK)  # held while a plan is written or a start is under way
-    plan = _File(PLAN_FILE)  # what the server shall be
+    plan = _File(PLAN_FILE)  # what the server is to be
     next = _File(NEXT_FOLDER)  # what a reload moves to: a plan and HAProxy's configuration
     timings = _File("timings.json")  # the batch profile: what batches take here (`python -m models time`)
     tuned = _File("tuned.json")  # what `make tune` found, which took it many minutes: a person removes it

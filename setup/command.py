@@ -1,4 +1,4 @@
-"""The commands of the Makefile: settings are judged, what one needs is installed by uv, and it runs there."""
+"""The commands of the Makefile: settings are checked, what one needs is installed by uv, it runs there."""
 
 import ast
 import contextlib
@@ -54,7 +54,7 @@ def main(words: list[str]) -> None:
 
 
 def prepare(command: str, given: list[str], base: Path | None) -> list[str]:
-    """The program of a command, once its environment is there; settings are judged before, by `base`."""
+    """The program of a command, once its environment is there; settings are validated before, by `base`."""
     if command == "distclean":
         for venv in VENVS.values():
             check_unused(venv, "it was to be removed")

@@ -83,7 +83,7 @@ INT8_RECIPE = {"self_check_relative_error": 0.5, "answer_relative": 0.5, "answer
 
 
 def with_int8(raw: dict, *, agreement: float = LENIENT["agreement"]) -> dict:
-    """With all three, judged by the accuracy gate."""
+    """With all three, validated by the accuracy gate."""
     precisions = {**PRECISIONS, "int8": INT8_RECIPE}
     gate = {"agreement": agreement}
     return {**raw, "precisions": precisions, "accuracy_gate": gate}

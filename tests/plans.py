@@ -1,4 +1,4 @@
-"""A small whole plan, written by hand: two instances of two models, for tests of what reads plans."""
+"""A small whole plan, written out: two instances of two models, for tests of what reads plans."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_what_judges_settings_needs_little_more_than_what_reads_them():
 
 
 def test_what_looks_at_a_server_is_quick():
-    """`make status` shall not take 0.15 s for what reads kit.toml, nor load what plans."""
+    """`make status` must not take 0.15 s for what reads kit.toml, nor load what plans."""
     code = "import sys, server.cli; server.cli.read_call('status', ['RUN_DIR=x']); "
     code += "print([name for name in ('pydantic_settings', 'jinja2', 'torch') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

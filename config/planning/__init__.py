@@ -44,7 +44,7 @@ class _Draft:
 
 
 def make_profile_job(facts: Facts, tuned: Tuned = NOT_TUNED) -> ProfileJob:
-    """What `python -m models time` shall time: the kit's models, in the places of their workers."""
+    """What `python -m models time` is to time: the kit's models, in the places of their workers."""
     return _make_job(facts, _draft(facts, tuned, "a"))
 
 

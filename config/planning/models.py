@@ -36,7 +36,7 @@ once to spare. TorchServe kills the worker that answers later, and fails the who
 MIN_TIMEOUT_S = 60
 """A machine that stalls for some seconds must not lose its workers."""
 IMAGE_S = 2.1
-"""2 s of a core are the most that decoding one image may take (docs/requests.md), 0.1 s is ResNet50's own:
+"""2 s of a core are the most that decoding one image may take (docs/api.md), 0.1 s is ResNet50's own:
 0.04 s in FP32 on a core with AVX-512 (seen), and twice that without."""
 CHARACTER_US = 2.2
 """Tokenising, at worst: words of 99 letters (seen)."""
@@ -113,7 +113,7 @@ def plan_models(
         if not model.freeze:
             why[f"{name}.off"] = "its handler wants it eager (freeze = False)"
         elif off:
-            why[f"{name}.off"] = "left out for a baseline"
+            why[f"{name}.off"] = "switched off for a baseline"
         load_s = COMPILING_S if BACKENDS[backend].compiles_at_start(settings.off) else LOAD_S
         why[f"{name}.startup_timeout_s"] = f"{load_s} s × {count} models that load on the same cores"
         fields[name] = {

@@ -27,7 +27,7 @@ BOUND_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class ModelJob:
-    """What shall be timed of one model."""
+    """What is to be timed of one model."""
 
     variant: str
     """Backend and precision (catalogue.name_variant)."""
@@ -37,7 +37,7 @@ class ModelJob:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileJob:
-    """What shall be timed, and how the workers would run."""
+    """What is to be timed, and how the workers would run."""
 
     settings: Mapping[str, Any]
     """What the figures depend on besides the archives: CPU, `slots` (the CPUs of each worker; all compute at
@@ -78,7 +78,7 @@ class BatchProfile:
             if entry is None:
                 other.append(f"backend or precision than {name} {one.variant}")
             elif "problem" not in entry:
-                timed = {*entry.get("service", {}), *map(str, entry.get("left_out", ()))}
+                timed = {*entry.get("service", {}), *map(str, entry.get("removed", ()))}
                 other += [f"batch of {name} {one.variant}"] * (not {*map(str, one.batches)} <= timed)
         if other:
             return BatchProfile(source=f"the batch profile is of another {', '.join(other)} ({self.source})")

@@ -240,7 +240,7 @@ def render_backend(chosen: Mapping[str, str]) -> str:
 
 
 def find_asked(chosen: Mapping[str, str], model: str, package_set: str) -> str:
-    """What shall compute one model; what is not named, the first of the package set."""
+    """What computes one model; what is not named, the first of the package set."""
     return chosen.get(model, chosen.get(ALL, SETS[package_set][0]))
 
 

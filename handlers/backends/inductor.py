@@ -41,11 +41,11 @@ def check_library(state: LoadState) -> None:
         name, precision = state.task.definition.name, state.options.precision
         raise LoadError(
             f"{library.name} was compiled for {wanted}, {got}",
-            cure="delete the archive, and build it on this machine: "
+            fix="delete the archive, and build it on this machine: "
             f"make models MODELS={name} BACKEND=inductor PRECISION={precision}",
         )
     if built["sha256"] != here["sha256"]:
-        raise LoadError(f"{library.name} is not what was compiled", cure=BUILD_AGAIN)
+        raise LoadError(f"{library.name} is not what was compiled", fix=BUILD_AGAIN)
     state.facts["library"] = {"sha256": here["sha256"], "built": built["sha256"], "cpu_lacks": lacking}
 
 

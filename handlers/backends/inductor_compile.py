@@ -89,7 +89,7 @@ def _read_mode(mode: str) -> Mapping[str, Any]:
     if mode not in MODES:
         raise LoadError(
             f"mode must be one of {', '.join(MODES)}: got {mode}",
-            cure="change precisions.*.backends.inductor.mode in model.yaml",
+            fix="change precisions.*.backends.inductor.mode in model.yaml",
         )
     return MODES[mode]
 

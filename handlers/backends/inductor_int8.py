@@ -31,7 +31,7 @@ PRODUCTS = (torch.ops.aten.conv2d.default, torch.ops.aten.linear.default)
 QUANTISED_WEIGHT = torch.ops.quantized_decomposed.dequantize_per_channel.default
 LEAST_SCALE = 2**-12
 """As in PyTorch's configuration for x86."""
-CURE = "use PRECISION=bf16, or another BACKEND"
+FIX = "use PRECISION=bf16, or another BACKEND"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def check_quantised(graph: torch.fx.GraphModule) -> None:
     products = sum(targets.count(one) for one in PRODUCTS)
     weights = targets.count(QUANTISED_WEIGHT)
     if not 0 < products <= weights:
-        raise LoadError(f"PyTorch quantised {weights} of {products} products by weights", cure=CURE)
+        raise LoadError(f"PyTorch quantised {weights} of {products} products by weights", fix=FIX)
 
 
 def check_compiled(operators: dict[str, int]) -> None:
@@ -110,5 +110,5 @@ def check_compiled(operators: dict[str, int]) -> None:
     fused, others = count_products(operators, INT8)
     if others or not fused:
         raise LoadError(
-            f"Inductor compiled {fused} of {fused + others} products by weights to INT8 ones", cure=CURE
+            f"Inductor compiled {fused} of {fused + others} products by weights to INT8 ones", fix=FIX
         )

@@ -118,11 +118,11 @@ def render_recipe(recipe: Recipe, summary: str) -> str:
 def read_recipe(path: Path) -> Recipe:
     """The kit's entry of a recipe file; LoadError where there is none."""
     if not path.is_file():
-        raise LoadError(f"the archive holds no {path.name}", cure=BUILD_AGAIN)
+        raise LoadError(f"the archive holds no {path.name}", fix=BUILD_AGAIN)
     try:
         return Recipe(**json.loads(path.read_text(encoding="utf-8"))[RECIPE_KEY])
     except (KeyError, TypeError, ValueError) as error:
-        raise LoadError(f"{path.name} does not fit this handler: {error!r}", cure=BUILD_AGAIN) from error
+        raise LoadError(f"{path.name} does not fit this handler: {error!r}", fix=BUILD_AGAIN) from error
 
 
 def convert_with_recipe(model: torch.nn.Module, example: Inputs, path: Path) -> torch.nn.Module:

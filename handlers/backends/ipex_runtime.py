@@ -21,7 +21,7 @@ def import_ipex(cpuinfo: Path = Path("/proc/cpuinfo")) -> ModuleType:
     """The IPEX module; LoadError says what does not fit."""
     _check_versions()
     if "avx2" not in cpuinfo.read_text(encoding="utf-8").split():
-        raise LoadError("IPEX needs a CPU with AVX2; this one has none", cure="set ipex_enable=false")
+        raise LoadError("IPEX needs a CPU with AVX2; this one has none", fix="set ipex_enable=false")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import intel_extension_for_pytorch as ipex
@@ -35,12 +35,12 @@ def _check_versions() -> None:
     except PackageNotFoundError as error:
         raise LoadError(
             f"ipex_enable=true, but {IPEX} is not installed",
-            cure=f"pip install {IPEX}=={_minor(torch_version)}.*, or set ipex_enable=false",
+            fix=f"pip install {IPEX}=={_minor(torch_version)}.*, or set ipex_enable=false",
         ) from error
     if _minor(torch_version) != _minor(ipex_version):
         raise LoadError(
             f"torch and {IPEX} must share their minor version: got {torch_version} and {ipex_version}",
-            cure="run `make setup`, or install matching versions",
+            fix="run `make setup`, or install matching versions",
         )
 
 

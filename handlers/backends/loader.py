@@ -222,7 +222,7 @@ class Loader(ABC):
     def make_quantiser(self, calibration: Calibration, *, convolutional: bool) -> Quantiser:
         """For the precision int8."""
         able = [one.name for one in BACKENDS.values() if "int8" in one.flags]
-        raise LoadError("this backend has no int8", cure=f"use one of {', '.join(able)}")
+        raise LoadError("this backend has no int8", fix=f"use one of {', '.join(able)}")
 
     @abstractmethod
     def evidence(self, state: LoadState, ran: Shape) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def _make_core() -> Any:
         import openvino
     except ImportError as error:
         raise LoadError(
-            f"openvino cannot be imported: {error}", cure="make setup BACKEND=openvino, or another BACKEND"
+            f"openvino cannot be imported: {error}", fix="make setup BACKEND=openvino, or another BACKEND"
         ) from error
     return openvino.Core()
 

@@ -18,7 +18,7 @@ def check_compiler(when: str) -> None:
     if shutil.which(COMPILER) is None:
         raise LoadError(
             f"inductor compiles C++ when {when}, and there is no {COMPILER}",
-            cure=f"apt-get install {COMPILER} there, or another BACKEND",
+            fix=f"apt-get install {COMPILER} there, or another BACKEND",
         )
 
 
@@ -29,7 +29,7 @@ def compile_here(state: LoadState) -> None:
     if state.options.precision != BASELINE:
         raise LoadError(
             f"without freeze, inductor computes {BASELINE} alone: got {state.options.precision}",
-            cure="leave --off freeze out",
+            fix="leave --off freeze out",
         )
     check_compiler("a worker starts with --off freeze")
     # Else a shape too many would be computed by eager, without a word.

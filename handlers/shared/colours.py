@@ -1,4 +1,4 @@
-"""From a decoded image in any of Pillow's modes to RGB as people see it; the table is docs/requests.md.
+"""From a decoded image in any of Pillow's modes to RGB as people see it; the table is docs/api.md.
 
 In strips, because a second whole image beside the first is what memory is planned by. Embedded ICC profiles
 are turned into sRGB by LittleCMS (Pillow's ImageCms); one that cannot be used is passed over, as browsers do.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class LoadError(Exception):
-    """A model cannot be loaded as it was asked for; `cure` says what to install or change."""
+    """A model cannot be loaded as it was asked for; `fix` says what to install or change."""
 
-    def __init__(self, cause: str, *, cure: str) -> None:
-        super().__init__(f"{cause}; {cure}")
+    def __init__(self, cause: str, *, fix: str) -> None:
+        super().__init__(f"{cause}; {fix}")
         self.cause = cause
-        self.cure = cure
+        self.fix = fix
 
 
 class BadRequest(Exception):  # noqa: N818 (as HTTP and web frameworks name it)

@@ -110,7 +110,7 @@ def decode_image(
 ) -> torch.Tensor:
     """JPEG, PNG, WebP … → uint8 (*size.seen, 3) as people see it; BadRequest if it cannot be."""
     MEMORY.before_next()
-    needed_mib, result = _decode_or_refuse(data, preprocessing, limits)
+    needed_mib, result = _decode_or_reject(data, preprocessing, limits)
     if needed_mib > RETURNED_MIB or len(data) > RETURNED_BYTES:
         MEMORY.after_large()
     if isinstance(result, torch.Tensor):
@@ -122,10 +122,10 @@ def decode_image(
         del result
 
 
-def _decode_or_refuse(
+def _decode_or_reject(
     data: bytes, preprocessing: Preprocessing, limits: Mapping[str, int]
 ) -> tuple[int, torch.Tensor | BadRequest]:
-    """(MiB it took, sample or refusal); no exception, because its frames would keep what they had decoded."""
+    """(MiB it took, sample or rejection); no exception: its frames would keep what they had decoded."""
     needed_mib = 0
     try:
         form = _name_format(data)

@@ -36,7 +36,7 @@ SWITCHES = (*OPTIONAL_STEPS, PACKING, BUCKETS)
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """How this worker shall load the model."""
+    """How this worker loads the model."""
 
     precision: str
     backend: str
@@ -89,29 +89,29 @@ def _check_validated(definition: Definition, backend: Backend, precision: str) -
     """LoadError for what the archive does not hold, or what may not be served."""
     instead = f"use PRECISION={BASELINE}"
     if precision not in backend.flags:
-        raise LoadError(f"{backend.name} has no {precision}: it has {', '.join(backend.flags)}", cure=instead)
+        raise LoadError(f"{backend.name} has no {precision}: it has {', '.join(backend.flags)}", fix=instead)
     variant = name_variant(backend.name, precision)
     build = f"make models MODELS={definition.name} BACKEND={backend.name} PRECISION={precision}"
     known = definition.variants.get(variant)
     if known and known.rejected:
         raise LoadError(
             f"{variant} failed the accuracy gate when the archive was built: {known.rejected}",
-            cure=f"{instead}, or other calibration data (CALIBRATION=)",
+            fix=f"{instead}, or other calibration data (CALIBRATION=)",
         )
     if known and known.not_built:
         raise LoadError(
             f"{variant} is not in the archive: it could not be built where that was made: {known.not_built}",
-            cure=f"build it on this machine: {build}; or {instead}",
+            fix=f"build it on this machine: {build}; or {instead}",
         )
     if needs_wide_sums(definition.find_accuracy(variant) or {}):
         raise LoadError(
             f"{variant} {OTHER_SUMS}",
-            cure=f"build it on this machine: {build}; or {instead}",
+            fix=f"build it on this machine: {build}; or {instead}",
         )
     if backend.must_be_validated(precision) and known is None:
         raise LoadError(
             f"{variant} is not in the archive: no build was asked for it, so it was never validated",
-            cure=f"{build}; or {instead}",
+            fix=f"{build}; or {instead}",
         )
 
 
@@ -126,7 +126,7 @@ def _parse(text: str) -> dict[str, dict]:
         parsed = json.loads(text)
     except ValueError as error:
         raise LoadError(
-            f"{OPTIONS_VARIABLE} is not JSON: {error}", cure="generate the plan again with `make plan`"
+            f"{OPTIONS_VARIABLE} is not JSON: {error}", fix="generate the plan again with `make plan`"
         ) from error
     _require(isinstance(parsed, dict), f"it must be an object of models: got {type(parsed).__name__}")
     return parsed
@@ -134,4 +134,4 @@ def _parse(text: str) -> dict[str, dict]:
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise LoadError(f"{OPTIONS_VARIABLE}: {message}", cure="generate the plan again with `make plan`")
+        raise LoadError(f"{OPTIONS_VARIABLE}: {message}", fix="generate the plan again with `make plan`")

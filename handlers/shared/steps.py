@@ -42,7 +42,7 @@ def build_eager(state: LoadState) -> None:
         state.reference.append(output)
     if not is_finite(state.reference):
         raise LoadError(
-            "the eager model's own output is not finite", cure="check the weights that were packed"
+            "the eager model's own output is not finite", fix="check the weights that were packed"
         )
     _check_layout(state)
     state.facts["channels_last_weights"] = count_channels_last(state.model)
@@ -60,7 +60,7 @@ def _check_layout(state: LoadState) -> None:
         raise LoadError(
             "the eager model answers a sample beside others not as it answers it alone: "
             f"relative error {worst:.3g}, tolerance {NEIGHBOURS_ERROR:.3g}",
-            cure=BUILD_AGAIN,
+            fix=BUILD_AGAIN,
         )
 
 
@@ -104,7 +104,7 @@ def self_check(state: LoadState) -> None:
         raise LoadError(
             "the optimised model differs from eager FP32: "
             f"relative error {worst:.3g}, tolerance {tolerance:.3g}",
-            cure="use PRECISION=fp32 or BACKEND=eager, or check its weights; where rounding decides "
+            fix="use PRECISION=fp32 or BACKEND=eager, or check its weights; where rounding decides "
             "the answer to model.yaml's example (ties), choose another",
         )
 
@@ -132,8 +132,8 @@ class StepRecord:
 class StepError(LoadError):
     """A load step failed; `step` names it."""
 
-    def __init__(self, step: str, cause: str, *, cure: str) -> None:
-        super().__init__(cause, cure=cure)
+    def __init__(self, step: str, cause: str, *, fix: str) -> None:
+        super().__init__(cause, fix=fix)
         self.step = step
 
 
@@ -156,12 +156,10 @@ def _run_step(step: Step, state: LoadState) -> StepRecord:
     try:
         step.run(state)
     except LoadError as error:
-        raise StepError(step.name, error.cause, cure=error.cure) from error
+        raise StepError(step.name, error.cause, fix=error.fix) from error
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
-        raise StepError(
-            step.name, cause, cure="see the traceback above this line in model_log.log"
-        ) from error
+        raise StepError(step.name, cause, fix="see the traceback above this line in model_log.log") from error
     seconds = round(time.monotonic() - started, 3)
     return StepRecord(name=step.name, status="applied", reason="", seconds=seconds)
 

@@ -82,7 +82,7 @@ class _Embeddings(torch.nn.Module):
     def __init__(self, model: torch.nn.Module, *, pooling: str, normalize: bool) -> None:
         super().__init__()
         if pooling not in (MEAN, CLS):
-            raise LoadError(f"model.pooling must be {MEAN} or {CLS}: got {pooling}", cure="change model.yaml")
+            raise LoadError(f"model.pooling must be {MEAN} or {CLS}: got {pooling}", fix="change model.yaml")
         self.model, self.pooling, self.normalize = model, pooling, normalize
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:

@@ -43,6 +43,6 @@ def load_weights(model: torch.nn.Module, directory: Path) -> torch.nn.Module:
         raise LoadError(
             f"the weights do not fit the model that the handler makes: {first.rstrip('.')}"
             f"{f', and {others} more' if others else ''}",
-            cure="check weights, labels and options of its model.yaml, then build it again: make models",
+            fix="check weights, labels and options of its model.yaml, then build it again: make models",
         ) from error
     return model

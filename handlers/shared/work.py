@@ -33,12 +33,12 @@ class Work:
         """
         used, rejected = 0, []
         for cost in costs:
-            refusal = self._find_refusal(cost, used)
-            used += cost if refusal is None else 0
-            rejected.append(refusal)
+            rejection = self._find_rejection(cost, used)
+            used += cost if rejection is None else 0
+            rejected.append(rejection)
         return rejected
 
-    def _find_refusal(self, cost: int, used: int) -> BadRequest | None:
+    def _find_rejection(self, cost: int, used: int) -> BadRequest | None:
         if self.per_request is not None and cost > self.per_request:
             return BadRequest(
                 413,
@@ -66,7 +66,7 @@ def plan_token_work(
         raise LoadError(
             f"one text of {longest} tokens takes {longest * seconds_each:.1f} s of a core here, and a batch "
             f"may take {batch_s} s",
-            cure="serve it in a faster precision (PRECISION=), or with shorter token_lengths in model.yaml",
+            fix="serve it in a faster precision (PRECISION=), or with shorter token_lengths in model.yaml",
         )
     per_batch = min(tokens_per_batch, in_time)
     per_request = min(most_tokens, in_time)

@@ -41,9 +41,9 @@ from loadtest.load import Load
 from loadtest.machine import read_host
 from loadtest.payloads import Payload, make_payloads, pick_each_length
 from loadtest.plots import COLOURS, GREY, draw_steps
-from loadtest.report import INVALID, Picture, Result, Verdict, describe_machine, make_table
+from loadtest.report import INVALID, Plot, Result, Verdict, describe_machine, make_table
 from loadtest.results import Block, Series, structure
-from loadtest.servers.base import Running, Server, Site, kept_server
+from loadtest.servers.base import Running, Server, Testbed, kept_server
 from loadtest.servers.inprocess import in_process_server
 from loadtest.servers.kit import kit_server, write_plan
 from loadtest.servers.stock import BATCH_SIZE, stock_server
@@ -82,16 +82,16 @@ PUBLISHED = (
 
 
 def prepare(
-    model: str, what: str, site: Site, *, seconds: float, only: Sequence[str]
+    model: str, what: str, testbed: Testbed, *, seconds: float, only: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Server]]:
     """(what is asked, the servers by step)."""
-    archive = site.store / f"{model}.mar"
+    archive = testbed.store / f"{model}.mar"
     steps = choose(list_steps(model) if what == SETTINGS else list_backends(), only)
-    folder, port = site.place("plan")
-    arguments = ["PRECISION=int8", f"MODEL_STORE={site.store}"]
+    folder, port = testbed.place("plan")
+    arguments = ["PRECISION=int8", f"MODEL_STORE={testbed.store}"]
     (instance,) = write_plan(folder, port=port, models=[model], arguments=arguments).instances.values()
     payloads = make_payloads(PAYLOADS[model], model=model, archives={model: archive})
-    (definition,) = read_definitions(site.store, [model])
+    (definition,) = read_definitions(testbed.store, [model])
     each_length = pick_each_length(payloads, archive)
     servers = {step.name: make_server(step, definition, instance, each_length) for step in steps}
     known = read_archive(archive)
@@ -214,7 +214,7 @@ def make_rows(steps: Sequence[Step], blocks: Sequence[Block]) -> list[Row]:
     for step in steps:
         block = next(one for one in blocks if one.find(step.name) or step.name in one.rejected)
         if step.name in block.rejected:
-            word = "cannot be left out" if step.left_out else "cannot be served here"
+            word = "cannot be switched off" if step.removed else "cannot be served here"
             word = f"{word}: {block.rejected[step.name]}"
             rows[step.name] = Row(step=step, series=None, to_before=None, to_first=None, word=word)
             continue
@@ -225,7 +225,7 @@ def make_rows(steps: Sequence[Step], blocks: Sequence[Block]) -> list[Row]:
         direct = [one for one in blocks if ratio and is_good(one.find(first)) and one.find(step.name)]
         to_first = multiply(ratio, below) if ratio and below else None
         to_first = direct[0].ratio(step.name, first) if direct else to_first
-        word = judge(ratio, left_out=step.left_out) if ratio else "" if good else INVALID
+        word = judge(ratio, removed=step.removed) if ratio else "" if good else INVALID
         rows[step.name] = Row(step=step, series=series, to_before=ratio, to_first=to_first, word=word)
     return [*rows.values()]
 
@@ -234,15 +234,15 @@ def is_good(series: Series | None) -> bool:
     return series is not None and not find_doubts(series)
 
 
-def judge(ratio: Interval, *, left_out: bool) -> str:
+def judge(ratio: Interval, *, removed: bool) -> str:
     """What putting a setting on did, or what taking it away from the top did."""
     if ratio.low > 1:
-        return "better without it on this host" if left_out else "helps"
+        return "better without it on this host" if removed else "helps"
     if ratio.high < 1:
-        return "worth having" if left_out else "slows"
+        return "worth having" if removed else "slows"
     if ratio.high / ratio.low > WIDE:
-        return "cannot be told from so few repeats"
-    return "not missed on this host" if left_out else "no gain seen on this host"
+        return "too few repeats to say"
+    return "not missed on this host" if removed else "no gain seen on this host"
 
 
 def show_steps(bench: Bench, steps: Sequence[Step], blocks: Sequence[Block]) -> Result:
@@ -250,8 +250,8 @@ def show_steps(bench: Bench, steps: Sequence[Step], blocks: Sequence[Block]) -> 
     rows, asked = make_rows(steps, blocks), bench.asked
     every = [row.series for row in rows if row.series]
     backends = asked["what"] == BACKENDS
-    added = [_show(row, backends) for row in rows if not row.step.left_out]
-    left = [_show(row, backends) for row in rows if row.step.left_out]
+    added = [_show(row, backends) for row in rows if not row.step.removed]
+    left = [_show(row, backends) for row in rows if row.step.removed]
     title = f"{'Backends' if backends else 'Ablation'} of {asked['model']}"
     return Result(
         title=title,
@@ -270,7 +270,7 @@ def show_steps(bench: Bench, steps: Sequence[Step], blocks: Sequence[Block]) -> 
             tabulate_answers(every),
             tabulate_accuracy(every),
         ],
-        pictures=[_draw(rows, f"{title} on {describe_machine(bench.kept.host)}")],
+        plots=[_draw(rows, f"{title} on {describe_machine(bench.kept.host)}")],
         findings=list_findings(every),
         method=[
             "Locust sends real payloads over REST in a closed loop from the same cores, more users to "
@@ -288,9 +288,9 @@ def _show(row: Row, backends: bool) -> dict[str, Any]:
     cells: dict[str, Any] = {
         "server": label,
         "requests/s": find_rate(shown) if shown else INVALID if row.series else None,
-        f"ratio to {'the top' if row.step.left_out else 'the one before'}": row.to_before,
+        f"ratio to {'the top' if row.step.removed else 'the one before'}": row.to_before,
     }
-    if not row.step.left_out:
+    if not row.step.removed:
         cells["ratio to the first"] = row.to_first
     if backends:
         cells["cold start, s"] = shown.facts.start_s if shown else None
@@ -307,11 +307,11 @@ def _make_verdict(row: Row) -> Verdict:
     )
 
 
-def _draw(rows: Sequence[Row], title: str) -> Picture | None:
+def _draw(rows: Sequence[Row], title: str) -> Plot | None:
     drawn = []
     for row in rows:
         if row.series and not find_doubts(row.series):
-            left, plain = row.step.left_out, row.step.settings.server == PLAIN
+            left, plain = row.step.removed, row.step.settings.server == PLAIN
             ratio = row.to_before if left else row.to_first
             words = (
                 f"{ratio.value:.2f}× the top" if ratio and left else f"{ratio.value:.1f}×" if ratio else ""

@@ -24,7 +24,7 @@ from loadtest.machine import read_host
 from loadtest.plots import COLOURS, GREY, draw_steps
 from loadtest.report import INVALID, Result, Verdict, describe_machine, make_table
 from loadtest.results import Block, Series
-from loadtest.servers.base import Server, Site, kept_server
+from loadtest.servers.base import Server, Testbed, kept_server
 from loadtest.servers.kit import kit_server
 from loadtest.servers.openvino_litserve import litserve_server
 from loadtest.servers.stock import stock_server
@@ -87,8 +87,8 @@ def list_servers(model: str, only: Sequence[str]) -> dict[str, Server]:
     return {name: make[kind](name, precision) for name, (kind, precision) in chosen.items()}
 
 
-def ask(model: str, site: Site, servers: Mapping[str, Server], *, limit_ms: float) -> dict[str, Any]:
-    archive = read_archive(site.store / f"{model}.mar")
+def ask(model: str, testbed: Testbed, servers: Mapping[str, Server], *, limit_ms: float) -> dict[str, Any]:
+    archive = read_archive(testbed.store / f"{model}.mar")
     definition = archive.definition
     weights = {"id": archive.archive_id, "weights": definition.weights, "notes": list(definition.notes)}
     return {
@@ -206,7 +206,7 @@ def show(bench: Bench, measured: Measured) -> Result:
             tabulate_answers(every),
             tabulate_accuracy(every),
         ],
-        pictures=[draw_steps(drawn, title=title)],
+        plots=[draw_steps(drawn, title=title)],
         findings=list_findings(every, without=ENDS_OF_A_SEARCH),
         method=[RATIO_METHOD, METHOD],
     )

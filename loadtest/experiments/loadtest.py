@@ -72,7 +72,7 @@ def show_loads(title: str, every: Sequence[Series]) -> Result:
             tabulate_accuracy(every),
             tabulate_cpu(every),
         ],
-        pictures=[
+        plots=[
             draw_throughput([one for one in closed if not find_doubts(one)]),
             draw_distribution([one for one in opened if not find_doubts(one)]),
         ],

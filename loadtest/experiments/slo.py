@@ -158,7 +158,7 @@ def show_search(load: Load, every: Sequence[Series], tried: Sequence[Tried]) -> 
             tabulate_answers(ordered),
             tabulate_accuracy(ordered),
         ],
-        pictures=[
+        plots=[
             draw_curve(
                 points, title=title, limit_ms=load.limit_ms or 0.0, peak=low if verdict.figure else None
             )

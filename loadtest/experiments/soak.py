@@ -94,7 +94,7 @@ def judge(every: Sequence[Series], seconds: float) -> list[Verdict]:
         doubts.append(f"workers must stay the same: got {sorted(late)} after {sorted(early)}")
     first, last = (find_latency_ms(one, PERCENTILE) for one in (every[1], every[-1]))
     if first is None or last is None:
-        doubts.append(f"p{PERCENTILE:g} cannot be told from so few requests; run longer (DURATION=)")
+        doubts.append(f"p{PERCENTILE:g} needs more requests; run longer (DURATION=)")
     if doubts or first is None or last is None:
         return [Verdict(what=what, why="; ".join(doubts))]
     ratio = Interval(value=last.value / first.value, low=last.low / first.high, high=last.high / first.low)

@@ -59,7 +59,7 @@ class Step:
     """The step it is compared with."""
     side: bool = False
     """The next step does not stand on it."""
-    left_out: bool = False
+    removed: bool = False
     """The top with one setting taken away."""
 
     @property
@@ -130,7 +130,7 @@ def list_steps(model: str) -> list[Step]:
         steps.append(Step(name=name, label=label, settings=settings, before=below.name, side=side))
         below = below if side else steps[-1]
     return steps + [
-        Step(name=name, label=label, settings=replace(below.settings, **changes), before=TOP, left_out=True)
+        Step(name=name, label=label, settings=replace(below.settings, **changes), before=TOP, removed=True)
         for name, label, changes in LEFT_OUT
         if not {*changes} <= {*same}
     ]

@@ -14,7 +14,7 @@ from loadtest.command import (
     build_store,
     choose_model,
     measure,
-    open_site,
+    open_testbed,
     settings,
 )
 from loadtest.profile import experiment as profile
@@ -37,6 +37,6 @@ def run_profile(**given: Any) -> int:
     build_store(model, given["store"])
     build_store(model, given["store"], "BACKEND=eager", "--precisions", "fp32")
     seconds, run = given["duration"] or profile.SECONDS, partial(profile.run, sides=sides)
-    with open_site(given["store"], given["first_port"]) as site:
-        asked = profile.ask(model, site.store, sides, precision, seconds)
-        return measure(profile.KIND, f"profile-{model}", asked, run, given, site)
+    with open_testbed(given["store"], given["first_port"]) as testbed:
+        asked = profile.ask(model, testbed.store, sides, precision, seconds)
+        return measure(profile.KIND, f"profile-{model}", asked, run, given, testbed)

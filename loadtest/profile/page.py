@@ -13,11 +13,11 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from loadtest.plots import COLOURS, STYLED, save_picture
+from loadtest.plots import COLOURS, STYLED, save_plot
 from loadtest.profile.onednn import break_down, parse_log, sum_up
 from loadtest.profile.threads import ASLEEP, GLANCE_S, USE
 from loadtest.profile.tools import COUNTERS, FLAMES
-from loadtest.report import INVALID, Picture, Result, Verdict, make_table
+from loadtest.report import INVALID, Plot, Result, Verdict, make_table
 from loadtest.results import Block, Series
 from loadtest.rows import find_good, find_latency
 from loadtest.stats import find_ratio
@@ -66,7 +66,7 @@ class Evidence:
         """The OpenMP runtime or the allocator by the workers' own word, and what is mapped of its kind."""
         told = {str(one[what]["name"]) for one in self.series[PLAIN].facts.described if one.get(what)}
         mapped = [name for name in self.threads.get("libraries", ()) if part in name]
-        return f"{', '.join(sorted(told)) or 'not told'}; mapped: {', '.join(mapped) or 'none'}"
+        return f"{', '.join(sorted(told)) or 'not known'}; mapped: {', '.join(mapped) or 'none'}"
 
 
 def find_times(series: Series | None) -> tuple[float, Mapping[str, float], float]:
@@ -142,10 +142,10 @@ def show_profile(other: Evidence, kit: Evidence, told: Mapping, verdicts: Sequen
     ]  # fmt: skip
     films = [draw_film(f"film-{place}", one) for place, one in enumerate(both, 1) if one.threads]
     svgs = [one["seen"].encode() for tool, _, one in looks if tool is FLAMES and "seen" in one]
-    drawn = [Picture(name="flame", title="Flame graph, to click", svg=svg, interactive=True) for svg in svgs]
+    drawn = [Plot(name="flame", title="Flame graph, to click", svg=svg, interactive=True) for svg in svgs]
     return Result(
         title=f"Profile: {kit.name} beside {other.name}", verdicts=verdicts, tables=tables,
-        pictures=films + drawn, findings=list_findings(every), method=[METHOD, *dict.fromkeys(problems)],
+        plots=films + drawn, findings=list_findings(every), method=[METHOD, *dict.fromkeys(problems)],
         notes=[f"{one.name}: {one.every[0].facts.how}." for one in both if one.every],
     )  # fmt: skip
 
@@ -185,7 +185,7 @@ def list_top(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 @STYLED
-def draw_film(name: str, one: Evidence) -> Picture:
+def draw_film(name: str, one: Evidence) -> Plot:
     """A row for each thread, a colour for each CPU; grey where it slept."""
     uses = one.uses.sort_values("pid", kind="stable").groupby("pid").head(MOST_THREADS).to_dict("records")
     strips = [use["strip"] for use in uses] or [[ASLEEP]]
@@ -202,4 +202,4 @@ def draw_film(name: str, one: Evidence) -> Picture:
     axes.set_title(f"{one.name}: the CPU of each busy thread, by seconds", loc="left", fontsize=11)
     named = [Patch(color=colours[1 + n], label=f"CPU {cpu}") for n, cpu in enumerate(cpus[:MOST_CPUS])]
     figure.legend(handles=named, loc="outside lower center", ncols=6, frameon=False)
-    return save_picture(name, f"Where the threads of {one.name} ran", figure)
+    return save_plot(name, f"Where the threads of {one.name} ran", figure)

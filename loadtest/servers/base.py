@@ -40,7 +40,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(kw_only=True)
-class Site:
+class Testbed:
     """Where servers are brought up."""
 
     store: Path
@@ -65,7 +65,7 @@ class Server:
 
     name: str
     """Tells the servers of an experiment apart."""
-    open: Callable[[Site], contextlib.AbstractContextManager[Running]]
+    open: Callable[[Testbed], contextlib.AbstractContextManager[Running]]
     memory_mib: int = 0
     """That it takes once it is up, where it is known; servers of one block are up together."""
     prepare: Callable[[Running], None] | None = None
@@ -135,7 +135,7 @@ class Running:
         return (self.plan and self.plan.models[model].precision) or UNKNOWN
 
     def variant(self, model: str) -> str:
-        """Backend and precision, as archives name what was judged."""
+        """Backend and precision, as archives name what was validated."""
         one = self.plan and self.plan.models[model]
         return name_variant(one.backend, one.precision) if one and one.kit else UNKNOWN
 
@@ -284,7 +284,7 @@ def running_server(where: str, name: str = "") -> Server:
     """
 
     @contextlib.contextmanager
-    def go_on(_: Site) -> Iterator[Running]:
+    def go_on(_: Testbed) -> Iterator[Running]:
         if not is_url(where):
             running = find_running(where, name)
         else:
@@ -308,7 +308,7 @@ def is_url(text: str) -> bool:
 def kept_server(name: str) -> Server:
     """Of a kept result: its blocks are read, and it is never brought up."""
 
-    def refuse(_: Site) -> contextlib.AbstractContextManager[Running]:
+    def reject(_: Testbed) -> contextlib.AbstractContextManager[Running]:
         raise LoadTestError(f"{name} is known by its kept figures alone")
 
-    return Server(name=name, open=refuse)
+    return Server(name=name, open=reject)

@@ -28,7 +28,7 @@ from loadtest.load import Load
 from loadtest.payloads import Payload, write_manifest
 from loadtest.rows import make_rows, merge_rows
 from loadtest.schedule import order_payloads
-from loadtest.servers.base import Running, Server, Site, make_running
+from loadtest.servers.base import Running, Server, Testbed, make_running
 from loadtest.servers.kit import write_plan
 from server.launch import make_allocator_link, prepare_folders, remove_temporary, render_environment
 from server.rundir import RunDir
@@ -46,10 +46,10 @@ def in_process_server(name: str, model: str, arguments: Sequence[str]) -> Server
     """The handler planned with settings (NAME=VALUE), loaded in as many processes as workers."""
 
     @contextlib.contextmanager
-    def start(site: Site) -> Iterator[Running]:
-        site.say(f"  starting {name}")
-        folder, port = site.place("in-process")
-        asked = [*arguments, f"MODEL_STORE={site.store}"]
+    def start(testbed: Testbed) -> Iterator[Running]:
+        testbed.say(f"  starting {name}")
+        folder, port = testbed.place("in-process")
+        asked = [*arguments, f"MODEL_STORE={testbed.store}"]
         plan = write_plan(folder, port=port, models=[model], arguments=asked)
         how = f"without a server: {' '.join(arguments)}"
         with run_in_process(name, RunDir.at(folder), plan, model) as running:

@@ -34,7 +34,7 @@ class Context:
         self.metrics = Metrics()
         self.headers: dict[str, str] = {}
         """Of every request of the batch."""
-        self.refused: dict[int, tuple[int, str]] = {}
+        self.rejected: dict[int, tuple[int, str]] = {}
         """Place in the batch → status and phrase."""
 
     def get_all_request_header(self, _position: int) -> dict[str, str]:
@@ -47,11 +47,11 @@ class Context:
         pass
 
     def set_response_status(self, *, code: int, phrase: str, idx: int) -> None:
-        self.refused[idx] = (code, phrase)
+        self.rejected[idx] = (code, phrase)
 
 
 def main(job_file: str) -> None:
-    """Load, say so, and run as often as asked."""
+    """Load, say so, and run as often as planned."""
     answers = take_over_stdout()
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     # In the place of this script's own folder, as in TorchServe's worker.
@@ -106,9 +106,9 @@ def describe(handler: Any, context: Context) -> dict[str, Any]:
 def ask(handler: Any, context: Context, file: str, content_type: str) -> tuple[int, str]:
     """(status, answer) of one request alone."""
     context.headers = {"Content-Type": content_type}
-    context.refused.clear()
+    context.rejected.clear()
     answer = decode(handler.handle([{"body": bytearray(Path(file).read_bytes())}], context)[0])
-    return context.refused.get(0, (200, ""))[0], answer
+    return context.rejected.get(0, (200, ""))[0], answer
 
 
 def run(handler: Any, context: Context, size: int, order: dict[str, Any]) -> dict[str, Any]:
@@ -123,12 +123,12 @@ def run(handler: Any, context: Context, size: int, order: dict[str, Any]) -> dic
     in_model, busy = handler.model_seconds, 0.0
     while (began := time.monotonic()) < order["end"]:
         carried = list(itertools.islice(numbers, size))
-        context.refused.clear()
+        context.rejected.clear()
         replies = handler.handle([{"body": bodies[number]} for number in carried], context)
         ended = time.monotonic()
         busy += ended - began
         for place, (number, reply) in enumerate(zip(carried, replies, strict=True)):
-            status, phrase = context.refused.get(place, (200, ""))
+            status, phrase = context.rejected.get(place, (200, ""))
             answer = answers.setdefault(decode(reply), len(answers))
             rows.append((number, began - order["zero"], ended - order["zero"], status, answer, phrase))
     in_model = handler.model_seconds - in_model

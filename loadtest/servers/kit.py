@@ -17,7 +17,7 @@ from config.render import write_plan_files
 from config.settings import read_settings
 from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError, RejectedError
-from loadtest.servers.base import Running, Server, Site, make_running
+from loadtest.servers.base import Running, Server, Testbed, make_running
 from server.processes import find_marked
 from server.rundir import RunDir
 from server.state import read_failure, read_state
@@ -54,10 +54,10 @@ def kit_server(
     """
 
     @contextlib.contextmanager
-    def start(site: Site) -> Iterator[Running]:
-        site.say(f"  starting {name}")
-        folder, port = site.place("kit")
-        given = [*arguments, f"MODEL_STORE={site.store}"]
+    def start(testbed: Testbed) -> Iterator[Running]:
+        testbed.say(f"  starting {name}")
+        folder, port = testbed.place("kit")
+        given = [*arguments, f"MODEL_STORE={testbed.store}"]
         run = RunDir.at(folder)
         plan = write_plan(
             folder, port=port, models=models, arguments=given, instances=instances, profile=profile

@@ -17,7 +17,7 @@ from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload, make_payloads
 from loadtest.payloads.payload import JSON
-from loadtest.servers.base import Running, Server, Site, wait_until
+from loadtest.servers.base import Running, Server, Testbed, wait_until
 from server.launch import spawn
 from server.rundir import MARK, RunDir
 from server.stop import stop
@@ -35,15 +35,15 @@ def litserve_server(name: str, model: str, precision: str, *, batch: int, memory
     """A worker for each CPU, of one thread each; LoadTestError where the environment is not there."""
 
     @contextlib.contextmanager
-    def start(site: Site) -> Iterator[Running]:
+    def start(testbed: Testbed) -> Iterator[Running]:
         if not PYTHON.exists():
             raise LoadTestError(
                 "OpenVINO behind LitServe runs in .venv-current: got none; do: make benchmark-tools, "
                 "or leave it out by --only"
             )
-        site.say(f"  starting {name}")
-        folder, port = site.place("litserve")
-        run, archive = RunDir.at(folder), site.store / f"{model}.mar"
+        testbed.say(f"  starting {name}")
+        folder, port = testbed.place("litserve")
+        run, archive = RunDir.at(folder), testbed.store / f"{model}.mar"
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(folder)
         (calibration := folder / "calibration").mkdir()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from loadtest.errors import LoadTestError
-from loadtest.servers.base import Running, Server, Site, wait_until
+from loadtest.servers.base import Running, Server, Testbed, wait_until
 from server.archives import read_archive
 from server.launch import spawn
 from server.rundir import MARK, RunDir
@@ -112,10 +112,10 @@ def stock_server(
     sizes = "as it comes" if batch_size is None else f"one worker, batch size {batch_size}"
 
     @contextlib.contextmanager
-    def start(site: Site) -> Iterator[Running]:
-        site.say(f"  starting {name}")
-        folder, port = site.place("stock")
-        run, archive = RunDir.at(folder), site.store / f"{model}.mar"
+    def start(testbed: Testbed) -> Iterator[Running]:
+        testbed.say(f"  starting {name}")
+        folder, port = testbed.place("stock")
+        run, archive = RunDir.at(folder), testbed.store / f"{model}.mar"
         build(archive, run.path, model)
         properties = render_stock_properties(run.path, port, model, batch_size)
         run.properties.write_text(properties, encoding="utf-8")

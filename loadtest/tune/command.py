@@ -22,7 +22,7 @@ from loadtest.command import (
     STORE,
     call,
     finish,
-    open_site,
+    open_testbed,
     say,
 )
 from loadtest.errors import LoadTestError
@@ -81,13 +81,13 @@ def run_tune(settings: Settings, budget_minutes: float, mix: str, **given: Any) 
         given_now = render_settings(settings).items()
         call("models", "build", *(f"{name}={value}" for name, value in given_now if name in build))
         check_running(settings)
-        with open_site(given["store"], given["first_port"]) as site:
-            prepare.time_batches(wish.models, wish.arguments, wish, site)
-            plan = prepare.make_plan(wish, site, wish.models)
+        with open_testbed(given["store"], given["first_port"]) as testbed:
+            prepare.time_batches(wish.models, wish.arguments, wish, testbed)
+            plan = prepare.make_plan(wish, testbed, wish.models)
             for models, folder in folders.items():
                 with going_on(models) as name:
-                    asked, servers = prepare.prepare(wish, models, plan, site, folder)
-                    with open_bench(KIND, name, asked, site, results=results, resume=folder) as bench:
+                    asked, servers = prepare.prepare(wish, models, plan, testbed, folder)
+                    with open_bench(KIND, name, asked, testbed, results=results, resume=folder) as bench:
                         race = measure_race(bench, servers)
                     races.append((race, bench.kept.folder.name))
                     codes.append(finish(show_race(race, bench.kept.host), bench.kept))

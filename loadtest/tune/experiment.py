@@ -24,8 +24,8 @@ from config.planning import Facts
 from config.tuned import TUNED_FILE, Tuned, describe_present, write_tuned
 from loadtest.bench import Bench
 from loadtest.load import Load
-from loadtest.plots import COLOURS, GREY, STYLED, label_decades, save_picture
-from loadtest.report import INVALID, Picture, Result, Verdict, describe_machine, make_table
+from loadtest.plots import COLOURS, GREY, STYLED, label_decades, save_plot
+from loadtest.report import INVALID, Plot, Result, Verdict, describe_machine, make_table
 from loadtest.results import Block, Series, Window
 from loadtest.rows import cut_window, find_good, find_latency
 from loadtest.servers.base import Server, kept_server
@@ -139,7 +139,7 @@ class Race:
         if start is None:
             return f"the default plan cannot be served here: {self.out[DEFAULT]}"
         if doubts := find_doubts(start, without=ENDS_OF_A_SEARCH):
-            return f"what the default plan does here cannot be told: {doubts[0]}"
+            return f"the default plan cannot be measured here: {doubts[0]}"
         if len(self.plans) > 1 and not self.held:
             return f"two servers must be up together: got {self.asked['memory_mib']} MiB; end other programs"
         if DEFAULT in self.out:
@@ -201,7 +201,7 @@ def find_out(blocks: Sequence[Block]) -> dict[str, str]:
 
 
 def list_trials(block: str, series: Series, models: Sequence[str]) -> list[tuple]:
-    """Windows that may be quoted, each judged alone: a disturbed one must not cost the others. A rate beyond
+    """Windows that may be quoted, each by itself: a disturbed one must not cost the others. A rate beyond
     the peak may fail: so it is found. Of a mix each model must keep the limit: the worst one counts."""
     found, load = [], series.load
     for window, rows in zip(series.windows, series.rows, strict=True):
@@ -303,7 +303,7 @@ def show_race(race: Race, host: Mapping[str, Any]) -> Result:
             tabulate_answers(every),
             tabulate_accuracy(every),
         ],
-        pictures=[draw_plans(race, host)],
+        plots=[draw_plans(race, host)],
         findings=findings,
         method=[METHOD],
     )
@@ -312,7 +312,9 @@ def show_race(race: Race, host: Mapping[str, Any]) -> Result:
 def _show_plan(race: Race, plan: str) -> dict[str, Any]:
     found, where = race.peaks.get(plan), [block.name for block in race.blocks if block.find(plan)]
     rounds = sum(name.startswith(ROUND) for name in where)
-    absent = "no window of it may be quoted" if where else "left out: memory or --budget-minutes had no room"
+    absent = (
+        "no window of it may be quoted" if where else "not measured: memory or --budget-minutes had no room"
+    )
     word = race.out.get(plan, absent)
     shown: Any = INVALID if word.startswith(INVALID) else None
     if found:
@@ -330,7 +332,7 @@ def _show_plan(race: Race, plan: str) -> dict[str, Any]:
 
 
 @STYLED
-def draw_plans(race: Race, host: Mapping[str, Any]) -> Picture | None:
+def draw_plans(race: Race, host: Mapping[str, Any]) -> Plot | None:
     """Rate against latency: windows as dots, the limit, what is served."""
     if not (served := race.peaks.get(race.served)):
         return None
@@ -348,7 +350,7 @@ def draw_plans(race: Race, host: Mapping[str, Any]) -> Picture | None:
     axes.set_ylabel(f"p{race.load.percentile:g}, ms (cut off at {CAP:g} times the limit)")
     axes.set_title(f"{race.what}: plans on {describe_machine(host)}", loc="left", fontsize=11)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
-    return save_picture("plans", f"Throughput against p{race.load.percentile:g}", figure)
+    return save_plot("plans", f"Throughput against p{race.load.percentile:g}", figure)
 
 
 def keep_tuned(races: Sequence[tuple[Race, str]], facts: Facts, run_dir: Path) -> Path:

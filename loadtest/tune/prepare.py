@@ -24,7 +24,7 @@ from loadtest.errors import LoadTestError
 from loadtest.machine import read_host
 from loadtest.payloads import make_payloads
 from loadtest.results import Kept, read_result
-from loadtest.servers.base import Server, Site
+from loadtest.servers.base import Server, Testbed
 from loadtest.servers.kit import kit_server, write_plan
 from loadtest.tune import plans
 from loadtest.tune.experiment import KIND
@@ -68,11 +68,11 @@ def read_wish(settings: Settings, *, minutes: float, mix: str) -> Wish:
     names = {*list_read("plan")} - {*OWN}
     given = {name: value for name, value in render_settings(settings).items() if name in names}
     for name in (name for name in NOT_TUNED if name in given):
-        raise LoadTestError(f"{name} must be left out, {NOT_TUNED[name]}: got {given[name]}")
+        raise LoadTestError(f"{name} must not be given, {NOT_TUNED[name]}: got {given[name]}")
     payloads = settings.payloads
     if mix and payloads:
         raise LoadTestError(
-            f"PAYLOADS must be left out with --mix, which has each model's own: got {payloads}"
+            f"PAYLOADS must not be given with --mix, which has each model's own: got {payloads}"
         )
     if minutes < LEAST_MINUTES:
         raise LoadTestError(f"--budget-minutes must be at least {LEAST_MINUTES:g}: got {minutes:g}")
@@ -114,22 +114,26 @@ def check_resumed(folder: Path | None, known: Mapping[str, Any]) -> Kept | None:
 
 
 def make_plan(
-    wish: Wish, site: Site, models: Sequence[str], more: Sequence[str] = (), instances: int | None = None
+    wish: Wish,
+    testbed: Testbed,
+    models: Sequence[str],
+    more: Sequence[str] = (),
+    instances: int | None = None,
 ) -> Plan:
     """The default, of all models together too: it has the workers that each of them gets."""
-    folder, port = site.place("plan")
-    arguments = [*wish.arguments, *more, f"MODEL_STORE={site.store}"]
+    folder, port = testbed.place("plan")
+    arguments = [*wish.arguments, *more, f"MODEL_STORE={testbed.store}"]
     return write_plan(
         folder, port=port, models=models, arguments=arguments, instances=instances, profile=wish.profile
     )
 
 
 def prepare(
-    wish: Wish, models: Sequence[str], plan: Plan, site: Site, folder: Path | None = None
+    wish: Wish, models: Sequence[str], plan: Plan, testbed: Testbed, folder: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, Server]]:
     """(what is asked, the servers by plan) of one model, or of all together. A result that is to be resumed,
     in `folder`, is compared before anything is timed."""
-    paths = {model: site.store / f"{model}.mar" for model in models}
+    paths = {model: testbed.store / f"{model}.mar" for model in models}
     archives = {model: read_archive(path) for model, path in paths.items()}
     sent = make_payloads(MIXTURE, model="", archives=paths, shares=wish.shares) if wish.shares else []
     variants = find_variants(plan, models)
@@ -141,8 +145,8 @@ def prepare(
     }  # fmt: skip
     kept = check_resumed(folder, asked)
     default = plans.read_candidate(plan, models)
-    sizes = {model.name: list_sizes(model) for model in read_definitions(site.store, models)}
-    others = [] if len(models) > 1 else list_others(wish, archives[models[0]], plan, site)
+    sizes = {model.name: list_sizes(model) for model in read_definitions(testbed.store, models)}
+    others = [] if len(models) > 1 else list_others(wish, archives[models[0]], plan, testbed)
     # Workers are one number for all models, and stay as they are where somebody named them.
     free = len(wish.tunings) == 1 and not {"WORKERS", "CORES_PER_WORKER"} & {*wish.asked["given"]}
     near = plans.list_neighbours(default, sizes, free_layout=free)
@@ -170,13 +174,13 @@ def fix(variants: Mapping[str, str]) -> list[str]:
     return [f"BACKEND={backends}", f"PRECISION={precisions.pop()}"] if len(precisions) == 1 else []
 
 
-def list_others(wish: Wish, archive: Packed, plan: Plan, site: Site) -> list[plans.Candidate]:
+def list_others(wish: Wish, archive: Packed, plan: Plan, testbed: Testbed) -> list[plans.Candidate]:
     """The plans of the other backends and precisions that a model's archive holds, each with the batch that
     the rules give it by its own batch profile; of what a person named none but that."""
     model, topology, found = archive.definition.name, read_topology(), []
     there = {*SETS[plan.package_set]} - find_missing()
     if absent := [backend for backend in BACKENDS if backend not in there]:
-        site.say(f"{model}: not installed beside these, so not measured: {', '.join(absent)} (BACKEND=…)")
+        testbed.say(f"{model}: not installed beside these, so not measured: {', '.join(absent)} (BACKEND=…)")
     default = find_variants(plan, [model])[model]
     words = zip(("BACKEND", "PRECISION"), default.split(), strict=True)
     named = {word for name, word in words if name in wish.asked["given"]}
@@ -184,19 +188,19 @@ def list_others(wish: Wish, archive: Packed, plan: Plan, site: Site) -> list[pla
         backend, precision = variant.split()
         if backend in there and named <= {backend, precision} and not find_need(topology, backend, precision):
             more = plans.variant_arguments(variant)
-            time_batches([model], [*wish.arguments, *more], wish, site)
-            own = make_plan(wish, site, [model], more, instances=1)
+            time_batches([model], [*wish.arguments, *more], wish, testbed)
+            own = make_plan(wish, testbed, [model], more, instances=1)
             found.append(replace(plans.read_candidate(own, [model]), variant=variant))
     return found
 
 
-def time_batches(models: Sequence[str], arguments: Sequence[str], wish: Wish, site: Site) -> None:
+def time_batches(models: Sequence[str], arguments: Sequence[str], wish: Wish, testbed: Testbed) -> None:
     """As `make serve` does; what is in the profile is not measured again."""
-    known = [f"MODELS={' '.join(models)}", f"MODEL_STORE={site.store}", *arguments]
+    known = [f"MODELS={' '.join(models)}", f"MODEL_STORE={testbed.store}", *arguments]
     job = make_profile_job(read_facts(read_settings(known, ()))).to_json()
-    words = ["time", "--job", job, "--output", wish.profile, f"MODEL_STORE={site.store}"]
+    words = ["time", "--job", job, "--output", wish.profile, f"MODEL_STORE={testbed.store}"]
     command = [sys.executable, "-m", "models", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LoadTestError(f"python -m models time failed: {done.stderr[-1500:].strip()}")
-    site.say(done.stdout.strip())
+    testbed.say(done.stdout.strip())

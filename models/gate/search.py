@@ -83,6 +83,6 @@ def _show_cost(record: dict[str, Any], first: dict[str, Any]) -> str:
 
 
 def tell_best(recipe: str | None, records: Sequence[dict[str, Any]]) -> str:
-    """Whose figures a refusal gives, where several recipes were tried."""
+    """Whose figures a rejection gives, where several recipes were tried."""
     tried = [one for one in records if one["time_ratio"] is not None]
     return f"; so {recipe}, the nearest of {len(tried)} recipes" if len(tried) > 1 else ""

@@ -110,7 +110,7 @@ def _from_path(definition: ModelDefinition, request: WeightsRequest) -> Source:
         model,
         state,
         source=file.name,
-        cure=f"is it a {name_architecture(definition)}, as {definition.path} has it?",
+        fix=f"is it a {name_architecture(definition)}, as {definition.path} has it?",
     )
     _tell_preset(definition)
     return model, labels, f"user ({file.name}, sha256:{hash_file(file)[:12]})", (note,) if note else ()
@@ -247,7 +247,7 @@ def _check_colours(model: torch.nn.Module, state: State, file: Path) -> None:
     key, own = next((key, value) for key, value in model.state_dict().items() if value.dim() == 4)
     if key in state and state[key].dim() == 4 and state[key].shape[1] != own.shape[1]:
         channels = state[key].shape[1]
-        cure = (
+        fix = (
             f"multiply {key} by torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1) for the same answers, "
             "with mean and std three times the same in model.yaml"
             if channels == 1
@@ -255,7 +255,7 @@ def _check_colours(model: torch.nn.Module, state: State, file: Path) -> None:
         )
         raise BuildError(
             f"{file.name} takes images of {channels} channel{'s' if channels > 1 else ', grey'} ({key} is "
-            f"{tuple(state[key].shape)}), and here models are given RGB; {cure}"
+            f"{tuple(state[key].shape)}), and here models are given RGB; {fix}"
         )
 
 

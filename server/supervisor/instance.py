@@ -73,7 +73,7 @@ class Instance:
         self.failure: Failure | None = None  # of the last start, where it failed
         self.was_ready = False  # since the supervisor began: until then a failure is one of the start
         self.retired = False  # another one takes its place: it answers what it has, and is asked nothing more
-        self.gentle = False  # its load shall take what those leave that serve
+        self.gentle = False  # its load takes what those leave that serve
         self._server_run, self._report = server_run, report
         self.process: subprocess.Popen[bytes] | None = None  # the `torchserve` command
         self._watch: Watch | None = None

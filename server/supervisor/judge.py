@@ -1,4 +1,4 @@
-"""What is wrong with an instance, and what shall be done about it, by what was observed: pure.
+"""What is wrong with an instance, and what is to be done about it, by what was observed: pure.
 
 TorchServe starts a worker that died again by itself, in 15 to 30 s; what it does not see (a worker or itself
 stopped, a lost launcher, a hang) is ended here, so that it does. An instance is only replaced where
@@ -98,7 +98,7 @@ def explain_hang(
 class ModelLook:
     """One model, as TorchServe described it last."""
 
-    planned: int  # workers there shall be
+    planned: int  # workers there are to be
     ready: tuple[int, ...] = ()  # process ids of those TorchServe calls ready
     hanging: tuple[int, ...] = ()  # those of them that run, and take no request or finish none
     problems: tuple[Problem, ...] = ()
@@ -124,7 +124,7 @@ class Observation:
 
     @property
     def well(self) -> bool:
-        """Whether all is as it shall be."""
+        """Whether all is as planned."""
         planned = {name: look.planned for name, look in self.looks.items()}
         return bool(self.looks) and not self.problems and not self.ill and self.serving == planned
 
@@ -194,7 +194,7 @@ def judge(seen: Observation, memory: Memory, now: float, *, others: bool, memory
     lost_s = now - (now if memory.lost_since is None else memory.lost_since)
     unwell_s = now - (now if memory.unwell_since is None else memory.unwell_since)
     lacks = {problem.lack for problem in seen.problems}
-    # A lack of workers cures itself; a wrong answer, or none, hardly.
+    # A lack of workers mends itself; a wrong answer, or none, hardly.
     patience_s = PATIENCE_SPARE_S if others else PATIENCE_ALONE_S
     patience_s = PATIENCE_PARTLY_S if lacks <= {Lack.WORKERS} else patience_s
     if seen.java:

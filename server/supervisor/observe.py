@@ -212,7 +212,7 @@ class Watch:
         if smoke:
             problems += [found] if (found := smoke.judge(waiting, now)) else []
             answered = smoke.answered
-            if len(ready) == 1:  # then it is plain who shall answer what has left the queue
+            if len(ready) == 1:  # then it is plain who answers what has left the queue
                 waiting += len(smoke.under_way)
             if self._count % max(1, round(SMOKE_S / LOOK_S / planned)) == 0:
                 smoke.send()

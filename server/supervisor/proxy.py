@@ -163,7 +163,7 @@ class Proxy:
         deadline = time.monotonic() + seconds
         try:
             self._runtime.reject_new()
-            while (left := self._runtime.count_unanswered()) and time.monotonic() < deadline:
+            while (left := self._runtime.count_without_response()) and time.monotonic() < deadline:
                 time.sleep(POLL_S)
         except HaproxyError as problem:
             self._report(f"proxy: cannot be drained: {problem}")

@@ -461,7 +461,7 @@ ROWS: tuple[Row, ...] = (
         _TIMEOUTS.format(p.model.response_timeout_s, p.model.startup_timeout_s),
         _TIMEOUTS.format(*map(s.described.get, ("responseTimeout", "startupTimeout")))), _MODEL, _YAML),
     Row("archive files", MODEL, lambda p, s: ("as built", s.files or "as built"),
-        "tmp/models of the instance, the archive", f"{RESTART} unpacks the archive anew"),
+        "tmp/models of the instance, the archive", f"{RESTART} unpacks the archive again"),
     Row("computation", MODEL, lambda p, s: ("as planned", Unknown(_UNPROVEN)), "nothing", "", kit=False),
 
     Row("process", WORKER, lambda p, s: ("alive",

@@ -59,7 +59,7 @@ def test_a_precision_needs_a_backend_that_has_it_and_a_cpu(flags, given, named):
 
 
 @pytest.mark.parametrize("switch", OPTIONAL_STEPS)
-def test_a_step_that_a_backend_has_not_cannot_be_left_out_of_it(switch):
+def test_a_step_that_a_backend_has_not_cannot_be_switched_off_of_it(switch):
     with pytest.raises(ConfigError, match=f"--off {switch} needs .*: got BACKEND=bert=openvino"):
         plan_machine(backend={"bert": "openvino"}, off=(switch, "packing"))
 
@@ -71,7 +71,7 @@ def test_a_step_that_a_backend_has_not_cannot_be_left_out_of_it(switch):
         *((backend, ("packing", "buckets")) for backend in BACKENDS),
     ],
 )  # fmt: skip
-def test_what_a_backend_does_or_all_do_can_be_left_out(backend, off):
+def test_what_a_backend_does_or_all_do_can_be_switched_off(backend, off):
     for step in off:
         plan = plan_one(backend={"*": backend}, off=(step,))
         assert [one["off"] for one in read_options(plan).values()] == [[step]] * 2

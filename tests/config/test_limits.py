@@ -86,7 +86,7 @@ def test_a_container_of_3_and_a_quarter_gib_serves_resnet50(precision):
 
 
 @pytest.mark.parametrize(("cores", "few"), [(8, True), (9, False)])
-def test_the_optimising_compiler_is_left_out_on_few_cores(cores, few):
+def test_the_optimising_compiler_is_switched_off_on_few_cores(cores, few):
     topology = dataclasses.replace(find_machine("two-sockets-smt"), usable_cores=cores)
     flags = plan_java(topology, {}).flags
     assert ("-XX:TieredStopAtLevel=1" in flags, "-XX:+UseSerialGC" in flags) == (few, few)

@@ -1,4 +1,4 @@
-"""The batch profile: what shall be timed, which figures count, and what follows from them."""
+"""The batch profile: what is to be timed, which figures count, and what follows from them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_sizes_that_there_was_no_time_for_are_not_missing():
     entry = profile.raw["models"]["bert"]["variants"]["ipex fp32"]
     del entry["service"]["24"]
     assert plan_by(profile).profile == {}
-    entry["left_out"] = [24]
+    entry["removed"] = [24]
     assert plan_by(profile).profile == profile.raw
 
 

@@ -112,10 +112,10 @@ def test_cpuset_narrower_than_the_affinity(tmp_path):
     assert not seen.launcher_numactl  # its probe uses CPU 0
 
 
-def test_recorded_refusal_to_bind_memory(tmp_path):
+def test_recorded_rejection_to_bind_memory(tmp_path):
     text = (MACHINES / "two-cores" / "recording.txt").read_text()
-    refused = text.replace("probe/membind:ok", "probe/membind:set_mempolicy: Operation not permitted")
-    (tmp_path / "recording.txt").write_text(refused)
+    rejected = text.replace("probe/membind:ok", "probe/membind:set_mempolicy: Operation not permitted")
+    (tmp_path / "recording.txt").write_text(rejected)
     assert not read_topology(tmp_path).can_bind_memory
 
 

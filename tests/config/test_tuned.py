@@ -88,7 +88,7 @@ def test_a_file_that_is_no_tuned_plan(tmp_path, text):
         ({"memory_mib": TOPOLOGY.memory_limit_mib + 300}, ""),
         ({"memory_mib": 8000}, f"memory mib: 8000 → {TOPOLOGY.memory_limit_mib}"),
         ({"models": ["bert"]}, "models: ['bert'] → ['bert', 'resnet50']"),
-        ({"archives": {"bert": "another", "resnet50": None}}, "bert built anew"),
+        ({"archives": {"bert": "another", "resnet50": None}}, "bert built again"),
         ({"precision": "int8", "models": []}, "models: [] → ['bert', 'resnet50']; precision: int8 → bf16"),
         ({"backends": {"bert": "openvino", "resnet50": None}}, "bert openvino → None"),
         ({"mode": "latency"}, "mode: latency → throughput"),
@@ -114,7 +114,7 @@ def test_of_other_models_only_the_names_are_told(facts):
     assert explain_stale(tuned, served) == "models: ['bert', 'resnet50'] → ['bert']"
     archives = {**tuned.made_for["archives"], "bert": "another"}
     stale = replace(tuned, made_for={**tuned.made_for, "archives": archives})
-    assert explain_stale(stale, served).endswith("→ ['bert']; bert built anew")
+    assert explain_stale(stale, served).endswith("→ ['bert']; bert built again")
 
 
 @pytest.mark.parametrize(

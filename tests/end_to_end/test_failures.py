@@ -130,7 +130,7 @@ def test_a_killed_launcher_takes_even_a_hung_worker_along(tiny_server):
     tiny_server.wait_until_good()
 
 
-def test_another_plan_is_refused_while_a_server_runs(tiny_server):
+def test_another_plan_is_rejected_while_a_server_runs(tiny_server):
     kit = tiny_server
     assert kit.call("server", "check-serve", *kit.list_settings("tiny_image")).returncode == 0
     assert "in the background" in kit.call("server", "start", "FOREGROUND=1").stderr

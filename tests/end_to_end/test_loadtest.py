@@ -9,13 +9,13 @@ from loadtest.results import list_results, read_result
 from tests.end_to_end.kit import ROOT, Kit
 
 
-def test_a_load_is_judged_verified_and_kept(kit: Kit, load_with):
+def test_a_load_is_validated_verified_and_kept(kit: Kit, load_with):
     load = load_with("locust")
     series = load.series["resnet50"]
     (window,) = series.windows
     assert window.answers.wrong == 0
     assert window.answers.checked >= window.requests
-    assert window.answers.labels_same == window.answers.labels_judged > 0
+    assert window.answers.labels_same == window.answers.labels_compared > 0
     assert series.facts.verify_before["good"] is series.facts.verify_after["good"] is True
     assert series.facts.pids_before == series.facts.pids_after
     assert window.cpu.by_role["worker"] > 0
@@ -27,7 +27,7 @@ def test_a_load_is_judged_verified_and_kept(kit: Kit, load_with):
 
 
 def test_a_model_of_any_name_is_measured_in_both_loops(tiny_server: Kit, tmp_path):
-    """Nothing but the server is named; seconds are enough to see what is sent, and that it is judged."""
+    """Nothing but the server is named; seconds are enough to see what is sent, and that it is validated."""
     command = [sys.executable, "-m", "loadtest", "run", f"RUN_DIR={tiny_server.run_dir}"]
     command += ["--results", str(tmp_path), "DURATION=3", "--repeats", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)

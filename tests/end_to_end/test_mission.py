@@ -269,10 +269,10 @@ def test_ipex_optimized_every_convolution_and_linear_of_the_graph(described, mod
         assert fewest <= packed <= most
 
 
-def test_a_picture_is_answered_with_its_likeliest_classes(served):
-    picture = io.BytesIO()
-    Image.radial_gradient("L").convert("RGB").save(picture, format="JPEG")
-    answer = served.predict("resnet50", picture.getvalue())
+def test_a_image_is_answered_with_its_likeliest_classes(served):
+    image = io.BytesIO()
+    Image.radial_gradient("L").convert("RGB").save(image, format="JPEG")
+    answer = served.predict("resnet50", image.getvalue())
     assert answer.status == 200
     categories = ResNet50_Weights.IMAGENET1K_V2.meta["categories"]
     assert [set(each) for each in answer.json] == [{"label", "index", "probability"}] * 5

@@ -1,4 +1,4 @@
-"""README's Python client and the answers it shows, against a live server."""
+"""The Python client of docs/api.md, and the answer that README shows, against a live server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from tests.end_to_end.kit import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, API = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/api.md"))
 
 
-def test_readmes_client_prints_an_answer_for_each_text(kit, tmp_path):
-    (client,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def test_the_client_prints_an_answer_for_each_text(kit, tmp_path):
+    (client,) = re.findall(r"^```python\n(.*?)^```", API, re.MULTILINE | re.DOTALL)
     assert client.count("8080") == 1
     (tmp_path / "run").symlink_to(kit.run_dir)
     done = subprocess.run(
@@ -32,7 +32,7 @@ def test_readmes_client_prints_an_answer_for_each_text(kit, tmp_path):
 
 
 def test_readmes_image_answer_has_the_fields_that_are_answered(kit, photo):
-    (block,) = re.findall(r"^```\n(\[\{.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```text\n(\[\{.*?)^```", README, re.MULTILINE | re.DOTALL)
     answer = kit.predict("resnet50", photo)
     assert answer.status == 200
     assert set(re.findall(r'"(\w+)":', block)) == {field for one in answer.json for field in one}

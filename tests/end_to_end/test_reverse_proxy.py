@@ -37,7 +37,7 @@ BACK_S = 300.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DoorKit(Kit):
+class ProxyKit(Kit):
     """Parts of it can be killed."""
 
     def kill(self, role: str, instance: str = "") -> list[Process]:
@@ -58,14 +58,14 @@ class DoorKit(Kit):
 
 
 @pytest.fixture(scope="module")
-def door_kit(tmp_path_factory, tiny_store) -> Iterator[DoorKit]:
+def proxy_kit(tmp_path_factory, tiny_store) -> Iterator[ProxyKit]:
     """A folder with a short name: sockets are in it."""
     folder = tmp_path_factory.mktemp("proxy")
     store = folder / "store"
     store.mkdir()
     for archive in tiny_store.glob("*.mar"):
         shutil.copy(archive, store)
-    kit = DoorKit(run_dir=folder / "run", store=store, port=find_ports())
+    kit = ProxyKit(run_dir=folder / "run", store=store, port=find_ports())
     kit.plan("tiny_image tiny_text", INSTANCES=2)
     with running(kit) as started:
         assert started.returncode == 0, started.stdout + started.stderr
@@ -79,13 +79,13 @@ def find_ports() -> int:
 
 
 @pytest.fixture(scope="module")
-def photo(door_kit) -> bytes:
+def photo(proxy_kit) -> bytes:
     """That of the smoke request, with bytes behind its end, which decoders leave alone."""
-    photo = door_kit.run_dir / "samples" / "tiny_image-example.jpg"
+    photo = proxy_kit.run_dir / "samples" / "tiny_image-example.jpg"
     return photo.read_bytes().ljust(BYTES, b"\0")
 
 
-def load(kit: DoorKit, body: bytes) -> Load:
+def load(kit: ProxyKit, body: bytes) -> Load:
     """Clients that ask at a steady rate, each on a connection of its own."""
     headers = (("X-Deadline-Ms", str(int(DEADLINE_S * 1000))),)
     request = Request(path=f"/predictions/{MODEL}", body=body, token=kit.token, headers=headers)
@@ -96,33 +96,33 @@ def count(load: Load) -> Counter[int | str]:
     return Counter(one.failure or one.status for one in load.outcomes)
 
 
-def test_it_answers_and_refuses_as_planned(door_kit, photo):
-    assert door_kit.predict(MODEL, photo).status == 200
-    planned = read_plan(door_kit.run_dir).count_workers(MODEL)
-    ready = door_kit.request("ready", token="").json["models"][MODEL]
+def test_it_answers_and_rejects_as_planned(proxy_kit, photo):
+    assert proxy_kit.predict(MODEL, photo).status == 200
+    planned = read_plan(proxy_kit.run_dir).count_workers(MODEL)
+    ready = proxy_kit.request("ready", token="").json["models"][MODEL]
     assert ready == {"workers": planned, "planned": planned}
-    refused = door_kit.request(f"predictions/{MODEL}", photo, token="wrong")
-    assert (refused.status, refused.json["code"]) == (401, 401)
-    assert door_kit.request("predictions/another", b"x").status == 404
-    late = door_kit.request(f"predictions/{MODEL}", photo, headers={"X-Deadline-Ms": "1"})
+    rejected = proxy_kit.request(f"predictions/{MODEL}", photo, token="wrong")
+    assert (rejected.status, rejected.json["code"]) == (401, 401)
+    assert proxy_kit.request("predictions/another", b"x").status == 404
+    late = proxy_kit.request(f"predictions/{MODEL}", photo, headers={"X-Deadline-Ms": "1"})
     assert late.status in (503, 504)
-    with urllib.request.urlopen(f"http://127.0.0.1:{door_kit.port + 2}/metrics", timeout=60) as metrics:
+    with urllib.request.urlopen(f"http://127.0.0.1:{proxy_kit.port + 2}/metrics", timeout=60) as metrics:
         assert b"haproxy_server_status" in metrics.read()
 
 
 @pytest.mark.parametrize("size", [BYTES, 5_000_000])
-def test_a_form_of_one_field_is_answered_and_one_of_several_refused(door_kit, photo, size):
+def test_a_form_of_one_field_is_answered_and_one_of_several_rejected(proxy_kit, photo, size):
     """What HAProxy holds in a buffer, and what it passes on; a boundary that is in the picture."""
 
     def ask(model: str, *fields: tuple[str, object]):
-        return door_kit.predict(model, *encode_multipart_formdata(fields, boundary="x"))
+        return proxy_kit.predict(model, *encode_multipart_formdata(fields, boundary="x"))
 
     picture = photo + b"\r\n--xy" * ((size - BYTES) // 7)
     upload = ("data", ("photo.jpg", picture, "image/jpeg"))
     answers = [
         ask(MODEL, upload),
-        door_kit.predict(MODEL, picture),
-        door_kit.predict(f"{MODEL}/1.0", picture),
+        proxy_kit.predict(MODEL, picture),
+        proxy_kit.predict(f"{MODEL}/1.0", picture),
     ]
     assert [answer.status for answer in answers] == [200] * 3
     assert [[one["label"] for one in answer.json] for answer in answers] == [
@@ -134,24 +134,24 @@ def test_a_form_of_one_field_is_answered_and_one_of_several_refused(door_kit, ph
     texts = ask("tiny_text", ("text", "good"), ("text", "bad"))
     assert (texts.status, "'text', 'text'" in texts.json["error"]) == (400, True)
     cut = encode_multipart_formdata([upload], boundary="x")[0][:-9]
-    assert door_kit.predict(MODEL, cut, "multipart/form-data; boundary=x").status == 400
+    assert proxy_kit.predict(MODEL, cut, "multipart/form-data; boundary=x").status == 400
 
 
-def test_verify_is_good_and_status_names_both_instances(door_kit):
-    code, differing = door_kit.verify()
+def test_verify_is_good_and_status_names_both_instances(proxy_kit):
+    code, differing = proxy_kit.verify()
     assert (code, differing) == (0, {})
-    status = door_kit.call("server", "status").stdout
+    status = proxy_kit.call("server", "status").stdout
     assert status.splitlines()[0].endswith("; 2 instances")
     assert "\na1: TorchServe ready since " in status
     assert "restarted" not in status
 
 
-def test_no_secret_is_for_others_or_in_a_file_that_is_shown(door_kit):
-    token = (door_kit.run_dir / "token").read_text().strip()
+def test_no_secret_is_for_others_or_in_a_file_that_is_shown(proxy_kit):
+    token = (proxy_kit.run_dir / "token").read_text().strip()
     assert len(token) >= 22  # 128 bits in base64
     for file in ("token", "bearers.lst", "authorization"):
-        assert (door_kit.run_dir / file).stat().st_mode & 0o777 == 0o600
-    for file in [door_kit.run_dir / "haproxy.cfg", *(door_kit.run_dir / "logs").iterdir()]:
+        assert (proxy_kit.run_dir / file).stat().st_mode & 0o777 == 0o600
+    for file in [proxy_kit.run_dir / "haproxy.cfg", *(proxy_kit.run_dir / "logs").iterdir()]:
         assert token not in file.read_text(errors="replace")
 
 
@@ -167,12 +167,12 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_another_user_of_the_machine_gets_nothing_without_the_token(door_kit, photo, tmp_path_factory):
+def test_another_user_of_the_machine_gets_nothing_without_the_token(proxy_kit, photo, tmp_path_factory):
     """On no socket of REST, on no port of gRPC, and from HAProxy what any client gets."""
-    for folder in (tmp_path_factory.getbasetemp(), *door_kit.run_dir.parents):
+    for folder in (tmp_path_factory.getbasetemp(), *proxy_kit.run_dir.parents):
         if folder.stat().st_mode & 0o7 == 0:
             folder.chmod(0o711)  # else they would be out of reach anyway
-    runs = [RunDir.at(door_kit.run_dir / "instances" / name) for name in ("a1", "a2")]
+    runs = [RunDir.at(proxy_kit.run_dir / "instances" / name) for name in ("a1", "a2")]
     sockets = [str(run.temporary / f"{name}.sock") for run in runs for name in SOCKETS]
     assert all(Path(path).is_socket() for path in sockets)
     assert {run.temporary.stat().st_mode & 0o777 for run in runs} == {0o700}
@@ -183,84 +183,84 @@ def test_another_user_of_the_machine_gets_nothing_without_the_token(door_kit, ph
     )  # fmt: skip
     assert tried.stdout.split() == ["denied"] * len(sockets)
     for run in runs:
-        properties = read_plan(door_kit.run_dir).instances[run.path.name].properties
+        properties = read_plan(proxy_kit.run_dir).instances[run.path.name].properties
         for kind, call in (("inference", "Predictions"), ("management", "ListModels")):
             method = f"org.pytorch.serve.grpc.{kind}.{kind.capitalize()}APIsService/{call}"
             assert call_grpc(int(properties[f"grpc_{kind}_port"]), method) == 12  # UNIMPLEMENTED
-    assert door_kit.request(f"predictions/{MODEL}", photo, token="").status == 401
+    assert proxy_kit.request(f"predictions/{MODEL}", photo, token="").status == 401
 
 
-def test_a_door_that_is_killed_is_back_and_refuses_nobody_who_comes(door_kit, photo):
-    first = door_kit.find("HAProxy")[0]
-    door_kit.kill("HAProxy")
+def test_a_proxy_that_is_killed_is_back_and_rejects_nobody_who_comes(proxy_kit, photo):
+    first = proxy_kit.find("HAProxy")[0]
+    proxy_kit.kill("HAProxy")
     began = time.monotonic()
-    assert door_kit.predict(MODEL, photo).status == 200
+    assert proxy_kit.predict(MODEL, photo).status == 200
     assert time.monotonic() - began < 30
-    assert door_kit.find("HAProxy")[0].pid != first.pid
-    door_kit.wait_until_ready()
-    door_kit.wait_until_good()
+    assert proxy_kit.find("HAProxy")[0].pid != first.pid
+    proxy_kit.wait_until_ready()
+    proxy_kit.wait_until_good()
 
 
-def reload(kit: DoorKit, **settings: object):
+def reload(kit: ProxyKit, **settings: object):
     """`make reload`."""
     own = kit.list_settings("tiny_image tiny_text", **{"INSTANCES": 2, **settings})
     return kit.call("server", "reload", "--built", *own)
 
 
-def test_a_reload_to_another_plan_and_token_costs_no_request(door_kit, photo):
-    before = (door_kit.run_dir / "token").read_text().strip()
-    with load(door_kit, photo) as sent:
-        done = reload(door_kit, ALLOCATOR="system")
+def test_a_reload_to_another_plan_and_token_costs_no_request(proxy_kit, photo):
+    before = (proxy_kit.run_dir / "token").read_text().strip()
+    with load(proxy_kit, photo) as sent:
+        done = reload(proxy_kit, ALLOCATOR="system")
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(count(sent)) == {200}, count(sent)
-    plan = json.loads((door_kit.run_dir / "plan.json").read_text())
+    plan = json.loads((proxy_kit.run_dir / "plan.json").read_text())
     assert list(plan["instances"]) == ["b1", "b2"]
     assert plan["libraries"]["allocator"] == "system"
-    assert find_marked(door_kit.run_dir / "instances" / "a1") == []
-    assert door_kit.verify() == (0, {})
-    (door_kit.run_dir / "token").write_text("another-token-of-this-test\n")
-    assert reload(door_kit).returncode == 0
-    assert door_kit.predict(MODEL, photo).status == 200
-    assert door_kit.request(f"predictions/{MODEL}", photo, token=before).status == 401
+    assert find_marked(proxy_kit.run_dir / "instances" / "a1") == []
+    assert proxy_kit.verify() == (0, {})
+    (proxy_kit.run_dir / "token").write_text("another-token-of-this-test\n")
+    assert reload(proxy_kit).returncode == 0
+    assert proxy_kit.predict(MODEL, photo).status == 200
+    assert proxy_kit.request(f"predictions/{MODEL}", photo, token=before).status == 401
 
 
-def test_a_reload_that_fails_changes_nothing(door_kit, photo):
-    archive = door_kit.store / f"{MODEL}.mar"
+def test_a_reload_that_fails_changes_nothing(proxy_kit, photo):
+    archive = proxy_kit.store / f"{MODEL}.mar"
     good = archive.read_bytes()
-    before = (door_kit.run_dir / "plan.json").read_bytes()
+    before = (proxy_kit.run_dir / "plan.json").read_bytes()
     archive.write_bytes(good[: len(good) // 2] + b"\xff" + good[len(good) // 2 + 1 :])
     try:
-        done = reload(door_kit)
+        done = reload(proxy_kit)
     finally:
         archive.write_bytes(good)
     assert done.returncode == 1
     assert "the server is what it was" in done.stdout
-    assert (door_kit.run_dir / "plan.json").read_bytes() == before
-    assert door_kit.predict(MODEL, photo).status == 200
+    assert (proxy_kit.run_dir / "plan.json").read_bytes() == before
+    assert proxy_kit.predict(MODEL, photo).status == 200
 
 
-def test_what_only_another_door_can_do_is_refused(door_kit):
-    done = reload(door_kit, HOST="0.0.0.0")
+def test_what_only_another_proxy_can_do_is_rejected(proxy_kit):
+    done = reload(proxy_kit, HOST="0.0.0.0")
     assert done.returncode == 1
     assert "a reload cannot change HOST" in done.stderr
 
 
-def test_a_changed_configuration_differs(door_kit):
-    file = door_kit.run_dir / "haproxy.cfg"
+def test_a_changed_configuration_differs(proxy_kit):
+    file = proxy_kit.run_dir / "haproxy.cfg"
     text = file.read_text()
     file.write_text(text + "# more\n")
     try:
-        assert "haproxy.cfg" in door_kit.verify()[1]
+        assert "haproxy.cfg" in proxy_kit.verify()[1]
     finally:
         file.write_text(text)
 
 
-def test_a_stop_answers_what_was_accepted(door_kit, photo):
-    with load(door_kit, photo) as sent:
+def test_a_stop_answers_what_was_accepted(proxy_kit, photo):
+    with load(proxy_kit, photo) as sent:
         time.sleep(2)
-        stopped = door_kit.stop()
+        stopped = proxy_kit.stop()
         time.sleep(0.5)
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
     # Who is told 503 before all of a body was sent may see no more than that the connection is closed.
     assert set(count(sent)) <= {200, 503, REFUSED, RESET}, count(sent)
-    assert find_marked(door_kit.run_dir) == []
+    assert find_marked(proxy_kit.run_dir) == []

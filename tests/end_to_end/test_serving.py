@@ -79,7 +79,7 @@ def test_texts_are_read_as_they_were_meant(kit):
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/octet-stream"])
-def test_wide_json_is_refused_before_it_is_parsed(kit, content_type):
+def test_wide_json_is_rejected_before_it_is_parsed(kit, content_type):
     answer = kit.predict("bert", b"[" + b"[]," * 100_000 + b"[]]", content_type)
     assert answer.status == 413
     assert "commas and brackets" in answer.json["error"]

@@ -26,5 +26,5 @@ def texts(tiny_text: Path) -> TextClassifier:
 
 
 @pytest.fixture
-def canary(tiny_image: Path) -> bytes:
+def smoke(tiny_image: Path) -> bytes:
     return (tiny_image / "example.jpg").read_bytes()

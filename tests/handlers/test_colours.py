@@ -1,4 +1,4 @@
-"""Each row of the table in docs/requests.md: the pixels that the model sees."""
+"""Each row of the table in docs/api.md: the pixels that the model sees."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RED, WHITE = (255, 0, 0), (255, 255, 255)
 
 
 def see(data: bytes) -> tuple[int, ...]:
-    """The one colour of the picture, which both ways of preprocessing must see."""
+    """The one colour of the image, which both ways of preprocessing must see."""
     fast, reference = (decode_image(data, way).numpy() for way in WAYS)
     np.testing.assert_array_equal(fast, reference)
     assert (fast == fast[0, 0]).all()
@@ -43,10 +43,10 @@ def plain(mode: str, colour) -> Image.Image:
 
 
 def with_palette(alphas: bytes | int) -> bytes:
-    """A picture of colour 1, red, of a palette whose colours have these alphas."""
-    picture = plain("P", 1)
-    picture.putpalette([0, 0, 0, *RED, 0, 0, 255])
-    return encode(picture, transparency=alphas)
+    """A image of colour 1, red, of a palette whose colours have these alphas."""
+    image = plain("P", 1)
+    image.putpalette([0, 0, 0, *RED, 0, 0, 255])
+    return encode(image, transparency=alphas)
 
 
 def sixteen(level: int) -> bytes:
@@ -95,7 +95,7 @@ def grey(level: int) -> tuple[int, int, int]:
         (encode(plain("RGB", (200, 50, 50)), icc_profile=make_display_p3() + b"mpet"), (200, 50, 50)),
     ],
 )  # fmt: skip
-def test_pictures_are_seen_as_people_see_them(data, expected):
+def test_images_are_seen_as_people_see_them(data, expected):
     seen = see(data)
     if expected is None:
         # JPEG rounds.
@@ -104,8 +104,8 @@ def test_pictures_are_seen_as_people_see_them(data, expected):
         assert seen == expected
 
 
-def test_a_picture_in_strips_is_the_same_as_at_once(monkeypatch):
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 4), dtype=np.uint8))
-    whole = decode_image(encode(picture), WAYS[1])
+def test_a_image_in_strips_is_the_same_as_at_once(monkeypatch):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 4), dtype=np.uint8))
+    whole = decode_image(encode(image), WAYS[1])
     monkeypatch.setattr(colours, "STRIP_PIXELS", 100)
-    np.testing.assert_array_equal(decode_image(encode(picture), WAYS[1]), whole)
+    np.testing.assert_array_equal(decode_image(encode(image), WAYS[1]), whole)

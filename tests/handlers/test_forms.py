@@ -155,7 +155,7 @@ LATIN = b"Content-Type: text/plain; charset=Latin1\r\n"
         (b"", 400),
     ],
 )
-def test_a_form_that_is_not_one_text_is_refused_alone(texts, tiny_text, body, status):
+def test_a_form_that_is_not_one_text_is_rejected_alone(texts, tiny_text, body, status):
     got, answer = ask(texts, tiny_text, body)
     assert (got, answer["code"]) == (status, status)
 
@@ -171,7 +171,7 @@ def test_a_form_that_is_not_one_text_is_refused_alone(texts, tiny_text, body, st
         ("x-multipart/form-data; boundary=€", 400),
     ],
 )
-def test_a_content_type_that_tells_no_form_is_refused(texts, tiny_text, content_type, status):
+def test_a_content_type_that_tells_no_form_is_rejected(texts, tiny_text, content_type, status):
     assert ask(texts, tiny_text, whole(b"good", head=TEXT), content_type)[0] == status
 
 
@@ -199,12 +199,12 @@ def test_json_is_read_in_a_form_only_where_it_is_said(texts, tiny_text):
 
 
 def test_a_picture_in_a_form_is_the_picture(images, tiny_image):
-    canary = (tiny_image / "example.jpg").read_bytes()
-    expected = json.loads(images.handle([{"body": canary}], FakeContext(tiny_image))[0])
+    smoke = (tiny_image / "example.jpg").read_bytes()
+    expected = json.loads(images.handle([{"body": smoke}], FakeContext(tiny_image))[0])
     for head in (DATA, DATA.replace(b'"data"', b'body; filename="a.jpg"') + b"Content-Type: image/png\r\n"):
         # The shortest boundary stands in the picture hundreds of times.
-        for boundary in (canary[-1:], b"x", LONG):
-            body = whole(canary, head=head, boundary=boundary)
+        for boundary in (smoke[-1:], b"x", LONG):
+            body = whole(smoke, head=head, boundary=boundary)
             status, answer = ask(images, tiny_image, body, TYPE + boundary.decode("latin-1"))
             assert (status, [one["label"] for one in answer]) == (200, [one["label"] for one in expected])
 
@@ -219,8 +219,8 @@ def test_a_picture_in_a_form_is_the_picture(images, tiny_image):
         part(b"CANARY"),
     ],
 )
-def test_a_form_that_is_not_one_picture_is_refused_alone(images, tiny_image, canary, body):
-    assert ask(images, tiny_image, body.replace(b"CANARY", canary))[0] == 400
+def test_a_form_that_is_not_one_picture_is_rejected_alone(images, tiny_image, smoke, body):
+    assert ask(images, tiny_image, body.replace(b"CANARY", smoke))[0] == 400
 
 
 @pytest.mark.parametrize(

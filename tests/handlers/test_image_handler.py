@@ -20,15 +20,15 @@ def ask(images, tiny_image, bodies):
     return [json.loads(answer) for answer in answers], context
 
 
-def test_the_canary_gets_the_answer_that_was_packed(images, tiny_image, canary):
+def test_the_smoke_request_gets_the_answer_that_was_packed(images, tiny_image, smoke):
     expected = read_folder(tiny_image).example.expected
-    (answer,), _ = ask(images, tiny_image, [canary])
+    (answer,), _ = ask(images, tiny_image, [smoke])
     assert [one["label"] for one in answer] == [one["label"] for one in expected]
     assert find_fault(answer, expected, Tolerance(relative=1e-3, absolute=0.0)) is None
 
 
-def test_top_k_labels_come_best_first_with_their_index(images, tiny_image, canary):
-    (answer,), context = ask(images, tiny_image, [canary])
+def test_top_k_labels_come_best_first_with_their_index(images, tiny_image, smoke):
+    (answer,), context = ask(images, tiny_image, [smoke])
     assert [set(one) for one in answer] == [{"label", "index", "probability"}] * 3
     assert all(images.labels[one["index"]] == one["label"] for one in answer)
     probabilities = [one["probability"] for one in answer]
@@ -36,14 +36,14 @@ def test_top_k_labels_come_best_first_with_their_index(images, tiny_image, canar
     assert context.content_types == {0: "application/json"}
 
 
-def test_base64_json_answers_as_raw_bytes_do(images, tiny_image, canary):
-    body = {"data": base64.b64encode(canary).decode()}
-    answers, _ = ask(images, tiny_image, [canary, body, json.dumps(body).encode(), bytearray(canary)])
+def test_base64_json_answers_as_raw_bytes_do(images, tiny_image, smoke):
+    body = {"data": base64.b64encode(smoke).decode()}
+    answers, _ = ask(images, tiny_image, [smoke, body, json.dumps(body).encode(), bytearray(smoke)])
     assert all(answer[0]["label"] == answers[0][0]["label"] for answer in answers)
 
 
-def test_one_bad_request_does_not_touch_its_batch(images, tiny_image, canary):
-    bodies = [canary, b"rubbish", canary, {"nothing": 1}, canary, b"", canary]
+def test_one_bad_request_does_not_touch_its_batch(images, tiny_image, smoke):
+    bodies = [smoke, b"rubbish", smoke, {"nothing": 1}, smoke, b"", smoke]
     answers, context = ask(images, tiny_image, bodies)
     assert {position: code for position, (code, _) in context.statuses.items()} == {1: 415, 3: 400, 5: 400}
     assert answers[1]["error"].startswith("the body is text (7 bytes starting b'rubbish')")
@@ -83,16 +83,16 @@ def describe(images, folder, wish):
     return json.loads(images.handle(rows, context)[0])["profile"]
 
 
-def test_the_describe_call_alone_asks_for_a_look_at_the_next_runs(images, tiny_image, canary):
+def test_the_describe_call_alone_asks_for_a_look_at_the_next_runs(images, tiny_image, smoke):
     assert describe(images, tiny_image, "operators=1 onednn=1") == {
         "left": {"operators": 1, "onednn": 1}, "rejected": "",
     }  # fmt: skip
-    ask(images, tiny_image, [canary])
-    ask(images, tiny_image, [canary])
+    ask(images, tiny_image, [smoke])
+    ask(images, tiny_image, [smoke])
     seen = describe(images, tiny_image, "result")
     assert (seen["left"], seen["operators"]["runs"], seen["onednn"]["runs"]) == ({}, 1, 1)
     assert describe(images, tiny_image, "operators=99")["rejected"].endswith("got operators=99")
-    rows, context = rows_and_context(tiny_image, plain(canary, **{"X-Cpu-Kit-Profile": "operators=1"}))
+    rows, context = rows_and_context(tiny_image, plain(smoke, **{"X-Cpu-Kit-Profile": "operators=1"}))
     images.handle(rows, context)
     assert images.profiler.describe()["left"] == {}
 
@@ -122,7 +122,7 @@ def test_describe_answers_what_is_in_effect(images, tiny_image):
     ],
 )
 @pytest.mark.parametrize("precision", ["fp32", BF16])
-def test_baselines_need_no_other_code(tiny_image, canary, monkeypatch, off, kind, layout, precision):
+def test_baselines_need_no_other_code(tiny_image, smoke, monkeypatch, off, kind, layout, precision):
     monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_image": {"off": off, "precision": precision}}))
     images = ImageClassifier()
     images.initialize(FakeContext(tiny_image))
@@ -130,5 +130,5 @@ def test_baselines_need_no_other_code(tiny_image, canary, monkeypatch, off, kind
     assert described["graph"]["kind"] == kind
     assert described["memory_format"]["input"] == layout
     assert described["precision"] == precision
-    (answer,), _ = ask(images, tiny_image, [canary])
+    (answer,), _ = ask(images, tiny_image, [smoke])
     assert len(answer) == 3

@@ -146,14 +146,14 @@ def test_exif_orientation_is_applied(form, orientation):
 PHOTO = draw_image(90, 90, seed=6)
 
 
-def refuse(data: bytes, way=FAST, **limits: int) -> BadRequest:
+def reject(data: bytes, way=FAST, **limits: int) -> BadRequest:
     with pytest.raises(BadRequest) as caught:
         decode_image(data, way, {**LIMITS, **limits})
     return caught.value
 
 
 def test_an_empty_body_is_named():
-    error = refuse(b"")
+    error = reject(b"")
     assert (error.status, str(error).split(";")[0]) == (400, "the body is empty")
 
 
@@ -161,7 +161,7 @@ def test_an_empty_body_is_named():
 @pytest.mark.parametrize("way", [FAST, REFERENCE])
 def test_a_file_that_is_cut_in_its_pixels_is_broken(form, way):
     data = encode(draw_image(300, 300, seed=6), form)
-    error = refuse(data[: len(data) * 6 // 10], way)
+    error = reject(data[: len(data) * 6 // 10], way)
     assert error.status == 400
     assert str(error).startswith("the image is broken (")
 
@@ -171,7 +171,7 @@ def test_a_file_that_is_cut_in_its_pixels_is_broken(form, way):
 def test_a_jpeg_that_is_cut_in_its_scan_is_broken_at_any_scale(cut, side):
     data = encode(draw_image(side, side, seed=6), "JPEG")
     scan = data.index(b"\xff\xda")
-    assert refuse(data[: scan + int((len(data) - scan) * cut)]).status == 400
+    assert reject(data[: scan + int((len(data) - scan) * cut)]).status == 400
 
 
 @pytest.mark.parametrize(
@@ -184,17 +184,17 @@ def test_a_jpeg_that_is_cut_in_its_scan_is_broken_at_any_scale(cut, side):
         ("PNG", {"parts": 1}),
     ],
 )
-def test_what_is_too_large_is_refused_before_anything_is_decoded(monkeypatch, form, limits):
+def test_what_is_too_large_is_rejected_before_anything_is_decoded(monkeypatch, form, limits):
     data = encode(PHOTO, form)
     monkeypatch.setattr(Image.Image, "load", None)
     monkeypatch.setattr(images, "decode_jpeg", None)
-    assert refuse(data, **limits).status == 413
+    assert reject(data, **limits).status == 413
 
 
 @pytest.mark.parametrize(("form", "mib"), [("PNG", 7), ("WEBP", 19), ("GIF", 7), ("BMP", 7)])
-def test_memory_is_judged_by_what_a_formats_decoder_takes(form, mib):
+def test_memory_is_validated_by_what_a_formats_decoder_takes(form, mib):
     data = encode(Image.new("RGB", (1000, 1000)), form)
-    error = refuse(data, decode_mib=mib - 1)
+    error = reject(data, decode_mib=mib - 1)
     assert (error.status, f"{mib} MiB" in str(error)) == (413, True)
     decode_image(data, FAST, {**LIMITS, "decode_mib": mib})
 
@@ -221,7 +221,7 @@ def test_large_jpegs_are_decoded_at_a_smaller_scale(size):
     small = decode_image(encode(picture, "JPEG", quality=95), fast, limits).numpy().astype(int)
     exact = np.asarray(torchvisions(size)(picture)).astype(int)
     assert np.abs(small - exact).mean() < 3
-    assert "1600×1200 = 1920000 pixels" in str(refuse(encode(picture, "JPEG"), REFERENCE, pixels=800 * 600))
+    assert "1600×1200 = 1920000 pixels" in str(reject(encode(picture, "JPEG"), REFERENCE, pixels=800 * 600))
 
 
 def test_without_antialiasing_no_jpeg_is_decoded_smaller():

@@ -1,4 +1,4 @@
-"""What a huge picture took goes back to the system: at once, and again when its batch is gone."""
+"""What a huge image took goes back to the system: at once, and again when its batch is gone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def returned(monkeypatch) -> list[float]:
     return times
 
 
-def test_the_batch_of_a_large_picture_is_given_back_once_it_is_gone(returned):
+def test_the_batch_of_a_large_image_is_given_back_once_it_is_gone(returned):
     debt = memory.MemoryReturn()
     debt.after_large()
     assert returned[1:] == [100.0]

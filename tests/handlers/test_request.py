@@ -10,13 +10,13 @@ from handlers.shared.errors import BadRequest
 from tests.handlers.context import Sent, form, plain, rows_and_context
 
 
-def test_json_nested_beyond_reason_is_refused():
+def test_json_nested_beyond_reason_is_rejected():
     with pytest.raises(BadRequest, match="the body is not JSON"):
         Request(content=b'{"a":' * 200_000).json(wanted="x", max_values=10**6)
 
 
 @pytest.mark.parametrize("body", [b"[[]," + b"[]," * 2000 + b"[]]", '{"a": [' + "1," * 2000 + "1]}"])
-def test_wide_json_is_refused_before_it_is_parsed(body, monkeypatch):
+def test_wide_json_is_rejected_before_it_is_parsed(body, monkeypatch):
     monkeypatch.setattr(request.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
     with pytest.raises(BadRequest, match="commas and brackets: at most 1000 are read") as caught:
         Request(content=body).json(wanted="x")
@@ -24,7 +24,7 @@ def test_wide_json_is_refused_before_it_is_parsed(body, monkeypatch):
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
-def test_what_is_no_json_value_is_refused(constant):
+def test_what_is_no_json_value_is_rejected(constant):
     with pytest.raises(BadRequest, match=f"not JSON \\({constant} is no JSON value\\)"):
         Request(content=f'{{"a": {constant}}}').json(wanted="x")
 
@@ -53,7 +53,7 @@ def test_the_content_type_decides_else_how_the_body_begins(content, content_type
 @pytest.mark.parametrize(
     ("value", "message"), [(5, '"data" must be a base64 string: got int'), ("a*b", '"data" is not base64')]
 )
-def test_wrong_base64_is_refused(value, message):
+def test_wrong_base64_is_rejected(value, message):
     with pytest.raises(BadRequest) as caught:
         decode_base64(value, field='"data"')
     assert message in str(caught.value)

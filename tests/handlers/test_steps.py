@@ -44,7 +44,7 @@ def test_each_failing_step_fails_the_load_and_is_named(tiny_image, caplog, monke
     assert (line["cpu_kit"], line["step"], line["cause"]) == ("load_failed", name, "ValueError: planted")
 
 
-def test_a_model_that_answers_differently_after_optimising_is_refused(tiny_image, caplog, monkeypatch):
+def test_a_model_that_answers_differently_after_optimising_is_rejected(tiny_image, caplog, monkeypatch):
     class Noisy(torch.nn.Module):
         def __init__(self, model):
             super().__init__()

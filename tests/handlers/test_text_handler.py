@@ -67,7 +67,7 @@ def test_a_cut_text_is_said(handler, tiny_text):
         ["a", "b"],
     ],
 )
-def test_wrong_bodies_are_refused_alone(handler, tiny_text, body):
+def test_wrong_bodies_are_rejected_alone(handler, tiny_text, body):
     (bad, good), context = ask(handler, tiny_text, body, "good")
     assert bad["error"]
     assert context.statuses == {0: (400, "Bad Request")}
@@ -91,7 +91,7 @@ def test_wrong_bodies_are_refused_alone(handler, tiny_text, body):
         (plain(b"good", "application/json"), 400, "JSON"),
     ],
 )
-def test_what_is_not_meant_as_a_text_is_refused_with_its_status(handler, tiny_text, sent, status, said):
+def test_what_is_not_meant_as_a_text_is_rejected_with_its_status(handler, tiny_text, sent, status, said):
     rows, context = rows_and_context(tiny_text, sent, plain(b"good"))
     bad, good = map(json.loads, handler.handle(rows, context))
     assert said in bad["error"]
@@ -139,7 +139,7 @@ def test_the_largest_batch_is_timed_and_shown(handler):
     assert work["worst_batch_s"] == pytest.approx(work["per_batch"] * work["seconds_each"], abs=0.001)
 
 
-def test_what_the_plan_leaves_no_room_for_is_refused_and_the_rest_answered(tiny_text, monkeypatch):
+def test_what_the_plan_leaves_no_room_for_is_rejected_and_the_rest_answered(tiny_text, monkeypatch):
     limits = {"tokens_per_batch": 128, "batch_s": 30}
     monkeypatch.setenv("CPU_KIT_OPTIONS", json.dumps({"tiny_text": {"limits": limits}}))
     handler = TextClassifier()

@@ -15,7 +15,7 @@ BERT = {"tokens_per_batch": 16_470, "batch_s": 28, "longest": 512, "most_tokens"
 
 
 def list_statuses(work: Work, *costs: int) -> list[int]:
-    return [200 if refusal is None else refusal.status for refusal in work.admit(costs)]
+    return [200 if rejection is None else rejection.status for rejection in work.admit(costs)]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_no_batch_is_ever_above_its_bound():
     work = Work(per_batch=1000, per_request=400)
     for _ in range(200):
         costs = [draw.randint(1, 500) for _ in range(draw.randint(1, 40))]
-        taken = [cost for cost, refusal in zip(costs, work.admit(costs), strict=True) if refusal is None]
+        taken = [cost for cost, rejection in zip(costs, work.admit(costs), strict=True) if rejection is None]
         assert sum(taken) <= 1000
         assert all(cost > 400 or sum(taken) + cost > 1000 for cost in costs if cost not in taken)
 

@@ -1,4 +1,4 @@
-"""Builds the image, starts containers of it as docs/container.md says, and takes them away again.
+"""Builds the image, starts containers of it as docs/docker.md says, and takes them away again.
 
 By hand, by `make image-test`; in the environment IMAGE_TEST_ENGINE (docker or podman), IMAGE_TEST_BUILD
 (options of a build, such as "--network host"), IMAGE_TEST_STORE (built archives), IMAGE_TEST_PORT.

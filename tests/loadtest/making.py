@@ -18,8 +18,8 @@ from loadtest.results import Block, Facts, Kept, Series, Window, plain, start_re
 from loadtest.rows import make_rows, write_rows
 
 RIGHT = AnswerCheck(
-    checked=100, wrong=0, source="test", labels_judged=100, labels_same=100, largest_difference=0.001,
-    pairs_told_apart=1.0,
+    checked=100, wrong=0, source="test", labels_compared=100, labels_same=100, largest_difference=0.001,
+    distinguishable_pairs=1.0,
 )  # fmt: skip
 QUIET = CpuUse(
     seconds=10.0, cpus=64, by_role={"worker": 500.0, "load generator": 5.0}, others=1.0, stolen=0.0

@@ -41,7 +41,7 @@ def test_connections_closed_without_an_answer_are_failures_though_ab_counts_none
     assert report("ab-hang-ups").failed == 8
 
 
-def test_a_report_without_its_figure_is_refused():
+def test_a_report_without_its_figure_is_rejected():
     with pytest.raises(LoadTestError, match="ab's report has no line 'Complete requests'"):
         parse_ab_report("apr_socket_recv: Connection refused (111)")
 

@@ -33,10 +33,10 @@ def test_each_step_changes_something_and_stands_on_one_before_it(model):
     steps = {step.name: step for step in list_steps(model)}
     names = [*steps]
     for step in [*steps.values()][1:]:
-        assert names.index(step.before) < names.index(step.name) or step.left_out
+        assert names.index(step.before) < names.index(step.name) or step.removed
         assert step.settings != steps[step.before].settings
     assert steps[TOP].settings == Settings()
-    assert all(step.before == TOP for step in steps.values() if step.left_out)
+    assert all(step.before == TOP for step in steps.values() if step.removed)
 
 
 MEANINGLESS = {RESNET50: {"buckets", "without-packing"}, BERT: {"channels-last", "without-channels-last"}}
@@ -117,17 +117,17 @@ def test_groups_are_as_large_as_memory_allows_and_carry_over_what_is_compared():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "added", "left_out"),
+    ("ratio", "added", "removed"),
     [
         ((1.2, 1.1, 1.3), "helps", "better without it on this host"),
         ((0.8, 0.7, 0.9), "slows", "worth having"),
         ((1.0, 0.9, 1.1), "no gain seen on this host", "not missed on this host"),
-        ((1.0, 0.5, 2.0), "cannot be told from so few repeats", "cannot be told from so few repeats"),
+        ((1.0, 0.5, 2.0), "too few repeats to say", "too few repeats to say"),
     ],
 )
-def test_words_follow_from_the_interval(ratio, added, left_out):
+def test_words_follow_from_the_interval(ratio, added, removed):
     interval = Interval(value=ratio[0], low=ratio[1], high=ratio[2])
-    assert (judge(interval, left_out=False), judge(interval, left_out=True)) == (added, left_out)
+    assert (judge(interval, removed=False), judge(interval, removed=True)) == (added, removed)
 
 
 def read_ablation(tmp_path, blocks, steps, **more):
@@ -161,7 +161,7 @@ def test_ratios_are_of_turns_and_multiply_over_blocks(tmp_path):
     ]
     assert table["verdict"].tolist() == [None, "helps", "helps"]
     assert result.passed
-    assert result.pictures[0].svg.startswith(b"<?xml")
+    assert result.plots[0].svg.startswith(b"<?xml")
 
 
 def test_a_step_in_doubt_shows_no_figure_and_one_above_it_no_ratio_to_it(tmp_path):

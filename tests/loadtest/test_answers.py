@@ -47,40 +47,40 @@ def check(expected, *answered, status=200):
 
 def expect(*answers, fp32=None, tolerances=None):
     known = zip(answers, tolerances or [TIGHT] * len(answers), strict=True)
-    return Expected(source="test", fp32=fp32 or answers, answers=tuple(known), pairs_told_apart=0.5)
+    return Expected(source="test", fp32=fp32 or answers, answers=tuple(known), distinguishable_pairs=0.5)
 
 
 TWO = expect(text(0.9), text(0.2))
 
 
-def test_every_answer_is_judged_and_a_mix_up_is_wrong():
+def test_every_answer_is_validated_and_a_mix_up_is_wrong():
     found = check(TWO, *[(0, text(0.9))] * 5, (1, text(0.2)), (1, text(0.9)))
-    assert (found.checked, found.wrong, found.labels_same, found.labels_judged) == (7, 1, 6, 7)
+    assert (found.checked, found.wrong, found.labels_same, found.labels_compared) == (7, 1, 6, 7)
     assert found.examples == ("payload 1: expected 'bad' with 0.8000 ± 0.0090: got 0.1000",)
     assert found.largest_difference == pytest.approx(0.7)
-    assert (found.source, found.pairs_told_apart) == ("test", 0.5)
+    assert (found.source, found.distinguishable_pairs) == ("test", 0.5)
     # Each payload has the tolerance of its model.
     expected = expect(text(0.9), text(0.2), tolerances=(TIGHT, LOOSE))
     assert check(expected, (0, text(0.8)), (1, text(0.1))).wrong == 1
 
 
-def test_failed_requests_and_those_without_an_answer_are_not_judged():
+def test_failed_requests_and_those_without_an_answer_are_not_validated():
     assert check(TWO, (0, {"code": 503}), status=503) == replace(check(TWO), source="test")
     kept_none = make_rows([(0, math.nan, 0, 1, 200, NO_ANSWER, "")])
     assert check_answers(kept_none, [], TWO).checked == 0
-    assert check(None, (0, text(0.9))) == AnswerCheck(source=module.NOT_JUDGED)
+    assert check(None, (0, text(0.9))) == AnswerCheck(source=module.NOT_VALIDATED)
 
 
-def test_labels_alone_are_judged_where_no_answer_is_known():
+def test_labels_alone_are_validated_where_no_answer_is_known():
     """As of plain TorchServe: another probability is right, no answer at all is wrong."""
     labels = Expected(source="labels", fp32=(image(cat=0.7, dog=0.2),), answers=None)
     found = check(labels, (0, {"cat": 0.5, "dog": 0.4}), (0, {"dog": 0.6, "cat": 0.3}), (0, {"code": 500}))
-    assert (found.checked, found.wrong, found.labels_same, found.labels_judged) == (3, 1, 1, 3)
+    assert (found.checked, found.wrong, found.labels_same, found.labels_compared) == (3, 1, 1, 3)
     assert found.largest_difference == pytest.approx(0.4)
     assert found.examples == ('payload 0: no answer of this model: {"code": 500}',)
     # A near tie does not count for agreement, but for the difference.
     tie = check(expect(image(cat=0.45, dog=0.44)), (0, image(dog=0.45, cat=0.44)))
-    assert (tie.labels_judged, tie.largest_difference) == (0, pytest.approx(0.01))
+    assert (tie.labels_compared, tie.largest_difference) == (0, pytest.approx(0.01))
 
 
 def embed(*values):
@@ -104,22 +104,22 @@ OF_ANY_KIND = {
 
 
 @pytest.mark.parametrize("kind", OF_ANY_KIND)
-def test_answers_of_any_model_are_judged_and_have_no_labels(kind):
+def test_answers_of_any_model_are_validated_and_have_no_labels(kind):
     one, other, near = OF_ANY_KIND[kind]
     expected = expect(one, other)
     good = check(expected, (0, one), (1, other), (0, near))
-    assert (good.checked, good.wrong, good.labels_judged, good.labels_same) == (3, 0, 0, 0)
+    assert (good.checked, good.wrong, good.labels_compared, good.labels_same) == (3, 0, 0, 0)
     assert good.largest_difference is None
     swapped = check(expected, (0, other), (1, one))
     assert (swapped.wrong, len(swapped.examples)) == (2, 2)
     assert check(expected, (0, {"code": 500}), (0, "text"), (1, math.nan)).wrong == 3
-    assert module.find_pairs_told_apart(expected.answers) == 1.0
-    assert module.find_pairs_told_apart([(one, TIGHT), (near, TIGHT)]) == 0.0
+    assert module.find_distinguishable_pairs(expected.answers) == 1.0
+    assert module.find_distinguishable_pairs([(one, TIGHT), (near, TIGHT)]) == 0.0
 
 
 def test_models_of_several_kinds_in_one_window_are_told_together():
     found = check(expect(text(0.9), embed(0.9, -0.3)), (0, text(0.85)), (1, embed(0.9, -0.3)))
-    assert (found.checked, found.wrong, found.labels_judged, found.labels_same) == (2, 1, 1, 1)
+    assert (found.checked, found.wrong, found.labels_compared, found.labels_same) == (2, 1, 1, 1)
     assert found.largest_difference == pytest.approx(0.05)
 
 
@@ -127,17 +127,21 @@ def test_several_windows_add_up():
     one, other = check(TWO, (0, text(0.9)), (1, text(0.8))), check(TWO, (0, text(0.899)))
     found = add_checks([one, other])
     assert (found.checked, found.wrong, len(found.examples)) == (3, 1, 1)
-    assert (found.labels_same, found.labels_judged) == (2, 3)
+    assert (found.labels_same, found.labels_compared) == (2, 3)
     assert (found.largest_difference, found.source) == (pytest.approx(0.6), "test")
     assert add_checks([check(TWO)] * 2).largest_difference is None
 
 
 def test_how_many_payloads_can_be_told_apart_is_known():
     known = [(text(good), TIGHT) for good in (0.9, 0.9, 0.2)]
-    assert [module.find_pairs_told_apart(known[n:]) for n in range(3)] == [pytest.approx(4 / 6), 1.0, None]
+    assert [module.find_distinguishable_pairs(known[n:]) for n in range(3)] == [
+        pytest.approx(4 / 6),
+        1.0,
+        None,
+    ]
     # Of many, evenly chosen ones are compared: of these 60, of which 30 are equal.
     many = [text(0.9)] * 300 + [text(0.55 + number / 1000) for number in range(300)]
-    found = module.find_pairs_told_apart([(one, Tolerance(relative=0, absolute=1e-4)) for one in many])
+    found = module.find_distinguishable_pairs([(one, Tolerance(relative=0, absolute=1e-4)) for one in many])
     assert found == pytest.approx(1 - 30 * 29 / (60 * 59))
 
 
@@ -173,7 +177,7 @@ def test_equal_payloads_are_computed_once_and_all_is_kept(computed, tiny_text_ar
     rules = read_archive(tiny_text_archive).definition.precisions["bf16"]
     known = {"relative": rules.answer_relative, "absolute": rules.answer_absolute}
     assert first.answers[0][1] == Tolerance(**known)
-    assert (first.pairs_told_apart, "the archive's own handler at bf16" in first.source) == (1.0, True)
+    assert (first.distinguishable_pairs, "the archive's own handler at bf16" in first.source) == (1.0, True)
     find(make_kit({"tiny_text": tiny_text_archive}, "fp32"), TEXTS[1:2], tmp_path)
     assert computed[2:] == [("tiny_text", "eager fp32", ["t1"])]
 
@@ -192,7 +196,7 @@ def test_payloads_of_several_models_come_back_in_order(computed, tiny_text_archi
 def test_stock_is_held_to_labels_and_a_foreign_server_to_nothing(computed, tiny_text_archive, tmp_path):
     stock = Running(name="stock", models=("tiny_text",), archives={"tiny_text": tiny_text_archive})
     found = find(stock, TEXTS, tmp_path)
-    assert (found.answers, found.source, found.pairs_told_apart) == (None, "labels by eager FP32", None)
+    assert (found.answers, found.source, found.distinguishable_pairs) == (None, "labels by eager FP32", None)
     assert [precision for _, precision, _ in computed] == ["eager fp32"]
     assert find(Running(name="url", url="http://127.0.0.1:1"), TEXTS, tmp_path) is None
 
@@ -206,13 +210,13 @@ def test_an_error_is_never_what_is_expected(tiny_text_archive, tmp_path):
 
 def test_the_archives_own_handler_answers_in_a_process_of_its_own(tiny_text_archive, tmp_path):
     archive = read_archive(tiny_text_archive)
-    canary = archive.definition.example
-    payload = Payload(name="c", body=archive.body, content_type=canary.content_type, model="tiny_text")
+    smoke = archive.definition.example
+    payload = Payload(name="c", body=archive.body, content_type=smoke.content_type, model="tiny_text")
     # What its content type says is a text is one, whatever it looks like.
     braces = Payload(name="{", body=b'{"text": ', content_type="text/plain", model="tiny_text")
     found, other = module.compute(tiny_text_archive, "eager fp32", [payload, braces])
-    assert find_fault(found, canary.expected, Tolerance(relative=0.0, absolute=1e-3)) is None
-    assert find_fault(other, canary.expected, Tolerance(relative=0.0, absolute=0.0))
+    assert find_fault(found, smoke.expected, Tolerance(relative=0.0, absolute=1e-3)) is None
+    assert find_fault(other, smoke.expected, Tolerance(relative=0.0, absolute=0.0))
     broken = tmp_path / "broken.mar"
     with zipfile.ZipFile(broken, "w") as packed:
         packed.writestr("definition.json", json.dumps({"name": "broken"}))
@@ -230,7 +234,7 @@ class Embedder(TextClassifier):
 """
 
 
-def test_a_model_without_labels_is_judged_by_its_own_archive(tiny_text_archive, tmp_path):
+def test_a_model_without_labels_is_validated_by_its_own_archive(tiny_text_archive, tmp_path):
     """A handler of one's own that answers embeddings: right, of another text, and changed by little."""
     archive = tmp_path / "tiny_text.mar"
     with zipfile.ZipFile(tiny_text_archive) as old, zipfile.ZipFile(archive, "w") as new:
@@ -248,5 +252,5 @@ def test_a_model_without_labels_is_judged_by_its_own_archive(tiny_text_archive, 
     near = {**first, "embedding": [0.999 * one for one in first["embedding"]]}
     other = {**first, "embedding": second["embedding"]}
     found = check(expected, (0, first), (1, second), (0, near), (0, other), (1, first))
-    assert (found.checked, found.wrong, found.labels_judged) == (5, 2, 0)
-    assert (found.pairs_told_apart, found.largest_difference) == (1.0, None)
+    assert (found.checked, found.wrong, found.labels_compared) == (5, 2, 0)
+    assert (found.distinguishable_pairs, found.largest_difference) == (1.0, None)

@@ -12,7 +12,7 @@ from loadtest.bench import Bench, open_bench
 from loadtest.drivers import Outcome
 from loadtest.errors import CapacityError, LoadTestError, NotMeasuredError, RejectedError
 from loadtest.results import read_result
-from loadtest.servers.base import Running, Server, Site
+from loadtest.servers.base import Running, Server, Testbed
 from loadtest.validity import find_findings
 from tests.loadtest.making import ANSWER, GOOD, QUIET, list_rows, make_load
 from tests.loadtest.virtual import EXPECTED
@@ -89,8 +89,10 @@ def make_server(name, world, *, rejected="", models=(), archives=None, **more):
 
 @contextlib.contextmanager
 def opened(tmp_path, world, *, asked=None, resume=None):
-    site = Site(store=tmp_path, folder=tmp_path / "site", first_port=19000, say=world.lines.append)
-    with open_bench("test", "test", asked or {}, site, results=tmp_path / "results", resume=resume) as bench:
+    testbed = Testbed(store=tmp_path, folder=tmp_path / "testbed", first_port=19000, say=world.lines.append)
+    with open_bench(
+        "test", "test", asked or {}, testbed, results=tmp_path / "results", resume=resume
+    ) as bench:
         yield bench
 
 
@@ -219,8 +221,8 @@ def test_the_capacity_is_a_closed_loops_rate_and_none_where_it_is_in_doubt(tmp_p
 
 
 def test_of_any_model_what_suits_it_is_sent_and_one_payload_shows_no_mix_up(tmp_path, world, monkeypatch):
-    monkeypatch.setattr(module, "find_expected", lambda *_: replace(EXPECTED, pairs_told_apart=None))
-    example = {"file": "canary.txt", "content_type": "application/json", "expected": {"boxes": []}}
+    monkeypatch.setattr(module, "find_expected", lambda *_: replace(EXPECTED, distinguishable_pairs=None))
+    example = {"file": "smoke.txt", "content_type": "application/json", "expected": {"boxes": []}}
     archive = make_archive(tmp_path / "any.mar", name="any", text="[1]", example=example)
     server = make_server("a", world, models=("any",), archives={"any": archive})
     with opened(tmp_path, world) as bench:

@@ -1,4 +1,4 @@
-"""Options: each is judged before anything is measured, and says what it must be."""
+"""Options: each is validated before anything is measured, and says what it must be."""
 
 from __future__ import annotations
 
@@ -56,7 +56,12 @@ def test_a_locustfile_of_ones_own_is_a_scenario_of_its_own(tmp_path):
     own = tmp_path / "mine.py"
     own.touch()
     (one,) = choose_scenarios(given(locustfile=str(own), users="3"), ("bert",))
-    assert (one.name, one.load.locustfile, one.levels, one.load.judged) == ("mine", str(own), (3.0,), False)
+    assert (one.name, one.load.locustfile, one.levels, one.load.validated) == (
+        "mine",
+        str(own),
+        (3.0,),
+        False,
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The in-process reference runs the archive's own handler as planned, and refuses what would be no limit."""
+"""The in-process reference runs the archive's own handler as planned, and rejects what would be no limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtest.errors import LoadTestError
 from loadtest.payloads import make_payloads
 from loadtest.rows import find_good
 from loadtest.servers import inprocess
-from loadtest.servers.base import Site
+from loadtest.servers.base import Testbed
 from loadtest.servers.inprocess import in_process_server, run_in_process
 from loadtest.servers.kit import write_plan
 from server.processes import find_marked
@@ -35,11 +35,11 @@ def send(running, payloads, folder, **changes):
 
 def test_an_image_handler_answers_whole_batches_and_nothing_stays_behind(tiny_image_archive, tmp_path):
     said = []
-    site = Site(store=tiny_image_archive.parent, folder=tmp_path, first_port=PORT, say=said.append)
+    testbed = Testbed(store=tiny_image_archive.parent, folder=tmp_path, first_port=PORT, say=said.append)
     (photo,) = make_payloads("one-photo", model="tiny_image")
     broken = dataclasses.replace(photo, body=b"no image")
     server = in_process_server("limit", "tiny_image", PLAIN)
-    with server.open(site) as running:
+    with server.open(testbed) as running:
         batch = running.plan.models["tiny_image"].batch_size
         outcome = send(running, [photo], tmp_path / "job")
         mixed = send(running, [photo, broken], tmp_path / "mixed", in_order=True).rows
@@ -57,7 +57,7 @@ def test_an_image_handler_answers_whole_batches_and_nothing_stays_behind(tiny_im
     assert (0 < outcome.model_share < 1, outcome.cpu_shares) == (True, ())
     assert {"label", "probability"} <= set(json.loads(outcome.answers[0])[0])
     assert (find_marked(running.run.path), said) == ([], ["  starting limit"])
-    # What the handler refuses is an error and no figure.
+    # What the handler rejects is an error and no figure.
     assert find_good(mixed).tolist() == [payload == 0 for payload in mixed["payload"]]
     assert (set(mixed["status"]), set(mixed["error"])) == ({200, 415}, {"", "Unsupported Media Type"})
 

@@ -89,7 +89,7 @@ def test_a_file_of_ones_own_is_read_and_named_where_it_is_wrong(tmp_path):
         read_scenario("other", tmp_path)
 
 
-def test_a_level_makes_a_load_that_says_its_place_and_whether_it_is_judged():
+def test_a_level_makes_a_load_that_says_its_place_and_whether_it_is_validated():
     shares = {"60%": 0.6, "112.5%": 1.125, "200%": 2.0, "201%": None, "0%": None, 60: None, "x": None}
     assert {level: parse_share(level) for level in shares} == shares
     opened, closed = parse(OPEN), parse({**CLOSED, "users": "auto"})
@@ -98,8 +98,8 @@ def test_a_level_makes_a_load_that_says_its_place_and_whether_it_is_judged():
     loads = [make_load(), make_load(12.5), make_load(users=None)]
     assert [one.place for one in loads] == ["16 users", "12.5 requests/s", "auto users"]
     assert [(one.is_open, one.level) for one in loads] == [(False, 16.0), (True, 12.5), (False, 0.0)]
-    assert not any(make_load(**how).judged for how in ({"driver": "ab"}, {"locustfile": "own.py"}))
-    assert all(one.judged for one in loads)
+    assert not any(make_load(**how).validated for how in ({"driver": "ab"}, {"locustfile": "own.py"}))
+    assert all(one.validated for one in loads)
 
 
 def test_one_thing_can_be_changed_from_the_command_line():
@@ -120,6 +120,6 @@ def test_one_thing_can_be_changed_from_the_command_line():
         (CLOSED, {"repeats": 0}, "repeats must be 1 to 100: got 0"),
     ],
 )
-def test_a_change_that_does_not_fit_is_refused(raw, change, message):
+def test_a_change_that_does_not_fit_is_rejected(raw, change, message):
     with pytest.raises(LoadTestError, match=message + r".*\(command line\)"):
         change_scenario(parse(raw), **change)

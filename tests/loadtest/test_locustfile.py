@@ -1,4 +1,4 @@
-"""The real Locust against the fake server: what it does is recorded, counted and judged right.
+"""The real Locust against the fake server: what it does is recorded, counted and validated right.
 
 Bounds are one-sided where time is involved: a slow machine only makes waits longer.
 """

@@ -128,7 +128,7 @@ def archives(tmp_path, tiny_text_archive, tiny_image_archive):
     """Model → its archive, of several kinds."""
 
     def describe(name, content_type, expected):
-        example = {"file": "canary.txt", "content_type": content_type, "expected": expected}
+        example = {"file": "smoke.txt", "content_type": content_type, "expected": expected}
         return make_archive(tmp_path / f"{name}.mar", name=name, text="[1, 2]", example=example)
 
     return {
@@ -164,7 +164,7 @@ def test_a_mixture_has_of_each_model_what_suits_it(archives):
     assert len({one.digest for one in found if one.model == "json"}) == 1
 
 
-def test_a_folder_that_cannot_be_sent_is_refused(tmp_path):
+def test_a_folder_that_cannot_be_sent_is_rejected(tmp_path):
     faults = {"": "got none", "a.txt": "got only empty lines", "b.png": "got a.txt and b.png"}
     for name, message in faults.items():
         if name:

@@ -27,7 +27,7 @@ from loadtest.profile.tools import COUNTERS, FLAMES, Told, Tool, watch_by
 from loadtest.report import INVALID, render_markdown
 from loadtest.results import read_result, start_result
 from loadtest.rows import make_rows
-from loadtest.servers.base import Running, Server, Site
+from loadtest.servers.base import Running, Server, Testbed
 from server.rundir import RunDir
 
 
@@ -233,11 +233,11 @@ def measured(tmp_path, monkeypatch):
         servers = [Server(name=one.name, open=lambda _, one=one: nullcontext(one)) for one in fakes]
         named = {one.name: {"name": one.name, "users": 8} for one in servers}
         kept = start_result("profile", "x", {"model": "bert", "seconds": 20.0, "sides": named}, tmp_path)
-        with Bench(kept, Site(store=tmp_path, folder=tmp_path, first_port=1, say=lambda _: None)) as bench:
+        with Bench(kept, Testbed(store=tmp_path, folder=tmp_path, first_port=1, say=lambda _: None)) as bench:
             result = experiment.run(bench, {one.name: Side(one, 8) for one in servers})
         again = experiment.run(Bench(read_result(kept.folder)))
         assert render_markdown(again, kept) == render_markdown(result, kept)
-        assert [one.svg for one in again.pictures] == [one.svg for one in result.pictures]
+        assert [one.svg for one in again.plots] == [one.svg for one in result.plots]
         return again
 
     return run
@@ -247,7 +247,7 @@ def find_rows(result, title):
     return [row for one in result.tables if one.title == title for row in one.frame.to_dict("records")]
 
 
-def test_a_healthy_kit_is_judged_good_and_every_view_is_there(measured):
+def test_a_healthy_kit_is_validated_good_and_every_view_is_there(measured):
     result = measured()
     assert [round(one.figure.value, 1) for one in result.verdicts] == [10.0, 96.0, 97.5]
     assert (result.passed, result.valid) == (True, True)
@@ -262,7 +262,7 @@ def test_a_healthy_kit_is_judged_good_and_every_view_is_there(measured):
     assert round(find_rows(result, "Memory")[1]["minor faults/request"]) == 40
     assert [row["own ms"] for row in find_rows(result, "Operators of kit")] == [87.5, 10]
     assert [one["calls"] for one in find_rows(result, "oneDNN in sum")] == [14, 16]
-    assert [one.name for one in result.pictures] == ["film-1", "film-2", "flame"]
+    assert [one.name for one in result.plots] == ["film-1", "film-2", "flame"]
     assert "No top-down analysis: no counters here." in result.method
     (row,) = find_rows(measured(counters={"seen": {"bound": 60.0}}), "Top-down analysis")
     assert row == {"metric": "bound", "alone-off": 60.0, "alone": 60.0}

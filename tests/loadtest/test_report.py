@@ -102,7 +102,7 @@ def test_a_load_whose_capacity_is_in_doubt_leaves_the_others_their_figures(tmp_p
     }
     result = loadtest.run(reading(tmp_path, blocks, asked=loadtest.ask(kept_server("kit"), scenarios)))
     assert [one.passed for one in result.verdicts] == [True, False]
-    assert "the capacity cannot be told" in result.verdicts[1].why
+    assert "the capacity cannot be measured" in result.verdicts[1].why
 
 
 def interval(value, low, high):

@@ -90,7 +90,7 @@ def test_a_second_result_of_a_second_has_a_folder_of_its_own_and_is_the_latest(t
     assert find_result("latest", tmp_path) == folders[-1]
 
 
-def test_another_schema_or_no_result_is_refused_and_not_listed(tmp_path):
+def test_another_schema_or_no_result_is_rejected_and_not_listed(tmp_path):
     kept = keep(tmp_path, {})
     file = kept.folder / EXPERIMENT_FILE
     file.write_text(json.dumps({**json.loads(file.read_text()), "schema": SCHEMA - 1}))

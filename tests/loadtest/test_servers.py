@@ -17,7 +17,7 @@ import pytest
 
 from loadtest.errors import LoadTestError, RejectedError
 from loadtest.servers import base, kit
-from loadtest.servers.base import Running, Site, kept_server, running_server
+from loadtest.servers.base import Running, Testbed, kept_server, running_server
 from loadtest.servers.kit import kit_server, read_start
 from server.processes import LAUNCHER_MODULE, PROC, WORKER_SCRIPT, Process
 from server.rundir import MARK, RunDir
@@ -29,8 +29,8 @@ WORKER = (WORKER_SCRIPT, "--sock-type")
 
 
 @pytest.fixture
-def site(tmp_path):
-    return Site(store=tmp_path / "store", folder=tmp_path, first_port=9000, say=lambda _: None)
+def testbed(tmp_path):
+    return Testbed(store=tmp_path / "store", folder=tmp_path, first_port=9000, say=lambda _: None)
 
 
 @pytest.fixture
@@ -134,32 +134,32 @@ def test_verify_is_what_the_command_prints(monkeypatch, tmp_path, printed, known
     ("where", "url", "path"),
     [("https://h:1/", "https://h:1", ""), ("http://h:1/v1/ask/?x=1", "http://h:1", "/v1/ask?x=1")],
 )
-def test_any_server_is_found_by_its_url_and_the_path_to_ask(site, where, url, path):
+def test_any_server_is_found_by_its_url_and_the_path_to_ask(testbed, where, url, path):
     server = running_server(where)
-    with server.open(site) as found, running_server(where, "b").open(site) as named:
+    with server.open(testbed) as found, running_server(where, "b").open(testbed) as named:
         assert (found.url, found.path, found.name) == (url, path, where)
         assert (found.run, found.plan, found.models, server.name, named.name) == (None, None, (), where, "b")
 
 
 def test_one_that_ran_before_is_found_by_its_folder_and_goes_on_behind_an_error(
-    site, marked, monkeypatch, tmp_path
+    testbed, marked, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(base, "find_running", lambda where, name: Running(name=name, run=RunDir.at(where)))
     server = running_server(str(tmp_path))
     assert server.name == tmp_path.name
-    with contextlib.suppress(LoadTestError), server.open(site) as up:
+    with contextlib.suppress(LoadTestError), server.open(testbed) as up:
         up.halt()
         assert wait_for_state(marked, "T")
         raise LoadTestError("cut off")
     assert wait_for_state(marked, "S")
 
 
-def test_a_folder_where_nothing_answers_and_a_kept_server_are_refused(site, tmp_path):
+def test_a_folder_where_nothing_answers_and_a_kept_server_are_rejected(testbed, tmp_path):
     wanted = r"no server answers from .*; run `make serve` first"
-    with pytest.raises(LoadTestError, match=wanted), running_server(str(tmp_path)).open(site):
+    with pytest.raises(LoadTestError, match=wanted), running_server(str(tmp_path)).open(testbed):
         pass
     with pytest.raises(LoadTestError, match="old is known by its kept figures alone"):
-        kept_server("old").open(site)
+        kept_server("old").open(testbed)
 
 
 @pytest.fixture
@@ -185,14 +185,14 @@ def commands(monkeypatch):
 
 
 @pytest.mark.parametrize("instances", [1, None])
-def test_a_kit_server_is_planned_started_and_stopped(commands, site, monkeypatch, tmp_path, instances):
+def test_a_kit_server_is_planned_started_and_stopped(commands, testbed, monkeypatch, tmp_path, instances):
     planned: list[Any] = []
     monkeypatch.setattr(kit, "read_facts", planned.append)
     monkeypatch.setattr(kit, "make_plan", lambda *_, **how: None)
     monkeypatch.setattr(kit, "write_plan_files", lambda _: None)
     monkeypatch.setenv("KIT_BATCH", "7")  # of the person: what is compared is what is named
     server = kit_server("int8", ["bert", "resnet50"], ["PRECISION=int8"], instances=instances)
-    with server.open(site) as running:
+    with server.open(testbed) as running:
         assert not commands.stopped
         assert (running.name, running.how, running.start_s) == ("int8", "kit PRECISION=int8", 1.5)
     place, (settings,) = tmp_path / "kit-1", planned
@@ -203,23 +203,23 @@ def test_a_kit_server_is_planned_started_and_stopped(commands, site, monkeypatch
     assert commands.stopped == [place]
 
 
-def test_places_have_folders_and_ports_of_their_own(site):
-    places = [site.place("kit") for _ in range(base.PLACES)]
+def test_places_have_folders_and_ports_of_their_own(testbed):
+    places = [testbed.place("kit") for _ in range(base.PLACES)]
     assert len({folder for folder, _ in places}) == len({port for _, port in places}) == base.PLACES
 
 
-def test_a_start_that_fails_is_told_in_the_kits_own_words(commands, site, monkeypatch, tmp_path):
+def test_a_start_that_fails_is_told_in_the_kits_own_words(commands, testbed, monkeypatch, tmp_path):
     commands.failure = Failure(cause="no memory for the shapes", step="trace")
     monkeypatch.setattr(kit, "write_plan", lambda *_, **how: None)
-    with pytest.raises(RejectedError) as problem, kit_server("kit", ["bert"], []).open(site):
+    with pytest.raises(RejectedError) as problem, kit_server("kit", ["bert"], []).open(testbed):
         pytest.fail("it must not come up")
     assert problem.value.reason == "trace: no memory for the shapes"
     assert commands.stopped == [tmp_path / "kit-1"]
 
 
-def test_what_cannot_be_planned_is_rejected_before_any_start(site):
+def test_what_cannot_be_planned_is_rejected_before_any_start(testbed):
     server = kit_server("kit", ["bert"], ["PRECISION=int9"])
-    with pytest.raises(RejectedError) as problem, server.open(site):
+    with pytest.raises(RejectedError) as problem, server.open(testbed):
         pytest.fail("it must not come up")
     assert "int9" in problem.value.reason
 

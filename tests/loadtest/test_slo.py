@@ -94,7 +94,7 @@ def test_the_page_has_the_rate_and_the_one_that_broke_it(tmp_path):
     assert verdict.passed
     assert (verdict.figure.value, verdict.figure.high) == (273.64, 292.19)
     assert [table.title for table in result.tables][:2] == ["Highest rate within the limit", "Rates tried"]
-    assert result.pictures[0] is not None
+    assert result.plots[0] is not None
 
 
 def test_a_doubtful_rate_ends_the_search_without_a_figure(tmp_path):

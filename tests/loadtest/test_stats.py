@@ -1,4 +1,4 @@
-"""Percentiles, rates, ratios and intervals against truths that are known, in virtual time or by hand."""
+"""Percentiles, rates, ratios and intervals against truths that are known, in virtual time or by formula."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ BOTH, MIX = ("bert", MODEL), {"bert": 0.3, MODEL: 0.7}
 BEST, LARGER, WIDER, INT8 = "w2x1-b4", "w2x1-b16", "w1x2-b8", "w2x1-b8-ipex-int8"
 WHOLE = ["start", "round-1", "round-2", "final-1", "final-2"]
 GOOD = {"good": True, "findings": []}
-RIGHT = AnswerCheck(checked=100, source="test", labels_judged=100, labels_same=100, largest_difference=0.001)
+RIGHT = AnswerCheck(
+    checked=100, source="test", labels_compared=100, labels_same=100, largest_difference=0.001
+)
 QUIET = CpuUse(seconds=10.0, cpus=64, by_role={"worker": 500.0}, others=1.0, stolen=0.0)
 HOST = {"flags": ["avx2"], "virtual": True, "vendor": "GenuineIntel", "usable_cores": 2, "memory_gib": 8}
 
@@ -205,7 +207,7 @@ def test_a_plan_that_is_bad_is_told_and_cannot_win(how, why):
     ("how", "memory_mib", "blocks", "why"),
     [
         ({"when": "start", **REJECTED}, 9000, 1, "cannot be served here: rejected: BATCH is too large"),
-        ({"when": "start", **DIED}, 9000, 1, "cannot be told: INVALID"),
+        ({"when": "start", **DIED}, 9000, 1, "cannot be measured here: INVALID"),
         (DIED, 9000, 2, "the default plan is INVALID: a worker died"),
         (BUSY, 9000, 2, "the machine was not quiet"),
         ({}, 1000, 1, "two servers must be up together: got 1000 MiB"),
@@ -229,7 +231,9 @@ def test_a_busy_generator_costs_windows_and_no_plan():
 def test_what_budget_or_memory_have_no_room_for_is_told(how, held):
     found = race(given({}), **how)
     assert len(loads_of(found.blocks[1])) == 1 + held
-    assert sum("left out" in word for word in show_race(found, HOST).tables[0].frame["verdict"]) == 4 - held
+    assert (
+        sum("not measured" in word for word in show_race(found, HOST).tables[0].frame["verdict"]) == 4 - held
+    )
 
 
 @pytest.mark.parametrize(("other", "finals"), [(150.0, 2), (90.0, 1)])

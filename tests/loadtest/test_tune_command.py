@@ -1,4 +1,4 @@
-"""What is asked of a tuning, what is refused before anything is built, and tuned.json."""
+"""What is asked of a tuning, what is rejected before anything is built, and tuned.json."""
 
 from __future__ import annotations
 
@@ -45,17 +45,21 @@ TWO = {"models": "bert resnet50"}
 @pytest.mark.parametrize(
     ("options", "how", "told"),
     [
-        (["BATCH=8"], {}, "BATCH must be left out, it is what"),
-        (["TOPOLOGY=x"], {}, "TOPOLOGY must be left out, plans on all"),
+        (["BATCH=8"], {}, "BATCH must not be given, it is what"),
+        (["TOPOLOGY=x"], {}, "TOPOLOGY must not be given, plans on all"),
         ([], {"minutes": 2.0}, "--budget-minutes must be at least 5: got 2"),
-        ([], {**TWO, "mix": "bert:1,resnet50:1", "payloads": "cuts"}, "PAYLOADS must be left out with --mix"),
+        (
+            [],
+            {**TWO, "mix": "bert:1,resnet50:1", "payloads": "cuts"},
+            "PAYLOADS must not be given with --mix",
+        ),
         ([], {**TWO, "mix": "bert:1,bert:1,resnet50:1"}, "--mix must give each"),
         ([], {**TWO, "mix": "bert:0,resnet50:1"}, "--mix must be numbers above 0"),
         ([], {**TWO, "mix": "bert:x,resnet50:1"}, "--mix must be numbers above 0"),
         ([], {"mix": "resnet50:1"}, "--mix must give each"),
     ],
 )
-def test_what_cannot_be_fixed_is_refused_before_anything_is_built(options, how, told):
+def test_what_cannot_be_fixed_is_rejected_before_anything_is_built(options, how, told):
     with pytest.raises(LoadTestError, match=f"^{told}"):
         ask(*options, **how)
 
@@ -70,8 +74,8 @@ def test_other_backends_and_precisions_that_passed_the_gate_are_raced(monkeypatc
     monkeypatch.setattr(prepare, "find_missing", frozenset)
     monkeypatch.setattr(prepare, "time_batches", lambda *_: None)
     monkeypatch.setattr(prepare, "write_plan", lambda *_, **how: plan)
-    site = SimpleNamespace(say=told.append, place=lambda _: (None, 1), store=Path("store"))
-    found = [one.variant for one in prepare.list_others(ask(*options), archive, plan, site)]
+    testbed = SimpleNamespace(say=told.append, place=lambda _: (None, 1), store=Path("store"))
+    found = [one.variant for one in prepare.list_others(ask(*options), archive, plan, testbed)]
     assert found == ["ipex bf16", "ipex int8"][:count]
     assert "not measured: openvino, inductor" in told[0]
     eager = prepare.find_variants(plan_machine("two-cores", backend={"bert": "eager"}), ["bert"])
@@ -84,18 +88,18 @@ def test_what_is_resumed_is_compared_before_anything_is_timed(monkeypatch, tmp_p
     monkeypatch.setattr(prepare, "read_archive", lambda path: archive)
     monkeypatch.setattr(prepare, "read_definitions", lambda *_: MODELS)
     monkeypatch.setattr(prepare, "list_others", lambda *_: [])
-    plan, site = plan_machine("two-cores", MODELS), SimpleNamespace(store=tmp_path)
-    asked, servers = prepare.prepare(ask(), [MODEL], plan, site)
+    plan, testbed = plan_machine("two-cores", MODELS), SimpleNamespace(store=tmp_path)
+    asked, servers = prepare.prepare(ask(), [MODEL], plan, testbed)
     assert [*servers] == [*experiment.name_plans(asked["candidates"])]
-    layouts = [{one["workers"] for one in prepare.prepare(wish, [MODEL], plan, site)[0]["candidates"]}
+    layouts = [{one["workers"] for one in prepare.prepare(wish, [MODEL], plan, testbed)[0]["candidates"]}
                for wish in (ask(), ask("WORKERS=2"), ask(**TWO))]  # fmt: skip
     assert [len(workers) for workers in layouts] == [2, 1, 1]
     kept = start_result("tune", "tune-resnet50", {**asked, "memory_mib": 1}, tmp_path)
-    assert prepare.prepare(ask(), [MODEL], plan, site, kept.folder)[0]["memory_mib"] == 1
+    assert prepare.prepare(ask(), [MODEL], plan, testbed, kept.folder)[0]["memory_mib"] == 1
     archive.archive_id = "2"
     monkeypatch.setattr(prepare, "list_others", lambda *_: pytest.fail("timed"))
     with pytest.raises(LoadTestError, match=r'archives.resnet50: was "1", is "2"'):
-        prepare.prepare(ask(), [MODEL], plan, site, kept.folder)
+        prepare.prepare(ask(), [MODEL], plan, testbed, kept.folder)
 
 
 def test_tuned_json_has_what_differs_with_its_evidence(whole, tmp_path):

@@ -52,8 +52,8 @@ MADE = {
     "workers": (make_series(facts={"pids_after": (1, 7)}), "processes 2, 7"),
     "repeats differ": (make_series(rates=(10.0, 8.0)), "8.0 to 10.0 requests/s"),
     "not verified": (make_series(facts=STOCK), "has no plan"),
-    "mix-ups": (make_series(answers=replace(RIGHT, pairs_told_apart=None)), "one payload"),
-    "not judged": (make_series(load=make_load(driver="ab"), answers=AnswerCheck()), "ab keeps none"),
+    "mix-ups": (make_series(answers=replace(RIGHT, distinguishable_pairs=None)), "one payload"),
+    "not validated": (make_series(load=make_load(driver="ab"), answers=AnswerCheck()), "ab keeps none"),
 }
 
 
@@ -109,11 +109,11 @@ def test_labels_other_than_those_of_fp32_make_the_figures_invalid():
     [
         (make_load(), {}, ["no answers"], ""),
         (make_load(), STOCK, ["no answers", "not verified"], ""),
-        (make_load(), {**STOCK, "models": ()}, ["not verified", "not judged"], "not known what is right"),
-        (make_load(locustfile="own.py", models=()), {}, ["not judged"], "a locustfile of one's own"),
+        (make_load(), {**STOCK, "models": ()}, ["not verified", "not validated"], "not known what is right"),
+        (make_load(locustfile="own.py", models=()), {}, ["not validated"], "a locustfile of one's own"),
     ],
 )
-def test_what_was_not_judged_says_why_and_is_invalid_only_where_it_could_be(load, facts, rules, why):
+def test_what_was_not_validated_says_why_and_is_invalid_only_where_it_could_be(load, facts, rules, why):
     series = make_series(load=load, facts=facts, answers=AnswerCheck())
     assert rules_of(series) == rules
     assert why in find_findings(series)[-1].evidence

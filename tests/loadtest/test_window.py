@@ -45,7 +45,7 @@ def test_the_window_opens_when_each_user_has_its_first_answer():
     assert (window.begin_s, window.end_s) == (2.0, 9.0)
 
 
-def test_a_window_that_is_not_longer_than_the_first_round_is_refused():
+def test_a_window_that_is_not_longer_than_the_first_round_is_rejected():
     with pytest.raises(LoadTestError, match=r"of 32 users took 5\.0 of 5\.5 s; measure longer \(DURATION=\)"):
         measured(make_batches(batch=16, seconds=3.0, count=4), with_seconds(5.5))
 

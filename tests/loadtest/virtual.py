@@ -24,7 +24,7 @@ from tests.loadtest.making import ANSWER, QUIET, make_facts
 
 TRUE_ANSWER = {"label": "good", "probabilities": {"good": 0.9, "bad": 0.1}}
 EXPECTED = Expected(
-    source="test", fp32=(TRUE_ANSWER,), pairs_told_apart=1.0,
+    source="test", fp32=(TRUE_ANSWER,), distinguishable_pairs=1.0,
     answers=((TRUE_ANSWER, Tolerance(relative=0.01, absolute=0.001)),),
 )  # fmt: skip
 
@@ -99,7 +99,7 @@ def simulate_series(
     change: Callable[[pd.DataFrame], None] = lambda _: None,
     answers: Sequence[str] = (ANSWER,),
 ) -> Series:
-    """All repeats; `change` may alter the rows of each before they are judged."""
+    """All repeats; `change` may alter the rows of each before they are validated."""
     rows = [simulate(load, service_s=service_s, seed=repeat + 1) for repeat in range(repeats)]
     for each in rows:
         change(each)

@@ -90,7 +90,7 @@ def test_a_precision_that_cannot_be_built_here_costs_no_other_and_is_tried_again
     assert not any(one.lost for one in packed.values())
 
 
-def test_int8_of_a_cpu_with_wider_sums_is_calibrated_anew(build_int8, monkeypatch):
+def test_int8_of_a_cpu_with_wider_sums_is_calibrated_again(build_int8, monkeypatch):
     monkeypatch.setattr(catalogue, "has_wide_sums", lambda: True)
     build_int8(int8=good(wide_sums=True))
     assert not build_int8(int8=good(wide_sums=True))[0]

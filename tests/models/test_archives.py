@@ -37,8 +37,8 @@ class Context:
 
 handler = classes[0]()
 handler.initialize(Context())
-canary = json.load(open("definition.json"))["example"]
-(answer,) = handler.handle([{"body": pathlib.Path(canary["file"]).read_bytes()}], Context())
+smoke = json.load(open("definition.json"))["example"]
+(answer,) = handler.handle([{"body": pathlib.Path(smoke["file"]).read_bytes()}], Context())
 import handlers
 print(json.dumps({"answer": json.loads(answer), "handlers": handlers.__file__}))
 """
@@ -116,7 +116,7 @@ def test_a_damaged_or_changed_archive_is_built_again(tmp_path):
     assert read_packed(archive).archive_id != first
 
 
-def test_an_archive_holds_no_pickle_no_stray_files_and_no_settings_of_torchserves(tiny_image_archive):
+def test_an_archive_holds_no_pickle_no_left_over_files_and_no_settings_of_torchserves(tiny_image_archive):
     with zipfile.ZipFile(tiny_image_archive) as archive:
         names = archive.namelist()
         manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))

@@ -91,7 +91,7 @@ def test_fp32_judges_nothing(tmp_path, make, validated):
     ("precision", "gate"),
     [("bf16", ["ipex bf16"]), ("int8", ["ipex int8"]), ("fp32 bf16 int8", ["ipex bf16", "ipex int8"])],
 )
-def test_only_what_is_asked_for_is_judged(tmp_path, make, validated, precision, gate):
+def test_only_what_is_asked_for_is_validated(tmp_path, make, validated, precision, gate):
     assert make(precision)
     assert validated == [gate]
     assert read_data(tmp_path) == dict.fromkeys(gate, "synthetic")
@@ -142,7 +142,7 @@ def test_in_which_order_precisions_were_asked_for_does_not_show(tmp_path, raw):
     assert gained.read_bytes() == at_once.read_bytes()
 
 
-def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, validated, prepared):
+def test_a_stale_archive_is_built_again_with_what_it_had(tmp_path, make, validated, prepared):
     make("int8")
     changed = with_int8({**TINY_IMAGE, "batch_sizes": [1, 2]})
     again = write_definition(tmp_path / "models", changed)
@@ -151,7 +151,7 @@ def test_a_stale_archive_is_built_anew_with_what_it_had(tmp_path, make, validate
     assert validated == [["ipex int8"], ["ipex bf16", "ipex int8"]]
 
 
-def test_a_damaged_archive_is_built_anew_with_what_it_had(tmp_path, make, validated, prepared):
+def test_a_damaged_archive_is_built_again_with_what_it_had(tmp_path, make, validated, prepared):
     make("int8")
     archive = tmp_path / "tiny_image.mar"
     whole = archive.read_bytes()

@@ -1,4 +1,4 @@
-"""What training scripts save is taken, or rejected with the cause first and the one line that cures it."""
+"""What training scripts save is taken, or rejected with the cause first and the one line that mends it."""
 
 from __future__ import annotations
 
@@ -218,13 +218,13 @@ def test_a_model_of_grey_pictures_is_rejected_with_the_line_that_cures_it(tmp_pa
     state = grey.state_dict()
     state[key] = state[key] * eval(factor)  # noqa: S307
     build(definition, tmp_path, state)
-    cured = make_squeezenet()
-    cured.load_state_dict(load_file(tmp_path / "staging" / "model.safetensors"))
+    mended = make_squeezenet()
+    mended.load_state_dict(load_file(tmp_path / "staging" / "model.safetensors"))
     colours = torch.rand(1, 3, 64, 64)
     # ITU-R 601, as Pillow's convert("L").
     luma = (colours * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(1, keepdim=True)
     with torch.no_grad():
-        torch.testing.assert_close(cured((colours - 0.5) / 0.2), grey.eval()((luma - 0.5) / 0.2))
+        torch.testing.assert_close(mended((colours - 0.5) / 0.2), grey.eval()((luma - 0.5) / 0.2))
 
 
 def test_an_architecture_that_cannot_be_built_without_memory_is_read(tmp_path):

@@ -115,7 +115,7 @@ def test_a_folder_is_answered_as_transformers_pipeline_answers_it(tmp_path, kind
 
 
 @pytest.mark.parametrize("kind", ["regression", "multi-label"])
-def test_int8_of_outputs_that_are_no_choice_is_judged_by_them(tmp_path, kind):
+def test_int8_of_outputs_that_are_no_choice_is_validated_by_them(tmp_path, kind):
     folder = KINDS[kind](tmp_path / "folder")
     archive = build(tmp_path, folder, with_int8(DEFINITION, agreement=0.8), precisions=["int8"])
     packed = read_folder(archive).variants["ipex int8"]

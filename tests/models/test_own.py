@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
 
 from handlers.definition import read_packed
 from models.build import build_archive
+from models.definition import read_definition
 from models.errors import BuildError
 from models.request import WeightsRequest
 from tests.conftest import RANDOM, from_path, write_definition
@@ -113,7 +117,7 @@ def test_without_weights_it_keeps_the_ones_it_was_made_with(tmp_path, define):
     assert build(tmp_path, define(), RANDOM).archive_id == first.archive_id
 
 
-def test_a_changed_handler_is_built_anew(tmp_path, define):
+def test_a_changed_handler_is_built_again(tmp_path, define):
     first = build(tmp_path, define(weights="net.pth"))
     assert not build_archive(define(weights="net.pth"), NOT_GIVEN, store=tmp_path)
     second = build(tmp_path, define(HANDLER.replace('"share"', '"1"'), weights="net.pth"))
@@ -180,3 +184,23 @@ class Big(torch.nn.Module):
     def forward(self, x):
         return x + self.table[0]
 """
+
+
+def test_the_handler_in_the_docs_is_built_and_answers(tmp_path):
+    """docs/models.md shows handler.py and model.yaml of a model `price`."""
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(?:yaml|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    folder = tmp_path / "models" / "price"
+    folder.mkdir(parents=True)
+    for name, begins in (("model.yaml", "name: price"), ("handler.py", "# handler.py")):
+        (folder / name).write_text(next(one for one in blocks if one.startswith(begins)))
+    (folder / "net.py").write_text(
+        "import functools, torch\nPrice = functools.partial(torch.nn.Linear, 2, 1)\n"
+    )
+    torch.manual_seed(5)
+    linear = torch.nn.Linear(2, 1)
+    torch.save(linear.state_dict(), folder / "price.pt")
+    build_archive(read_definition("price", tmp_path / "models"), NOT_GIVEN, store=tmp_path)
+    expected = math.exp(float(linear((torch.tensor([3.0, 80.0]) - 40) / 50)))
+    answer = read_packed(tmp_path / "price.mar").definition.example.expected
+    assert answer == {"eur": pytest.approx(expected, rel=1e-3)}

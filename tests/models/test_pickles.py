@@ -69,7 +69,7 @@ def test_tensors_come_back_as_they_were(tmp_path, monkeypatch, file):
     assert list((tmp_path / "build").iterdir()) == []
 
 
-def test_where_no_such_process_can_be_made_a_pickle_is_refused_unless_allowed(monkeypatch, file):
+def test_where_no_such_process_can_be_made_a_pickle_is_rejected_unless_allowed(monkeypatch, file):
     unable = "from models import confinement; confinement.SECCOMP = -1; confinement.confine()"
     monkeypatch.setattr(pickles, "PROBE", f"import sys; sys.path.insert(0, sys.argv[1]); {unable}")
     with pytest.raises(BuildError, match="ALLOW_PICKLE=1"):

@@ -73,11 +73,11 @@ BICUBIC = {"interpolation": "bicubic", "preprocess": "reference"}
 
 
 def served_answer(folder):
-    """Label → probability of the canary that the built handler gave, and the canary's picture."""
+    """Label → probability of the smoke that the built handler gave, and the smoke's picture."""
     with zipfile.ZipFile(folder / "tiny_image.mar") as archive:
-        canary = json.loads(archive.read("definition.json"))["example"]
-        return {one["label"]: one["probability"] for one in canary["expected"]}, Image.open(
-            io.BytesIO(archive.read(canary["file"]))
+        smoke = json.loads(archive.read("definition.json"))["example"]
+        return {one["label"]: one["probability"] for one in smoke["expected"]}, Image.open(
+            io.BytesIO(archive.read(smoke["file"]))
         )
 
 
@@ -134,7 +134,7 @@ def test_a_preset_that_is_not_that_of_the_weights_is_rejected(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("architecture", ["googlenet", "inception_v3"])
-def test_models_that_normalise_anew_must_say_so(tmp_path, monkeypatch, architecture):
+def test_models_that_normalise_again_must_say_so(tmp_path, monkeypatch, architecture):
     """torchvision gives `transform_input` to its pretrained weights alone; a state dict does not show it."""
     monkeypatch.setattr(kind, "fetch_checkpoint", no_network)
     with pytest.raises(BuildError, match=r"needs architecture_options: \{transform_input: true\} or false"):

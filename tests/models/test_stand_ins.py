@@ -16,8 +16,8 @@ def test_random_classifiers_answer_differently_and_survive_bf16():
     size = ImageSize(resize=72, crop=64)
     model = make_random_classifier(lambda: get_model("resnet18", num_classes=10), size=size)
     preprocessing = FastPreprocessing(size, mean=[118 / 255] * 3, std=[58 / 255] * 3)
-    pictures = [decode_image(encode_member(family, 100), preprocessing) for family in range(8)]
-    images = preprocessing.pack(pictures)
+    images = [decode_image(encode_member(family, 100), preprocessing) for family in range(8)]
+    images = preprocessing.pack(images)
     with torch.no_grad():
         exact = model(images)
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -124,7 +124,7 @@ def test_embeddings_are_those_of_sentence_transformers(tmp_path, family, pooling
     ]
 
 
-def test_int8_embeddings_are_judged_by_cosine_and_rank(tmp_path):
+def test_int8_embeddings_are_validated_by_cosine_and_rank(tmp_path):
     folder = make_encoder(tmp_path / "folder")
     archive = build(tmp_path, folder, precisions=["fp32", "int8"], accuracy_gate={"cosine": 0.8, "rank": 0.5})
     variant = read_folder(archive).variants["ipex int8"]
@@ -173,7 +173,7 @@ def test_entities_are_those_of_transformers_pipeline(tmp_path):
     assert found > 5
 
 
-def test_precisions_of_tokens_are_judged_token_by_token(tmp_path):
+def test_precisions_of_tokens_are_validated_token_by_token(tmp_path):
     folder = make_tagger(tmp_path / "folder")
     archive = build(tmp_path, folder, precisions=["fp32", "int8"], accuracy_gate=LENIENT)
     figures = read_folder(archive).variants["ipex int8"].accuracy
@@ -200,7 +200,7 @@ def test_pairs_are_answered_as_transformers_answers_them(tmp_path):
     assert got != swapped
 
 
-def test_a_pair_is_refused_by_a_model_of_single_texts(tmp_path):
+def test_a_pair_is_rejected_by_a_model_of_single_texts(tmp_path):
     archive = build(tmp_path, make_bert(tmp_path / "folder"))
     assert read_folder(archive).model["pairs"] is False
     (answer,) = ask(archive, [{"text": "a", "text_pair": "b"}])

@@ -150,11 +150,11 @@ def test_texts_have_the_lengths_of_the_load_tests(tmp_path, tiny_text_archive):
     assert len({body.count(b" ") for body in bodies}) > TEXTS / 10
 
 
-def test_pictures_are_all_the_canary(tmp_path, tiny_image_archive):
+def test_images_are_all_the_smoke_request(tmp_path, tiny_image_archive):
     with zipfile.ZipFile(tiny_image_archive) as archive:
         archive.extractall(tmp_path)
-    canary = (tmp_path / "example.jpg").read_bytes()
-    assert write_bodies(load_handler(tmp_path), canary) == [canary]
+    smoke = (tmp_path / "example.jpg").read_bytes()
+    assert write_bodies(load_handler(tmp_path), smoke) == [smoke]
 
 
 def test_a_process_that_times_is_a_worker_in_small(store, monkeypatch):
@@ -230,7 +230,7 @@ def with_settings(**changes: Any) -> str:
         {"slots": [[CPU]]},
     ],
 )
-def test_other_settings_are_timed_anew(store, measured, settings):
+def test_other_settings_are_timed_again(store, measured, settings):
     time_store(store)
     time_store(store, with_settings(**settings))
     assert measured == [FP32] * 2
@@ -250,7 +250,7 @@ def damage(store: Path, _: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("change", [rebuild, upgrade, damage])
-def test_what_is_not_as_it_was_is_timed_anew(store, measured, monkeypatch, change):
+def test_what_is_not_as_it_was_is_timed_again(store, measured, monkeypatch, change):
     time_store(store)
     change(store, monkeypatch)
     assert time_store(store)["models"]["tiny_image"]["variants"].keys() == {FP32}
@@ -378,7 +378,7 @@ def test_sizes_take_turns_so_that_drift_hits_all_alike():
     ("each_s", "sizes"),
     [(0.08, [1, 4, 16, 1, 4, 16, 1]), (0.5, [1, 4, 1, 4, 1]), (6.0, [1])],
 )
-def test_of_a_slow_model_the_largest_sizes_are_left_out(each_s, sizes):
+def test_of_a_slow_model_the_largest_sizes_are_switched_off(each_s, sizes):
     asked, timed = time_turns({size: each_s * size for size in (1, 4, 16)}, 10.0)
     assert asked == sizes
     assert {*timed} == {*sizes}

@@ -127,11 +127,11 @@ def test_each_worker_computes_in_its_precision_with_the_archives_code(packed, wo
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_what_passes_the_gate_passes_the_servers_own_check(packed, workers, precision):
-    # The canary is nothing the model was trained for; its answer is what `make serve` waits for.
-    assert check_answer(packed.definition, precision, workers[precision].canary) is None
+    # The smoke is nothing the model was trained for; its answer is what `make serve` waits for.
+    assert check_answer(packed.definition, precision, workers[precision].smoke) is None
 
 
-def test_a_loads_self_check_expects_the_error_that_the_gate_has_judged(packed, workers):
+def test_a_loads_self_check_expects_the_error_that_the_gate_has_validated(packed, workers):
     # On made-up texts INT8 may be further off than a definition foresees, and lose no right answer for it.
     foreseen = packed.definition.precisions["int8"].self_check_relative_error
     seen, validated = (
@@ -161,7 +161,7 @@ def spoilt(digits, tmp_path_factory) -> Packed:
 
 @pytest.fixture(scope="module")
 def spoilt_workers(digits, spoilt, tmp_path_factory) -> dict[str, Worker]:
-    """INT8 too, forced: the gate's verdict is taken out, and the self-check, which would refuse next."""
+    """INT8 too, forced: the gate's verdict is taken out, and the self-check, which would reject next."""
     forced = tmp_path_factory.mktemp("forced") / "unpacked"
     shutil.copytree(spoilt.directory, forced)
     definition = json.loads(render_definition(spoilt.definition))

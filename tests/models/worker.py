@@ -36,7 +36,7 @@ class Worker:
     describe: dict[str, Any]
     answers: list[Answer]
     """To each input, in order; every request had status 200."""
-    canary: Any
+    smoke: Any
     """The reply to the archive's own sample request."""
     code: str
     """Where the worker's handlers package was imported from."""
@@ -55,18 +55,18 @@ def ask_worker(
     off: Sequence[str] = (),
     backend: str = "ipex",
 ) -> Worker:
-    """Load `directory` with one thread, and send it batches of `rows` requests and the canary."""
-    canary = _read_definition(directory)["example"]["file"]
-    encoded = [base64.b64encode(body).decode() for body in (*requests, (directory / canary).read_bytes())]
+    """Load `directory` with one thread, and send it batches of `rows` requests and the smoke."""
+    smoke = _read_definition(directory)["example"]["file"]
+    encoded = [base64.b64encode(body).decode() for body in (*requests, (directory / smoke).read_bytes())]
     last = len(requests)
     batches = [encoded[start : min(start + rows, last)] for start in range(0, last, rows)]
     options = {"backend": backend, "precision": precision, "threads": 1, "off": list(off)}
     result = _run(directory, options, [*batches, encoded[last:]])
     if "failure" in result:
         raise WorkerError(result["failure"])
-    *replies, canary_reply = result["replies"]
+    *replies, smoke_reply = result["replies"]
     answers = [answer for reply in replies for answer in _read(reply)]
-    return Worker(describe=result["describe"], answers=answers, canary=canary_reply, code=result["code"])
+    return Worker(describe=result["describe"], answers=answers, smoke=smoke_reply, code=result["code"])
 
 
 def ask_replies(

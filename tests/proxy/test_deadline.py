@@ -50,10 +50,10 @@ def test_in_the_queue_which_a_client_that_leaves_leaves(proxy: Proxy, size: int)
     for _ in range(2):
         connect(min(size, 300_000))
     wait_for(lambda: proxy.stat.queued >= 2)
-    assert proxy.runtime.count_unanswered() == 4
+    assert proxy.runtime.count_without_response() == 4
     for client in clients:
         client.close()
-    wait_for(lambda: proxy.runtime.count_unanswered() == 0)
+    wait_for(lambda: proxy.runtime.count_without_response() == 0)
     wait_for(lambda: proxy.stat.queued == 0)
 
 

@@ -232,7 +232,7 @@ TRICKS = {
     "connection names": f"connection: authorization, {CL}\r\n{CL}: 1\r\n\r\nx",
     "pipelined": f"{CL}: 1\r\n\r\nx",
 }
-"""What stands behind HEAD and before HIDDEN, which has no token: a second request of it is refused."""
+"""What stands behind HEAD and before HIDDEN, which has no token: a second request of it is rejected."""
 
 
 @pytest.mark.parametrize("trick", TRICKS)

@@ -1,4 +1,4 @@
-"""What is bounded: who waits, for how long, in how much memory; and what is refused at once."""
+"""What is bounded: who waits, for how long, in how much memory; and what is rejected at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ one_slot = planned("a1", model={"maxconn": 1})
 
 
 @one_slot
-def test_what_would_be_late_is_refused_at_once(proxy: Proxy):
+def test_what_would_be_late_is_rejected_at_once(proxy: Proxy):
     proxy.set_all(answers=False)
     with proxy.asking(2) as statuses:  # without figures none is: one waits, and one more is let in for 50 ms
         wait_for(lambda: proxy.stat.queued == 1)
@@ -28,9 +28,9 @@ def test_what_would_be_late_is_refused_at_once(proxy: Proxy):
     proxy.runtime.set_prediction(MODEL, 1_000_000, 3000)
     with proxy.asking(11, deadline_ms=120_000):  # 10 wait, 1 s each, and 3 s of its own
         wait_for(lambda: proxy.stat.queued == 10)
-        refused = proxy.ask(deadline_ms=12_500)
-        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-        assert b"expected in 13000 ms, and the deadline is in 12500 ms" in refused.body
+        rejected = proxy.ask(deadline_ms=12_500)
+        assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
+        assert b"expected in 13000 ms, and the deadline is in 12500 ms" in rejected.body
         with proxy.asking(1, deadline_ms=13_500) as accepted:
             wait_for(lambda: proxy.stat.queued == 11)
             proxy.set_all(answers=True)
@@ -57,7 +57,7 @@ def test_as_many_wait_as_are_planned(proxy: Proxy):
     for count, places, body in ((12, 8, PHOTO), (5, 2, b"x" * 400_000)):
         proxy.set_all(answers=False)
         with sending(count, lambda _, body=body: proxy.ask(body)) as answers:
-            wait_for(lambda answers=answers, refused=count - places: len(answers) >= refused)
+            wait_for(lambda answers=answers, rejected=count - places: len(answers) >= rejected)
             assert [answer.status for answer in answers] == [503] * (count - places)
             assert all(b"wait; try again" in answer.body for answer in answers)
             proxy.set_all(answers=True)
@@ -81,7 +81,7 @@ def test_a_large_body_leaves_small_ones_their_slots(proxy: Proxy):
         slow = [opened.enter_context(proxy.connect()) for _ in range(30)]
         for connection in slow:
             connection.sendall(head_of(500_000) + b"x" * 250_000)
-        wait_for(lambda: proxy.runtime.count_unanswered() == 30)
+        wait_for(lambda: proxy.runtime.count_without_response() == 30)
         assert [proxy.ask(PHOTO).status for _ in range(20)] == [200] * 20
         for connection in slow:
             connection.sendall(b"x" * 250_000)
@@ -114,13 +114,13 @@ def test_what_is_idle_or_slow_ends_and_keeps_nobody_out(proxy: Proxy):
 def test_an_end_lets_nothing_new_in_and_answers_what_is_in(proxy: Proxy):
     proxy.set_all(answers=False)
     with proxy.asking(10, PHOTO) as statuses:
-        wait_for(lambda: proxy.runtime.count_unanswered() == 10)
+        wait_for(lambda: proxy.runtime.count_without_response() == 10)
         proxy.runtime.reject_new()
-        refused = proxy.ask()
-        assert refused.status == 503
-        assert b"the server is stopping" in refused.body
+        rejected = proxy.ask()
+        assert rejected.status == 503
+        assert b"the server is stopping" in rejected.body
         proxy.set_all(answers=True)
-        wait_for(lambda: proxy.runtime.count_unanswered() == 0)
+        wait_for(lambda: proxy.runtime.count_without_response() == 0)
     assert statuses == [200] * 10
 
 

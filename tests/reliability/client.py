@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
-RESET, REFUSED, SILENT = "reset", "refused", "no response"
+RESET, REFUSED, SILENT = "reset", "rejected", "no response"
 """The connection ended before a whole answer; nobody listens; nothing within the time."""
 TICK_S = 0.05
 

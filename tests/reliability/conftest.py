@@ -106,7 +106,7 @@ class Server(Kit):
     clock: Path | None = None
     """Sets the clock of a JVM that was started while it is there; None without libfaketime."""
 
-    def start_anew(self) -> None:
+    def start_again(self) -> None:
         self.stop()
         end_all(self.run_dir, graceful_seconds=5.0)
         self.plan(MODELS, INSTANCES=2)
@@ -116,7 +116,7 @@ class Server(Kit):
     def ensure(self) -> None:
         """All is there, by a new start if need be."""
         if not self.wait_until_full(PATIENCE_S if self.read_record() else 0.0):
-            self.start_anew()
+            self.start_again()
 
     def reload(self) -> subprocess.CompletedProcess[str]:
         """`make reload` with the same settings."""
@@ -272,7 +272,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         )  # fmt: skip
         stack.callback(lambda: end_all(run_dir, graceful_seconds=5.0))
         stack.callback(server.stop)
-        server.start_anew()
+        server.start_again()
         yield server
         for process in find_marked(run_dir):
             send_signal(process, signal.SIGCONT)

@@ -43,7 +43,7 @@ Steps = Iterator[None]
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """That of a fault, and the load that it is judged under."""
+    """That of a fault, and the load that it is validated under."""
 
     no_failure: bool = False
     """Every request is answered 2xx; else they are answered at all, and 99.9 % by their deadline."""
@@ -104,7 +104,7 @@ def kill_all_workers_again_and_again(server: Server) -> Steps:
 def use_up_memory(server: Server) -> Steps:
     """In a control group of its own; where none can be made, the SIGKILL that the kernel would send."""
     worker = server.find_worker(IMAGE)
-    picture = bodies.make_plain_png(4898, mode="RGBA")  # 24 megapixels, the most that is decoded
+    image = bodies.make_plain_png(4898, mode="RGBA")  # 24 megapixels, the most that is decoded
     with small_group() as group:
         yield
         if group is None:
@@ -113,7 +113,7 @@ def use_up_memory(server: Server) -> Steps:
             (group / "cgroup.procs").write_text(str(worker.pid))
             ends = time.monotonic() + EAT_S
             while is_alive(worker) and time.monotonic() < ends:
-                requests = [server.make(IMAGE, picture, bodies.PNG)] * 2
+                requests = [server.make(IMAGE, image, bodies.PNG)] * 2
                 send_all(server.port, requests, clients=2, seconds=5.0)
             assert not is_alive(worker), "no memory ran out: the fault did not happen"
             assert count_kills(group) > 0

@@ -98,10 +98,10 @@ def test_a_jpeg_of_24000_scans_stops_no_photographs(server: Server) -> None:
 
 
 @pytest.mark.quick
-def test_200_clients_with_pictures_of_8_mb_are_all_answered(server: Server) -> None:
-    picture = server.make(IMAGE, bodies.make_noise_png(1650), bodies.PNG)
+def test_200_clients_with_images_of_8_mb_are_all_answered(server: Server) -> None:
+    image = server.make(IMAGE, bodies.make_noise_png(1650), bodies.PNG)
     with costing(server):
-        outcomes = send_all(server.port, [picture] * 400, clients=200, seconds=60.0)
+        outcomes = send_all(server.port, [image] * 400, clients=200, seconds=60.0)
     assert set(count(outcomes)) <= BUSY, Counter(one.failure for one in outcomes)
     assert count(outcomes)[200] > 0
 
@@ -188,7 +188,7 @@ def test_forms_that_are_none_are_rejected_with_the_cause(server: Server) -> None
     photo = server.smoke_request(IMAGE).body
     good = bodies.make_upload(photo)
     forms = {
-        "a picture as --data-binary sends it": (photo, bodies.FORM, {415}, b"Content-Type"),
+        "a image as --data-binary sends it": (photo, bodies.FORM, {415}, b"Content-Type"),
         "no boundary": (good, "multipart/form-data", {400, 415}, b""),
         "another boundary": (good, "multipart/form-data; boundary=other", {400}, b""),
         "cut": (good[:-20], bodies.MULTIPART, {400}, b""),

@@ -80,7 +80,7 @@ def test_stats_are_of_models_and_limits_and_requests_of_instances(runtime: Runti
         )
     }  # fmt: skip
     assert runtime.read_limits() == {"bert/a1": 16, "bert/a2": 16, "bert.large/a1": 3, "bert.large/a2": 3}
-    assert (runtime.count_unanswered(), runtime.count_in_hand(["a1"])) == (9, 4)
+    assert (runtime.count_without_response(), runtime.count_in_hand(["a1"])) == (9, 4)
 
 
 def test_a_queue_is_woken_by_its_limit_and_a_token_replaces_the_other_in_one_step(haproxy, runtime):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -78,9 +77,3 @@ def test_all_instances_are_verified_or_one_of_them(plan, run, server, monkeypatc
     monkeypatch.setattr(comparing, "collect_instance", lambda *_: SeenInstance(running=False, orphans=()))
     assert {one.instance for one in verify(two, run).rows} == {"", "a1", "a2"}
     assert {one.instance for one in verify_instance(two, "a2", run).rows} == {"a2"}
-
-
-def test_the_page_says_of_every_row_where_it_is_read():
-    page = (Path(__file__).parents[2] / "docs/verify.md").read_text(encoding="utf-8")
-    items = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
-    assert {name for item in items for name in item.split("`")[1::2]} == {row.name for row in ROWS}

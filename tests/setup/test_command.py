@@ -180,7 +180,7 @@ def test_what_is_complete_stays_and_purposes_are_added_once_and_kept(kit, monkey
         lambda kit: (kit.pins / "ipex/serve.in").write_text("torch==2.8.0\ntorchvision==0.1\n"),
     ],
 )
-def test_what_is_half_made_or_of_other_requirements_is_made_anew(kit, spoil):
+def test_what_is_half_made_or_of_other_requirements_is_made_again(kit, spoil):
     kit.set_up()
     spoil(kit)
     assert kit.set_up() == NEW

@@ -72,7 +72,7 @@ def test_openvinos_weights_have_seven_bits_where_sums_would_saturate(monkeypatch
 
 @pytest.mark.parametrize("convolutional", [True, False])
 def test_openvino_leaves_a_convolutional_models_last_layer(tmp_path, convolutional):
-    """Features of other pictures than those of the calibration would be cut."""
+    """Features of other images than those of the calibration would be cut."""
     pytest.importorskip("nncf", reason="of the other package set: make test-current")
     import openvino
 

@@ -36,7 +36,7 @@ LOOSE = {"answer_relative": 1.0, "answer_absolute": 1.0}
 
 
 class TinyImages(StubHandler):
-    """A convolution, a linear layer; a sample is the seed of its picture."""
+    """A convolution, a linear layer; a sample is the seed of its image."""
 
     convolutional = True
 
@@ -232,7 +232,7 @@ def graph(**changes: Any) -> dict[str, Any]:
         ({"compiled_here": None}, False),
     ],
 )
-def test_what_executes_is_judged(changes, good):
+def test_what_executes_is_validated(changes, good):
     proof = INDUCTOR.judge(graph(**changes), precision="bf16", threads=2, off=frozenset())
     assert proof.good is good, proof
 

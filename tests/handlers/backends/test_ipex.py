@@ -26,7 +26,7 @@ def test_ipex_that_cannot_live_here_is_not_imported(monkeypatch, versions, cause
         ipex_module.import_ipex()
 
 
-def test_a_cpu_without_avx2_is_refused_before_the_import(monkeypatch, tmp_path):
+def test_a_cpu_without_avx2_is_rejected_before_the_import(monkeypatch, tmp_path):
     monkeypatch.setattr(ipex_module, "version", lambda name: "2.8.0")
     (tmp_path / "cpuinfo").write_text("flags : fpu sse2 avx\n")
     with pytest.raises(LoadError, match="needs a CPU with AVX2"):

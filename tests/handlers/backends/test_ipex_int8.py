@@ -95,7 +95,7 @@ def test_smooth_quant_takes_what_ruins_every_observer(tmp_path):
     assert errors.pop("smooth quant") < 0.1 * min(errors.values())
 
 
-def test_a_file_without_the_kits_entry_is_refused(tmp_path):
+def test_a_file_without_the_kits_entry_is_rejected(tmp_path):
     path = tmp_path / "int8.json"
     with pytest.raises(LoadError, match=r"the archive holds no int8\.json"):
         read_recipe(path)

@@ -48,7 +48,7 @@ def test_where_none_passes_the_nearest_is_kept():
 
 
 def test_a_recipe_that_cannot_be_built_does_not_end_the_search():
-    trials = Bench({"d": 1.0}, {"b": LoadError("planted", cure="none"), "c": RuntimeError("odd")}).search()
+    trials = Bench({"d": 1.0}, {"b": LoadError("planted", fix="none"), "c": RuntimeError("odd")}).search()
     assert [trial.reason for trial in trials[1:]] == [
         "cannot be built: planted",
         "cannot be built: odd",

@@ -34,7 +34,7 @@ def label(*, lost: int, gained: int, right: int, samples: int = 300) -> Figures:
     return dataclasses.replace(figures, labelled_guess=0.25)
 
 
-def test_the_case_that_was_refused_is_served():
+def test_the_case_that_was_rejected_is_served():
     # Seen: 300 labelled texts, 90.67 → 90.33 %, 98.67 % agreement.
     figures = label(lost=2, gained=1, right=272)
     assert (figures.agreement, figures.labelled_loss_points) == (0.99, 0.33333)
@@ -115,7 +115,7 @@ def test_labels_agree_where_each_yes_and_no_does():
         ({}, True),
         ({"agreement_decided": 0.97}, False),
         ({"agreement_decided": float("nan")}, False),
-        # What FP32 hardly decides cannot refuse, however it is answered.
+        # What FP32 hardly decides cannot reject, however it is answered.
         ({"decided": 60, "agreement": 0.6, "agreement_undecided": 0.0}, True),
         ({"decided": 60, "agreement_decided": 0.95}, False),
         # At least half of the inputs, and eight, must be decided.
@@ -169,7 +169,7 @@ def test_embeddings_pass_by_cosine_and_by_rank():
     assert "mean cosine" in judge(compare_outputs(far, expected, "embedding"), Thresholds())
 
 
-def test_embeddings_that_all_point_one_way_are_judged_by_rank():
+def test_embeddings_that_all_point_one_way_are_validated_by_rank():
     """Their cosine to FP32's says nothing: a constant has it too."""
     chance = np.random.RandomState(0)
     common = chance.normal(0, 1, 16)

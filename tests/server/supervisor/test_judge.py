@@ -169,7 +169,7 @@ def test_an_ill_worker_and_beyond_the_planned_memory_the_largest_process_are_end
     assert judge_after(seen, 0.0, others=True) == Verdict(end_workers=ended)
 
 
-def test_what_is_well_in_between_begins_anew() -> None:
+def test_what_is_well_in_between_begins_again() -> None:
     wrong, late = make(Lack.WRONG_ANSWER), 2 * PATIENCE_SPARE_S
     memory = Memory().after(wrong, 0.0).after(make(), 1.0).after(wrong, late)
     assert judge(wrong, memory, late, others=True, memory_mib=8000) == Verdict()

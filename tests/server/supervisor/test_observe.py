@@ -155,7 +155,7 @@ def test_a_stopped_worker_is_a_problem_and_not_one_to_end_by_this_look(own, arch
     assert (look.ready, look.hanging, {one.lack for one in look.problems}) == ((7, 8), (), {Lack.HANG})
 
 
-def test_a_look_that_fails_is_not_the_last_one_and_after_a_pause_it_begins_anew(
+def test_a_look_that_fails_is_not_the_last_one_and_after_a_pause_it_begins_again(
     own, archives, tmp_path, monkeypatch
 ) -> None:
     watch = Watch(own, archives, Path("/kit"), read=lambda _: None)

@@ -106,7 +106,9 @@ def test_a_log_that_clients_can_fill_does_not_fill_the_disk(proxy, run, monkeypa
 def test_a_drain_lets_nothing_new_in_and_waits_until_all_is_answered(proxy, monkeypatch, lines) -> None:
     left, calls = [2, 1, 0, 0], []
     monkeypatch.setattr(proxy._runtime, "reject_new", lambda: calls.append("reject"))
-    monkeypatch.setattr(proxy._runtime, "count_unanswered", lambda: calls.append("count") or left.pop(0))
+    monkeypatch.setattr(
+        proxy._runtime, "count_without_response", lambda: calls.append("count") or left.pop(0)
+    )
     proxy.drain(10.0)
     assert calls == []  # it does not run
     look_until(proxy, lambda: proxy.ready)

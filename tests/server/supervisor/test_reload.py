@@ -35,7 +35,7 @@ class FakeInstance:
 
 
 class Stage:
-    """Two instances a1 and a2 that serve, and b1 and b2 that shall take over."""
+    """Two instances a1 and a2 that serve, and b1 and b2 that are to take over."""
 
     def __init__(self, run: Any, plan: Any) -> None:
         self.proxy, self.run = Mock(), run
@@ -171,7 +171,7 @@ def test_what_cannot_be_served_is_rejected_by_name_and_changes_nothing(stage, mo
     assert stage.serving() == list(stage.instances) == ["a1", "a2"]
 
 
-def test_the_plan_that_was_next_is_the_plan_and_the_token_is_read_anew(stage, plan, monkeypatch) -> None:
+def test_the_plan_that_was_next_is_the_plan_and_the_token_is_read_again(stage, plan, monkeypatch) -> None:
     """As `make status` and `make verify` see it, too."""
     run, following = stage.run, replace(plan, generation="b")
     run.next.mkdir()

@@ -28,7 +28,7 @@ VERBS = ("was", "felt", "turned out", "seemed", "remained", "had been", "looked"
 JUDGEMENTS = (
     "far better than we had hoped", "a little too loud for me", "worth every single penny",
     "rather slow on busy days", "hard to recommend to anyone", "surprisingly quiet and clean",
-    "exactly what the picture promised", "broken again", "beautiful", "unfortunately disappointing",
+    "exactly what the poster promised", "broken again", "beautiful", "unfortunately disappointing",
 )  # fmt: skip
 JOINERS = ("and", "but", "although", "because", "while", "so", "even though", "and then")
 

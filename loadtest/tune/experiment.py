@@ -312,9 +312,7 @@ def show_race(race: Race, host: Mapping[str, Any]) -> Result:
 def _show_plan(race: Race, plan: str) -> dict[str, Any]:
     found, where = race.peaks.get(plan), [block.name for block in race.blocks if block.find(plan)]
     rounds = sum(name.startswith(ROUND) for name in where)
-    absent = (
-        "no window of it may be quoted" if where else "not measured: memory or --budget-minutes had no room"
-    )
+    absent = "no window of it may be quoted" if where else "not measured: no memory, or no budget left"
     word = race.out.get(plan, absent)
     shown: Any = INVALID if word.startswith(INVALID) else None
     if found:

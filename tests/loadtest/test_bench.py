@@ -222,7 +222,7 @@ def test_the_capacity_is_a_closed_loops_rate_and_none_where_it_is_in_doubt(tmp_p
 
 def test_of_any_model_what_suits_it_is_sent_and_one_payload_shows_no_mix_up(tmp_path, world, monkeypatch):
     monkeypatch.setattr(module, "find_expected", lambda *_: replace(EXPECTED, distinguishable_pairs=None))
-    example = {"file": "smoke.txt", "content_type": "application/json", "expected": {"boxes": []}}
+    example = {"file": "example.txt", "content_type": "application/json", "expected": {"boxes": []}}
     archive = make_archive(tmp_path / "any.mar", name="any", text="[1]", example=example)
     server = make_server("a", world, models=("any",), archives={"any": archive})
     with opened(tmp_path, world) as bench:

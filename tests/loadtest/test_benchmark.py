@@ -63,7 +63,9 @@ def test_what_cannot_be_served_here_and_what_is_doubtful_have_no_figure():
         return replace(block, series=tuple(bad))
 
     _, result = measure({PLAIN: 10.0, INT8: 80.0}, change)
-    page = render_markdown(result, type("Kept", (), {"host": HOST, "began": "", "name": "x"})(), plots=False)
+    page = render_markdown(
+        result, type("Kept", (), {"host": HOST, "began": "", "name": "x", "commit": ""})(), plots=False
+    )
     assert result.tables[0].frame.set_index("server").loc[INT8].iloc[0] == "INVALID"
     assert "80" not in page.partition("Rates about the limit")[0].partition(INT8)[2].partition("\n")[0]
     assert not result.passed

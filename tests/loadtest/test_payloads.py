@@ -128,7 +128,7 @@ def archives(tmp_path, tiny_text_archive, tiny_image_archive):
     """Model → its archive, of several kinds."""
 
     def describe(name, content_type, expected):
-        example = {"file": "smoke.txt", "content_type": content_type, "expected": expected}
+        example = {"file": "example.txt", "content_type": content_type, "expected": expected}
         return make_archive(tmp_path / f"{name}.mar", name=name, text="[1, 2]", example=example)
 
     return {

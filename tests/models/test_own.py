@@ -201,6 +201,6 @@ def test_the_handler_in_the_docs_is_built_and_answers(tmp_path):
     linear = torch.nn.Linear(2, 1)
     torch.save(linear.state_dict(), folder / "price.pt")
     build_archive(read_definition("price", tmp_path / "models"), NOT_GIVEN, store=tmp_path)
-    expected = math.exp(float(linear((torch.tensor([3.0, 80.0]) - 40) / 50)))
+    expected = math.exp(linear((torch.tensor([3.0, 80.0]) - 40) / 50).item())
     answer = read_packed(tmp_path / "price.mar").definition.example.expected
     assert answer == {"eur": pytest.approx(expected, rel=1e-3)}

@@ -59,7 +59,7 @@ def make_archive(
         "name": name,
         "weights": "random (seed 0)",
         "notes": [note],
-        "example": {"file": "smoke.txt", "content_type": "text/plain", "expected": expected},
+        "example": {"file": "example.txt", "content_type": "text/plain", "expected": expected},
         "precisions": {"fp32": {**CLOSE, "self_check_relative_error": 0.001}},
         "origin": {"source": source, "path": "", "files": ""},
         "built_with": {"torch": version("torch")},
@@ -67,7 +67,7 @@ def make_archive(
     }
     empty = {"handler": "", "batch_sizes": [1], "model": {}, "inputs": ""}
     definition = Definition(**{**empty, **described})
-    members = {"definition.json": render_definition(definition).encode(), "smoke.txt": text.encode()}
+    members = {"definition.json": render_definition(definition).encode(), "example.txt": text.encode()}
     sums = "".join(f"{hashlib.sha256(body).hexdigest()}  {name}\n" for name, body in members.items())
     with zipfile.ZipFile(file, "w") as archive:
         for member, body in {**members, "SHA256SUMS": sums.encode()}.items():

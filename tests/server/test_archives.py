@@ -123,7 +123,7 @@ def rewrite(file, without="", **changed):
             archive.writestr(name, body)
 
 
-@pytest.mark.parametrize("member", ["definition.json", "smoke.txt", "SHA256SUMS"])
+@pytest.mark.parametrize("member", ["definition.json", "example.txt", "SHA256SUMS"])
 def test_an_archive_without_a_member_is_named(file, member):
     rewrite(file, without=member)
     with pytest.raises(ServerError, match=rf"{file}: not an archive of this kit: .*{member}.*build it again"):
@@ -131,8 +131,8 @@ def test_an_archive_without_a_member_is_named(file, member):
 
 
 def test_a_changed_archive_is_rejected_with_the_file_and_the_fix(file):
-    rewrite(file, **{"smoke.txt": b"hallo"})
-    with pytest.raises(ServerError, match=f"{file}: .*smoke.txt has .*make models MODELS=echo"):
+    rewrite(file, **{"example.txt": b"hallo"})
+    with pytest.raises(ServerError, match=f"{file}: .*example.txt has .*make models MODELS=echo"):
         check_packed([read_archive(file)])
 
 
@@ -143,8 +143,8 @@ def test_what_was_put_in_is_packed_twice_or_flipped_is_damage(file):
     file.write_bytes(content)
     # TorchServe unpacks one of them, Python's reader another.
     with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
-        archive.writestr("smoke.txt", "hello")
-    assert find_damage(file) == "smoke.txt is damaged"
+        archive.writestr("example.txt", "hello")
+    assert find_damage(file) == "example.txt is damaged"
     file.write_bytes(content.replace(b'"expected"', b'"ex\0ected"', 1))
     assert find_damage(file) == "definition.json is damaged"
 
@@ -161,10 +161,10 @@ def test_what_is_unpacked_is_validated_by_the_same_sums(file, tmp_path):
     with zipfile.ZipFile(file) as archive:
         archive.extractall(folder)
     assert find_changed_files(read_archive(file).sums, folder) == []
-    (folder / "smoke.txt").unlink()
+    (folder / "example.txt").unlink()
     (folder / "SHA256SUMS").write_text("")
     (folder / "more").symlink_to(tmp_path)
     changes = find_changed_files(read_archive(file).sums, folder)
     assert [change[:24] for change in changes] == [
-        "SHA256SUMS has sha256 e3", "smoke.txt is missing", "more was not built in"
+        "SHA256SUMS has sha256 e3", "example.txt is missing", "more was not built in"
     ]  # fmt: skip

@@ -78,7 +78,7 @@ def test_an_archive_without_an_example_gets_a_line_too(one, run, tmp_path):
     assert shlex.split(line)[-3:] == ["-T", "FILE", "http://127.0.0.1:8080/predictions/old"]
     render_calls(one, run)
     (tmp_path / "bert.mar").unlink()
-    sample = run.samples / "bert-smoke.txt"
+    sample = run.samples / "bert-example.txt"
     assert shlex.split(render_calls(one, run).splitlines()[0])[-3:-1] == ["-T", str(sample)]
     sample.unlink()
     assert render_calls(one, run).startswith("# bert: no sample, because bert.mar is gone")

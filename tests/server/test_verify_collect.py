@@ -159,7 +159,7 @@ def test_a_stopped_worker_is_not_asked_and_neither_are_those_beside_it(torchserv
 def pack(file, version="1.0", name="echo"):
     """An archive with its sums; the sums."""
     manifest = json.dumps({"model": {"modelName": name, "modelVersion": version}})
-    members = {"smoke.txt": b"hello", "MAR-INF/MANIFEST.json": manifest.encode()}
+    members = {"example.txt": b"hello", "MAR-INF/MANIFEST.json": manifest.encode()}
     lines = [f"{hashlib.sha256(body).hexdigest()}  {name}\n" for name, body in members.items()]
     members["SHA256SUMS"] = "".join(lines).encode()
     with zipfile.ZipFile(file, "w") as archive:
@@ -183,12 +183,12 @@ def test_the_files_that_workers_load_are_those_of_the_archive(tmp_path, kit):
     unpack(file, folder)
     see = functools.partial(find_changes, file, sums if kit else None, unpacked)
     assert see() == ""
-    (folder / "smoke.txt").write_text("other")
+    (folder / "example.txt").write_text("other")
     (folder / "extra.py").touch()  # a handler of others may write beside its own files
-    assert see().startswith("smoke.txt has ")
+    assert see().startswith("example.txt has ")
     assert ("extra.py was not built in" in see()) is kit
-    (folder / "smoke.txt").unlink()
-    assert see().startswith("smoke.txt is missing")
+    (folder / "example.txt").unlink()
+    assert see().startswith("example.txt is missing")
 
 
 @pytest.mark.parametrize("other", [{"version": "2.0"}, {"name": "another"}])
@@ -330,7 +330,7 @@ def test_probes_touch_no_worker(torchserve, client):
     answers = probe_instance(client, "bert", {"max_request_size": str(size), **PORTS})
     assert answers["model API"] == "off"
     assert answers["request size"] == f"{size} bytes: 100; one more: 413"
-    assert answers["gRPC"].count("rejected") == 2
+    assert answers["gRPC"].count("refused") == 2
     assert {what for what, _, _ in torchserve.requests} == {"POST /models"}
 
 

@@ -32,7 +32,7 @@ cannot compare is not narrowed."""
 class Thresholds(BaseModel):
     """What a precision must reach to be served."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     agreement: Annotated[float, Field(ge=0, le=1)] = 0.99
     """Without labels: share of the inputs that FP32 decides with the same answer."""
@@ -47,9 +47,7 @@ class Thresholds(BaseModel):
 class ModelDefinition(BaseModel):
     """One model.yaml, checked."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     path: Path
     """The file itself."""

@@ -2,7 +2,7 @@
 
 
 class BuildError(Exception):
-    """An archive cannot be built as planned; the message says what, which, got, do."""
+    """An archive cannot be built; the message says what, which, got, do."""
 
 
 class InputError(BuildError):

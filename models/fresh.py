@@ -190,7 +190,7 @@ def explain_fresh(
 
 
 def explain_lacking(plan: BuildPlan, packed: Definition) -> dict[str, str]:
-    """Precision that is asked for → why the archive, fresh as it is, does not hold it as planned."""
+    """Precision that is asked for → why the archive, fresh as it is, does not hold it with these data."""
     reasons = {name: _explain_one(packed.variants.get(name), plan) for name in plan.asked}
     return {name: reason for name, reason in reasons.items() if reason}
 

@@ -14,7 +14,7 @@ Level = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Options(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
 class Size(_Options):

@@ -151,7 +151,7 @@ class Trial:
     def _is_timed(self, entry: Mapping[str, Any]) -> bool:
         """By the backend's version that is there, every size that is asked for, or that there was no time
         for."""
-        sizes = {*entry.get("service", {}), *map(str, entry.get("removed", ()))}
+        sizes = {*entry.get("service", {}), *map(str, entry.get("skipped", ()))}
         same = entry.get("version", "") == read_version(self._variant)
         return "service" in entry and {*map(str, self._batches)} <= sizes and same
 
@@ -199,7 +199,7 @@ class Trial:
         facts = {
             "version": read_version(variant),
             "gate": self._describe_gate(variant),
-            "removed": [size for size in self._batches if size not in timed],
+            "skipped": [size for size in self._batches if size not in timed],
         }
         return make_entry(timed, facts)
 

@@ -54,7 +54,7 @@ def main(words: list[str]) -> None:
 
 
 def prepare(command: str, given: list[str], base: Path | None) -> list[str]:
-    """The program of a command, once its environment is there; settings are validated before, by `base`."""
+    """The program of a command, once its environment is there; settings are checked before, by `base`."""
     if command == "distclean":
         for venv in VENVS.values():
             check_unused(venv, "it was to be removed")

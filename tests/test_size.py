@@ -12,7 +12,7 @@ BUDGETS = {
     "docker": 120,
     "handlers": 6010,
     "loadtest": 8535,
-    "models": 5945,
+    "models": 5943,
     "server": 5510,
     "setup": 300,
     "tests": 28530,

@@ -78,7 +78,7 @@ class BatchProfile:
             if entry is None:
                 other.append(f"backend or precision than {name} {one.variant}")
             elif "problem" not in entry:
-                timed = {*entry.get("service", {}), *map(str, entry.get("removed", ()))}
+                timed = {*entry.get("service", {}), *map(str, entry.get("skipped", ()))}
                 other += [f"batch of {name} {one.variant}"] * (not {*map(str, one.batches)} <= timed)
         if other:
             return BatchProfile(source=f"the batch profile is of another {', '.join(other)} ({self.source})")

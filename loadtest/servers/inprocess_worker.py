@@ -51,7 +51,7 @@ class Context:
 
 
 def main(job_file: str) -> None:
-    """Load, say so, and run as often as planned."""
+    """Load, say so, and run as often as the parent says."""
     answers = take_over_stdout()
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     # In the place of this script's own folder, as in TorchServe's worker.

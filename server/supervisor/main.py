@@ -118,7 +118,7 @@ class Server:
             self._troubles.add(what)
 
     async def _wait(self, seconds: float) -> None:
-        """For so long, or until HAProxy or a TorchServe ends: nobody must wait longer than need be."""
+        """For so long, or until HAProxy or a TorchServe ends: nobody waits longer than need be."""
         lenient = self._turned_at < self._lenient_until
         watched = [] if lenient else [one.watched for one in self.instances.values()]
         pids = {one.pid for one in (self.proxy.process, *watched) if one}

@@ -107,7 +107,7 @@ def announce(client: Client, path: str, size: int) -> int:
 def call_grpc(port: int, method: str) -> int:
     """grpc-status of a call without a token and with an empty message: 0 is OK, 12 UNIMPLEMENTED.
 
-    HTTP/2 in a few bytes (RFC 9113): netty writes short header values without Huffman's code: the status
+    HTTP/2 byte by byte (RFC 9113): netty writes short header values without Huffman's code: the status
     can be read from the bytes.
     """
     headers = {

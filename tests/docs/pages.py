@@ -14,28 +14,33 @@ PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 MADE = ("run", ".venv", "docker/secrets", "model-store", "models/ticket-router", "models/which-library")
 """Folders of what is made by commands: nothing in them is in a checkout."""
 
-_FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-def read_blocks(text: str) -> list[str]:
-    """Fenced blocks of commands; drawings are not."""
-    return [m[1] for m in _FENCE.finditer(text) if not m[0].startswith("```mermaid")]
+def read_blocks(text: str) -> list[tuple[str, str]]:
+    """Fenced blocks: kind and content."""
+    return _FENCE.findall(text)
+
+
+def remove_blocks(text: str) -> str:
+    return _FENCE.sub("", text)
 
 
 def read_code(text: str) -> list[str]:
     """Blocks and spans, each span on one line."""
-    return [*read_blocks(text), *(" ".join(span.split()) for span in _SPAN.findall(_FENCE.sub("", text)))]
+    spans = [" ".join(span.split()) for span in _SPAN.findall(remove_blocks(text))]
+    return [block for _, block in read_blocks(text)] + spans
 
 
 def read_links(text: str) -> list[str]:
-    return _LINK.findall(_FENCE.sub("", text))
+    return _LINK.findall(remove_blocks(text))
 
 
 def read_anchors(text: str) -> set[str]:
     """Of the headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", text), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", remove_blocks(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

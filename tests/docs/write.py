@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import ast
+import inspect
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,24 +47,22 @@ def render_settings() -> str:
     parts = [INTRODUCTION.strip()]
     for group, title in GROUPS.items():
         described = [*describe(group)]
-        readers = [
-            ", ".join(command for command in COMMANDS if name in list_read(command)) for name, *_ in described
-        ]
+        names = [name for name, *_ in described]
+        readers = [", ".join(one for one in COMMANDS if name in list_read(one)) for name in names]
         usual = max(readers, key=readers.count)
         rows = [(f"`{name}`", values, default, text) for name, text, values, default in described]
         head = f"Read by make {usual}.\n\n" * (readers.count(usual) > 1)
-        parts.append(
-            f"## {title}\n\n{head}" + render_table(["setting", "values", "default", "meaning"], rows).rstrip()
-        )
+        table = render_table(["setting", "values", "default", "meaning"], rows).rstrip()
+        parts.append(f"## {title}\n\n{head}{table}")
     return "\n\n".join(parts) + "\n"
 
 
 def render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "".join(
-        f"| {' | '.join(' '.join(cell.split()).replace('|', '/').replace('<', '&lt;') for cell in line)} |\n"
-        for line in lines
-    )
+    cells = [
+        [" ".join(cell.split()).replace("|", "/").replace("<", "&lt;") for cell in line] for line in lines
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def render_backends() -> str:
@@ -80,12 +81,15 @@ def render_backends() -> str:
 
 
 def list_fields(model: type[BaseModel], prefix: str = "") -> Iterable[tuple[str, str, str]]:
-    """Name, default and meaning of each field that a person may write."""
-    for name, one in model.model_fields.items():
-        if name == "path":
-            continue
-        default = "required" if one.default is PydanticUndefined else show(one.default)
-        yield f"`{prefix}{name}`", default, (one.description or "").split(". ")[0].rstrip(".")
+    """Name, default and meaning of each field of the class itself that a person may write; the meaning is the
+    first sentence of its docstring."""
+    (tree,) = ast.parse(inspect.getsource(model)).body
+    for one, after in itertools.pairwise(tree.body):  # type: ignore[attr-defined]
+        if isinstance(one, ast.AnnAssign) and (name := one.target.id) != "path":  # type: ignore[union-attr]
+            said = after.value.value if isinstance(after, ast.Expr) else ""  # type: ignore[attr-defined]
+            default = model.model_fields[name].default
+            shown = "required" if default is PydanticUndefined else show(default)
+            yield f"`{prefix}{name}`", shown, said.split(". ")[0].rstrip(".")
 
 
 def show(value: Any) -> str:
@@ -100,12 +104,7 @@ def render_fields() -> str:
     rows = [*list_fields(ModelDefinition), *list_fields(Thresholds, "accuracy_gate.")]
     for handler, options in OPTIONS.items():
         label = "all text handlers" if options is TextOptions else handler
-        own = [
-            row
-            for row in list_fields(options, "options.")
-            if row[0].strip("`")[8:] in vars(options)["__annotations__"]
-        ]
-        rows += [(f"{name} ({label})", *rest) for name, *rest in own]
+        rows += [(f"{name} ({label})", *rest) for name, *rest in list_fields(options, "options.")]
     return render_table(["field", "default", "meaning"], rows)
 
 
@@ -117,12 +116,8 @@ def render_rows() -> str:
     return "\n".join(parts)
 
 
-PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "backends.md": {"backends": render_backends},
-    "models.md": {"model-yaml": render_fields},
-    "verify.md": {"verify": render_rows},
-}
-"""Page → its parts between two comments, and what renders each; settings.md is made as a whole."""
+PARTS = {"backends.md": render_backends, "models.md": render_fields, "verify.md": render_rows}
+"""Page → what renders its part between two comments; settings.md is made as a whole."""
 
 
 def render(page: str) -> str:
@@ -130,12 +125,10 @@ def render(page: str) -> str:
     if page == "settings.md":
         return render_settings()
     text = (DOCS / page).read_text(encoding="utf-8")
-    for name, make in PARTS[page].items():
-        head, tail = f"<!-- made by `make docs`: {name} -->\n", "<!-- end -->"
-        before, found, rest = text.partition(head)
-        assert found, f"{page}: {name}"
-        text = f"{before}{head}\n{make()}\n{tail}{rest.partition(tail)[2]}"
-    return text
+    before, begin, rest = text.partition("<!-- made by `make docs` -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    assert end, page
+    return f"{before}{begin}\n{PARTS[page]()}\n{end}{after}"
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ BATCH = 8
 """That LitServe may gather; the kit's servers plan theirs."""
 USERS, SECONDS, REPEATS = 32, 8.0, 3
 """Of a closed loop: enough for two full batches of two workers."""
-LONGEST_S, SHORTEST_S = 40.0, 10.0
-"""Of a window at a rate: what is fitted is the share of late requests over all of them, so that those of a
-slow server need not each hold the thousand that a p99 of its own would take."""
+LONGEST_S, SHORTEST_S = 20.0, 10.0
+"""Of a window at a rate: what is fitted is the share of late requests over all nine or more, so that those of
+a slow server need not each hold the thousand that a p99 of its own would take."""
 WARM_UP_S, MOST_ROUNDS = 20.0, 3
 SATURATED, AROUND, LIMIT = "saturated", "around", "limit"
 ALLOWED = 0.01

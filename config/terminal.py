@@ -24,4 +24,4 @@ Report = Callable[[str], None]
 def say(line: str) -> None:
     """Print it, and go on where that cannot be: a full disk must not end who watches over a server."""
     with contextlib.suppress(OSError):
-        print(line, flush=True)
+        print(f"{line}\n", end="", flush=True)  # in one piece: another thread's may come between two

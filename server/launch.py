@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -103,9 +104,10 @@ def make_allocator_link(plan: Plan) -> str | None:
     if path.exists() and path.resolve() == Path(target).resolve():
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.symlink_to(target)
-    scratch.replace(path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:  # instances start at the same time
+        new = Path(scratch, path.name)
+        new.symlink_to(target)
+        new.replace(path)
     return f"linked {path} to {target}"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -68,6 +70,18 @@ def test_the_allocator_link_is_made_once_and_a_broken_one_replaced(plan, tmp_pat
     make_allocator_link(plan)
     assert link.resolve() == library
     assert other.is_symlink()  # of another run directory
+
+
+def test_two_instances_make_the_allocator_link_at_the_same_time(plan, tmp_path, monkeypatch):
+    library, link = tmp_path / "so.4", tmp_path / "lib/libjemalloc.so"
+    library.touch()
+    plan = with_libraries(plan, allocator_path=str(library), allocator_link=str(link))
+    both, symlink = threading.Barrier(2), Path.symlink_to
+    monkeypatch.setattr(Path, "symlink_to", lambda new, to: (both.wait(10), symlink(new, to)))
+    with ThreadPoolExecutor(2) as pool:
+        said = [*pool.map(make_allocator_link, [plan, plan])]
+    assert said == [f"linked {link} to {library}"] * 2
+    assert (link.resolve(), [*link.parent.iterdir()]) == (library, [link])
 
 
 @pytest.mark.parametrize("path", [None, "/nowhere/libjemalloc.so.2"])

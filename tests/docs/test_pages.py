@@ -93,6 +93,10 @@ def test_what_is_made_from_code_is_current(page):
     assert (write.DOCS / page).read_text(encoding="utf-8") == write.render(page), "do: make docs"
 
 
+def test_the_plot_is_that_of_the_newest_raw_table():
+    assert write.PLOT.read_bytes() == write.draw_ablation(), "do: make docs"
+
+
 def read_messages() -> str:
     """Every text of the sources that a person may be shown: those with a blank, without docstrings."""
     found = []

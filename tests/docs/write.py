@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from config.commands import COMMANDS, GROUPS, describe, list_read
 from handlers.backends.catalogue import BACKENDS, SETS
+from loadtest.plots import COLOURS, GREY, draw_steps
+from loadtest.stats import Interval
 from models.definition import ModelDefinition, Thresholds
 from models.options import OPTIONS, TextOptions
 from server.verify.rows import INSTANCE, MODEL, PROXY, ROWS, WORKER
@@ -39,6 +42,7 @@ allowed. `BATCH=4` is for all models, `BATCH=bert=8,resnet50=4` for each; a valu
 further down in that order. Paths may hold blanks, quotes and commas, on one line.
 """
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+PLOT = DOCS / "ablation-resnet50.svg"
 SCOPES = {PROXY: "the reverse proxy", INSTANCE: "each instance", MODEL: "each model", WORKER: "each worker"}
 
 
@@ -120,6 +124,24 @@ PARTS = {"backends.md": render_backends, "models.md": render_fields, "verify.md"
 """Page → what renders its part between two comments; settings.md is made as a whole."""
 
 
+def draw_ablation() -> bytes:
+    """The README's plot of the newest raw table: a bar for each step, with its ratio to plain TorchServe."""
+    table = max((DOCS.parent / "benchmarks").glob("*/ablation-resnet50.md"))
+    steps, _, _ = table.read_text(encoding="utf-8").partition("## Leave-one-out")
+    rows = []
+    for line in steps.splitlines():
+        _, label, quoted, _, ratio, *_ = (cell.strip() for cell in f"{line}|||||".split("|"))
+        numbers = re.fullmatch(r"([\d.]+) \(([\d.]+)-([\d.]+)\)", quoted)
+        if numbers and not label.startswith("("):
+            colour = GREY if label.startswith("plain") else COLOURS[0]
+            value, low, high = map(float, numbers.groups())
+            rate = Interval(value=value, low=low, high=high)
+            rows.append((label, rate, ratio.partition(" ")[0].strip("–"), colour))
+    plot = draw_steps(rows, title=f"ResNet50: each bar has one setting more ({table.parent.name})")
+    assert plot
+    return plot.svg
+
+
 def render(page: str) -> str:
     """The page as it should be."""
     if page == "settings.md":
@@ -134,3 +156,4 @@ def render(page: str) -> str:
 if __name__ == "__main__":
     for page in ("settings.md", *PARTS):
         (DOCS / page).write_text(render(page), encoding="utf-8")
+    PLOT.write_bytes(draw_ablation())

@@ -227,5 +227,5 @@ def describe(series: Series) -> str:
     plan = series.facts.plan
     if not plan:
         return series.facts.how
-    (model,) = plan["models"].values()
-    return f"{len(plan['instances'])} instances behind HAProxy, batch {model['batch_size']}"
+    (model,), *others = [one["models"].values() for one in plan["instances"].values()]
+    return f"{1 + len(others)} instances behind HAProxy, batch {model['batch_size']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from loadtest.report import render_markdown
 from loadtest.servers.openvino_litserve import wrap
 from loadtest.tune import peak
 from tests.loadtest.test_tune import HOST, Simulated
+from tests.plans import make_instance, make_model, make_plan
 
 PLAIN, INT8 = "plain TorchServe FP32", "the kit INT8"
 ASKED = {
@@ -69,6 +71,17 @@ def test_what_cannot_be_served_here_and_what_is_doubtful_have_no_figure():
     assert result.tables[0].frame.set_index("server").loc[INT8].iloc[0] == "INVALID"
     assert "80" not in page.partition("Rates about the limit")[0].partition(INT8)[2].partition("\n")[0]
     assert not result.passed
+
+
+def test_what_served_is_said_from_a_plan_as_results_keep_it():
+    def change(block):
+        planned = [replace(one, facts=replace(one.facts, plan=plan)) for one in block.series]
+        return replace(block, series=tuple(planned))
+
+    one = make_instance(1, {"resnet50": make_model("resnet50", batch_size=4)})
+    plan = json.loads(replace(make_plan(), instances={"a1": one}).to_json())
+    _, result = measure({PLAIN: 10.0, INT8: 80.0}, change)
+    assert result.tables[0].frame.iloc[1]["note"] == "1 instances behind HAProxy, batch 4"
 
 
 def test_servers_are_chosen_by_a_part_of_their_name():

@@ -11,7 +11,7 @@ BUDGETS = {
     "config": 4215,
     "docker": 120,
     "handlers": 6010,
-    "loadtest": 8535,
+    "loadtest": 8540,
     "models": 5943,
     "server": 5510,
     "setup": 300,

@@ -69,11 +69,12 @@ def litserve_server(name: str, model: str, precision: str, *, batch: int, memory
 
 
 def wrap(payload: Payload) -> Payload:
-    """As LitServe takes it: texts as they are, the bytes of images as base64 in JSON."""
+    """As the app takes it, JSON: texts, and the bytes of images as base64."""
     if payload.content_type == JSON:
         return payload
-    body = json.dumps({"image": base64.b64encode(payload.body).decode()}).encode()
-    return replace(payload, body=body, content_type=JSON)
+    plain, data = payload.content_type.startswith("text/"), payload.body
+    fields = {"text": data.decode()} if plain else {"image": base64.b64encode(data).decode()}
+    return replace(payload, body=json.dumps(fields).encode(), content_type=JSON)
 
 
 def _command(folder: Path, *words: str) -> list[str]:

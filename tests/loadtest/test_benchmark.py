@@ -10,7 +10,7 @@ import pytest
 from loadtest import stats
 from loadtest.errors import LoadTestError
 from loadtest.experiments import benchmark
-from loadtest.payloads.payload import JSON, Payload
+from loadtest.payloads.payload import JSON, Payload, make_plain_text
 from loadtest.report import render_markdown
 from loadtest.servers.openvino_litserve import wrap
 from loadtest.tune import peak
@@ -94,8 +94,9 @@ def test_servers_are_chosen_by_a_part_of_their_name():
         benchmark.list_servers("resnet50", ["triton"])
 
 
-def test_litserve_gets_images_as_base64_and_texts_as_they_are():
+def test_litserve_gets_images_as_base64_and_texts_as_json():
     image = Payload(name="a", body=b"\xff\xd8", content_type="image/jpeg", model="resnet50")
     assert (wrap(image).body, wrap(image).content_type) == (b'{"image": "/9g="}', JSON)
     text = Payload(name="a", body=b'{"text": "x"}', content_type=JSON, model="bert")
     assert wrap(text) == text
+    assert wrap(make_plain_text("a", "x", model="bert")) == text

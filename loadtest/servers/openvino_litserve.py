@@ -16,7 +16,7 @@ from pathlib import Path
 from loadtest.drivers import ROOT
 from loadtest.errors import LoadTestError
 from loadtest.payloads import Payload, make_payloads
-from loadtest.payloads.payload import JSON
+from loadtest.payloads.payload import JSON, PLAIN, make_text
 from loadtest.servers.base import Running, Server, Testbed, wait_until
 from server.launch import spawn
 from server.rundir import MARK, RunDir
@@ -72,9 +72,10 @@ def wrap(payload: Payload) -> Payload:
     """As the app takes it, JSON: texts, and the bytes of images as base64."""
     if payload.content_type == JSON:
         return payload
-    plain, data = payload.content_type.startswith("text/"), payload.body
-    fields = {"text": data.decode()} if plain else {"image": base64.b64encode(data).decode()}
-    return replace(payload, body=json.dumps(fields).encode(), content_type=JSON)
+    if payload.content_type == PLAIN:
+        return make_text(payload.name, payload.body.decode(), model=payload.model)
+    body = json.dumps({"image": base64.b64encode(payload.body).decode()}).encode()
+    return replace(payload, body=body, content_type=JSON)
 
 
 def _command(folder: Path, *words: str) -> list[str]:

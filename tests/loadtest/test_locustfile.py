@@ -230,12 +230,12 @@ def test_a_folder_of_ones_own_a_rate_and_a_token(tmp_path):
     (tmp_path / "token").write_text("abc\n")
     with serving() as server:
         done = locust("--host", server.url, "--model", "router", "--payloads", str(tmp_path / "texts"),
-                      "--rate", "40", "--token-file", str(tmp_path / "token"), "-t", "3")  # fmt: skip
+                      "--rate", "20", "--token-file", str(tmp_path / "token"), "-t", "6")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert server.asked.list_values("Authorization") == {"Bearer abc"}
     assert {path for path, *_ in server.asked.received} == {"/predictions/router"}
     assert {json.loads(body)["text"] for _, body, _ in server.asked.received} == {"one text", "another text"}
-    assert 10 < server.asked.requests < 150  # a busy host starts late; a closed loop would send thousands
+    assert server.asked.requests == pytest.approx(100, abs=50)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ def load(folder: Path) -> TextEmbeddings:
 
 
 def embed(handler: TextEmbeddings, *bodies: object) -> list:
-    return [json.loads(one) for one in handler.handle([{"body": body} for body in bodies], handler.context)]
+    return [
+        json.loads(one) for one in handler.handle([{"body": body} for body in bodies], FakeContext(Path()))
+    ]
 
 
 def embed_alone(model, tokenizer, text: str, *, pooling: str, normalize: bool) -> torch.Tensor:

@@ -41,7 +41,9 @@ def load(folder: Path) -> TokenClassifier:
 
 
 def find(handler: TokenClassifier, *bodies: object) -> list:
-    return [json.loads(one) for one in handler.handle([{"body": body} for body in bodies], handler.context)]
+    return [
+        json.loads(one) for one in handler.handle([{"body": body} for body in bodies], FakeContext(Path()))
+    ]
 
 
 @pytest.fixture(scope="module")

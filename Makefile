@@ -91,7 +91,7 @@ image-test: dev #- Build the image and run it under limits and faults (tests/ima
 	@.venv/bin/python -m pytest tests/image -v -s
 lint: dev #- Check style, format and types
 	@.venv/bin/python -m ruff check . && .venv/bin/python -m ruff format --check .
-	@.venv/bin/python -m mypy config docker handlers loadtest models server setup
+	@.venv/bin/python -m mypy config deploy docker handlers loadtest models server setup
 docs: dev #- Write the parts of docs/ that are made from code
 	@.venv/bin/python -m tests.docs.write
 format: dev #- Rewrite the sources in the common format

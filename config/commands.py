@@ -20,11 +20,12 @@ SETTING = re.compile(r"[A-Z][A-Z0-9_]*=")
 OF_MAKE = frozenset({"SHELL", "MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES"})
 """GNU make's own variables, which a command line may set."""
 GROUPS = {
-    "serving": "Serving", "requests": "Requests", "libraries": "Libraries of the workers", "tls": "TLS",
-    "building": "Building archives", "running": "Running", "load": "Load tests", "args": "Options",
+    "serving": "Serving", "requests": "Requests", "libraries": "Libraries of the workers",
+    "network": "Network", "building": "Building archives", "running": "Running", "load": "Load tests",
+    "args": "Options",
 }  # fmt: skip
 """Group → title, in the order of help. A setting without a group is of programs alone."""
-_PLAN = "serving requests libraries tls RUN_DIR"
+_PLAN = "serving requests libraries network RUN_DIR LOG"
 _BUILD = "MODELS PRECISION BACKEND WEIGHTS CALIBRATION EVAL ALLOW_PICKLE TORCH_INDEX"
 _SERVE = f"{_PLAN} {_BUILD} VERBOSE"
 

@@ -52,6 +52,8 @@ class ModelPlan:
     """Requests that the reverse proxy hands over at once."""
     large_maxconn: int
     """The same of bodies above ProxyPlan.small_bytes."""
+    rate: float = 0.0
+    """Requests a second that its workers here answer, by the batch profile; 0 where nothing is known."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """What one request may cost, by the handler's name for it."""
     off: tuple[str, ...] = ()
@@ -130,10 +132,14 @@ class ProxyPlan:
     """HAProxy in front of the instances."""
 
     host: str
+    """IPv4 or IPv6; `::` serves both."""
     port: int
     """Of predictions, /ready and /live."""
+    metrics_host: str
     metrics_port: int
-    """Of HAProxy's Prometheus metrics, on loopback."""
+    """Of the metrics page."""
+    cors_origin: str = ""
+    """Whose pages may send requests from a browser; "": nobody's."""
     tls_cert: str = ""
     """PEM files, absolute; "" serves without TLS."""
     tls_key: str = ""
@@ -192,6 +198,11 @@ class Plan:
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Path of a value → one short sentence: "a1.cores_per_worker", "a1.bert.batch_size", "proxy.retries",
     "libraries.allocator", "a1.properties.job_queue_size"."""
+
+    @property
+    def log(self) -> str:
+        """Format of the logs: text or json."""
+        return str(self.settings.get("log", "text"))
 
     @property
     def models(self) -> dict[str, ModelPlan]:

@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 LISTENER = "KIT_LISTENER"
 """Variable with what the reverse proxy listens on: an address, or a socket that is open already (fd@3)."""
 
+REQUESTS = "KIT_REQUESTS"
+"""Variable with the log target of requests: a pipe that is open already (fd@4)."""
+
+REQUEST_LINE = "request"
+"""First word of a request's line; others are HAProxy's own messages."""
+LOG_FORMAT = (
+    f"{REQUEST_LINE} %ft %b %s %ST %tsc %TR %Tw %Tr %Ta %ci %[unique-id] %[var(txn.trace)] %HM %HP "
+    "%[var(txn.reason)] %[var(txn.cause)]"
+)
+"""Of a request's line: place, status and termination state, ms of its parts, who, what and why; the cause,
+which may hold blanks, is the last. A worker of the kit names it in a header (handlers/kit_handler.py)."""
+
 ENDING = "proc.ending"
 """Variable of the HAProxy process: 1 once the server is stopping."""
 
@@ -81,7 +93,16 @@ def name_state(instance: str) -> str:
     return f"KIT_STATE_{instance}"
 
 
-def list_variables(plan: Plan, listener: str = "", serving: Collection[str] = ()) -> dict[str, str]:
-    """The environment that haproxy.cfg reads: what to listen on, and which instances serve at once."""
+def render_address(host: str, port: int) -> str:
+    """As HAProxy and URLs have it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def list_variables(
+    plan: Plan, listener: str = "", requests: str = "stdout", serving: Collection[str] = ()
+) -> dict[str, str]:
+    """The environment that haproxy.cfg reads: what to listen on, where the lines of requests go, and which
+    instances serve at once."""
     states = {name_state(name): "enabled" if name in serving else "disabled" for name in INSTANCE_NAMES}
-    return {LISTENER: listener or f"{plan.proxy.host}:{plan.proxy.port}", **states}
+    address = render_address(plan.proxy.host, plan.proxy.port)
+    return {LISTENER: listener or address, REQUESTS: requests, **states}

@@ -97,6 +97,7 @@ def render_proxy(plan: Plan) -> str:
         paths={name: _list_paths(name, model) for name, model in plan.models.items()},
         queue_socket=lambda model: f"unix@{files.sockets}/{model}.sock",
         instance_socket=lambda name: f"unix@{proxy.find_socket(_find_folder(plan, name), 'inference')}",
+        address=proxy.render_address,
         reason=lambda path: explain(plan.reasons.get(path, ""), INDENT),
     )
 

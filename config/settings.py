@@ -32,6 +32,7 @@ from handlers.backends.catalogue import BACKENDS, EXAMPLE, choose_set
 
 SWITCHES = ("channels_last", "trace", "freeze", "packing", "buckets")
 """What the handlers can leave out (handlers/shared/options.py)."""
+ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 MAX_PORT = 64_000
 """PORT + 920 and upwards name the workers' sockets, below 65535; instances begin up to 80 higher."""
 MAX_MS = 300_000
@@ -100,9 +101,18 @@ class Settings(BaseModel):
     openmp: Literal["", "intel", "gnu"] = _setting("", "libraries",
         "OpenMP library of the workers", shown="intel")
 
-    tls_cert: str = _setting("", "tls",
+    host: str = _setting("127.0.0.1", "network",
+        "address that predictions are served at: IPv4, IPv6, 0.0.0.0, or :: for both families; beyond "
+        "loopback with TLS, or INSECURE=1")
+    metrics: str = _setting("", "network",
+        "host:port of the metrics page, which needs no token", shown="127.0.0.1, PORT + 2")
+    insecure: bool = _setting(False, "network",
+        "1: serve other machines without TLS, as behind a proxy that has it")
+    cors_origin: str = _setting("", "network",
+        "origin whose pages may send requests from a browser, as https://app.example", shown="none")
+    tls_cert: str = _setting("", "network",
         "file with the server's certificate and its chain (PEM); with TLS_KEY", shown="no TLS")
-    tls_key: str = _setting("", "tls",
+    tls_key: str = _setting("", "network",
         "file with the private key of TLS_CERT (PEM, without a password)", shown="no TLS")
 
     weights: dict[str, str] = _setting({}, "building",
@@ -126,6 +136,8 @@ class Settings(BaseModel):
         shown="this machine")
     foreground: bool = _setting(False, "running",
         "1: keep the server in this terminal, and end it when verify differs")
+    log: Literal["text", "json"] = _setting("text", "running",
+        "format of the logs: lines for people, or JSON lines")
     format: Literal["text", "json"] = _setting("text", "running", "output format of verify")
     verbose: bool = _setting(False, "running", "1: verify prints every row, not only those that differ")
     torch_index: str = _setting("", "running",
@@ -151,7 +163,6 @@ class Settings(BaseModel):
         'options of the command itself, as make compare ARGS="--a X --b Y"; ARGS=--help lists them')
 
     # Of programs alone: baselines, and the container.
-    host: str = _setting("127.0.0.1", "", "IPv4 address of predictions")
     token_file: str = _setting("", "", "the inference token")
     model_store: str = _setting("", "", "folder with the archives")
     prefix: str = _setting("", "", "the virtual environment")
@@ -250,10 +261,39 @@ def _list_contradictions(settings: Settings) -> Iterator[str]:
         yield f"DURATION must be seconds, more than 0: got {settings.duration:g}"
     if off := {*settings.off} - {*SWITCHES}:
         yield f"OFF must be among {', '.join(SWITCHES)}: got {', '.join(sorted(off))}"
+    yield from _list_network_problems(settings)
+
+
+def _list_network_problems(settings: Settings) -> Iterator[str]:
+    """Of addresses, and of what is served beyond this machine."""
     try:
-        ipaddress.IPv4Address(settings.host)
+        if not (is_loopback(settings.host) or settings.tls_cert or settings.insecure):
+            yield (
+                f"HOST={settings.host} serves other machines without TLS: give TLS_CERT and TLS_KEY, or "
+                "INSECURE=1 where a proxy in front has TLS"
+            )
     except ValueError:
-        yield f"HOST must be an IPv4 address such as 0.0.0.0: got {settings.host}"
+        yield f"HOST must be an IP address such as 0.0.0.0 or ::, got {settings.host}"
+    if settings.metrics and not parse_address(settings.metrics):
+        yield f"METRICS must be host:port, as 0.0.0.0:9100 or [::]:9100: got {settings.metrics}"
+    if settings.cors_origin and not ORIGIN.fullmatch(settings.cors_origin):
+        yield f"CORS_ORIGIN must be one origin, as https://app.example: got {settings.cors_origin}"
+
+
+def is_loopback(host: str) -> bool:
+    """ValueError: it is no IP address."""
+    return ipaddress.ip_address(host).is_loopback
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """Host and port of 127.0.0.1:9100 or [::1]:9100; None where it is neither."""
+    host, _, port = text.rpartition(":")
+    try:
+        ipaddress.ip_address(bare := host[1:-1] if host[:1] + host[-1:] == "[]" else host)
+    except ValueError:
+        return None
+    known = port.isdecimal() and 1 <= int(port) <= 65535 and (":" in bare) == host.startswith("[")
+    return (bare, int(port)) if known else None
 
 
 def read_settings(arguments: Sequence[str], names: Collection[str] = tuple(FIELDS)) -> Settings:

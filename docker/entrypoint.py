@@ -13,7 +13,7 @@ from pathlib import Path
 
 from config.errors import ConfigError
 from config.proxy import INSTANCE_NAMES
-from config.settings import split_words
+from config.settings import read_settings, split_words
 from config.sources import read_sources
 from server import cli
 from server.rundir import RunDir
@@ -28,7 +28,7 @@ USAGE_ERROR = 2
 
 def make_arguments() -> list[str]:
     """The container's own settings; others are from environment and kit.toml. ConfigError: no archive."""
-    arguments = ["HOST=0.0.0.0", f"MODEL_STORE={MODEL_STORE}", f"RUN_DIR={RUN_DIR}"]
+    arguments = ["HOST=0.0.0.0", "INSECURE=1", f"MODEL_STORE={MODEL_STORE}", f"RUN_DIR={RUN_DIR}"]
     arguments += [f"TOKEN_FILE={SECRET}"] if SECRET.exists() else []
     named = [values["MODELS"] for values in read_sources().values() if values.get("MODELS")]
     there = sorted(file.stem for file in MODEL_STORE.glob("*.mar"))
@@ -43,19 +43,31 @@ def make_arguments() -> list[str]:
     return [*arguments, *([] if named else [f"MODELS={' '.join(there)}"])]
 
 
-def pass_logs_on(run: RunDir) -> None:
-    """What HAProxy and each TorchServe write to files, to standard output, too, while this process lives."""
+AS_ENTRY = (
+    r"""/^{/b; s/[[:cntrl:]]/ /g; s/[\"]/\&/g; s/.*/{"level":"INFO","source":"console","message":"&"}/"""
+)
+"""For sed, where LOG=json: what HAProxy and the JVM print themselves."""
+
+
+def pass_logs_on(run: RunDir, log: str) -> None:
+    """What is written to files, to standard output, too, while this process lives."""
     parts = [run.instance(name) for name in INSTANCE_NAMES]
     logs = [file for part in parts for file in (part.server_log, part.model_log, part.console_log)]
     # Files that come later are read from their beginning, those of an earlier run are left out.
     tail = ["tail", "--follow=name", "--retry", "---disable-inotify", "--lines=0", f"--pid={os.getpid()}"]
-    subprocess.Popen([*tail, run.proxy_log, *logs], stderr=subprocess.DEVNULL)
+    tail += ["--quiet"] * (log == "json")
+    files = [run.request_log, run.proxy_log, *logs]
+    output = subprocess.PIPE if log == "json" else None
+    told = subprocess.Popen([*tail, *files], stdout=output, stderr=subprocess.DEVNULL)
+    if log == "json":
+        subprocess.Popen(["sed", "--unbuffered", AS_ENTRY], stdin=told.stdout)
 
 
 def main(words: Sequence[str]) -> int:
     """Of a missing archive 2, of a reload its own; else it becomes the server."""
     try:
         arguments = make_arguments()
+        settings = read_settings(arguments)
     except ConfigError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return USAGE_ERROR
@@ -63,7 +75,7 @@ def main(words: Sequence[str]) -> int:
         return cli.main(["reload", "--built", *arguments])
     run = RunDir.at(RUN_DIR)
     run.failure.unlink(missing_ok=True)  # of an earlier run in the same volume
-    pass_logs_on(run)
+    pass_logs_on(run, settings.log)
     server = ["-m", "server", "serve", "--built", "--hide-token", "FOREGROUND=1", *arguments]
     return os.execv(sys.executable, [sys.executable, *server])
 

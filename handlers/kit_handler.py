@@ -7,14 +7,16 @@ as long as the batch must come back, and only `set_response_status` gives one it
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http
+import json
 import logging
 import os
 import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from handlers.request import Request, read_request
 from handlers.shared.errors import BadRequest, LoadError
 from handlers.shared.evidence import describe_allocator, describe_openmp, describe_threads, read_versions
 from handlers.shared.log import log, logger
+from handlers.shared.metrics import FOLDER, BatchMetrics, find_wait_s
 from handlers.shared.options import LoadOptions, read_options
 from handlers.shared.outputs import is_finite
 from handlers.shared.process import end_with_launcher
@@ -39,9 +42,8 @@ from handlers.sums import identify_folder
 from handlers.task import Inputs, Task, as_arguments
 
 JSON = "application/json"
-METRIC_SECONDS = 1.0
-TOKENS_METRIC = "TextTokens"
-COMPUTED_METRIC = "TextTokensComputed"
+CAUSE = "x-kit-cause"
+"""Header of a response that HAProxy takes out again: why the request failed, for its line in the log."""
 PREDICTION_HEADERS = {"content-type", "explain"}
 """One of them is on every prediction whose row is empty: only a form, which is known by its content type, can
 have no fields, and /predictions sets `explain`. A describe call has neither."""
@@ -117,6 +119,7 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
     """What became of each step of the load."""
     seconds = 0.0
     """That the load took."""
+    _metrics = BatchMetrics("")
 
     def initialize(self, context: Any) -> None:
         """Load the model; RuntimeError with the cause when it cannot be loaded as planned."""
@@ -134,6 +137,10 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
             log("load_failed", name, step=getattr(error, "step", "read"), cause=error.cause, fix=error.fix)
             # TorchServe answers RuntimeError with an orderly 500 for the load; other types kill the worker.
             raise RuntimeError(str(error)) from error
+        try:
+            self._metrics = BatchMetrics(name, os.environ.get(FOLDER, ""))
+        except OSError as problem:  # a full disk: no reason not to serve
+            log("metrics_failed", name, cause=str(problem))
         self.initialized = True
         steps = [asdict(record) for record in self.records]
         log("loaded", name, seconds=self.seconds, steps=steps, work=asdict(self.loaded.work))
@@ -162,7 +169,6 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         self.efficiency, self.phases, self.profiler = PackingEfficiency(), Phases(), Profiler()
         self.model_seconds = 0.0
         """All the time inside the model, apart from decoding, collating and encoding."""
-        self.efficiency_report = EfficiencyReport()
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[Any]:
         """Answer one batch; also the describe call, which TorchServe sends as a batch of one."""
@@ -170,10 +176,13 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         headers = [context.get_all_request_header(position) for position in range(len(data))]
         if is_describe(data, headers):
             return [to_json(self._describe(headers[0]))]
+        waits_s, before = [*map(find_wait_s, headers)], dataclasses.replace(self.efficiency)
         replies = self.answer([read_request(row, said) for row, said in zip(data, headers, strict=True)])
-        answers = [self._send(context, position, reply) for position, reply in enumerate(replies)]
-        self._report_efficiency(context)
-        return answers
+        self._metrics.observe(
+            waits_s, self.phases.last_s, tokens=self.efficiency.tokens - before.tokens,
+            computed_tokens=self.efficiency.computed_tokens - before.computed_tokens,
+        )  # fmt: skip
+        return [self._send(context, *one) for one in zip(range(len(data)), replies, headers, strict=True)]
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """A reply to each, in order."""
@@ -336,45 +345,21 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
             "work": asdict(loaded.work),
         }
 
-    def _send(self, context: Any, position: int, reply: Reply) -> bytes:
-        """Status and body of one item of the batch, and the one line a failure leaves in the log."""
+    def _send(self, context: Any, position: int, reply: Reply, headers: Mapping[str, Any]) -> bytes:
+        """Status and body of one item of the batch. HAProxy's log has a line for each failure; one that is no
+        fault of the request leaves where it comes from here."""
         try:
             _set_status(context, position, reply)
         except Exception as error:
             reply = fail(error, "answered")
             with contextlib.suppress(Exception):
                 _set_status(context, position, reply)
-        if reply.status != http.HTTPStatus.OK:
-            facts: dict[str, Any] = {"status": reply.status, "cause": reply.cause}
-            if reply.trace:
-                facts["trace"] = reply.trace
-            log("request_failed", self.definition.name, request=context.get_request_id(position), **facts)
+        if reply.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+            log(
+                "request_failed", self.definition.name, request=headers.get("x-request-id", ""),
+                trace_id=find_trace_id(headers), status=reply.status, cause=reply.cause, trace=reply.trace,
+            )  # fmt: skip
         return reply.body
-
-    def _report_efficiency(self, context: Any) -> None:
-        """Counters are no reason to lose a batch that is answered."""
-        try:
-            self.efficiency_report.send(self.efficiency, context.metrics)
-        except Exception as error:
-            log("metrics_failed", self.definition.name, cause=f"{type(error).__name__}: {error}")
-
-
-class EfficiencyReport:
-    """Adds the texts' own tokens and those computed to TorchServe's counters: Prometheus divides them."""
-
-    def __init__(self) -> None:
-        self._sent = PackingEfficiency()
-        self._next = 0.0
-
-    def send(self, efficiency: PackingEfficiency, metrics: Any) -> None:
-        """At most once in METRIC_SECONDS, because each metric is a line that TorchServe parses."""
-        now = time.monotonic()
-        if now < self._next or efficiency.computed_tokens == self._sent.computed_tokens:
-            return
-        self._next = now + METRIC_SECONDS
-        metrics.add_counter(TOKENS_METRIC, efficiency.tokens - self._sent.tokens)
-        metrics.add_counter(COMPUTED_METRIC, efficiency.computed_tokens - self._sent.computed_tokens)
-        self._sent = replace(efficiency)
 
 
 def is_describe(rows: Sequence[Mapping[str, Any]], headers: Sequence[Mapping[str, Any]]) -> bool:
@@ -385,8 +370,16 @@ def is_describe(rows: Sequence[Mapping[str, Any]], headers: Sequence[Mapping[str
     return not PREDICTION_HEADERS & {name.lower() for name in headers[0]}
 
 
+def find_trace_id(headers: Mapping[str, Any]) -> str:
+    """Of the client's trace (W3C Trace Context: version-trace-parent-flags); empty where there is none."""
+    parts = str(headers.get("traceparent", "")).split("-")
+    return parts[1] if len(parts) == 4 else ""
+
+
 def _set_status(context: Any, position: int, reply: Reply) -> None:
     context.set_response_content_type(position, JSON)
     if reply.status != http.HTTPStatus.OK:
+        # In ASCII and on one line, as a header must be.
+        context.set_response_header(position, CAUSE, json.dumps(reply.cause)[1:-1])
         phrase = http.HTTPStatus(reply.status).phrase
         context.set_response_status(code=reply.status, phrase=phrase, idx=position)

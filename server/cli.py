@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from config.errors import ConfigError
 from config.folders import explain_os_error
 from config.plan import read_plan
-from config.terminal import print_in_any_locale, say
+from config.terminal import JsonLines, print_in_any_locale
 from server.command import FAILED, FLAGS, INTERRUPTED, USAGE_ERROR, Call, end, print_comparison, read_call
 from server.errors import ServerError
 
@@ -29,8 +30,13 @@ def main(words: Sequence[str] | None = None) -> int:
         usage = f"usage: python -m server {'|'.join(COMMANDS)} [FLAG…] NAME=VALUE…: got {command}"
         print(f"{usage}\n{flags}", file=sys.stderr)
         return USAGE_ERROR
+    at_end = contextlib.ExitStack()
     try:
-        code = run(read_call(command, rest))
+        call = read_call(command, rest)
+        if call.settings.foreground and call.settings.log == "json":  # what it prints is the log
+            at_end.enter_context(contextlib.redirect_stdout(JsonLines(sys.stdout)))
+            at_end.enter_context(contextlib.redirect_stderr(JsonLines(sys.stderr)))
+        code = run(call)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -47,6 +53,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\ninterrupted: `{command}` was not finished; run it again", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        at_end.close()
 
 
 def run(call: Call) -> int:
@@ -56,7 +64,7 @@ def run(call: Call) -> int:
     if call.command == "supervise":
         from server.supervisor.main import supervise
 
-        return supervise(call.run, say)
+        return supervise(call.run)
     if call.command == "status":
         from server.call import render_calls
         from server.status import render_status

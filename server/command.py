@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.commands import COMMANDS, list_read, take_own
+from config.folders import write_text_atomically
 from config.plan import Plan
 from config.settings import Settings, read_settings
 from server.rundir import RunDir
+from server.state import tell_time
 
 # What only some commands need is imported by them: `make status` must be quick.
 
@@ -54,6 +57,9 @@ def print_comparison(plan: Plan, call: Call) -> int:
     from server.verify import render, verify
 
     result = verify(plan, call.run)
+    with contextlib.suppress(OSError):  # for the metrics page; who may only look leaves it as it is
+        found = {"at": tell_time(), "items": result.by_row()}
+        write_text_atomically(call.run.verified, json.dumps(found) + "\n", mode=0o600)
     print(render(result, plan, call.settings.format, call.settings.verbose), flush=True)
     return 0 if result.good else FAILED
 

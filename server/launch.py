@@ -33,6 +33,14 @@ _INHERITED = frozenset({
     "PYTHONDONTWRITEBYTECODE",  # of the image
     "LOG_FILE_SIZE", "ACCESS_LOG_LEVEL",  # log4j2.xml's own
 })  # fmt: skip
+LOG_LINES = {
+    "text": "%d{ISO8601} [%-5p] %t %c - %m%n",
+    "json": (
+        '{"time":"%d{yyyy-MM-dd\'T\'HH:mm:ss.SSS\'Z\'}{UTC}","level":"%p","source":"%t","logger":"%c",'
+        '"message":"%enc{%m}{JSON}","exception":"%enc{%ex}{JSON}"}%n'
+    ),
+}
+"""By LOG: the pattern of TorchServe's and the workers' lines (log4j's PatternLayout)."""
 CLASSES = "lib/cpukit/org"
 """Below the environment: classes that stand in for TorchServe's own (server/java, built by set-up)."""
 
@@ -137,8 +145,17 @@ def render_environment(plan: Plan, name: str, run: RunDir, inherited: Mapping[st
         "PYTHONUNBUFFERED": "1",
         "PYTHONUTF8": "1",  # TorchServe reads the workers' lines as UTF-8, whatever the locale
         "LC_ALL": "C.UTF-8",  # Java can open no file whose name is not of its locale
+        "CPU_KIT_LOG_LINE": LOG_LINES[plan.log],
+        # handlers/shared/metrics.py
+        "PROMETHEUS_MULTIPROC_DIR": str(find_metrics_folder(plan)),
+        "CPU_KIT_SLO_MS": str(plan.slo_p99_ms),
         MARK: str(run.path),
     }
+
+
+def find_metrics_folder(plan: Plan) -> Path:
+    """Where its workers count: the limit, whose shares are the buckets, is one for all that is in it."""
+    return RunDir(path=Path(plan.run_dir)).metrics / str(plan.slo_p99_ms)
 
 
 def inherit(environment: Mapping[str, str]) -> dict[str, str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,7 @@ _CONSOLE_ROUTINE = re.compile(
 # … [ERROR] main org.pytorch.serve.ModelServer - text
 _SERVER_ERROR = re.compile(r"^\S+ \[(?:ERROR|FATAL) *\] .*? - (.+)$", re.MULTILINE)
 _LINES_SHOWN = 5
+LARGEST_LOG_BYTES = 10 << 20
 
 
 def find_start_failure(run: RunDir, oom_kills_before: int) -> Failure | None:
@@ -112,11 +116,32 @@ def explain_death(run: RunDir) -> Failure:
 
 
 def read_log(path: Path) -> str:
-    """A log's text; empty when it is not there (yet)."""
+    """A log's text, as of LOG=text; empty when it is not there (yet)."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+    return "".join(map(_to_text, text.splitlines(keepends=True))) if text.startswith('{"time"') else text
+
+
+def _to_text(line: str) -> str:
+    """Of an entry that log4j wrote for LOG=json (server/launch.py)."""
+    try:
+        entry = json.loads(line)
+        head = f"{entry['time']} [{entry['level']:<5}] {entry['source']} {entry['logger']}"
+        return f"{head} - {entry['message']}\n{entry['exception']}"
+    except (ValueError, LookupError, TypeError):
+        return line
+
+
+def limit_log(path: Path) -> None:
+    """Move what it holds to <name>.1, in place of what was there, once it is large; whoever writes goes on at
+    the file's new end. On a full disk the old lines are lost."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > LARGEST_LOG_BYTES:
+            with contextlib.suppress(OSError):
+                shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+            os.truncate(path, 0)
 
 
 def read_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:

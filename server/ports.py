@@ -7,18 +7,23 @@ import socket
 from collections.abc import Mapping
 
 from config.plan import INSTANCES_FOLDER, Plan
+from config.proxy import render_address
 from server.errors import ServerError
 from server.processes import read_environment, read_process
 from server.rundir import MARK
 
 _LOOPBACK = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::")
+"""Addresses of all interfaces, loopback among them."""
 
 
 def list_ports(plan: Plan, instance: str = "") -> dict[str, tuple[str, int]]:
     """Purpose → (host, port) of everything that HAProxy listens on, or an instance where it is named."""
     if not instance:
         proxy = plan.proxy
-        return {"predictions": (proxy.host, proxy.port), "metrics": (_LOOPBACK, proxy.metrics_port)}
+        return {
+            "predictions": (proxy.host, proxy.port), "metrics": (proxy.metrics_host, proxy.metrics_port),
+        }  # fmt: skip
     given = plan.instances[instance].properties
     names = ("inference", "management")
     return {f"gRPC {name}": (_LOOPBACK, int(given[f"grpc_{name}_port"])) for name in names}
@@ -26,8 +31,8 @@ def list_ports(plan: Plan, instance: str = "") -> dict[str, tuple[str, int]]:
 
 def inference_url(plan: Plan) -> str:
     """Where predictions are asked for from here: a server that listens everywhere does so on loopback too."""
-    host = _LOOPBACK if plan.proxy.host == "0.0.0.0" else plan.proxy.host
-    return f"{'https' if plan.proxy.tls_cert else 'http'}://{host}:{plan.proxy.port}"
+    host = _LOOPBACK if plan.proxy.host in EVERYWHERE else plan.proxy.host
+    return f"{'https' if plan.proxy.tls_cert else 'http'}://{render_address(host, plan.proxy.port)}"
 
 
 def check_ports_free(ports: Mapping[str, tuple[str, int]]) -> None:

@@ -54,11 +54,14 @@ class RunDir:
     token = _File("token")  # the token that the proxy asks for; made once, and changed with the file
     authorization = _File("authorization")  # the header with that token, for `curl -H @FILE`
     samples = _File("samples")  # inputs to try the models with
+    metrics = _File("metrics")  # what workers count, added up by the supervisor
+    verified = _File("verify.json")  # what `make verify` found last, for the metrics page
 
     logs = _File("logs")  # logs of this start
     previous_logs = _File("logs.previous")  # logs of the start before
     supervisor_log = _File("logs/supervisor.log")  # what the supervisor and the starts of its instances say
-    proxy_log = _File("logs/haproxy.log")  # HAProxy's own troubles, and a line for each request that failed
+    request_log = _File("logs/requests.log")  # a line for each request that failed
+    proxy_log = _File("logs/haproxy.log")  # what HAProxy prints when it starts; later the supervisor has it
     console_log = _File("logs/console.log")  # of an instance: what TorchServe and the JVM print, errors only
     server_log = _File("logs/ts_log.log")  # of an instance: what TorchServe's frontend logs
     model_log = _File("logs/model_log.log")  # of an instance: what the workers print
@@ -85,8 +88,9 @@ class RunDir:
         """Everything the kit puts here, the marker last: until it is gone, a second clean can go on."""
         secrets = map(Path, (self.proxy_files.bearers, self.proxy_files.certificate))
         files = [self.timings, self.state, self.failure, self.lock, self.authorization, self.proxy_config]
-        files += [self.record, self.token, *secrets]
+        files += [self.record, self.token, self.verified, *secrets]
         drafts = [name_draft(file) for file in (*files, self.plan, self.tuned)]
-        folders = (self.logs, self.previous_logs, self.samples, self.path / "tmp", self.instances, self.next)
+        folders = [self.logs, self.previous_logs, self.samples, self.path / "tmp", self.instances, self.next]
+        folders += [self.metrics]
         shared = [self.path / name for name in _OF_THE_CHECKOUT if self.path == CHECKOUT_RUN]
         return [*files, *drafts, *folders, *shared, self.plan, self.marker]

@@ -20,6 +20,7 @@ from config.folders import check_run_folder, claim_run_folder, hold_lock
 from config.plan import Plan, read_plan
 from config.planning import NO_PROFILE, make_plan, make_profile_job, read_facts, read_profile
 from config.planning.backends import DEFAULT_PRECISION, check_cpu
+from config.planning.proxy import find_metrics_address
 from config.proxy import GENERATIONS
 from config.render import describe_plan, summarize, write_next, write_plan_files
 from config.settings import FIELDS, Settings, about
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from handlers.definition import Packed
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-FIXED = ("MODELS", "PORT", "HOST", "TLS_CERT", "TLS_KEY")
+FIXED = ("MODELS", "PORT", "HOST", "METRICS", "CORS_ORIGIN", "TLS_CERT", "TLS_KEY")
 """What the running HAProxy has for good: it listens, and asks by these names."""
 POLL_S = 0.2
 TIMEOUT_S = 5.0
@@ -126,7 +127,7 @@ def check_serve(call: Call) -> int:
         check_cpu(machine, backend, settings.precision or DEFAULT_PRECISION)
     if not find_marked(call.run.path):  # else the ports may be its own
         check_ports_free(
-            {"predictions": (settings.host, settings.port), "metrics": ("127.0.0.1", settings.port + 2)}
+            {"predictions": (settings.host, settings.port), "metrics": find_metrics_address(settings)}
         )
     elif call.command == "check-serve":
         with hold_lock(call.run.path):
@@ -246,8 +247,9 @@ def check_same_proxy(running: Plan, following: Plan) -> None:
 
     def list_fixed(plan: Plan) -> dict[str, object]:
         one, models = plan.proxy, " ".join(sorted(plan.models))
-        values = (models, one.port, one.host, one.tls_cert, one.tls_key, plan.package_set)
-        return dict(zip((*FIXED, "package set"), values, strict=True))
+        metrics = f"{one.metrics_host}:{one.metrics_port}"
+        values = (models, one.port, one.host, metrics, one.cors_origin, one.tls_cert, one.tls_key)
+        return dict(zip((*FIXED, "package set"), (*values, plan.package_set), strict=True))
 
     now, planned = list_fixed(running), list_fixed(following)
     if changed := [name for name in now if now[name] != planned[name]]:

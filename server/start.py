@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from config.plan import Plan
-from config.terminal import Report
+from config.terminal import Report, read_message
 from server.archives import read_archives
 from server.errors import ServerError
 from server.launch import inherit, prepare_folders, spawn
@@ -71,6 +72,7 @@ def start(run: RunDir, plan: Plan, report: Report) -> subprocess.Popen[bytes]:
     check_ports_free(list_ports(plan))  # each instance checks its own, and its archives
     run.failure.unlink(missing_ok=True)
     prepare_folders(run)
+    shutil.rmtree(run.metrics, ignore_errors=True)
     prepare_secrets(run, plan)
     try:
         check_configuration(run, plan, run.proxy_config)
@@ -115,16 +117,16 @@ def _launch(run: RunDir) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def follow(log: Path, report: Report, *, told: int = 0) -> Iterator[Callable[[], None]]:
-    """A function that reports what was added to a log since it was called last; the rest at the end.
-
-    Its first `told` bytes are known.
-    """
+    """A function that reports the messages of what was added to a log since it was called last; the rest at
+    the end. Its first `told` bytes are known."""
     with log.open(encoding="utf-8", errors="replace") as file:
         file.seek(told)
 
         def read_lines() -> None:
-            for line in file:
-                report(line.rstrip("\n"))
+            if os.fstat(file.fileno()).st_size < file.tell():  # it was moved to another file (logs.limit_log)
+                file.seek(0)
+            while line := file.readline():
+                report(read_message(line.rstrip("\n")))
 
         try:
             yield read_lines

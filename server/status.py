@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from config.plan import Plan, read_plan
+from config.proxy import render_address
+from config.settings import is_loopback
 from handlers.backends.catalogue import name_variant
 from server.api import count_waiting, make_instance_client, read_queue_size
 from server.archives import read_archives_left
@@ -142,6 +144,11 @@ class Status:
     def render_parts(self) -> Iterator[str]:
         """HAProxy, then each instance with its workers."""
         yield self._render_part("proxy", "HAProxy", self.haproxy)
+        proxy = self.plan.proxy
+        if not is_loopback(proxy.host) and not proxy.tls_cert:
+            yield "  INSECURE=1: other machines send the token and their requests without TLS"
+        if not is_loopback(proxy.metrics_host):
+            yield "  METRICS: other machines read the metrics, without a token"
         for name, instance in self.plan.instances.items():
             yield self._render_part(name, "TorchServe", self.java.get(str(self.run.instance(name).path)))
             for model in instance.models:
@@ -158,7 +165,11 @@ class Status:
             last = f" (last at {_short(part.causes[-1].at)}: {part.causes[-1].cause})" if part.causes else ""
             phase += f", restarted {part.restarts} ×{last}"
         if name == "proxy":
-            ports = ", ".join(f"{port} {purpose}" for purpose, (_, port) in list_ports(self.plan).items())
+            listened = list_ports(self.plan).items()
+            ports = ", ".join(
+                f"{port if is_loopback(host) else render_address(host, port)} {purpose}"
+                for purpose, (host, port) in listened
+            )
         else:
             ports = "gRPC " + ", ".join(str(port) for _, port in list_ports(self.plan, name).values())
         return f"{name}: {what} {phase}, {_render_mib(pid)}, ports: {ports}"

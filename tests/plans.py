@@ -109,7 +109,8 @@ def make_instance(number: int, models: dict[str, ModelPlan] | None = None, **cha
 
 def make_proxy(**changes: Any) -> ProxyPlan:
     fields: dict[str, Any] = {
-        "host": "127.0.0.1", "port": 8080, "metrics_port": 8082, "threads": 1, "connections": 2000,
+        "host": "127.0.0.1", "port": 8080, "metrics_host": "127.0.0.1", "metrics_port": 8082, "threads": 1,
+        "connections": 2000,
         "memory_mib": 1500, "buffer_bytes": 384 << 10, "rewrite_bytes": 8 << 10, "header_bytes": 16 << 10,
         "small_bytes": 360 << 10, "max_request_bytes": 16 << 20, "places": 800, "large_places": 240,
         "deadline_ms": 60_000, "largest_deadline_ms": 300_000, "headers_s": 10, "body_s": 60, "idle_s": 60,

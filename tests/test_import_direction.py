@@ -81,7 +81,10 @@ def test_no_module_imports_another_in_a_circle():
     assert {"handlers.shared.options", "handlers.backends.loader"} <= find_circles(planted)
 
 
-SHARED = ("handlers.answers", "handlers.backends.catalogue", "handlers.definition", "handlers.sums")
+SHARED = (
+    "handlers.answers", "handlers.backends.catalogue", "handlers.definition", "handlers.shared.metrics",
+    "handlers.sums",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("room", ["config", "server"])

@@ -104,10 +104,11 @@ def plan_models(
         name, variant = model.name, variants[model.name]
         backend, precision = variant.split()
         batch = _find_given("batch", "batch_size", name, settings, tuned, why)
+        service, limit_ms = find_service(model, variant, cores, profile), find_limit_ms(settings, tuned)
         if batch is None:
-            service, limit_ms = find_service(model, variant, cores, profile), find_limit_ms(settings, tuned)
             batch, reason = choose_batch(service, list_sizes(model), settings.mode, limit_ms)
             why[f"{name}.batch_size"] = reason
+        why[f"{name}.rate"] = f"all its workers busy with batches of {batch}; {service.source}"
         delay = _find_given("delay_ms", "max_batch_delay_ms", name, settings, tuned, why)
         off = tuple(sorted({*settings.off, *(() if model.freeze else EAGER)}))
         if not model.freeze:
@@ -125,6 +126,7 @@ def plan_models(
             "response_timeout_s": plan_response_timeout(model, batch, count, why),
             "startup_timeout_s": load_s * count,
             "limits": plan_limits(model, precision, batch, count, why),
+            "rate": round(len(instance.worker_cpus) * service.rate(batch), 1),
             "off": off,
         }
     planned = _add_models(instance, fields, why)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from config.errors import ConfigError
 from config.plan import ProxyPlan
-from config.settings import Settings
+from config.settings import Settings, parse_address
 
 BUFFER_BYTES = 384 << 10
 """HAProxy sends a request again only if it holds the whole of it in one buffer: a photograph of 300 kB and
@@ -55,6 +55,11 @@ def check_names(models: Iterable[str]) -> None:
             )
 
 
+def find_metrics_address(settings: Settings) -> tuple[str, int]:
+    """Host and port of the metrics page."""
+    return parse_address(settings.metrics) or ("127.0.0.1", settings.port + 2)
+
+
 def plan_proxy(
     settings: Settings, *, models: int, cores: int, memory_mib: int, why: dict[str, str]
 ) -> ProxyPlan:
@@ -72,9 +77,11 @@ def plan_proxy(
         "large body"
     )
     why["proxy.memory_mib"] = "a 16th of the memory, kept free of the workers'"
+    metrics_host, metrics_port = find_metrics_address(settings)
     return ProxyPlan(
-        host=settings.host, port=settings.port, metrics_port=settings.port + 2, tls_cert=settings.tls_cert,
-        tls_key=settings.tls_key, token_file=settings.token_file,
+        host=settings.host, port=settings.port, metrics_host=metrics_host, metrics_port=metrics_port,
+        cors_origin=settings.cors_origin, tls_cert=settings.tls_cert, tls_key=settings.tls_key,
+        token_file=settings.token_file,
         threads=max(1, min(MAX_THREADS, cores // CORES_OF_THREAD)), connections=CONNECTIONS,
         memory_mib=memory_mib, buffer_bytes=BUFFER_BYTES, rewrite_bytes=REWRITE_BYTES,
         header_bytes=HEADER_BYTES, small_bytes=SMALL_BYTES, max_request_bytes=MAX_REQUEST_BYTES,

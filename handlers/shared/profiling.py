@@ -168,9 +168,12 @@ class Phases:
     def __init__(self) -> None:
         names = ("requests", "batches", "read_s", "model_s", "whole_s")
         self._counts: dict[str, float] = dict.fromkeys(names, 0)
+        self.last_s: dict[str, float] = {}
+        """Of the newest batch: decode, model, encode."""
 
     def count(self, requests: int, *, read_s: float, model_s: float, whole_s: float) -> None:
         """Add one batch."""
+        self.last_s = {"decode": read_s, "model": model_s, "encode": max(0.0, whole_s - read_s - model_s)}
         self._counts["batches"] += 1
         self._counts["requests"] += requests
         for name, seconds in (("read_s", read_s), ("model_s", model_s), ("whole_s", whole_s)):

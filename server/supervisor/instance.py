@@ -17,15 +17,16 @@ from config.plan import Plan
 from config.terminal import Report
 from server.archives import check_packed, check_precisions, read_archives
 from server.errors import ServerError
-from server.launch import check_machine, launch, make_allocator_link, prepare_folders
+from server.launch import check_machine, find_metrics_folder, launch, make_allocator_link, prepare_folders
 from server.logs import explain_death, find_start_failure, read_configuration, read_oom_kills
 from server.ports import check_ports_free, list_ports
 from server.processes import PROC, Process, find_marked, is_alive, read_process, send_signal
 from server.ready import StartFailed, wait_until_ready
 from server.rundir import RunDir
-from server.state import Failure, Part, Phase, begin_state, write_state
+from server.state import Failure, Part, Phase, begin_state, tell_time, write_state
 from server.stop import remove_traces
-from server.supervisor.judge import Memory, Observation, judge
+from server.supervisor.counters import RESTARTS
+from server.supervisor.judge import Kind, Memory, Observation, judge
 from server.supervisor.observe import Watch, count_planned
 from server.supervisor.proxy import Serving
 from server.supervisor.restarts import Restarts
@@ -78,7 +79,11 @@ class Instance:
         self.process: subprocess.Popen[bytes] | None = None  # the `torchserve` command
         self._watch: Watch | None = None
         self._memory = Memory()
-        self._doomed = ""  # why it is to be replaced, once the proxy knows
+        self._doomed, self._kind = "", Kind.ENDED  # why it is to be replaced, once the proxy knows
+        self._ended: dict[int, Kind] = {}  # workers that were ended here
+        self.verified: Mapping[str, bool] = {}
+        """Row of verify → whether it passed everywhere, at the last start."""
+        self.verified_at = ""
         self._starting: asyncio.Task[Failure | None] | None = None
         self._killing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -117,7 +122,7 @@ class Instance:
                 self.restarts.note_start()
                 self._starting = asyncio.ensure_future(self._start())
         elif self.process.poll() is not None:
-            self._doomed = explain_death(self.run).describe()
+            self._doomed, self._kind = explain_death(self.run).describe(), Kind.ENDED
         elif self._watch:
             self._judge(self._watch, now, others=others)
 
@@ -129,7 +134,7 @@ class Instance:
         self._starting = None
         self.failure = starting.result()
         if self.failure:
-            self.restarts.note_end(self.failure.describe())
+            self.restarts.note_end(self.failure.describe(), Kind.START_FAILED)
         elif self._watch:
             self.was_ready, self.gentle = True, False
             self.seen = self._watch.observe(time.monotonic())
@@ -141,10 +146,13 @@ class Instance:
             self._report(f"{self.name}: {self.seen.describe()}")
         self._memory = self._memory.after(self.seen, now)
         verdict = judge(self.seen, self._memory, now, others=others, memory_mib=self.own.memory_mib)
-        self._doomed = verdict.replace
-        for pid, why in verdict.end_workers.items():
+        self._doomed, self._kind = verdict.replace, verdict.kind
+        for pid in before.workers - self.seen.workers:
+            RESTARTS.labels("worker", self._ended.pop(pid, Kind.ENDED).value).inc()
+        for pid, (kind, why) in verdict.end_workers.items():
             if process := read_process(pid):
                 self._report(f"{self.name}: {process.role} {pid} {why}: ended, TorchServe starts another one")
+                self._ended[pid] = kind
                 send_signal(process, signal.SIGKILL)
 
     def act(self) -> None:
@@ -161,7 +169,7 @@ class Instance:
             await self.kill()
         finally:
             self._killing = None
-            self.restarts.note_end(why)
+            self.restarts.note_end(why, self._kind)
 
     def forgive(self) -> None:
         """What was wrong so far is no reason: we did not look, and nobody else may have been able to."""
@@ -223,12 +231,14 @@ class Instance:
         if link := make_allocator_link(self.plan):
             self._report(f"{self.name}: {link}")
         prepare_folders(self.run)
+        find_metrics_folder(self.plan).mkdir(mode=0o700, parents=True, exist_ok=True)
         return archives
 
     def _verify(self) -> None:
         from server.verify import render, verify_instance  # a supervisor watches sooner without it
 
         result = verify_instance(self.plan, self.name, self._server_run)
+        self.verified, self.verified_at = result.by_row(), tell_time()
         if not result.good:
             lines = tuple(render(result, self.plan).splitlines())
             raise StartFailed(Failure(cause="the live server differs from the plan", lines=lines))
@@ -239,7 +249,7 @@ class Instance:
         if self._watch:
             self._watch.close()
         self._watch = self._watching = None
-        self.seen, self._memory, self._doomed = Observation(), Memory(), ""
+        self.seen, self._memory, self._doomed, self._ended = Observation(), Memory(), "", {}
 
     async def kill(self) -> None:
         """End all of it at once, TorchServe first: that resets its connections."""

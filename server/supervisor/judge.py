@@ -38,6 +38,31 @@ class Lack(str, Enum):
     HANG = "hang"
 
 
+class Ill(str, Enum):
+    """Why nothing can be expected of a worker, or it must go."""
+
+    HANGS = "hangs"
+    STOPPED = "is stopped"
+    LAUNCHER_LOST = "has lost its launcher"
+
+
+class Kind(str, Enum):
+    """Of a restart's cause, for the metrics."""
+
+    ENDED = "ended"  # by itself, or by a signal
+    HANG = "hang"
+    STOPPED = "stopped"
+    LAUNCHER_LOST = "launcher_lost"
+    MEMORY = "memory"
+    NO_WORKER = "no_worker"
+    FEWER_WORKERS = "fewer_workers"
+    WRONG_ANSWER = "wrong_answer"
+    NO_ANSWER = "no_answer"
+    START_FAILED = "start_failed"
+
+    __str__ = str.__str__
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One thing that is wrong with a model."""
@@ -113,7 +138,8 @@ class Observation:
     java: str = ""  # what is wrong with TorchServe's own process; stopped by a signal its sockets stay open
     serving: Mapping[str, int] = field(default_factory=dict)
     """Model → workers that were ready at the last look, and still live and run."""
-    ill: Mapping[int, str] = field(default_factory=dict)  # worker → why nothing can be expected of it
+    workers: frozenset[int] = frozenset()
+    ill: Mapping[int, Ill] = field(default_factory=dict)
     anonymous_mib: Mapping[int, int] = field(default_factory=dict)
     """Process → memory that is its own; what several map would be counted several times."""
 
@@ -150,16 +176,17 @@ def observe(
     launchers = {process.pid for process in processes if process.is_launcher}
     workers = {process.pid: process for process in processes if process.is_worker}
     java = {process.pid for process in processes if process.is_java}
-    ill = {pid: "hangs" for look in looks.values() for pid in look.hanging if pid in workers}
-    ill |= {pid: "is stopped" for pid in workers if pid in stopped}
+    ill = {pid: Ill.HANGS for look in looks.values() for pid in look.hanging if pid in workers}
+    ill |= {pid: Ill.STOPPED for pid in workers if pid in stopped}
     if launched:  # TorchServe cannot end a worker whose launcher is gone, and its pins are nobody's
         lost = [pid for pid, worker in workers.items() if worker.parent_pid not in launchers]
-        ill |= dict.fromkeys(lost, "has lost its launcher")
+        ill |= dict.fromkeys(lost, Ill.LAUNCHER_LOST)
     serving = {
         name: sum(pid in workers and pid not in ill for pid in look.ready) for name, look in looks.items()
     }
     return Observation(
-        looks=dict(looks), looked_at=looked_at, serving=serving, ill=ill, anonymous_mib=anonymous_mib,
+        looks=dict(looks), looked_at=looked_at, serving=serving, ill=ill, workers=frozenset(workers),
+        anonymous_mib=anonymous_mib,
         java="is gone (killed?)" if not java else "is stopped (SIGSTOP)" if java & stopped else "",
     )  # fmt: skip
 
@@ -185,7 +212,9 @@ class Verdict:
     """What to do."""
 
     replace: str = ""  # why the instance is to be ended and started again; empty when it is not
-    end_workers: Mapping[int, str] = field(default_factory=dict)
+    kind: Kind = Kind.ENDED
+    """Of that."""
+    end_workers: Mapping[int, tuple[Kind, str]] = field(default_factory=dict)
     """Processes to end, and why; TorchServe starts others."""
 
 
@@ -198,16 +227,23 @@ def judge(seen: Observation, memory: Memory, now: float, *, others: bool, memory
     patience_s = PATIENCE_SPARE_S if others else PATIENCE_ALONE_S
     patience_s = PATIENCE_PARTLY_S if lacks <= {Lack.WORKERS} else patience_s
     if seen.java:
-        return Verdict(replace=f"TorchServe {seen.java}")
+        return Verdict(
+            replace=f"TorchServe {seen.java}", kind=Kind.STOPPED if "stopped" in seen.java else Kind.ENDED
+        )
     if (unlooked_s := now - seen.looked_at) > LATEST_LOOK_S:
-        return Verdict(replace=f"nobody has looked at it for {unlooked_s:.0f} s")
+        return Verdict(replace=f"nobody has looked at it for {unlooked_s:.0f} s", kind=Kind.NO_ANSWER)
     if seen.lost and (others or lost_s > PATIENCE_ALONE_S):
-        return Verdict(replace=f"{', '.join(seen.lost)}: no worker is left")
+        return Verdict(replace=f"{', '.join(seen.lost)}: no worker is left", kind=Kind.NO_WORKER)
     if unwell_s > patience_s:
         what = seen.describe() if lacks else "fewer workers serve than planned"
-        return Verdict(replace=f"{what}, for {unwell_s:.0f} s")
-    leak, total = {}, sum(seen.anonymous_mib.values())
+        kind = next((kind for lack, kind in _KINDS.items() if lack in lacks), Kind.FEWER_WORKERS)
+        return Verdict(replace=f"{what}, for {unwell_s:.0f} s", kind=kind)
+    ends, total = {}, sum(seen.anonymous_mib.values())
     if total > memory_mib:
         largest, held = max(seen.anonymous_mib.items(), key=lambda one: one[1])
-        leak = {largest: f"holds {held} MiB of {total}, and {memory_mib} are planned"}
-    return Verdict(end_workers={**leak, **seen.ill})
+        ends = {largest: (Kind.MEMORY, f"holds {held} MiB of {total}, and {memory_mib} are planned")}
+    return Verdict(end_workers={**ends, **{pid: (_OF_ILL[ill], ill.value) for pid, ill in seen.ill.items()}})
+
+
+_KINDS = {Lack.WRONG_ANSWER: Kind.WRONG_ANSWER, Lack.NO_ANSWER: Kind.NO_ANSWER, Lack.HANG: Kind.HANG}
+_OF_ILL = {Ill.HANGS: Kind.HANG, Ill.STOPPED: Kind.STOPPED, Ill.LAUNCHER_LOST: Kind.LAUNCHER_LOST}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -13,17 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from config.plan import Plan, read_plan
-from config.terminal import Report
+from config.terminal import Report, render_entry, say
 from server.launch import PRIVATE_UMASK, confine, list_server_cpus
+from server.logs import limit_log
 from server.notify import Notifier
 from server.processes import DRAIN_SECONDS, open_handle, reap_orphans
 from server.rundir import RunDir
 from server.start import find_signals
 from server.state import Failure, Phase, Record, tell_time, write_state
+from server.supervisor.counters import RELOADS
 from server.supervisor.instance import Instance
+from server.supervisor.metrics import Page
 from server.supervisor.probes import Readiness, answer_probes
 from server.supervisor.proxy import Proxy
-from server.supervisor.reload import Reload
+from server.supervisor.reload import DONE, Reload
+from server.supervisor.requests import RequestLog
 
 TURN_S = 0.5  # of HAProxy, and of what waits in it
 PROCESSES_S = 1.0  # of all processes of the instances
@@ -39,10 +44,14 @@ THREADS = 4  # for what waits: archives are read, and an instance is verified, i
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER (prctl(2))
 
 
-def supervise(run: RunDir, report: Report) -> int:
+def supervise(run: RunDir) -> int:
     """For a run directory that is prepared: 0 when a signal has ended it, 1 where its start failed."""
     os.umask(PRIVATE_UMASK)
     plan = read_plan(run.plan)
+
+    def report(message: str) -> None:
+        say(render_entry(plan.log, message, level="INFO", source="supervisor"))
+
     confine(list_server_cpus(plan))
     # A worker whose launcher was killed, a launcher whose Java was: they stay below us.
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
@@ -52,7 +61,8 @@ def supervise(run: RunDir, report: Report) -> int:
         instances = [Instance(name, plan, run, report) for name in plan.instances]
         server = Server(run, plan, Proxy(run, plan, report), instances, report)
         path = Path(run.proxy_files.supervisor_socket)
-        async with answer_probes(path, lambda: server.readiness, server.ask_reload):
+        page = server.page.render
+        async with answer_probes(path, lambda: server.readiness, server.ask_reload, page):
             return await server.run()
 
     return asyncio.run(go())
@@ -74,6 +84,8 @@ class Server:
         self._written: Record | None = None
         self._troubles: set[str] = set()
         self.readiness = self._find_readiness(Phase.STARTING)
+        self.page = Page(self)
+        self._requests = RequestLog(run.request_log, plan.log, report)
 
     async def run(self) -> int:
         """0 ended in order, 1 the start failed."""
@@ -143,6 +155,7 @@ class Server:
             self._lenient_until = now + GRACE_S
         self._turned_at, ready = now, self.proxy.ready
         self.proxy.look(now)
+        self._count_requests()
         news = bool(self._reload or self.proxy.ready != ready)
         if now < self._lenient_until:
             news = True
@@ -154,8 +167,31 @@ class Server:
                 instance.look(now, others=fresh and self._others_serve(instance))
             ours = (self.proxy.process, *(one.process for one in self.instances.values()))
             reap_orphans([one.pid for one in ours if one])
+            for log in self._list_logs():
+                limit_log(log)
         if news:
             self._act()
+
+    def _count_requests(self) -> None:
+        with self._saying_once("requests.log cannot be written", OSError):
+            self.page.count(self._requests.take(self.proxy.requests.read_lines()))
+
+    def _list_logs(self) -> Iterator[Path]:
+        """That grow with each line (log4j limits its own): what clients can fill must not fill the disk."""
+        yield from (self.run_dir.supervisor_log, self.run_dir.request_log, self.run_dir.proxy_log)
+        yield from (self.run_dir.instance(name).console_log for name in self.instances)
+
+    def find_verified(self) -> dict[str, bool]:
+        """Row of verify → whether it passed: at the instances' starts, and by `make verify` after them."""
+        found: dict[str, bool] = {}
+        for instance in self.instances.values():
+            for item, passed in instance.verified.items():
+                found[item] = passed and found.get(item, True)
+        with contextlib.suppress(OSError, ValueError, LookupError):
+            said = json.loads(self.run_dir.verified.read_bytes())
+            if said["at"] > max((one.verified_at for one in self.instances.values()), default=""):
+                found |= said["items"]
+        return found
 
     def _act(self) -> None:
         if reload := self._reload:
@@ -163,6 +199,8 @@ class Server:
             self._record = replace(self._record, reload=done, reloads=self._record.reloads + reload.ended)
             if reload.ended:
                 self.plan, self._reload = reload.plan, None
+                RELOADS.labels("done" if done == DONE else "failed").inc()
+                self.page.follow_plan()
         serving = {
             (model, name): instance.describe_serving(model)
             for name, instance in self.instances.items()
@@ -240,5 +278,6 @@ class Server:
     async def _end(self, drain_s: float) -> None:
         """Nothing new, then what was accepted, then the instances, and HAProxy last: it still answers."""
         await asyncio.to_thread(self.proxy.drain, drain_s)
+        self._count_requests()
         await asyncio.gather(*(one.end(INSTANCES_END_S) for one in self.instances.values()))
         await asyncio.to_thread(self.proxy.end)

@@ -12,6 +12,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
+
 from server.state import Phase
 
 TIMEOUT_S = 5.0
@@ -41,10 +43,10 @@ class Readiness:
 
 @contextlib.asynccontextmanager
 async def answer_probes(
-    path: Path, read: Callable[[], Readiness], reload: Callable[[], str]
+    path: Path, read: Callable[[], Readiness], reload: Callable[[], str], page: Callable[[], bytes]
 ) -> AsyncIterator[None]:
     """Listen until the end of the block; `read` gives the latest readiness, `reload` asks for a reload and
-    says why it is rejected."""
+    says why it is rejected, `page` is that of metrics."""
 
     def find_answer(method: str, what: str) -> tuple[HTTPStatus, dict[str, Any]]:
         if (method, what) == ("POST", "/reload"):  # HAProxy lets no such request through
@@ -64,9 +66,12 @@ async def answer_probes(
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
             method, what, *_ = head.decode(errors="replace").split()
-            status, fields = find_answer(method, what)
-            body = (json.dumps(fields) + "\n").encode()
-            lines = (f"HTTP/1.1 {status.value} {status.phrase}", "Content-Type: application/json",
+            if what == "/metrics" and method in ("GET", "HEAD"):
+                status, kind, body = HTTPStatus.OK, CONTENT_TYPE_LATEST, page()
+            else:
+                status, fields = find_answer(method, what)
+                kind, body = "application/json", (json.dumps(fields) + "\n").encode()
+            lines = (f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {kind}",
                      f"Content-Length: {len(body)}", "Connection: close", "", "")  # fmt: skip
             writer.write("\r\n".join(lines).encode() + (b"" if method == "HEAD" else body))
             await asyncio.wait_for(writer.drain(), TIMEOUT_S)

@@ -22,13 +22,14 @@ from server.launch import inherit, list_server_cpus, spawn
 from server.logs import read_log
 from server.rundir import MARK, RunDir
 from server.state import Part, Phase
+from server.supervisor.judge import Kind
+from server.supervisor.requests import RequestPipe
 from server.supervisor.restarts import Restarts
 from server.tokens import write_bearers
 
 ENDS_WITHIN_S = 5.0
 SOFT_STOP_S = 1.0
 UNHEARD_S = 5.0  # HAProxy answers its socket within milliseconds, however busy
-LARGEST_LOG_BYTES = 10 << 20
 POLL_S = 0.1
 HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 """glibc maps each buffer of 384 KiB anew and gives it back: 28 to 64 page faults and a fifth of HAProxy's CPU
@@ -90,10 +91,12 @@ class Proxy:
         self._applied: dict[tuple[str, str], Serving] = {}
         self._predicted: dict[str, Prediction] = {}
         self._predictors = {name: Predictor() for name in plan.models}
-        self._heard = 0.0
-        address = plan.proxy.host, plan.proxy.port
-        self._listener = socket.create_server(address, backlog=plan.proxy.connections)
+        self._heard, self._kind = 0.0, Kind.ENDED
+        self._listener = listen(plan.proxy.host, plan.proxy.port, backlog=plan.proxy.connections)
         """What clients connect to; it stays open while HAProxy is started again."""
+        self.requests = RequestPipe()
+        self.stats: Mapping[str, Stat] = {}
+        """By model, of the last look."""
         self.process: subprocess.Popen[bytes] | None = None
         self.ready = False
         self.was_ready = False  # since the supervisor began: until then its end is one of the start
@@ -106,11 +109,12 @@ class Proxy:
         try:
             Path(self._run.proxy_files.admin_socket).unlink(missing_ok=True)
             command = [find_program(self._plan), "-db", "-f", str(self._run.proxy_config)]
-            environment = make_environment(self._run, self._plan, self._listener, serving)
-            cpus, fds = list_server_cpus(self._plan), [self._listener.fileno()]
+            requests = self.requests.write_end
+            environment = make_environment(self._run, self._plan, self._listener, requests, serving)
+            cpus, fds = list_server_cpus(self._plan), [self._listener.fileno(), requests]
             self.process = spawn(command, self._run.path, environment, self._run.proxy_log, cpus, fds)
         except (OSError, ServerError) as problem:  # no memory for another process, a full disk
-            self._restarts.note_end(f"cannot be started: {problem}")
+            self._restarts.note_end(f"cannot be started: {problem}", Kind.START_FAILED)
 
     def look(self, now: float) -> None:
         """Start it where it does not run; end it where it does not answer. `now`: when the turn began."""
@@ -118,27 +122,25 @@ class Proxy:
             self.ready, self.process = False, None
             said = (read_log(self._run.proxy_log).strip().splitlines() or ["it said nothing"])[-1]
             how = f"(signal {signal.Signals(-code).name})" if code < 0 else f"(status {code}): {said}"
-            self._restarts.note_end(f"HAProxy ended {how}")
+            self._restarts.note_end(f"HAProxy ended {how}", self._kind)
+            self._kind = Kind.ENDED
         if not self.process:
             if self._restarts.due:
                 self._launch()
             return
         try:
-            stats, at = self._runtime.read_stats(), time.monotonic()
+            self.stats, at = self._runtime.read_stats(), time.monotonic()
             for model, predictor in self._predictors.items():
-                predictor.learn(at, stats[model])
-                self._runtime.wake(stats[model])
+                predictor.learn(at, self.stats[model])
+                self._runtime.wake(self.stats[model])
             self.ready = self.was_ready = True
             self._heard = now
         except HaproxyError as problem:
             self.ready = False
             if now - self._heard > UNHEARD_S:
                 self._report(f"proxy: {problem}; ended, to start it again")
+                self._kind = Kind.NO_ANSWER
                 self.process.kill()
-        # What untrusted clients can fill must not fill the disk; HAProxy goes on at the file's new end.
-        with contextlib.suppress(FileNotFoundError):
-            if self._run.proxy_log.stat().st_size > LARGEST_LOG_BYTES:
-                os.truncate(self._run.proxy_log, 0)
 
     def apply(self, serving: Mapping[tuple[str, str], Serving]) -> None:
         """Set what of each (model, instance) can be asked, and how long a request takes."""
@@ -193,6 +195,11 @@ class Proxy:
         """From now on the one in the token's file, or in the one that was given, is good, and no other."""
         self._runtime.set_token(write_bearers(self._run, self._plan))
 
+    def find_rate(self, model: str) -> float:
+        """Requests a second that are answered while the queue is never empty; 0: it was not seen yet."""
+        us = self._predictors[model].prediction.us_per_request
+        return 1e6 / us if us else 0.0
+
     def describe(self) -> Part:
         """For the record."""
         if not self.process:
@@ -209,12 +216,20 @@ def find_program(plan: Plan) -> str:
     return found
 
 
+def listen(host: str, port: int, *, backlog: int) -> socket.socket:
+    """`::` is both families."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=host == "::")
+
+
 def make_environment(
-    run: RunDir, plan: Plan, listener: socket.socket | None = None, serving: Collection[str] = ()
-) -> dict[str, str]:
+    run: RunDir, plan: Plan, listener: socket.socket | None = None, requests: int | None = None,
+    serving: Collection[str] = (),
+) -> dict[str, str]:  # fmt: skip
     """What HAProxy is started with: nothing of the shell's, its mark, and what its configuration names."""
     at = f"fd@{listener.fileno()}" if listener else ""
-    variables = list_variables(plan, listener=at, serving=serving)
+    target = "stdout" if requests is None else f"fd@{requests}"
+    variables = list_variables(plan, listener=at, requests=target, serving=serving)
     return {**inherit(os.environ), **HEAP, MARK: str(run.path), **variables}
 
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from config.terminal import Report
 from server.state import Cause, Part, Phase, tell_time
+from server.supervisor.counters import RESTARTS
+from server.supervisor.judge import Kind
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -32,9 +34,10 @@ class Restarts:
     def note_start(self) -> None:
         self._began = self._now()
 
-    def note_end(self, cause: str) -> None:
+    def note_end(self, cause: str, kind: Kind = Kind.ENDED) -> None:
         """The next start waits for the pause."""
         now = self._now()
+        RESTARTS.labels("proxy" if self._name == "proxy" else "instance", kind.value).inc()
         pause = 0.0 if now - self._began >= WELL_S else self._pause
         causes = (*self.part.causes, Cause(at=tell_time(), cause=cause))[-CAUSES_KEPT:]
         self.part = replace(self.part, restarts=self.part.restarts + 1, causes=causes)

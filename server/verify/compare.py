@@ -48,6 +48,11 @@ class Result:
     def good(self) -> bool:
         return not self.differences
 
+    def by_row(self) -> dict[str, bool]:
+        """Row → whether nothing differs in it."""
+        differing = {one.name for one in self.differences}
+        return {one.name: one.name not in differing for one in self.rows}
+
 
 def compare(plan: Plan, proxy: SeenProxy | None, instances: Mapping[str, SeenInstance]) -> Result:
     """All rows of what was seen."""

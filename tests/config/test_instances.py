@@ -140,7 +140,7 @@ def test_names_and_ports_are_of_the_generation(generation, ports):
 
 
 def test_what_clients_see_is_the_reverse_proxys():
-    proxy = plan_machine(port=9000, host="0.0.0.0", deadline_ms=1500, token_file="/t").proxy
+    proxy = plan_machine(port=9000, host="0.0.0.0", insecure=True, deadline_ms=1500, token_file="/t").proxy
     assert (proxy.host, proxy.port, proxy.metrics_port) == ("0.0.0.0", 9000, 9002)
     assert (proxy.deadline_ms, proxy.token_file) == (1500, "/t")
 

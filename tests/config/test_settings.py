@@ -39,13 +39,13 @@ def write(folder: Path, text: str, name: str = "kit.toml") -> Path:
     return folder / name
 
 
-def test_the_settings_that_people_give_are_these_34():
+def test_the_settings_that_people_give_are_these_39():
     names = """MODELS PRECISION BACKEND MODE WORKERS CORES_PER_WORKER INSTANCES PORT
-        SLO_P99_MS DEADLINE_MS BATCH DELAY_MS ALLOCATOR OPENMP TLS_CERT TLS_KEY
-        WEIGHTS CALIBRATION EVAL ALLOW_PICKLE FROM
-        RUN_DIR TOPOLOGY FOREGROUND FORMAT VERBOSE TORCH_INDEX PYTHON URL USERS RATE DURATION PAYLOADS ARGS"""
+        SLO_P99_MS DEADLINE_MS BATCH DELAY_MS ALLOCATOR OPENMP HOST METRICS INSECURE CORS_ORIGIN
+        TLS_CERT TLS_KEY WEIGHTS CALIBRATION EVAL ALLOW_PICKLE FROM RUN_DIR TOPOLOGY FOREGROUND
+        LOG FORMAT VERBOSE TORCH_INDEX PYTHON URL USERS RATE DURATION PAYLOADS ARGS"""
     assert names.split() == [*PUBLIC]
-    assert {*FIELDS} - {*PUBLIC} == {"HOST", "TOKEN_FILE", "MODEL_STORE", "PREFIX", "PINNING", "OFF"}
+    assert {*FIELDS} - {*PUBLIC} == {"TOKEN_FILE", "MODEL_STORE", "PREFIX", "PINNING", "OFF"}
 
 
 def test_the_strongest_source_wins(folder, monkeypatch):
@@ -158,7 +158,10 @@ WRONG = [
     ("ALLOW_PICKLE=yes", "ALLOW_PICKLE must be 0 or 1: got yes"),
     ("DURATION=0", "DURATION must be seconds, more than 0: got 0"),
     ("URL=h:1", "URL must begin with http:// or https://: got h:1"),
-    ("HOST=::1", "HOST must be an IPv4 address such as 0.0.0.0: got ::1"),
+    ("HOST=example.com", "HOST must be an IP address such as 0.0.0.0 or ::, got example.com"),
+    ("HOST=::", "HOST=:: serves other machines without TLS: give TLS_CERT and TLS_KEY, or INSECURE=1"),
+    ("METRICS=::1:9100", "METRICS must be host:port, as 0.0.0.0:9100 or [::]:9100: got ::1:9100"),
+    ("CORS_ORIGIN=*", "CORS_ORIGIN must be one origin, as https://app.example: got *"),
     ("OFF=trace,fuse", "OFF must be among channels_last, trace, freeze, packing, buckets: got fuse"),
     ("RUN_DIR=a\tb", "RUN_DIR must be one line, without control characters: got 'a\\tb'"),
     (f"RUN_DIR={os.fsdecode(bytes([0xE9]))}", "RUN_DIR must be UTF-8: got b'\\xe9'"),
@@ -260,7 +263,7 @@ def test_settings_are_rendered_as_the_command_line_takes_them():
         ("dev", ["--goals=lint", "TORCH_INDEX=default", "PYTHON=x"], ["TORCH_INDEX=default", "PYTHON=x"]),
         ("serve", ["--goals=serve", "SHELL=/bin/sh"], []),
         ("stop", ["--below", "DESTDIR=/x", "PRECISION=int8", "RUN_DIR=x"], ["RUN_DIR=x"]),
-        ("serve", ["HOST=0.0.0.0"], ["HOST=0.0.0.0"]),
+        ("serve", ["TOKEN_FILE=/x"], ["TOKEN_FILE=/x"]),
     ],
 )  # fmt: skip
 def test_a_command_takes_what_it_reads_of_makes_command_line(command, given, own):
@@ -271,7 +274,7 @@ def test_a_command_takes_what_it_reads_of_makes_command_line(command, given, own
     ("command", "given", "told"),
     [
         ("serve", ["--goals=serve", "WORKER=2"], "unknown setting WORKER; did you mean WORKERS?"),
-        ("serve", ["--goals=serve", "HOST=0.0.0.0"], "unknown setting HOST; "),
+        ("serve", ["--goals=serve", "TOKEN_FILE=/x"], "unknown setting TOKEN_FILE; "),
         ("models", ["--goals=models", "WORKERS=2"], "WORKERS is read by make plan, serve, reload, tune, "),
         ("stop", ["--goals=stop status", "USERS=3"], "USERS is read by make loadtest, "),
         ("plan", ["--goals=plan", "WEIGHTS=random"], "WEIGHTS is read by make models, serve, "),

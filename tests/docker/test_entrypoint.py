@@ -99,7 +99,7 @@ def test_it_becomes_the_server_in_the_foreground(inside, monkeypatch):
 
     run = RunDir.at(inside / "run")
     run.failure.write_text("of an earlier run")
-    monkeypatch.setattr(entrypoint, "pass_logs_on", lambda _: None)
+    monkeypatch.setattr(entrypoint, "pass_logs_on", lambda *_: None)
     monkeypatch.setattr(entrypoint.os, "execv", replace)
     with pytest.raises(ReplacedError):
         main([])
@@ -124,7 +124,7 @@ import sys, time
 from docker.entrypoint import pass_logs_on
 from server.rundir import RunDir
 run = RunDir.at(sys.argv[1])
-pass_logs_on(run)
+pass_logs_on(run, "text")
 time.sleep(2)
 run.proxy_log.rename(run.path / "moved")
 run.proxy_log.write_text("proxy\\n")

@@ -151,7 +151,7 @@ def test_compose_hands_on_the_settings_that_plan(services):
     planning = {
         name for name in PUBLIC if about(FIELDS[name])["group"] in ("serving", "requests", "libraries")
     }
-    assert given == {f"KIT_{name}": f"${{KIT_{name}:-}}" for name in planning - {"PORT"}}
+    assert given == {f"KIT_{name}": f"${{KIT_{name}:-}}" for name in planning - {"PORT"} | {"LOG"}}
     used = set(re.findall(r"\$\{KIT_(\w+):-", COMPOSE.read_text()))
     assert used <= {*PUBLIC}
 

@@ -14,11 +14,14 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from config.commands import COMMANDS, GROUPS, describe, list_read
+from deploy import observability
 from handlers.backends.catalogue import BACKENDS, SETS
 from loadtest.plots import COLOURS, GREY, draw_steps
 from loadtest.stats import Interval
 from models.definition import ModelDefinition, Thresholds
 from models.options import OPTIONS, TextOptions
+from server.supervisor.metrics import list_metrics
+from server.supervisor.requests import REASONS
 from server.verify.rows import INSTANCE, MODEL, PROXY, ROWS, WORKER
 
 INTRODUCTION = """# Settings
@@ -43,6 +46,7 @@ further down in that order. Paths may hold blanks, quotes and commas, on one lin
 """
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PLOT = DOCS / "ablation-resnet50.svg"
+BEGIN, END = "<!-- made by `make docs` -->\n", "<!-- end -->"
 SCOPES = {PROXY: "the reverse proxy", INSTANCE: "each instance", MODEL: "each model", WORKER: "each worker"}
 
 
@@ -120,8 +124,38 @@ def render_rows() -> str:
     return "\n".join(parts)
 
 
-PARTS = {"backends.md": render_backends, "models.md": render_fields, "verify.md": render_rows}
-"""Page → what renders its part between two comments; settings.md is made as a whole."""
+def render_metrics() -> str:
+    rows = [(f"`{name}`", kind, ", ".join(labels), text) for name, kind, labels, text in list_metrics()]
+    return render_table(["metric", "type", "labels", "meaning"], rows)
+
+
+def render_reasons() -> str:
+    return render_table(["reason", "response"], [(f"`{name}`", text) for name, text in REASONS.items()])
+
+
+def render_capacity() -> str:
+    """Of kept tables: each model's section of CAPACITY, without eager, which nobody plans for."""
+    text = (DOCS.parent / "benchmarks/2026-11-24-backends/backends.md").read_text(encoding="utf-8")
+    rows = []
+    for model, begin in CAPACITY.items():
+        for line in text.partition(begin)[2].partition("\n\n")[2].partition("\n\n")[0].splitlines()[2:]:
+            named, rate, _, start, memory, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+            backend, precision = named.replace("`", "").split()
+            if backend != "eager":
+                rows.append((model, precision, f"`{backend}`", memory, start, rate))
+    head = ["model", "precision", "backend", "memory of a worker", "cold start", "saturated, requests/s"]
+    return render_table(head, rows)
+
+
+CAPACITY = {"ResNet50": "ResNet50 again, 2026-11-24", "BERT": "BERT over REST, 2026-11-23"}
+"""Model → how the section of its quiet run begins."""
+PARTS = {
+    "backends.md": [render_backends],
+    "models.md": [render_fields],
+    "operations.md": [render_metrics, render_reasons, render_capacity],
+    "verify.md": [render_rows],
+}
+"""Page → what renders its parts, each between two comments; settings.md is made as a whole."""
 
 
 def read_ablation() -> tuple[str, list[tuple[str, Interval, str, str]]]:
@@ -158,14 +192,18 @@ def render(page: str) -> str:
     """The page as it should be."""
     if page == "settings.md":
         return render_settings()
-    text = (DOCS / page).read_text(encoding="utf-8")
-    before, begin, rest = text.partition("<!-- made by `make docs` -->\n")
-    _, end, after = rest.partition("<!-- end -->")
-    assert end, page
-    return f"{before}{begin}\n{PARTS[page]()}\n{end}{after}"
+    first, *rest = (DOCS / page).read_text(encoding="utf-8").split(BEGIN)
+    parts = [(make(), part.partition(END)[2]) for make, part in zip(PARTS[page], rest, strict=True)]
+    return first + "".join(f"{BEGIN}\n{made}\n{END}{after}" for made, after in parts)
+
+
+def list_files() -> dict[Path, str]:
+    """All that is made, with what it must hold."""
+    pages = {DOCS / page: render(page) for page in ("settings.md", *PARTS)}
+    return {**pages, **observability.list_files()}
 
 
 if __name__ == "__main__":
-    for page in ("settings.md", *PARTS):
-        (DOCS / page).write_text(render(page), encoding="utf-8")
+    for file, text in list_files().items():
+        file.write_text(text, encoding="utf-8")
     PLOT.write_bytes(draw_ablation())

@@ -22,6 +22,7 @@ from config.plan import INSTANCES_FOLDER, PROXY_FILE, Plan
 from config.proxy import ProxyFiles, find_socket, list_variables
 from config.render import render_proxy
 from server.haproxy import HaproxyError, Runtime, Stat
+from server.supervisor.requests import parse_line
 from tests.plans import make_instance, make_model, make_plan, make_proxy
 from tests.proxy.backends import Backend, Seen
 
@@ -104,6 +105,18 @@ class Proxy:
     @property
     def stat(self) -> Stat:
         return self.runtime.read_stats()[MODEL]
+
+    def list_reasons(self, count: int) -> list[tuple[int, str]]:
+        """Status and reason of so many requests, as the lines of their first hop have them; sorted."""
+        found: list[tuple[int, str]] = []
+
+        def read() -> bool:
+            lines = [*filter(None, map(parse_line, self.log.read_text().splitlines()))]
+            found[:] = sorted((line.status, line.reason) for line in lines if not line.second)
+            return len(found) >= count
+
+        wait_for(read)
+        return found
 
     def list_seen(self) -> list[Seen]:
         """Predictions that came to instances, in their order."""

@@ -55,6 +55,7 @@ def test_in_the_queue_which_a_client_that_leaves_leaves(proxy: Proxy, size: int)
         client.close()
     wait_for(lambda: proxy.runtime.count_without_response() == 0)
     wait_for(lambda: proxy.stat.queued == 0)
+    assert proxy.list_reasons(5) == [(499, "client_gone")] * 4 + [(504, "deadline")]
 
 
 @planned(body_s=1, idle_s=1, headers_s=1)

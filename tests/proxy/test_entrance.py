@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 
 import pytest
 
 from config.proxy import FORM_TYPE
 from handlers import request
+from server.supervisor.requests import parse_line
 from tests.proxy.backends import Backend
-from tests.proxy.proxies import FOREIGN, PATH, TOKEN, Answer, Proxy, head_of, open_proxy, wait_for
+from tests.proxy.proxies import FOREIGN, PATH, TOKEN, Answer, Proxy, head_of, open_proxy, planned, wait_for
 
 CONTINUE, FORM = "expect: 100-continue", "content-type: application/x-www-form-urlencoded"
 ENCODED, TYPED = "content-encoding: {}".format, "content-type: {}".format
@@ -163,7 +165,7 @@ def test_curl(quiet: Proxy, tmp_path, how, size):
     assert [one.body_bytes >= size for one in quiet.list_seen()] == [True]
 
 
-def test_health_is_the_supervisors_and_metrics_are_haproxys(proxy: Proxy):
+def test_health_and_metrics_are_the_supervisors_and_haproxys_own_beside_them(proxy: Proxy):
     def look(path: str, method: str = "GET") -> Answer:
         return proxy.ask(b"", path=path, method=method, token="")
 
@@ -171,6 +173,9 @@ def test_health_is_the_supervisors_and_metrics_are_haproxys(proxy: Proxy):
     supervisor = Backend("supervisor", proxy.files.supervisor_socket)
     assert [look(path).status for path in ("/ready", "/live", "/ping")] == [200, 200, 200]
     assert [seen.target for seen in supervisor.requests] == ["/ready", "/live", "/ready"]
+    page, metrics = f"http://127.0.0.1:{proxy.port + 2}", f"http://127.0.0.1:{proxy.port + 2}/metrics"
+    assert json.loads(curl(metrics)) == {"by": "supervisor"}
+    assert json.loads(curl(f"{page}/other"))["code"] == 404
     supervisor.set(mode="503")
     assert json.loads(look("/ready").body) == {"by": "supervisor"}
     assert_rejected(look("/ready", "POST"), 405)
@@ -179,20 +184,54 @@ def test_health_is_the_supervisors_and_metrics_are_haproxys(proxy: Proxy):
     assert_rejected(hung, 504)
     assert hung.seconds < 30
     supervisor.die()
-    metrics = curl(f"http://127.0.0.1:{proxy.port + 2}/metrics")
-    assert 'haproxy_backend_current_queue{proxy="resnet50"} 0' in metrics
+    assert 'haproxy_backend_current_queue{proxy="resnet50"} 0' in curl(f"{metrics}/proxy")
+    assert proxy.list_reasons(0) == []  # neither probes nor scrapes are requests
 
 
-def test_the_log_has_failures_of_clients_with_a_token_alone_and_the_token_can_change(proxy: Proxy):
+def test_each_request_leaves_its_reason_and_no_secret_and_the_token_can_change(proxy: Proxy):
     proxy.set_all(mode="500")
-    assert [proxy.ask(path=f"{PATH}?secret").status, proxy.ask(token="secret").status] == [500, 401]
-    wait_for(lambda: "POST /predictions/resnet50" in proxy.log.read_text())
+    asked = [proxy.ask(path=f"{PATH}?secret"), proxy.ask(token="secret"), proxy.ask(path="/x")]
+    assert [one.status for one in (*asked, proxy.ask(b"x", FORM))] == [500, 401, 404, 415]
+    reasons = [(401, "token"), (404, "bad_request"), (415, "bad_request"), (500, "instance_failed")]
+    assert proxy.list_reasons(4) == reasons
     log = proxy.log.read_text()
     assert "secret" not in log
-    assert " 401 " not in log
     assert proxy.list_seen()[0].header("x-request-id") in log
     proxy.runtime.set_token("next")
     assert [proxy.ask().status, proxy.ask(token="next").status] == [401, 500]
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(("sent", "logged"), [(f"00-{TRACE}-00f067aa0ba902b7-01", TRACE), ("00-x y-1-1", "")])
+def test_a_trace_is_passed_on_and_in_the_log(proxy: Proxy, sent, logged):
+    assert proxy.ask(b"x", f"traceparent: {sent}", "x-kit-cause: of a client").status == 200
+    wait_for(lambda: proxy.list_reasons(1) and proxy.log.read_text().count("request ") == 2)
+    lines = [*filter(None, map(parse_line, proxy.log.read_text().splitlines()))]
+    assert {(line.trace, line.cause) for line in lines if not line.second} == {(logged, "")}
+    [seen] = proxy.list_seen()
+    assert (seen.header("traceparent"), seen.list_values("x-kit-cause")) == (sent, [])
+    assert abs(int(seen.header("x-kit-began-us")) / 1e6 - time.time()) < 60
+
+
+OURS = "https://app.example"
+
+
+@planned(cors_origin=OURS)
+def test_pages_of_one_origin_are_served(proxy: Proxy):
+    ask = ("access-control-request-method: POST",)
+    allowed = proxy.ask(b"", f"origin: {OURS}", *ask, method="OPTIONS", token="")
+    assert (allowed.status, allowed.body) == (204, b"")
+    assert allowed.headers["access-control-allow-origin"] == OURS
+    assert "authorization" in allowed.headers["access-control-allow-headers"]
+    assert_rejected(proxy.ask(b"", "origin: https://other.example", *ask, method="OPTIONS"), 403)
+    for token, status in ((TOKEN, 200), ("", 401)):  # an error, too, is to be read
+        answer = proxy.ask(b"x", f"origin: {OURS}", token=token)
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, OURS)
+    other = proxy.ask(b"x", "origin: https://app.example.evil")
+    assert (other.status, other.headers["vary"]) == (200, "origin")
+    assert "access-control-allow-origin" not in other.headers
 
 
 def test_tls(tmp_path):

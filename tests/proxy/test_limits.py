@@ -35,6 +35,7 @@ def test_what_would_be_late_is_rejected_at_once(proxy: Proxy):
             wait_for(lambda: proxy.stat.queued == 11)
             proxy.set_all(answers=True)
     assert accepted == [200]
+    assert (503, "would_be_late") in proxy.list_reasons(16)
 
 
 @one_slot
@@ -62,6 +63,7 @@ def test_as_many_wait_as_are_planned(proxy: Proxy):
             assert all(b"wait; try again" in answer.body for answer in answers)
             proxy.set_all(answers=True)
         assert [answer.status for answer in answers[count - places :]] == [200] * places
+    assert proxy.list_reasons(17).count((503, "queue_full")) == 7
 
 
 @planned(model={"large_maxconn": 2})
@@ -122,6 +124,7 @@ def test_an_end_lets_nothing_new_in_and_answers_what_is_in(proxy: Proxy):
         proxy.set_all(answers=True)
         wait_for(lambda: proxy.runtime.count_without_response() == 0)
     assert statuses == [200] * 10
+    assert proxy.list_reasons(11)[-1] == (503, "stopping")
 
 
 def test_other_instances_take_over_under_load(proxy: Proxy):

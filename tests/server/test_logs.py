@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from server import logs
@@ -155,3 +157,27 @@ def test_the_configuration_is_read_from_the_log_of_the_start(tmp_path):
         "Model config": '{"a":{"1.0":{"batchSize":8}}}',
         "Model API enabled": "false",
     }
+
+
+def test_a_large_log_goes_on_anew_and_its_lines_are_kept_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "LARGEST_LOG_BYTES", 10)
+    log = tmp_path / "requests.log"
+    logs.limit_log(log)  # there is none yet
+    with log.open("a") as writer:
+        for text in ("first line\n", "second line\n"):
+            writer.write(text)
+            writer.flush()
+            logs.limit_log(log)
+        writer.write("third\n")
+    assert (log.read_text(), (tmp_path / "requests.log.1").read_text()) == ("third\n", "second line\n")
+
+
+def test_entries_in_json_are_read_as_text(tmp_path):
+    entry = {"time": "2026-11-28T10:00:00.000Z", "level": "INFO", "source": "W-9000-bert_1.0-stdout",
+             "logger": "MODEL_LOG", "message": '{"cpu_kit": "loaded"}', "exception": ""}  # fmt: skip
+    log = tmp_path / "model_log.log"
+    log.write_text(json.dumps(entry) + "\nno entry\n")
+    assert logs.read_log(log) == (
+        '2026-11-28T10:00:00.000Z [INFO ] W-9000-bert_1.0-stdout MODEL_LOG - {"cpu_kit": "loaded"}\n'
+        "no entry\n"
+    )

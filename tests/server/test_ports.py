@@ -37,9 +37,14 @@ def test_ports_of_the_proxy_and_of_an_instance():
     assert list_ports(plan) == {"predictions": ("0.0.0.0", 8080), "metrics": (loopback, 8082)}
     assert list_ports(plan, "a2") == {"gRPC inference": (loopback, 8103), "gRPC management": (loopback, 8104)}
     assert inference_url(plan) == "http://127.0.0.1:8080"
-    assert (
-        inference_url(make_plan(proxy=make_proxy(host="10.1.1.1", tls_cert="c"))) == "https://10.1.1.1:8080"
-    )
+
+
+@pytest.mark.parametrize(
+    ("host", "at"),
+    [("10.1.1.1", "10.1.1.1"), ("::", "127.0.0.1"), ("::1", "[::1]"), ("fd00::5", "[fd00::5]")],
+)
+def test_where_predictions_are_asked_for(host, at):
+    assert inference_url(make_plan(proxy=make_proxy(host=host, tls_cert="c"))) == f"https://{at}:8080"
 
 
 @pytest.mark.parametrize("mark", ["/kit/other", "/kit/other/instances/a1"])

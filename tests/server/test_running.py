@@ -86,7 +86,9 @@ def test_leftovers_of_a_killed_start_are_ended(planned, plan, dummy, capsys):
         check_reloadable(planned)
 
 
-FIXED = {"HOST": "0.0.0.0", "PORT": 1, "TLS_CERT": "/c.pem", "TLS_KEY": "/k.pem"}
+FIXED = {
+    "HOST": "0.0.0.0", "PORT": 1, "CORS_ORIGIN": "https://a", "TLS_CERT": "/c.pem", "TLS_KEY": "/k.pem",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*FIXED, "MODELS", "package set"])

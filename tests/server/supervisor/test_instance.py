@@ -32,7 +32,7 @@ ALL = ["TorchServe", "helper", "launcher", "worker"]
 @pytest.fixture
 def good() -> SimpleNamespace:
     """What verify finds."""
-    return SimpleNamespace(good=True)
+    return SimpleNamespace(good=True, by_row=dict)
 
 
 @pytest.fixture

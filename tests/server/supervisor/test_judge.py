@@ -14,6 +14,8 @@ from server.supervisor.judge import (
     PATIENCE_PARTLY_S,
     PATIENCE_SPARE_S,
     STILL_S,
+    Ill,
+    Kind,
     Lack,
     Memory,
     ModelLook,
@@ -158,13 +160,16 @@ def test_an_instance_is_replaced_where_nothing_else_helps(
 @pytest.mark.parametrize(
     ("seen", "ended"),
     [
-        (make(ill={7: "is stopped"}, serving=1), {7: "is stopped"}),
-        (make(anonymous_mib={7: 3000, 8: 6000}), {8: "holds 6000 MiB of 9000, and 8000 are planned"}),
+        (make(ill={7: Ill.STOPPED}, serving=1), {7: (Kind.STOPPED, "is stopped")}),
+        (
+            make(anonymous_mib={7: 3000, 8: 6000}),
+            {8: (Kind.MEMORY, "holds 6000 MiB of 9000, and 8000 are planned")},
+        ),
         (make(anonymous_mib={7: 3000, 8: 5000}), {}),
     ],
 )
 def test_an_ill_worker_and_beyond_the_planned_memory_the_largest_process_are_ended(
-    seen: Observation, ended: dict[int, str]
+    seen: Observation, ended: dict[int, tuple[Kind, str]]
 ) -> None:
     assert judge_after(seen, 0.0, others=True) == Verdict(end_workers=ended)
 

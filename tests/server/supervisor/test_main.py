@@ -67,7 +67,8 @@ class FakeInstance:
 def stage(run, plan, monkeypatch, lines):
     """A server with two instances; HAProxy notes in which order things end."""
     monkeypatch.setattr(module, "PROCESSES_S", 0.0)  # every turn looks at all
-    proxy = Mock(ready=True, was_ready=True, process=None, calls=[])
+    proxy = Mock(ready=True, was_ready=True, process=None, calls=[], stats={})
+    proxy.requests.read_lines.return_value = []
     proxy.describe.return_value = Part(phase=Phase.READY)
     proxy.drain, proxy.end = (lambda *_, name=name: proxy.calls.append(name) for name in ("drain", "end"))
     instances = [FakeInstance(name, own, proxy.calls) for name, own in plan.instances.items()]
@@ -243,12 +244,12 @@ def test_ready_and_live_say_what_was_seen_last(phase, serving, age_s, ready, liv
 MAIN = """\
 import sys, types
 verify = types.ModuleType("server.verify")
-verify.verify_instance, verify.render = (lambda *_: types.SimpleNamespace(good=True)), None
+verify.verify_instance, verify.render = (lambda *_: types.SimpleNamespace(good=True, by_row=dict)), None
 sys.modules["server.verify"] = verify
 from server.rundir import RunDir
 from server.supervisor import main, proxy
 proxy.find_program = lambda _: sys.argv[2]
-main.supervise(RunDir.at(sys.argv[1]), print)
+main.supervise(RunDir.at(sys.argv[1]))
 """
 
 

@@ -31,7 +31,7 @@ def exchange(path: Path, *sent: bytes, age_s: float = 0.0, rejected: str = "") -
     readiness = Readiness(phase=READINESS.phase, models=READINESS.models, at=time.monotonic() - age_s)
 
     async def go() -> list[bytes]:
-        async with answer_probes(path, lambda: readiness, lambda: rejected):
+        async with answer_probes(path, lambda: readiness, lambda: rejected, lambda: b"{}"):
             return [await asyncio.to_thread(send, one) for one in sent]
 
     def send(request: bytes) -> bytes:
@@ -75,7 +75,7 @@ def test_a_client_that_sends_much_or_nonsense_harms_nobody(
 def test_a_reload_is_taken_or_rejected_with_the_reason(path: Path) -> None:
     async def go() -> None:
         rejected = ["", "a reload is under way"]
-        async with answer_probes(path, lambda: READINESS, lambda: rejected.pop(0)):
+        async with answer_probes(path, lambda: READINESS, lambda: rejected.pop(0), lambda: b""):
             await asyncio.to_thread(ask_reload, path)
             with pytest.raises(ServerError, match="a reload is under way"):
                 await asyncio.to_thread(ask_reload, path)

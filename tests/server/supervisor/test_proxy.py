@@ -95,14 +95,6 @@ def test_what_cannot_be_started_is_tried_again_with_pauses(proxy, monkeypatch) -
     assert (proxy.describe().phase, proxy.was_ready) == (Phase.BACKING_OFF, False)
 
 
-def test_a_log_that_clients_can_fill_does_not_fill_the_disk(proxy, run, monkeypatch) -> None:
-    look_until(proxy, lambda: proxy.ready)
-    monkeypatch.setattr(module, "LARGEST_LOG_BYTES", 10)
-    run.proxy_log.write_text("x" * 11)
-    proxy.look(time.monotonic())
-    assert run.proxy_log.stat().st_size == 0
-
-
 def test_a_drain_lets_nothing_new_in_and_waits_until_all_is_answered(proxy, monkeypatch, lines) -> None:
     left, calls = [2, 1, 0, 0], []
     monkeypatch.setattr(proxy._runtime, "reject_new", lambda: calls.append("reject"))

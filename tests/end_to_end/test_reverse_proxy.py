@@ -240,7 +240,7 @@ def test_a_reload_that_fails_changes_nothing(proxy_kit, photo):
 
 
 def test_what_only_another_proxy_can_do_is_rejected(proxy_kit):
-    done = reload(proxy_kit, HOST="0.0.0.0")
+    done = reload(proxy_kit, HOST="127.0.0.2")
     assert done.returncode == 1
     assert "a reload cannot change HOST" in done.stderr
 

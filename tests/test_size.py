@@ -16,7 +16,7 @@ BUDGETS = {
     "models": 5943,
     "server": 6170,
     "setup": 300,
-    "tests": 29670,
+    "tests": 29710,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

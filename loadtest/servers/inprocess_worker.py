@@ -40,10 +40,10 @@ class Context:
     def get_all_request_header(self, _position: int) -> dict[str, str]:
         return self.headers
 
-    def get_request_id(self, position: int) -> str:
-        return str(position)
-
     def set_response_content_type(self, _position: int, _value: str) -> None:
+        pass
+
+    def set_response_header(self, _position: int, _name: str, _value: str) -> None:
         pass
 
     def set_response_status(self, *, code: int, phrase: str, idx: int) -> None:

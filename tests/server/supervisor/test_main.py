@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from server.supervisor import main as module
 from server.supervisor.main import Server
 from server.supervisor.probes import Readiness
 from server.supervisor.proxy import Serving
+from tests.end_to_end.kit import find_port
 from tests.server.fakes import wait_for
 from tests.server.supervisor.stand_ins import make_haproxy, make_stand_in
 
@@ -258,9 +258,7 @@ def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below
 ) -> None:
     (tmp_path / "env").mkdir()
     plan = make_stand_in(run, tmp_path / "env", instances=2)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    run.plan.write_text(replace(plan, proxy=replace(plan.proxy, port=port)).to_json())
+    run.plan.write_text(replace(plan, proxy=replace(plan.proxy, port=find_port())).to_json())
     run.logs.mkdir()
     run.temporary.mkdir()
     haproxy = make_haproxy(run, tmp_path / "haproxy")
@@ -273,7 +271,8 @@ def test_the_processes_of_a_server_are_what_is_needed_and_the_orphans_stay_below
         return record.phase if record else None
 
     try:
-        wait_for(lambda: read_phase() == Phase.READY)
+        wait_for(lambda: supervisor.poll() is not None or read_phase() == Phase.READY)
+        assert supervisor.poll() is None
         found = find_marked(run.path)
         roles = sorted(process.role for process in found)
         # helpers: the supervisor, HAProxy's stand-in, and the `torchserve` command of each

@@ -204,7 +204,7 @@ def locust(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
 
 def test_it_runs_alone_with_tags_and_locusts_own_files(tmp_path):
     with serving() as server:
-        done = locust("--host", server.url, "--tags", "bert", "-u", "2", "-r", "2", "-t", "2", "--csv",
+        done = locust("--host", server.url, "--tags", "bert", "-u", "2", "-r", "2", "-t", "5", "--csv",
                       str(tmp_path / "x"), "--html", str(tmp_path / "x.html"), cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {path for path, *_ in server.asked.received} == {"/predictions/bert"}

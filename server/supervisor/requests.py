@@ -101,8 +101,8 @@ def parse_line(text: str) -> Line | None:
 
 def find_reason(status: int, ended: str, named: str = NONE) -> str:
     """One of REASONS. `ended`: HAProxy's termination state, whose first letter says who ended it; `named`:
-    what haproxy.cfg calls it."""
-    if named != NONE:
+    what haproxy.cfg calls it. A foreign archive's response may call it anything."""
+    if named in REASONS:
         return named
     if ended[:1] == "C":
         return CLIENT_GONE

@@ -47,6 +47,7 @@ SECOND = {"front": "bert.queue", "back": "bert", "server": "a1", "times": "0/12/
         ({"status": 504, "ended": "sH--"}, "bert", 504, DEADLINE),
         ({"status": 502, "ended": "SH--"}, "bert", 502, INSTANCE_FAILED),
         ({"status": 500}, "bert", 500, INSTANCE_FAILED),
+        ({"status": 500, "named": "of-a-foreign-archive"}, "bert", 500, INSTANCE_FAILED),
         ({"status": -1, "ended": "CD--"}, "bert", 499, CLIENT_GONE),
         ({"back": "proxy~", "server": "<NOSRV>", "status": 404, "ended": "PR--"}, "", 404, BAD_REQUEST),
     ],

@@ -106,7 +106,8 @@ def test_it_answers_and_rejects_as_planned(proxy_kit, photo):
     assert proxy_kit.request("predictions/another", b"x").status == 404
     late = proxy_kit.request(f"predictions/{MODEL}", photo, headers={"X-Deadline-Ms": "1"})
     assert late.status in (503, 504)
-    with urllib.request.urlopen(f"http://127.0.0.1:{proxy_kit.port + 2}/metrics", timeout=60) as metrics:
+    page = f"http://127.0.0.1:{proxy_kit.port + 2}/metrics/proxy"
+    with urllib.request.urlopen(page, timeout=60) as metrics:
         assert b"haproxy_server_status" in metrics.read()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-UNPACKED = ROOT / "run/observers"
+UNPACKED = ROOT / "run-observers"
 """Where .ci/run has the packages' files, without what would start their services."""
 
 

@@ -14,10 +14,10 @@ FOLDER = Path(__file__).parent
 RULES, DASHBOARD = FOLDER / "prometheus/rules.yml", FOLDER / "grafana/cpu-kit.json"
 OBJECTIVE = 0.01
 """Share of requests that may fail, or be answered later than SLO_P99_MS."""
-FAULTS = 'reason=~"queue_full|would_be_late|deadline|instance_failed"'
-"""Of the server. What clients did wrong, and those who left, count for nothing."""
-VALID = 'reason=~"answered|queue_full|would_be_late|deadline|instance_failed"'
-REJECTED = 'reason=~"queue_full|would_be_late"'
+_REJECTED = "queue_full|would_be_late"
+_FAULTS = f"{_REJECTED}|deadline|instance_failed"
+REJECTED, FAULTS, VALID = (f'reason=~"{one}"' for one in (_REJECTED, _FAULTS, f"answered|{_FAULTS}"))
+"""Faults are the server's. What clients did wrong, and those who left, count for nothing."""
 WINDOWS = {"5m": 300, "30m": 1800, "1h": 3600, "6h": 21600}
 RUNBOOK = "docs/troubleshooting.md#"
 
@@ -82,9 +82,10 @@ ALERTS = (
 )  # fmt: skip
 
 
-def quantile(share: float, metric: str = "cpukit_request_seconds", stage: str = "total") -> str:
-    """Of the last minute, by model."""
-    return f'histogram_quantile({share}, sum by (model, le) (rate({metric}_bucket{{stage="{stage}"}}[1m])))'
+def quantile(share: float) -> str:
+    """Of the last minute's requests, by model."""
+    rate = 'rate(cpukit_request_seconds_bucket{stage="total"}[1m])'
+    return f"histogram_quantile({share}, sum by (model, le) ({rate}))"
 
 
 def mean(metric: str, by: str = "model", where: str = "") -> str:
@@ -128,10 +129,8 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 
 def render_ratio(window: str) -> str:
     """Of the requests that failed, or were late, by model."""
-    late, by = (
-        f"sum by (instance, model) (rate(cpukit_late_requests_total[{window}]))",
-        "sum by (instance, model)",
-    )
+    by = "sum by (instance, model)"
+    late = f"{by} (rate(cpukit_late_requests_total[{window}]))"
     failed = f"({by} (rate(cpukit_requests_total{{{FAULTS}}}[{window}])) or 0 * {late})"
     return f"({late} + {failed}) / ({by} (rate(cpukit_requests_total{{{VALID}}}[{window}])) > 0)"
 

@@ -7,7 +7,6 @@ as long as the batch must come back, and only `set_response_status` gives one it
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import http
 import json
 import logging
@@ -176,11 +175,12 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         headers = [context.get_all_request_header(position) for position in range(len(data))]
         if is_describe(data, headers):
             return [to_json(self._describe(headers[0]))]
-        waits_s, before = [*map(find_wait_s, headers)], dataclasses.replace(self.efficiency)
+        waits_s = [*map(find_wait_s, headers)]
+        tokens, computed = self.efficiency.tokens, self.efficiency.computed_tokens
         replies = self.answer([read_request(row, said) for row, said in zip(data, headers, strict=True)])
         self._metrics.observe(
-            waits_s, self.phases.last_s, tokens=self.efficiency.tokens - before.tokens,
-            computed_tokens=self.efficiency.computed_tokens - before.computed_tokens,
+            waits_s, self.phases.last_s, tokens=self.efficiency.tokens - tokens,
+            computed_tokens=self.efficiency.computed_tokens - computed,
         )  # fmt: skip
         return [self._send(context, *one) for one in zip(range(len(data)), replies, headers, strict=True)]
 

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from config.plan import STORE_FOLDER, Plan
+from handlers.shared.metrics import FOLDER, SLO
 from server.errors import ServerError
 from server.rundir import MARK, RunDir
 
@@ -146,9 +147,8 @@ def render_environment(plan: Plan, name: str, run: RunDir, inherited: Mapping[st
         "PYTHONUTF8": "1",  # TorchServe reads the workers' lines as UTF-8, whatever the locale
         "LC_ALL": "C.UTF-8",  # Java can open no file whose name is not of its locale
         "CPU_KIT_LOG_LINE": LOG_LINES[plan.log],
-        # handlers/shared/metrics.py
-        "PROMETHEUS_MULTIPROC_DIR": str(find_metrics_folder(plan)),
-        "CPU_KIT_SLO_MS": str(plan.slo_p99_ms),
+        FOLDER: str(find_metrics_folder(plan)),
+        SLO: str(plan.slo_p99_ms),
         MARK: str(run.path),
     }
 

@@ -21,7 +21,7 @@ from config.plan import Plan, read_plan
 from config.planning import NO_PROFILE, make_plan, make_profile_job, read_facts, read_profile
 from config.planning.backends import DEFAULT_PRECISION, check_cpu
 from config.planning.proxy import find_metrics_address
-from config.proxy import GENERATIONS
+from config.proxy import GENERATIONS, render_address
 from config.render import describe_plan, summarize, write_next, write_plan_files
 from config.settings import FIELDS, Settings, about
 from config.terminal import Report, say
@@ -247,7 +247,7 @@ def check_same_proxy(running: Plan, following: Plan) -> None:
 
     def list_fixed(plan: Plan) -> dict[str, object]:
         one, models = plan.proxy, " ".join(sorted(plan.models))
-        metrics = f"{one.metrics_host}:{one.metrics_port}"
+        metrics = render_address(one.metrics_host, one.metrics_port)
         values = (models, one.port, one.host, metrics, one.cors_origin, one.tls_cert, one.tls_key)
         return dict(zip((*FIXED, "package set"), (*values, plan.package_set), strict=True))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, disable_created_metrics
 
+from server.supervisor.requests import ANSWERED, DEADLINE, INSTANCE_FAILED, QUEUE_FULL, WOULD_BE_LATE
+
 disable_created_metrics()
 REGISTRY = CollectorRegistry()
 """Of counters that hold for this process, whatever is planned."""
@@ -25,7 +27,7 @@ RESTARTS = Counter(
 )
 RELOADS = Counter("cpukit_reloads", "Reloads by result (done, failed)", ["result"], registry=REGISTRY)
 EXPECTED = (
-    ("200", "answered"), ("503", "queue_full"), ("503", "would_be_late"), ("504", "deadline"),
-    ("502", "instance_failed"), ("503", "instance_failed"),
+    ("200", ANSWERED), ("503", QUEUE_FULL), ("503", WOULD_BE_LATE), ("504", DEADLINE),
+    ("502", INSTANCE_FAILED), ("503", INSTANCE_FAILED),
 )  # fmt: skip
 """Series of requests that are there from the beginning: code, reason."""

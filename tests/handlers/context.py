@@ -17,21 +17,11 @@ PREDICTION = {"url_path": "", "explain": "False"}
 """What /predictions puts among the client's headers."""
 
 
-class FakeMetrics:
-    """Records counters as TorchServe's metrics cache takes them."""
-
-    def __init__(self) -> None:
-        self.counted: list[tuple[str, int]] = []
-
-    def add_counter(self, name: str, value: int) -> None:
-        self.counted.append((name, value))
-
-
 class FakeContext(Context):
     """TorchServe's, without headers, for any batch; `statuses` and `content_types` are what was set."""
 
     def __init__(self, directory: Path, *, describe: bool = False) -> None:
-        super().__init__("fake", str(directory), None, 1, None, "0", metrics=FakeMetrics())
+        super().__init__("fake", str(directory), None, 1, None, "0")
         self.request_processor = Processors({"describe": "True"} if describe else {})
         self.request_ids = {position: f"id-{position}" for position in range(99)}
 

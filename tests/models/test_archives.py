@@ -25,12 +25,8 @@ module = importlib.import_module(manifest["model"]["handler"].removesuffix(".py"
 classes = [k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__]
 assert len(classes) == 1, classes
 
-class Metrics:
-    def add_counter(self, name, value): pass
-
 class Context:
     model_name = "alone"
-    metrics = Metrics()
     system_properties = {"model_dir": "."}
     def get_all_request_header(self, position): return {}
     def set_response_content_type(self, position, value): pass

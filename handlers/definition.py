@@ -19,6 +19,8 @@ from handlers.sums import SUMS_FILE, identify
 
 DEFINITION_FILE = "definition.json"
 WEIGHTS_FILE = "model.safetensors"
+MODEL_VERSION = "1.0"
+"""Of all archives that the kit builds."""
 BUILD_AGAIN = (
     "build the archive again with `make models`; if that says it is up to date, what was unpacked has "
     "changed: make stop && make serve"

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import torch
 from handlers.backends.loader import LoadedModel, LoadState, open_loader
 from handlers.definition import read_folder
 from handlers.forms import open_form
+from handlers.protocols import MOST_ITEMS, Call, open_call
 from handlers.replies import Reply, fail, to_json
 from handlers.request import Request, read_request
 from handlers.shared.errors import BadRequest, LoadError
@@ -40,7 +42,9 @@ from handlers.shared.weights import load_weights
 from handlers.sums import identify_folder
 from handlers.task import Inputs, Task, as_arguments
 
-JSON = "application/json"
+JSON, CONTENT_TYPE = "application/json", "Content-Type"
+DECODE_S = 2.0
+"""Reading all items of one request may take as long as the plan has for the worst image (docs/api.md)."""
 CAUSE = "x-kit-cause"
 """Header of a response that HAProxy takes out again: why the request failed, for its line in the log."""
 PREDICTION_HEADERS = {"content-type", "explain"}
@@ -77,8 +81,10 @@ class Batch:
     replies: list[Reply | None]
     samples: dict[int, list[Any]] = field(default_factory=dict)
     """Number of a request → what was decoded of it."""
-    many: set[int] = field(default_factory=set)
-    """Requests that want a list back."""
+    parts: dict[int, list[int | None]] = field(default_factory=dict)
+    """Number of a request → how many samples each of its items has; None: one, and no list is wanted back."""
+    calls: dict[int, Call] = field(default_factory=dict)
+    """Those of a standard protocol, whose items are answered together."""
     given: list[Any] | None = None
     """All waiting samples, as the kit's own preprocess has handed them on."""
 
@@ -192,6 +198,8 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
             with batch.isolate(number, "read"):
                 opened[number] = open_form(request)
                 opened[number].check_content_type()
+                if request.protocol:
+                    self._check_protocol(request)
         try:
             inputs = self.preprocess([opened[number] for number in batch.waiting]) if batch.waiting else None
             read_s = time.perf_counter() - began
@@ -215,15 +223,35 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         costs = {}
         for number, request in zip(batch.waiting, data, strict=True):
             with batch.isolate(number, "read"):
-                decoded = self.decode(request)
-                batch.samples[number] = decoded if isinstance(decoded, list) else [decoded]
-                costs[number] = self._weigh(batch.samples[number])
-                if isinstance(decoded, list):
-                    batch.many.add(number)
+                decoded = self._decode_items(number, request)
+                batch.parts[number] = [len(one) if isinstance(one, list) else None for one in decoded]
+                samples = [sample for one in decoded for sample in (one if isinstance(one, list) else [one])]
+                batch.samples[number], costs[number] = samples, self._weigh(samples)
         for number, rejected in zip(costs, self.loaded.work.admit([*costs.values()]), strict=True):
             batch.replies[number] = fail(rejected, "read") if rejected else None
         batch.given = batch.list_samples()
         return batch.given
+
+    def _check_protocol(self, request: Request) -> None:
+        if request.form:
+            raise BadRequest(415, "this address takes JSON, and no form; /predictions does")
+        if type(self).preprocess is not KitHandler.preprocess:
+            raise BadRequest(404, "the model's own preprocess reads /predictions alone")
+
+    def _decode_items(self, number: int, request: Request) -> list[Any]:
+        """As `decode` has each: one, or all of a standard protocol's request; BadRequest names the item."""
+        if not request.protocol:
+            return [self.decode(request)]
+        call = open_call(request, name=self.definition.name, most=max(MOST_ITEMS, self.max_inputs))
+        self._batch.calls[number], began, decoded = call, time.perf_counter(), []
+        for place, item in enumerate(call.items):
+            if time.perf_counter() - began > DECODE_S:
+                raise BadRequest(413, f"item {place}: all before it took {DECODE_S:g} s to read; send fewer")
+            try:
+                decoded.append(self.decode(item))
+            except BadRequest as error:
+                raise BadRequest(error.status, f"item {place}: {error}", cause=error.cause) from error
+        return decoded
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Samples → an output for each, float32, by runs of the warmed shapes; where one fails, each request
@@ -260,8 +288,10 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
         for number in batch.waiting:
             pairs = [(next(left), sample) for sample in batch.samples_of(number)]
             with batch.isolate(number, "answered"):
-                encoded = [self.encode(output, sample) for output, sample in pairs]
-                answers.append(encoded if number in batch.many else encoded[0])
+                encoded = iter([self.encode(output, sample) for output, sample in pairs])
+                parts = batch.parts.get(number, [None])
+                items = [next(encoded) if one is None else [*islice(encoded, one)] for one in parts]
+                answers.append(items if number in batch.calls else items[0])
         return answers
 
     def _finish(self, batch: Batch, answers: Sequence[Any]) -> None:
@@ -269,7 +299,11 @@ class KitHandler(Task, _find_base()):  # type: ignore[misc]
             raise ValueError(f"{len(answers)} answers for {len(batch.waiting)} requests")
         for number, answer in zip(batch.waiting, answers, strict=True):
             with batch.isolate(number, "answered"):
-                batch.replies[number] = Reply(status=200, body=to_json(answer))
+                if call := batch.calls.get(number):
+                    body, headers = call.render(answer, batch.samples_of(number))
+                    batch.replies[number] = Reply(status=200, body=body, headers=headers)
+                else:
+                    batch.replies[number] = Reply(status=200, body=to_json(answer))
 
     def _log_batch(self, failed: Reply, requests: int) -> None:
         log("batch_failed", self.definition.name, requests=requests, cause=failed.cause, trace=failed.trace)
@@ -377,7 +411,10 @@ def find_trace_id(headers: Mapping[str, Any]) -> str:
 
 
 def _set_status(context: Any, position: int, reply: Reply) -> None:
-    context.set_response_content_type(position, JSON)
+    context.set_response_content_type(position, reply.headers.get(CONTENT_TYPE, JSON))
+    for name, value in reply.headers.items():
+        if name != CONTENT_TYPE:
+            context.set_response_header(position, name, value)
     if reply.status != http.HTTPStatus.OK:
         # In ASCII and on one line, as a header must be.
         context.set_response_header(position, CAUSE, json.dumps(reply.cause)[1:-1])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import traceback
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from handlers.shared.errors import BadRequest
@@ -19,10 +20,11 @@ SHOWN_CAUSE = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """One request's answer: an HTTP status and a JSON body."""
+    """One request's answer: an HTTP status and a body, JSON unless a header says otherwise."""
 
     status: int
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
     cause: str = ""
     """Why it failed; for the log, so without what the client sent."""
     trace: str = ""

@@ -51,6 +51,10 @@ FORM_TYPE = "x-multipart/"
 """Begins the Content-Type of a form that HAProxy hands over whole; what the client wrote behind multipart/
 follows."""
 RAW = (bytes, bytearray, memoryview)
+PROTOCOL = "x-kit-protocol"
+"""Header by which the reverse proxy says which protocol an address has (config/protocols.py)."""
+JSON_BYTES = "inference-header-content-length"
+"""Header of Open Inference Protocol v2: how many bytes of the body are JSON; the rest are tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,10 @@ class Request:
     """In lower case; empty where nothing was said."""
     form: str = ""
     """The Content-Type of a form that nobody has opened yet (forms.open_form); its `content` is all of it."""
+    protocol: str = ""
+    """Of the body (handlers/protocols.py); empty: the kit's own, which is TorchServe's."""
+    json_bytes: str = ""
+    """What JSON_BYTES says."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """As of TorchServe's rows: the content as `data` or `body`, else a form's or an object's field."""
@@ -157,14 +165,17 @@ def read_request(row: Mapping[str, Any], headers: Mapping[str, Any]) -> Request:
     taken apart its `data` or `body` field, else all its fields."""
     said = _find_content_type(headers)
     if said.lower().startswith(FORM_TYPE):
-        return Request(content=row.get("body", b""), form=said)
+        return Request(content=row.get("body", b""), form=said, protocol=headers.get(PROTOCOL, ""))
     name = next((one for one in BODY_NAMES if one in row), None)
     if name is not None and said.lower().startswith("multipart/"):
         part = headers.get(name)
         said = part.get("content-type", "") if isinstance(part, Mapping) else ""
     content_type, charset = _parse_content_type(said)
     content = dict(row) if name is None else row[name]
-    return Request(content=content, content_type=content_type, charset=charset)
+    return Request(
+        content=content, content_type=content_type, charset=charset,
+        protocol=headers.get(PROTOCOL, ""), json_bytes=headers.get(JSON_BYTES, ""),
+    )  # fmt: skip
 
 
 def _find_content_type(headers: Mapping[str, Any]) -> str:

@@ -20,11 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from handlers.definition import WEIGHTS_FILE
+from handlers.definition import MODEL_VERSION, WEIGHTS_FILE
 from handlers.sums import SUMS_FILE, hash_stream
 from models.errors import BuildError
 
-MODEL_VERSION = "1.0"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time a zip can hold; real times would make each build differ."""
 MANIFEST = "MAR-INF/MANIFEST.json"

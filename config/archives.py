@@ -19,7 +19,8 @@ import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 
 from config.errors import ConfigError
-from handlers.definition import Memory, NotOursError, read_packed
+from handlers.definition import Definition, Memory, NotOursError, read_packed
+from handlers.protocols import describe_outputs
 
 FOREIGN_SUFFIX = ".mar"
 """MODELS has names of folders in models/, and paths of archives that others made."""
@@ -48,6 +49,9 @@ class ModelDefinition:
     tokens_per_run: int | None = None
     """Rows × width that a run of more than one row may have; None is no limit."""
     max_texts_per_request: int = 1
+    handler: str = ""
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    """`inputs` and `outputs` as the Open Inference Protocol describes them."""
 
     def count_shapes(self) -> int:
         """The most shapes of the input that a worker warms (handlers/shared/shapes.py): with a row for each
@@ -94,7 +98,17 @@ def _read_definition(archive: Path) -> ModelDefinition:
         token_lengths=tuple(sorted(packed.model.get("token_lengths", ()))),
         tokens_per_run=packed.model.get("tokens_per_run"),
         max_texts_per_request=packed.model.get("max_texts_per_request", 1),
+        handler=packed.handler,
+        tensors=_describe_tensors(packed),
     )
+
+
+def _describe_tensors(packed: Definition) -> dict[str, Any]:
+    """One value an item: a text, two of a pair, or bytes; and what the example's answer has."""
+    texts = ("text", "text_pair") if packed.model.get("pairs") else ("text",)
+    names = texts if "token_lengths" in packed.model else ("data",)
+    inputs = [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in names]
+    return {"inputs": inputs, "outputs": describe_outputs(packed.example.expected)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,9 @@ COMMANDS: dict[str, Command] = {
     "load-tools": Command("TORCH_INDEX", extra="loadtest"),
     "benchmark-tools": Command("TORCH_INDEX", extra="litserve"),
     **dict.fromkeys(("dev", "lint", "docs", "format", "lock", "test", "test-unit", "test-e2e"), _DEVELOP),
-    **dict.fromkeys(("test-reliability", "test-current", "test-current-quick", "image-test"), _DEVELOP),
+    **dict.fromkeys(
+        ("test-reliability", "test-current", "test-current-quick", "test-fleet", "image-test"), _DEVELOP
+    ),
 }
 
 

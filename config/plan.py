@@ -58,6 +58,10 @@ class ModelPlan:
     """What one request may cost, by the handler's name for it."""
     off: tuple[str, ...] = ()
     """Load steps that are left out."""
+    handler: str = ""
+    """The handler's file, without `.py`."""
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    """`inputs` and `outputs` as the Open Inference Protocol describes them: name, datatype, shape."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ which may hold blanks, is the last. A worker of the kit names it in a header (ha
 ENDING = "proc.ending"
 """Variable of the HAProxy process: 1 once the server is stopping."""
 
+PROTOCOL = "x-kit-protocol"
+"""Header: the protocol of a prediction's body, by its address (protocols.py)."""
 FORM_TYPE = "x-multipart/"
 """In place of multipart/ in the Content-Type of a form for a kit model (handlers/request.py)."""
 

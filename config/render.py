@@ -6,16 +6,15 @@ import dataclasses
 import functools
 import json
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote as quote_url
 
 import jinja2
 from jinja2 import meta
 
 from config import plan as plans
-from config import proxy
+from config import protocols, proxy
 from config.files import render_id_list
 from config.folders import PLAN_FILE, claim_run_folder, write_text_atomically
 from config.plan import INSTANCES_FOLDER, InstancePlan, ModelPlan, Plan
@@ -94,7 +93,10 @@ def render_proxy(plan: Plan) -> str:
         plan=plan,
         files=files,
         places=places,
-        paths={name: _list_paths(name, model) for name, model in plan.models.items()},
+        paths={name: _list_paths(plan, name) for name in plan.models},
+        asked=" ".join(protocols.list_asked(plan)),
+        protocols=[*_list_protocols(plan)],
+        probes=protocols.PROBES,
         queue_socket=lambda model: f"unix@{files.sockets}/{model}.sock",
         instance_socket=lambda name: f"unix@{proxy.find_socket(_find_folder(plan, name), 'inference')}",
         address=proxy.render_address,
@@ -102,10 +104,17 @@ def render_proxy(plan: Plan) -> str:
     )
 
 
-def _list_paths(name: str, model: ModelPlan) -> str:
-    """Where a model's predictions are: of its default version, and of each version."""
-    versions = (f"/predictions/{name}/{quote_url(version, safe='')}" for version in sorted(model.archives))
-    return " ".join([f"/predictions/{name}", *versions])
+def _list_paths(plan: Plan, name: str) -> str:
+    return " ".join(path for path, _ in protocols.list_routes(plan, name))
+
+
+def _list_protocols(plan: Plan) -> Iterator[tuple[str, str]]:
+    """(Protocol, its paths), but the kit's own."""
+    found: dict[str, list[str]] = {}
+    for name in plan.models:
+        for path, route in protocols.list_routes(plan, name):
+            found.setdefault(route.protocol, []).append(path)
+    yield from ((protocol, " ".join(paths)) for protocol, paths in found.items() if protocol)
 
 
 def quote(text: str) -> str:

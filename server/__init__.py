@@ -1,4 +1,4 @@
 """Starts, watches, verifies and stops one TorchServe, as the plan in its run directory says."""
 
-VERSION = "1.0.0.dev0"
+VERSION = "1.0.0"
 """Of the kit (CHANGELOG.md)."""

@@ -20,6 +20,7 @@ from config.planning.proxy import MAX_REQUEST_BYTES, SMALL_BYTES
 from config.settings import ALL, Settings
 from config.tuned import Tuned
 from handlers.backends.catalogue import BACKENDS
+from handlers.definition import MODEL_VERSION
 
 DELAY_MS = 1
 """The least: TorchServe reads 0 as "not given" and waits 100 ms (ConfigManager.getJsonIntValue)."""
@@ -118,7 +119,9 @@ def plan_models(
         load_s = COMPILING_S if BACKENDS[backend].compiles_at_start(settings.off) else LOAD_S
         why[f"{name}.startup_timeout_s"] = f"{load_s} s × {count} models that load on the same cores"
         fields[name] = {
-            "archives": {"1.0": f"{name}.mar"},
+            "archives": {MODEL_VERSION: f"{name}.mar"},
+            "handler": model.handler,
+            "tensors": model.tensors,
             "backend": backend,
             "precision": precision,
             "batch_size": batch,

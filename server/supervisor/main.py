@@ -22,6 +22,7 @@ from server.processes import DRAIN_SECONDS, open_handle, reap_orphans
 from server.rundir import RunDir
 from server.start import find_signals
 from server.state import Failure, Phase, Record, tell_time, write_state
+from server.supervisor import protocols
 from server.supervisor.counters import RELOADS
 from server.supervisor.instance import Instance
 from server.supervisor.metrics import Page
@@ -62,7 +63,11 @@ def supervise(run: RunDir) -> int:
         server = Server(run, plan, Proxy(run, plan, report), instances, report)
         path = Path(run.proxy_files.supervisor_socket)
         page = server.page.render
-        async with answer_probes(path, lambda: server.readiness, server.ask_reload, page):
+
+        def ask(what: str) -> protocols.Answer | None:
+            return protocols.answer(what.partition("?")[0], server.plan, server.readiness)
+
+        async with answer_probes(path, lambda: server.readiness, server.ask_reload, page, ask):
             return await server.run()
 
     return asyncio.run(go())

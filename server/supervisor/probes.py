@@ -43,17 +43,21 @@ class Readiness:
 
 @contextlib.asynccontextmanager
 async def answer_probes(
-    path: Path, read: Callable[[], Readiness], reload: Callable[[], str], page: Callable[[], bytes]
+    path: Path,
+    read: Callable[[], Readiness],
+    reload: Callable[[], str],
+    page: Callable[[], bytes],
+    ask: Callable[[str], tuple[HTTPStatus, dict[str, Any]] | None] = lambda _: None,
 ) -> AsyncIterator[None]:
     """Listen until the end of the block; `read` gives the latest readiness, `reload` asks for a reload and
-    says why it is rejected, `page` is that of metrics."""
+    says why it is rejected, `page` is that of metrics, `ask` answers other paths."""
 
     def find_answer(method: str, what: str) -> tuple[HTTPStatus, dict[str, Any]]:
         if (method, what) == ("POST", "/reload"):  # HAProxy lets no such request through
             rejected = reload()
             return HTTPStatus.CONFLICT if rejected else HTTPStatus.ACCEPTED, {"rejected": rejected}
         if method not in ("GET", "HEAD") or what not in ("/ready", "/live"):
-            return HTTPStatus.NOT_FOUND, {}
+            return (method in ("GET", "HEAD") and ask(what)) or (HTTPStatus.NOT_FOUND, {})
         readiness = read()
         good = readiness.ready if what == "/ready" else readiness.live
         models = {

@@ -25,7 +25,7 @@ STUB = """#!/bin/sh
 """
 """Writes down what it is given."""
 CALLED = {
-    **dict.fromkeys(("test", "test-unit", "test-e2e", "test-reliability", "image-test"), "dev"),
+    **dict.fromkeys(("test", "test-unit", "test-e2e", "test-reliability", "test-fleet", "image-test"), "dev"),
     **dict.fromkeys(("lint", "docs", "format"), "dev"), "distclean": "clean",
     "test-current-quick": "test-current",
 }  # fmt: skip

@@ -8,11 +8,22 @@ import time
 
 import pytest
 
-from config.proxy import FORM_TYPE
+from config.proxy import FORM_TYPE, PROTOCOL
 from handlers import request
 from server.supervisor.requests import parse_line
 from tests.proxy.backends import Backend
-from tests.proxy.proxies import FOREIGN, PATH, TOKEN, Answer, Proxy, head_of, open_proxy, planned, wait_for
+from tests.proxy.proxies import (
+    FOREIGN,
+    MODEL,
+    PATH,
+    TOKEN,
+    Answer,
+    Proxy,
+    head_of,
+    open_proxy,
+    planned,
+    wait_for,
+)
 
 CONTINUE, FORM = "expect: 100-continue", "content-type: application/x-www-form-urlencoded"
 ENCODED, TYPED = "content-encoding: {}".format, "content-type: {}".format
@@ -49,7 +60,8 @@ REJECTED = {
         *(OTHERS + end for end in ("/3.0", "/2.0", "/1.0/../../../models")),
         "/predictions/other", f"/explanations/{FOREIGN}",
     )],
-    405: [ask(method="DELETE"), ask(method="OPTIONS"), ask(path=OTHERS, method="GET")],
+    405: [ask(method="DELETE"), ask(method="OPTIONS"), ask(path=OTHERS, method="GET"),
+          ask(path=f"/v2/models/{MODEL}/infer", method="PUT")],
     415: [
         ask(FORM), ask("Content-Encoding: gzip"), ask(ENCODED("identity, br")),
         ask(ENCODED("identity"), ENCODED("gzip")), ask(ENCODED("gzip"), ENCODED("identity")),
@@ -106,6 +118,20 @@ def test_accepted_and_what_an_instance_sees(quiet: Proxy, headers, asked):
     assert (seen.target, seen.header("a"), seen.header("connection")) == (PATH, "b", "close")
     assert seen.list_values("authorization", "describe", "x-kit-deadline-ms", "x-kit-a") == []
     assert [len(value) for value in seen.list_values("x-request-id")] == [36]
+
+
+@pytest.mark.parametrize(
+    ("path", "protocol"),
+    [
+        (PATH, []), (f"/v2/models/{MODEL}/infer", ["v2"]), (f"/v2/models/{MODEL}/versions/1.0/infer", ["v2"]),
+        (f"/v1/models/{MODEL}:predict", ["v1"]),
+    ],
+)  # fmt: skip
+def test_an_address_has_a_protocol_whatever_the_client_says(quiet: Proxy, path, protocol):
+    assert quiet.ask(b"x", "x-kit-protocol: openai", path=path).status == 200
+    [seen] = quiet.list_seen()
+    assert (seen.target, seen.list_values(PROTOCOL)) == (PATH, protocol)
+    assert PROTOCOL == request.PROTOCOL
 
 
 @pytest.mark.parametrize("size", [5, 16_777_216])
@@ -171,8 +197,9 @@ def test_health_and_metrics_are_the_supervisors_and_haproxys_own_beside_them(pro
 
     assert_rejected(look("/ready"), 503)
     supervisor = Backend("supervisor", proxy.files.supervisor_socket)
-    assert [look(path).status for path in ("/ready", "/live", "/ping")] == [200, 200, 200]
-    assert [seen.target for seen in supervisor.requests] == ["/ready", "/live", "/ready"]
+    paths = ("/ready", "/live", "/ping", "/v2/health/ready", "/v2/health/live")
+    assert [look(path).status for path in paths] == [200] * 5
+    assert [seen.target for seen in supervisor.requests] == ["/ready", "/live", "/ready", "/ready", "/live"]
     page, metrics = f"http://127.0.0.1:{proxy.port + 2}", f"http://127.0.0.1:{proxy.port + 2}/metrics"
     assert json.loads(curl(metrics)) == {"by": "supervisor"}
     assert json.loads(curl(f"{page}/other"))["code"] == 404

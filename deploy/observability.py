@@ -12,6 +12,8 @@ import yaml
 
 FOLDER = Path(__file__).parent
 RULES, DASHBOARD = FOLDER / "prometheus/rules.yml", FOLDER / "grafana/cpu-kit.json"
+OPERATOR = FOLDER / "kubernetes/base/prometheusrule.yaml"
+"""The rules again, as the Prometheus operator of Kubernetes takes them."""
 OBJECTIVE = 0.01
 """Share of requests that may fail, or be answered later than SLO_P99_MS."""
 _REJECTED = "queue_full|would_be_late"
@@ -187,8 +189,12 @@ def render_dashboard() -> dict[str, Any]:
 def list_files() -> dict[Path, str]:
     """File → what it must hold."""
     head = "# Made by `make docs` from deploy/observability.py; windows are those of Google's SRE workbook.\n"
-    rules = yaml.safe_dump(render_rules(), sort_keys=False, allow_unicode=True, width=110)
-    return {
-        RULES: head + rules,
-        DASHBOARD: json.dumps(render_dashboard(), indent=1, ensure_ascii=False) + "\n",
+    operator = {
+        "apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": "cpu-kit"},
+        "spec": render_rules(),
+    }  # fmt: skip
+    texts = {
+        file: head + yaml.safe_dump(rules, sort_keys=False, allow_unicode=True, width=110)
+        for file, rules in ((RULES, render_rules()), (OPERATOR, operator))
     }
+    return {**texts, DASHBOARD: json.dumps(render_dashboard(), indent=1, ensure_ascii=False) + "\n"}

@@ -6,13 +6,14 @@ Settings are `KIT_…` variables and a mounted /opt/kit/kit.toml. `reload` plans
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from config.errors import ConfigError
-from config.proxy import INSTANCE_NAMES
+from config.proxy import INSTANCE_NAMES, render_address
 from config.settings import read_settings, split_words
 from config.sources import read_sources
 from server import cli
@@ -20,25 +21,38 @@ from server.rundir import RunDir
 
 RUN_DIR = Path("/run/kit")
 """The one writable folder."""
-MODEL_STORE = Path("/model-store")
+STORES = (Path("/model-store"), Path("/mnt/models"))
+"""Folders of archives; into the other one KServe puts what a service's storageUri names."""
+METRICS_PORT = 8082
 SECRET = Path("/run/secrets/token")
 """Where Docker, Podman and Compose put a secret named `token`."""
 USAGE_ERROR = 2
 
 
+def find_store() -> Path:
+    """The first of STORES that has an archive; else the first."""
+    return next((folder for folder in STORES if any(folder.glob("*.mar"))), STORES[0])
+
+
 def make_arguments() -> list[str]:
     """The container's own settings; others are from environment and kit.toml. ConfigError: no archive."""
-    arguments = ["HOST=0.0.0.0", "INSECURE=1", f"MODEL_STORE={MODEL_STORE}", f"RUN_DIR={RUN_DIR}"]
+    given = {name: value for values in read_sources().values() for name, value in values.items() if value}
+    store, host = find_store(), "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    own = {"HOST": host, "METRICS": render_address(host, METRICS_PORT)}
+    own = {name: value for name, value in own.items() if name not in given}
+    arguments = [f"{name}={value}" for name, value in own.items()]
+    arguments += ["INSECURE=1", f"MODEL_STORE={store}", f"RUN_DIR={RUN_DIR}"]
     arguments += [f"TOKEN_FILE={SECRET}"] if SECRET.exists() else []
-    named = [values["MODELS"] for values in read_sources().values() if values.get("MODELS")]
-    there = sorted(file.stem for file in MODEL_STORE.glob("*.mar"))
-    words = split_words(named[-1]) if named and isinstance(named[-1], str) else named[-1] if named else there
+    named = given.get("MODELS", "")
+    there = sorted(file.stem for file in store.glob("*.mar"))
+    words = (split_words(named) if isinstance(named, str) else named) or there
     missing = [name for name in words if name not in there and not name.endswith(".mar")]
     if missing or not words:
         what = f"no archive of {', '.join(missing)}" if missing else "no archive"
         raise ConfigError(
-            f"{what} in {MODEL_STORE}: got {', '.join(there) or 'nothing'}; mount a folder with archives "
-            '(-v "$PWD/model-store:/model-store:ro"), or bake them in (--build-arg MODELS="resnet50 bert")'
+            f"{what} in {' or '.join(map(str, STORES))}: got {', '.join(there) or 'nothing'}; mount a folder "
+            'with archives (-v "$PWD/model-store:/model-store:ro"), or bake them in (--build-arg '
+            'MODELS="resnet50 bert")'
         )
     return [*arguments, *([] if named else [f"MODELS={' '.join(there)}"])]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ def inside(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     for name in ("bert", "resnet50"):
         (tmp_path / f"store/{name}.mar").touch()
-    monkeypatch.setattr(entrypoint, "MODEL_STORE", tmp_path / "store")
+    monkeypatch.setattr(entrypoint, "STORES", (tmp_path / "store", tmp_path / "models"))
     monkeypatch.setattr(entrypoint, "RUN_DIR", tmp_path / "run")
     monkeypatch.setattr(entrypoint, "SECRET", tmp_path / "secret")
     monkeypatch.chdir(tmp_path)
@@ -52,7 +53,23 @@ def test_every_archive_is_served_unless_models_are_named(inside, monkeypatch):
         read()
 
 
+def test_addresses_are_all_of_the_container_unless_they_are_given(monkeypatch):
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)
+    assert (read().host, read().metrics) == ("::", "[::]:8082")
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    assert (read().host, read().metrics) == ("0.0.0.0", "0.0.0.0:8082")
+    monkeypatch.setenv("KIT_HOST", "127.0.0.1")
+    monkeypatch.setenv("KIT_METRICS", "127.0.0.1:9100")
+    assert (read().host, read().metrics) == ("127.0.0.1", "127.0.0.1:9100")
+
+
+def test_archives_may_lie_where_kserve_puts_them(inside):
+    (inside / "store").rename(inside / "models")
+    assert (read().models, read().model_store) == (("bert", "resnet50"), f"{inside}/models")
+
+
 def test_settings_reach_the_server(inside, monkeypatch):
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)
     for name, value in {
         "CORES_PER_WORKER": "2",
         "BATCH": "bert=4",
@@ -62,7 +79,7 @@ def test_settings_reach_the_server(inside, monkeypatch):
         monkeypatch.setenv(f"KIT_{name}", value)
     settings = read()
     assert (settings.cores_per_worker, settings.batch, settings.deadline_ms) == (2, {"bert": 4}, 2000)
-    assert (settings.host, settings.workers, settings.token_file) == ("0.0.0.0", None, "")
+    assert (settings.host, settings.workers, settings.token_file) == ("::", None, "")
     assert (settings.model_store, settings.run_dir) == (f"{inside}/store", f"{inside}/run")
     (inside / "secret").touch()
     assert read().token_file == f"{inside}/secret"
@@ -94,7 +111,7 @@ def test_it_becomes_the_server_in_the_foreground(inside, monkeypatch):
     def replace(program, words):
         assert program == sys.executable
         assert words[2:6] == ["server", "serve", "--built", "--hide-token"]
-        assert {"FOREGROUND=1", f"RUN_DIR={inside}/run", "HOST=0.0.0.0"} <= {*words}
+        assert {"FOREGROUND=1", f"RUN_DIR={inside}/run", "INSECURE=1"} <= {*words}
         raise ReplacedError
 
     run = RunDir.at(inside / "run")

@@ -21,7 +21,7 @@ CURRENT = tests/config/test_launcher.py tests/config/test_backends.py tests/hand
 COMMANDS = serve reload models model plan tune profile loadtest compare image setup doctor loadtest-ui loadtest-slo \
 	loadtest-gate soak ablation benchmark report audit load-tools benchmark-tools dev
 .PHONY: $(COMMANDS) help help-dev status verify stop clean distclean test test-unit test-e2e test-reliability \
-	test-current test-current-quick image-test lint docs format lock
+	test-current test-current-quick test-fleet image-test lint docs format lock
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .NOTPARALLEL:
 # Values reach programs as arguments only, a caller's PYTHONPATH not at all. Without byte code workers compile torch anew.
@@ -69,14 +69,13 @@ status verify stop:
 clean: #- Stop the server, remove built archives and the kit's files in RUN_DIR; keep .venv and tuned.json
 	$(LOOK) $@ $(SETTINGS)
 	@rm -rf -- model-store*/*.mar model-store*/*.part .pytest_cache .mypy_cache .ruff_cache .hypothesis
-distclean: clean #- As clean, and remove .venv and .venv-current
+distclean: clean #- As clean, and remove .venv, .venv-current, .venv-fleet
 	$(RUN) $@ $(SETTINGS)
-	@rm -rf -- .venv .venv-current
+	@rm -rf -- .venv .venv-current .venv-fleet
 test: test-unit test-e2e #- Run all tests
 # Without the pool: with Triton, whoever imports IPEX starts 600 MB that compile nothing (torch/_inductor/async_compile.py).
 test-unit: dev #- Run the tests that need no server
-	@TORCH_WARM_POOL=0 .venv/bin/python -m pytest tests --ignore=tests/end_to_end --ignore=tests/image \
-		--ignore=tests/reliability -n auto --dist loadfile --no-loadscope-reorder
+	@TORCH_WARM_POOL=0 .venv/bin/python -m pytest tests $(addprefix --ignore=tests/,end_to_end fleet image reliability) -n auto --dist loadfile --no-loadscope-reorder
 test-e2e: dev #- Run the tests that talk to a real TorchServe
 	@.venv/bin/python -m pytest tests/end_to_end
 	@.venv/bin/python -m pytest tests/reliability -m quick
@@ -87,11 +86,12 @@ test-current: #- Tests of the package set of OpenVINO and inductor: launcher, ba
 	@TORCH_WARM_POOL=0 .venv-current/bin/python -m pytest $(if $(QUICK),,$(CURRENT)) tests/end_to_end/test_current.py
 test-current-quick: QUICK := 1
 test-current-quick: test-current #- Of these the one that serves INT8 by OpenVINO
+test-fleet: dev #- Clients of standard protocols, Kubernetes manifests, a Docker Swarm of three hosts (15 minutes)
+	@.venv/bin/python -m pytest tests/fleet -v
 image-test: dev #- Build the image and run it under limits and faults (tests/image/conftest.py says with what)
 	@.venv/bin/python -m pytest tests/image -v -s
 lint: dev #- Check style, format and types
-	@.venv/bin/python -m ruff check . && .venv/bin/python -m ruff format --check .
-	@.venv/bin/python -m mypy config deploy docker handlers loadtest models server setup
+	@.venv/bin/python -m ruff check . && .venv/bin/python -m ruff format --check . && .venv/bin/python -m mypy config deploy docker handlers loadtest models server setup
 docs: dev #- Write the parts of docs/ that are made from code
 	@.venv/bin/python -m tests.docs.write
 format: dev #- Rewrite the sources in the common format

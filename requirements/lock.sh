@@ -8,7 +8,7 @@ cd -- "$(dirname -- "$0")"
 export UV_PYTHON_DOWNLOADS=never UV_CUSTOM_COMPILE_COMMAND="make lock"
 
 compile() {
-	"$uv" pip compile --quiet --universal --python-version 3.10 --no-emit-index-url --no-annotate "$@"
+	"$uv" pip compile --quiet --universal --python-version "${python:-3.10}" --no-emit-index-url --no-annotate "$@"
 }
 
 compile --generate-hashes --no-deps haproxy.in -o haproxy.txt
@@ -26,3 +26,9 @@ compile --generate-hashes -c ipex/serve.txt first.in -o first.txt
 # What `make benchmark` measures the kit beside.
 # shellcheck disable=SC2086
 compile --generate-hashes $free -c current/serve.in -c current/serve.txt current/litserve.in -o current/litserve.txt
+# What tests of protocols and manifests need; schemathesis needs Python 3.11. Of kubectl's package the file alone.
+without=$(printf -- '--no-emit-package %s ' aws-cdk-lib aws-cdk-asset-awscli-v1 aws-cdk-asset-node-proxy-agent-v6 \
+	aws-cdk-cloud-assembly-schema cattrs constructs jsii publication typeguard)
+python=3.11
+# shellcheck disable=SC2086
+compile --generate-hashes $without fleet.in -o fleet.txt

@@ -9,14 +9,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BUDGETS = {
     "deploy": 200,
-    "config": 4340,
-    "docker": 131,
-    "handlers": 6090,
+    "config": 4445,
+    "docker": 145,
+    "handlers": 6570,
     "loadtest": 8540,
     "models": 5943,
-    "server": 6170,
+    "server": 6360,
     "setup": 300,
-    "tests": 29710,
+    "tests": 31330,
 }
 """Today's numbers, rounded up: a change that needs more takes it from elsewhere."""
 JAVA = 30

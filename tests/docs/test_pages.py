@@ -28,7 +28,7 @@ from tests.docs.pages import (
 
 README = ROOT / "README.md"
 PAGES_BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
-LINES, WORDS = 110, 13_200
+LINES, WORDS = 110, 15_000
 """Of README; of docs/ with its tables, without its blocks of code."""
 LEFT = re.compile(
     r"\b(?:doors?|knobs?|refus(?:e|ed|es|als?)|strays?|ladders?|rungs?|dear|strangers?|full strength|shall"

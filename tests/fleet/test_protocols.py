@@ -33,7 +33,7 @@ def reference(fleet: Path) -> Iterator[str]:
         [fleet, script, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + 180
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()

@@ -126,7 +126,7 @@ def _open_openai(request: Request, name: str) -> Call:
 
 
 def _to_base64(vector: Sequence[float]) -> str:
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+    return base64.b64encode(_pack("FP32", vector)).decode()
 
 
 # ---- Open Inference Protocol v2
@@ -227,7 +227,7 @@ def _read_inputs(inputs: Sequence[Any], tail: bytes, most: int) -> Iterator[tupl
                     400, f"{where}: binary_data_size must be bytes that follow the JSON: got {str(size)[:40]}"
                 )
             values, place = _read_binary(tail[place : place + size], kind, count, where), place + size
-        per_item = count // shape[0] if shape[0] else 0
+        per_item = count // shape[0]
         rows = [values[item * per_item : (item + 1) * per_item] for item in range(shape[0])]
         yield one["name"], [_shape(row, shape[1:], kind) for row in rows]
     if place != len(tail):

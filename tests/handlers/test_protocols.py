@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from handlers.protocols import MOST_ITEMS, describe_outputs, tabulate
-from handlers.request import JSON_BYTES, PROTOCOL
+from handlers.protocols import MOST_ITEMS, describe_outputs, open_call, tabulate
+from handlers.request import JSON_BYTES, PROTOCOL, Request
 from tests.handlers.context import Sent, plain, rows_and_context
 
 TEXTS = ["good", "the room was awful", "food"]
@@ -220,9 +220,6 @@ def test_forms_are_for_predictions_alone(texts, tiny_text):
 
 
 def test_numbers_reach_a_handler_as_nested_lists():
-    from handlers.protocols import open_call
-    from handlers.request import Request
-
     values = struct.pack("<12f", *range(12))
     told = {
         "name": "x",
